@@ -86,10 +86,14 @@ class BenchmarkArguments:
     files: list[str] | None = option(None, "text of data and time_to_quality; default: made")
     minutes: float = option(20.0, "time_to_quality: wall clock of each side", above=0)
     megabytes: float = option(MEGABYTES, "data: size of the generated text", above=0)
-    tokens_per_step: int | None = option(None, "pretraining; default: 4096, base and large 2048", least=1)
+    tokens_per_step: int | None = option(
+        None, "pretraining; default: 4096, base and large 2048", least=1
+    )
     batch_size: int = option(BATCH_SIZE, "finetuning: examples of a step", least=1)
     vocab_size: int = option(VOCAB_SIZE, "entries of the generated vocabulary")
-    threads: int | None = option(None, "threads of a sample; default: as the machine has it", least=1)
+    threads: int | None = option(
+        None, "threads of a sample; default: as the machine has it", least=1
+    )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     resume: bool | None = option(None, "keep finished samples; default: with all only")
     measure_lengths: bool = option(
@@ -103,7 +107,9 @@ class BenchmarkArguments:
         if self.measure_lengths and not (self.data_dir and self.tokenizer):
             raise InputError("measure_lengths needs --data_dir DATA and --tokenizer vocab.txt")
         if self.data_dir and not self.tokenizer:
-            raise InputError("--data_dir is given: its lengths are measured with a vocabulary, give --tokenizer too")
+            raise InputError(
+                "--data_dir is given: its lengths are measured with a vocabulary, give --tokenizer too"
+            )
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,10 @@ class Cases:
         return "-".join(filter(None, (*parts, vocab)))
 
     def _sides(self, sample: Sample) -> dict[str, Sample]:
-        sides = {side: replace(sample, side=side, switches=switches) for side, switches in self.stock.items()}
+        sides = {
+            side: replace(sample, side=side, switches=switches)
+            for side, switches in self.stock.items()
+        }
         return sides | {OURS: replace(sample, side=OURS)}
 
     def pretraining(self) -> list[Case]:
@@ -162,7 +171,9 @@ class Cases:
             for length in args.lengths or ((128, 512) if self.is_all else (128,)):
                 documents = "" if args.documents == "long" else args.documents
                 other = "" if tokens == default_tokens else f"{tokens}tokens"
-                name = self._name(f"{size}-{length}", documents, "store" if args.store else "", other)
+                name = self._name(
+                    f"{size}-{length}", documents, "store" if args.store else "", other
+                )
                 sample = replace(
                     self.base,
                     kind="pretraining",
@@ -216,11 +227,19 @@ class Cases:
                 for side, own in sides.items():
                     # Batches of like length come in any order: all of them are measured, or the mean is not that of the task. They are
                     # measured in the second epoch: products are prepared once for each of their shapes.
-                    if side == OURS or own.switches.get("train_sampling_strategy") == "group_by_length":
+                    if (
+                        side == OURS
+                        or own.switches.get("train_sampling_strategy") == "group_by_length"
+                    ):
                         sides[side] = replace(own, whole_pass=True, warmup_steps=own.max_steps)
                 tokens = args.batch_size * limit.max_length
                 matmul = replace(
-                    sample, kind="matmul", what="finetuning", config="", tokens_per_step=tokens, lengths=()
+                    sample,
+                    kind="matmul",
+                    what="finetuning",
+                    config="",
+                    tokens_per_step=tokens,
+                    lengths=(),
                 )
                 batch = "" if args.batch_size == BATCH_SIZE else f"batch{args.batch_size}"
                 name = self._name(f"{task}-{size}", batch, "own_lengths" if args.data_dir else "")
@@ -230,9 +249,14 @@ class Cases:
     def inference(self) -> list[Case]:
         """Precision x size, lengths of SST-2; stock padded to the batch in the order of the rows."""
         cases, lengths = [], self._lengths("sst2")
-        config, own = str(CONFIGS / "finetune" / "glue.yaml"), "own_lengths" if self.args.data_dir else ""
+        config, own = (
+            str(CONFIGS / "finetune" / "glue.yaml"),
+            "own_lengths" if self.args.data_dir else "",
+        )
         for size in self.args.sizes or ("base",):
-            base = replace(self.base, kind="inference", config=config, size=size, task="sst2", lengths=lengths)
+            base = replace(
+                self.base, kind="inference", config=config, size=size, task="sst2", lengths=lengths
+            )
             for precision in ("fp32", "bf16"):
                 sample = replace(base, precision=precision, batch_size=64)
                 sides = {side: replace(sample, side=side) for side in (STOCK_DEFAULTS, OURS)}
@@ -252,9 +276,15 @@ class Cases:
 
     def time_to_quality(self) -> list[Case]:
         """The quickstart's settings, the same with the paper's optimiser, and stock, for some minutes from raw text."""
-        size, minutes, files = (self.args.sizes or ["tiny"])[0], self.args.minutes, tuple(self.args.files or ())
+        size, minutes, files = (
+            (self.args.sizes or ["tiny"])[0],
+            self.args.minutes,
+            tuple(self.args.files or ()),
+        )
         config = str(CONFIGS / "pretrain" / "quickstart.yaml")
-        sample = replace(self.base, kind="quality", config=config, size=size, minutes=minutes, files=files)
+        sample = replace(
+            self.base, kind="quality", config=config, size=size, minutes=minutes, files=files
+        )
         name = self._name(f"{size}-{minutes:g}min", "files" if files else "")
         sides = {side: replace(sample, side=side) for side in (BUDGET, OURS, STOCK_DEFAULTS)}
         return [Case("time_to_quality", name, sides, "mlm_loss")]
@@ -265,11 +295,14 @@ class Cases:
         best = fastest_stock(last_runs(known).get(("pretraining", f"{size}-128"), []))
         if best is None or best not in self.stock:
             logger.info(
-                "  stock with its defaults: no fastest configuration for %s-128 on this machine is known", size
+                "  stock with its defaults: no fastest configuration for %s-128 on this machine is known",
+                size,
             )
             return case
         stock = replace(case.samples[STOCK_DEFAULTS], side=best, switches=self.stock[best])
-        return replace(case, samples={BUDGET: case.samples[BUDGET], OURS: case.samples[OURS], best: stock})
+        return replace(
+            case, samples={BUDGET: case.samples[BUDGET], OURS: case.samples[OURS], best: stock}
+        )
 
 
 class SuiteRun:
@@ -278,7 +311,11 @@ class SuiteRun:
     def __init__(self, args: BenchmarkArguments, machine: Mapping[str, Any]) -> None:
         self.args, self.machine = args, machine
         self.file = Path(args.output_dir).resolve() / f"{machine_name(machine)}.json"
-        self.known = [r for r in read_results(self.file) if r.get("machine") and same_machine(r["machine"], machine)]
+        self.known = [
+            r
+            for r in read_results(self.file)
+            if r.get("machine") and same_machine(r["machine"], machine)
+        ]
 
     def run(self, cases: Cases) -> None:
         """Run everything that is not there yet."""
@@ -289,7 +326,11 @@ class SuiteRun:
             if number and not is_all and left <= 0:
                 names = ", ".join(each.name for each in chosen[number:])
                 shown = self.args.time_limit_minutes
-                logger.warning("no time for %s; give more, or fewer cases: --time_limit_minutes is %g", names, shown)
+                logger.warning(
+                    "no time for %s; give more, or fewer cases: --time_limit_minutes is %g",
+                    names,
+                    shown,
+                )
                 return
             logger.info("case %d of %d: %s %s", number + 1, len(chosen), case.suite, case.name)
             if case.suite == "time_to_quality":
@@ -303,7 +344,9 @@ class SuiteRun:
         """Run the rounds of a case that are not among the earlier records; one round is finished whatever the time."""
         plans = {side: sample.describe() for side, sample in case.samples.items()}
         records = [
-            r for r in earlier if r["role"] == "matmul" or ("result" in r and r["spec"] == plans.get(r["side"]))
+            r
+            for r in earlier
+            if r["role"] == "matmul" or ("result" in r and r["spec"] == plans.get(r["side"]))
         ]
         run_name = earlier[-1]["run"] if earlier else time.strftime("%Y%m%d-%H%M%S")
         # A run to a quality is one long sample.
@@ -320,12 +363,16 @@ class SuiteRun:
                 records.append(self.sample(case, sample, run_name, number))
                 figure = records[-1].get("result", {}).get(case.rate)
                 shown = records[-1].get("error") if figure is None else f"{figure:,.1f}"
-                logger.info("  round %d %s: %s %s", number + 1, side, shown, case.rate.replace("_", " "))
+                logger.info(
+                    "  round %d %s: %s %s", number + 1, side, shown, case.rate.replace("_", " ")
+                )
             if number == 0 and case.matmul and not any(r["role"] == "matmul" for r in records):
                 records.append(self.sample(case, case.matmul, run_name, None, role="matmul"))
             took, left = time.monotonic() - begin, end - time.monotonic()
             if took * 1.05 > left and number + 1 < rounds:
-                logger.info("  no time for another round (%.0f s): %d of %d", took, number + 1, rounds)
+                logger.info(
+                    "  no time for another round (%.0f s): %d of %d", took, number + 1, rounds
+                )
                 break
         if not ran:
             logger.info("  finished before")
@@ -368,7 +415,9 @@ def main() -> None:
         if args.threads is not None:
             machine["threads"] = args.threads
         run = SuiteRun(args, machine)
-        with tempfile.TemporaryDirectory(prefix="bert-recipes-benchmark-", ignore_cleanup_errors=True) as work_dir:
+        with tempfile.TemporaryDirectory(
+            prefix="bert-recipes-benchmark-", ignore_cleanup_errors=True
+        ) as work_dir:
             run.run(Cases(args, Path(work_dir)))
     print(write_report(Path(args.output_dir)))
     print(f"table: {Path(args.output_dir) / TABLE_FILE}")

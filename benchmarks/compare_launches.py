@@ -84,7 +84,15 @@ SETTINGS = (
     "--save_strategy no --eval_strategy no --dataloader_num_workers 0 --logging_steps 1 --use_cpu true --disable_tqdm true"
 )
 # Figures of the clock, which no two runs share.
-_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second", "_seconds")
+_TIMES = (
+    "tokens_per_second",
+    "data_wait_share",
+    "mfu",
+    "hours_left",
+    "runtime",
+    "per_second",
+    "_seconds",
+)
 
 
 @dataclass
@@ -102,9 +110,15 @@ class Comparison:
     """Runs in folders of their own, and what they have in common."""
 
     def __init__(self, args: ComparisonArguments) -> None:
-        self.steps, self.store, self.work_dir = args.steps, args.store, Path(args.output_dir).absolute()
+        self.steps, self.store, self.work_dir = (
+            args.steps,
+            args.store,
+            Path(args.output_dir).absolute(),
+        )
         if self.work_dir.is_dir() and any(self.work_dir.iterdir()):
-            raise InputError(f"output_dir {self.work_dir} is not empty; delete it or give another --output_dir")
+            raise InputError(
+                f"output_dir {self.work_dir} is not empty; delete it or give another --output_dir"
+            )
 
     def compare_launches(self, launches: Iterable[Launch]) -> list[dict[str, Any]]:
         """Return the loss at the end and the largest difference of a weight, of each launch beside the first."""
@@ -112,7 +126,11 @@ class Comparison:
         for number, launch in enumerate(launches):
             folder, first = self.run(launch, f"launch-{number}"), self.work_dir / "launch-0"
             loss = last_loss(folder)
-            row = {"launch": launch.name, "loss": loss, "loss_difference": abs(loss - last_loss(first))}
+            row = {
+                "launch": launch.name,
+                "loss": loss,
+                "loss_difference": abs(loss - last_loss(first)),
+            }
             rows.append(row | {"largest_weight_difference": largest_difference(folder, first)})
         return rows
 
@@ -123,14 +141,19 @@ class Comparison:
             flags = case.flags.format(most=self.steps - half // 2, few=half // 2)
             straight = self.run(case.first, f"resume-{number}-straight", flags)
             resumed = self.run_in_two_parts(case, f"resume-{number}", flags)
-            weights = [(folder / "model.safetensors").read_bytes() for folder in (straight, resumed)]
+            weights = [
+                (folder / "model.safetensors").read_bytes() for folder in (straight, resumed)
+            ]
             rows.append(
                 {
                     "case": case.name,
                     "equal": weights[0] == weights[1],
-                    "history_equal": history_of(straight / STATE_FILE) == history_of(resumed / STATE_FILE),
+                    "history_equal": history_of(straight / STATE_FILE)
+                    == history_of(resumed / STATE_FILE),
                     "largest_weight_difference": largest_difference(resumed, straight),
-                    "resumed_at_step": json.loads((resumed / "all_results.json").read_text())["resumed_at_step"],
+                    "resumed_at_step": json.loads((resumed / "all_results.json").read_text())[
+                        "resumed_at_step"
+                    ],
                 }
             )
         return rows
@@ -141,12 +164,18 @@ class Comparison:
         Returns:
             The held-out masked-LM loss, nats a token, of each seed and of each case.
         """
-        losses = {n: held_out_loss(self.run(ONE, f"seed-{n}", f"{DROPOUT} --seed {n}")) for n in SEEDS}
+        losses = {
+            n: held_out_loss(self.run(ONE, f"seed-{n}", f"{DROPOUT} --seed {n}")) for n in SEEDS
+        }
         rows = []
         for number, case in enumerate(DROPOUT_CASES):
-            folder = self.run_in_two_parts(case, f"dropout-{number}", f"{case.flags} --seed {SEEDS[0]}")
+            folder = self.run_in_two_parts(
+                case, f"dropout-{number}", f"{case.flags} --seed {SEEDS[0]}"
+            )
             loss = held_out_loss(folder)
-            rows.append({"case": case.name, "loss": loss, "difference": abs(loss - losses[SEEDS[0]])})
+            rows.append(
+                {"case": case.name, "loss": loss, "difference": abs(loss - losses[SEEDS[0]])}
+            )
         return {
             "losses_of_seeds": {str(seed): loss for seed, loss in losses.items()},
             "standard_deviation": statistics.stdev(losses.values()),
@@ -174,11 +203,20 @@ class Comparison:
             command += ["-m", "accelerate.commands.launch", "--quiet", "--main_process_port", "0"]
             command += ["--config_file", str(config), "--num_processes", "2"]
         command += [str(ROOT / "recipes" / "pretrain.py"), "--config"]
-        command += [str(ROOT / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"), "--store", self.store]
+        command += [
+            str(ROOT / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"),
+            "--store",
+            self.store,
+        ]
         own = [*launch.flags.split(), *flags.split()]
         command += replace_flags(SETTINGS.split(), own)
         command += ["--max_steps", str(self.steps), "--output_dir", str(folder)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "DS_ACCELERATOR": "cpu",
+        }
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing"]
@@ -193,7 +231,9 @@ def last_loss(folder: Path) -> float:
 
 def held_out_loss(folder: Path) -> float:
     """Return the masked-LM loss of a finished run over the store's held-out part, nats a token."""
-    return float(json.loads((folder / "all_results.json").read_text(encoding="utf-8"))["eval_mlm_loss"])
+    return float(
+        json.loads((folder / "all_results.json").read_text(encoding="utf-8"))["eval_mlm_loss"]
+    )
 
 
 def history_of(state_file: Path) -> list[dict[str, Any]]:
@@ -204,13 +244,18 @@ def history_of(state_file: Path) -> list[dict[str, Any]]:
 def without_times(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a logged history without what the clock says."""
     lines = (line for line in history if "train_runtime" not in line)
-    return [{name: value for name, value in line.items() if not name.endswith(_TIMES)} for line in lines]
+    return [
+        {name: value for name, value in line.items() if not name.endswith(_TIMES)} for line in lines
+    ]
 
 
 def largest_difference(first: Path, second: Path) -> float:
     """Return the largest absolute difference of a weight of two models."""
     ours, others = (load_file(folder / "model.safetensors") for folder in (first, second))
-    return max(float((ours[name].float() - others[name].float()).abs().max()) for name in ours.keys() & others.keys())
+    return max(
+        float((ours[name].float() - others[name].float()).abs().max())
+        for name in ours.keys() & others.keys()
+    )
 
 
 def _table(*rows: Sequence[str]) -> list[str]:
@@ -240,13 +285,24 @@ def format_tables(results: Mapping[str, Any]) -> str:
         for row in results["resumes"]
     ]
     cases = [
-        (row["case"], f"{row['loss']:.4f}", f"{row['difference']:.1e}", f"{row['difference'] / deviation:.2f}")
+        (
+            row["case"],
+            f"{row['loss']:.4f}",
+            f"{row['difference']:.1e}",
+            f"{row['difference'] / deviation:.2f}",
+        )
         for row in seeds["cases"]
     ]
     lines = [
-        *_table(("launch", "loss at the end", "its difference", "largest difference of a weight"), *launches),
+        *_table(
+            ("launch", "loss at the end", "its difference", "largest difference of a weight"),
+            *launches,
+        ),
         "",
-        *_table(("stopped half way and resumed", "weights equal", "log equal", "largest difference"), *resumes),
+        *_table(
+            ("stopped half way and resumed", "weights equal", "log equal", "largest difference"),
+            *resumes,
+        ),
         "",
         f"With dropout 0.1: {len(losses)} seeds, one process, uninterrupted: held-out masked-LM loss {min(losses):.4f} to "
         f"{max(losses):.4f}, standard deviation {deviation:.4f}. The same run stopped half way and resumed:",

@@ -22,7 +22,12 @@ from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.settings import SEEDS, option, required
-from bert_recipes.sweeps.sweep import RunLauncher, claim_folder, end_with_children, finetuning_command
+from bert_recipes.sweeps.sweep import (
+    RunLauncher,
+    claim_folder,
+    end_with_children,
+    finetuning_command,
+)
 
 
 HERE = Path(__file__).resolve().parent
@@ -36,14 +41,23 @@ SIDES = {
         HERE / "finetune_stock.py",
         f"--context sentence --max_seq_length 128 {BATCH.format(32)} --train_sampling_strategy random --fast_layers off",
     ),
-    "documents": (RECIPES / "finetune.py", f"--context document --max_seq_length 384 {BATCH.format(4)}"),
-    "documents, 3 windows": (RECIPES / "finetune.py", f"--context document --max_seq_length 384 {BATCH.format(3)}"),
+    "documents": (
+        RECIPES / "finetune.py",
+        f"--context document --max_seq_length 384 {BATCH.format(4)}",
+    ),
+    "documents, 3 windows": (
+        RECIPES / "finetune.py",
+        f"--context document --max_seq_length 384 {BATCH.format(3)}",
+    ),
     "documents, 8 windows of 128": (
         RECIPES / "finetune.py",
         f"--context document --max_seq_length 128 {BATCH.format(8)}",
     ),
     "sentences, batches of 48": (RECIPES / "finetune.py", BATCH.format(48)),
-    "sentences, like lengths": (RECIPES / "finetune.py", "--train_sampling_strategy group_by_length"),
+    "sentences, like lengths": (
+        RECIPES / "finetune.py",
+        "--train_sampling_strategy group_by_length",
+    ),
 }
 logger = logging.getLogger("compare_ner")
 
@@ -56,24 +70,43 @@ class CompareArguments:
     data_dir: str = required("local folder of the data")
     output_dir: str = required("folder of the runs")
     results_file: str | None = option(None, "figures; default: OUTPUT_DIR/results.json")
-    sides: list[str] = field(default_factory=lambda: ["sentences", "stock"], metadata={"help": "keys of SIDES"})
-    sizes: list[int] = field(default_factory=lambda: [1000, 3000, 14041], metadata={"help": "training sentences"})
-    seeds: list[int] = field(default_factory=lambda: [1, 2, 3], metadata={"help": "seeds of every side", **SEEDS})
+    sides: list[str] = field(
+        default_factory=lambda: ["sentences", "stock"], metadata={"help": "keys of SIDES"}
+    )
+    sizes: list[int] = field(
+        default_factory=lambda: [1000, 3000, 14041], metadata={"help": "training sentences"}
+    )
+    seeds: list[int] = field(
+        default_factory=lambda: [1, 2, 3], metadata={"help": "seeds of every side", **SEEDS}
+    )
 
 
 def f1_of_columns(file: Path) -> float:
     """Entity F1 of the columns `word gold predicted`, in percent."""
-    sentences = [part.splitlines() for part in file.read_text(encoding="utf-8").split("\n\n") if part.strip()]
-    rows = [[line.split() for line in lines] for lines in sentences if not lines[0].startswith("-DOCSTART-")]
-    gold, predicted = ([[row[column] for row in sentence] for sentence in rows] for column in (1, 2))
+    sentences = [
+        part.splitlines() for part in file.read_text(encoding="utf-8").split("\n\n") if part.strip()
+    ]
+    rows = [
+        [line.split() for line in lines]
+        for lines in sentences
+        if not lines[0].startswith("-DOCSTART-")
+    ]
+    gold, predicted = (
+        [[row[column] for row in sentence] for sentence in rows] for column in (1, 2)
+    )
     return 100 * entity_scores(gold, predicted)["f1"]
 
 
 def format_table(runs: Sequence[dict[str, Any]]) -> str:
     """Return one row for each size and side: medians, and the least and the greatest where there are several seeds."""
-    lines = ["| sentences | side | seeds | steps | dev F1 | test F1 |", "| --: | --- | --: | --: | --: | --: |"]
+    lines = [
+        "| sentences | side | seeds | steps | dev F1 | test F1 |",
+        "| --: | --- | --: | --: | --: | --: |",
+    ]
     order = {side: place for place, side in enumerate(SIDES)}
-    for size, side in sorted({(run["sentences"], run["side"]) for run in runs}, key=lambda k: (k[0], order[k[1]])):
+    for size, side in sorted(
+        {(run["sentences"], run["side"]) for run in runs}, key=lambda k: (k[0], order[k[1]])
+    ):
         found = [run for run in runs if (run["sentences"], run["side"]) == (size, side)]
         cells = [f"{size:,}", side, str(len(found)), str(found[0]["steps"])]
         for name in ("dev_f1", "test_f1"):
@@ -84,14 +117,23 @@ def format_table(runs: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def measure(side: str, key: dict[str, Any], shared: Sequence[str], own: Sequence[str], runs: Path) -> dict[str, Any]:
+def measure(
+    side: str, key: dict[str, Any], shared: Sequence[str], own: Sequence[str], runs: Path
+) -> dict[str, Any]:
     """Train and measure one run, or read what a finished one left; its weights are not kept."""
-    folder = runs / "-".join(str(value) for value in key.values()).replace(", ", "-").replace(" ", "_")
+    folder = runs / "-".join(str(value) for value in key.values()).replace(", ", "-").replace(
+        " ", "_"
+    )
     script = finetuning_command(SIDES[side][0], None)
-    run = RunLauncher(script, (*shared, "--do_predict", "true", "--disable_tqdm", "true")).run(folder, own)
+    run = RunLauncher(script, (*shared, "--do_predict", "true", "--disable_tqdm", "true")).run(
+        folder, own
+    )
     for weights in folder.glob("*.safetensors"):
         weights.unlink()
-    figures = {"dev_f1": 100 * run["eval_f1"], "test_f1": f1_of_columns(folder / "predictions_test.txt")}
+    figures = {
+        "dev_f1": 100 * run["eval_f1"],
+        "test_f1": f1_of_columns(folder / "predictions_test.txt"),
+    }
     kept = {name: run[name] for name in ("train_seconds", "machine", "date")}
     return {**key, "flags": [*own], "steps": run["train_steps"], **figures, **kept}
 

@@ -47,7 +47,12 @@ SIDES = ("ours", "stock")
 ALL, PLAN_FILE, TABLE_FILE = "all", "comparison_plan.json", "table.md"
 # Single losses: no dropout, full precision, the validation split only touched. Differences up to the tolerance, in nats, are rounding.
 LOSS_STEPS, LOSS_TOLERANCE = 50, 1e-4
-LOSS_FLAGS = {"dropout": "0", "precision": "fp32", "max_steps": str(LOSS_STEPS), "logging_steps": "1"}
+LOSS_FLAGS = {
+    "dropout": "0",
+    "precision": "fp32",
+    "max_steps": str(LOSS_STEPS),
+    "logging_steps": "1",
+}
 LOSS_FLAGS |= {"max_eval_examples": "8", "seed": "1"}
 logger = logging.getLogger("compare_with_stock")
 
@@ -71,7 +76,11 @@ _GLUE = {"max_train_examples": "2000"} | _RATE
 # Their validation files are long, and partial where this was run.
 _LONG_VALIDATION = _GLUE | {"max_eval_examples": "2000"}
 # Ours: few questions leave few steps; half the batch and twice the rate make more of them.
-_SQUAD = {"max_train_examples": "1200", "max_eval_examples": "1000", "global_train_batch_size": "16"}
+_SQUAD = {
+    "max_train_examples": "1200",
+    "max_eval_examples": "1000",
+    "global_train_batch_size": "16",
+}
 _SQUAD |= {"per_device_train_batch_size": "16", "num_train_epochs": "2", "learning_rate": "1e-4"}
 _MATCHED = ("matched_accuracy", "mismatched_accuracy")
 
@@ -88,11 +97,19 @@ PLAN: Mapping[str, ComparedTask] = {
     "mnli": ComparedTask(figures=_MATCHED, flags=_LONG_VALIDATION),
     "qnli": ComparedTask(seeds=_THREE, flags=_GLUE),
     "conll2003": ComparedTask(
-        config="ner", figures=("f1",), seeds=_THREE, flags={"max_train_examples": "3000"}, loss_batch=4
+        config="ner",
+        figures=("f1",),
+        seeds=_THREE,
+        flags={"max_train_examples": "3000"},
+        loss_batch=4,
     ),
     "swag": ComparedTask(config="swag", flags={"max_train_examples": "1000"} | _RATE, loss_batch=4),
-    "squad": ComparedTask(config="squad", figures=("f1", "exact_match"), flags=_SQUAD, loss_batch=4),
-    "squad_v2": ComparedTask(config="squad_v2", figures=("f1", "exact"), flags=_SQUAD, loss_batch=4),
+    "squad": ComparedTask(
+        config="squad", figures=("f1", "exact_match"), flags=_SQUAD, loss_batch=4
+    ),
+    "squad_v2": ComparedTask(
+        config="squad_v2", figures=("f1", "exact"), flags=_SQUAD, loss_batch=4
+    ),
 }
 
 _RESERVED = {
@@ -127,20 +144,27 @@ def check_flags(argv: Sequence[str]) -> None:
         if name in given_flags(argv):
             raise InputError(f"--{name} cannot be given here: {reason}")
     defaults = {"optimizer": "adamw", "schedule": "trainer"}
-    given = [(split_flags(argv, [name])[0] or [default])[-1].split("=", 1)[-1] for name, default in defaults.items()]
+    given = [
+        (split_flags(argv, [name])[0] or [default])[-1].split("=", 1)[-1]
+        for name, default in defaults.items()
+    ]
     check_stock_has(*given)
 
 
 def flags_of(values: Mapping[str, str], given: Sequence[str]) -> list[str]:
     """Return `--field value` for each, then what the user gave, which stands instead of the same fields here."""
     users = given_flags(given)
-    return [part for name, value in values.items() if name not in users for part in (f"--{name}", value)] + [*given]
+    return [
+        part for name, value in values.items() if name not in users for part in (f"--{name}", value)
+    ] + [*given]
 
 
 # Runs
 
 
-def compare_task(name: str, folder: Path, given: Sequence[str], seeds: Sequence[int] | None = None) -> dict[str, Any]:
+def compare_task(
+    name: str, folder: Path, given: Sequence[str], seeds: Sequence[int] | None = None
+) -> dict[str, Any]:
     """Run what is not finished of a task, each run in a process of its own, and write FOLDER/<task>.json."""
     plan = PLAN[name]
     config = ROOT / "recipes" / "configs" / "finetune" / f"{plan.config}.yaml"
@@ -175,7 +199,11 @@ def run_side(side: str, task: str, folder: Path, flags: Sequence[str]) -> dict[s
     """Run one side, or read what a finished run left; its weights are not kept."""
     script = ROOT / ("recipes/finetune.py" if side == "ours" else "benchmarks/finetune_stock.py")
     own = ["--save_strategy", "no"]  # as the other side
-    own += ["--decoder", "offsets"] if side == "stock" and get_task(task).kind == "question_answering" else []
+    own += (
+        ["--decoder", "offsets"]
+        if side == "stock" and get_task(task).kind == "question_answering"
+        else []
+    )
     results = RunLauncher(finetuning_command(script, None), tuple(flags)).run(folder, own)
     for weights in folder.glob("*.safetensors"):
         weights.unlink()
@@ -220,7 +248,9 @@ def _spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float) -> dict[s
     for number, run in enumerate(runs, start=1):
         value = figure_of(run, key)
         if value is None or not math.isfinite(value):
-            raise InputError(f"{key} is missing or not finite in run {number} of {len(runs)}; remove it and run again")
+            raise InputError(
+                f"{key} is missing or not finite in run {number} of {len(runs)}; remove it and run again"
+            )
         values.append(value * scale)
     rounded = [round(value, 4) for value in values]
     return {
@@ -243,7 +273,9 @@ def compare_losses(losses: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     return found | {side: list(losses[side]) for side in SIDES}
 
 
-def within_spread(figure: str, ours: Mapping[str, Any], stock: Mapping[str, Any], num_rows: int) -> bool:
+def within_spread(
+    figure: str, ours: Mapping[str, Any], stock: Mapping[str, Any], num_rows: int
+) -> bool:
     """Whether two sides differ by no more than chance; figures in percent, measured on num_rows rows.
 
     With several seeds: the ranges from least to greatest overlap. Otherwise the medians lie within two standard errors of their
@@ -263,8 +295,17 @@ def within_spread(figure: str, ours: Mapping[str, Any], stock: Mapping[str, Any]
 
 # Table
 
-_NAMES = {"f1": "F1", "matthews_correlation": "Matthews", "spearmanr": "Spearman", "pearson": "Pearson"}
-_NAMES |= {"exact_match": "exact match", "exact": "exact match", "matched_accuracy": "accuracy, matched"}
+_NAMES = {
+    "f1": "F1",
+    "matthews_correlation": "Matthews",
+    "spearmanr": "Spearman",
+    "pearson": "Pearson",
+}
+_NAMES |= {
+    "exact_match": "exact match",
+    "exact": "exact match",
+    "matched_accuracy": "accuracy, matched",
+}
 _NAMES |= {"mismatched_accuracy": "accuracy, mismatched"}
 
 
@@ -272,7 +313,9 @@ def write_table(folder: Path) -> tuple[str, list[str]]:
     """Write FOLDER/table.md; return it and the tasks whose losses differ."""
     files = [path for path in (folder / f"{name}.json" for name in PLAN) if path.is_file()]
     if not files:
-        raise InputError(f"{folder} holds no comparison (<task>.json); run benchmarks/compare_with_stock.py first")
+        raise InputError(
+            f"{folder} holds no comparison (<task>.json); run benchmarks/compare_with_stock.py first"
+        )
     records = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     text = format_table(records)
     (folder / TABLE_FILE).write_text(text, encoding="utf-8")
@@ -285,7 +328,9 @@ def _differing(records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def format_table(records: Sequence[Mapping[str, Any]]) -> str:
     """Return one line for each figure; what is partial is said under the table."""
-    lines = ["| task | figure | ours | stock | seeds | training, s: ours | stock | losses differ by | train | dev |"]
+    lines = [
+        "| task | figure | ours | stock | seeds | training, s: ours | stock | losses differ by | train | dev |"
+    ]
     lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     far, partial, machines = [], [], []
     for record in records:
@@ -296,12 +341,19 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
         train.append(f"{splits[task.train_split]['examples']:,}")
         names = task.validation_splits
         for number, (figure, sides) in enumerate(record["figures"].items()):
-            split = next((n for n in names if figure.startswith(f"{n.removeprefix('validation_')}_")), names[0])
+            split = next(
+                (n for n in names if figure.startswith(f"{n.removeprefix('validation_')}_")),
+                names[0],
+            )
             rows = splits[split]["examples"]
             is_near = within_spread(figure, sides["ours"], sides["stock"], rows)
             far += [] if is_near else [f"{task.name} {figure}"]
             shown = _NAMES.get(figure, figure) + ("\\*" if splits[split]["partial"] else "")
-            cells = ["" if number else task.name, shown, _figure(sides["ours"]) + ("" if is_near else " †")]
+            cells = [
+                "" if number else task.name,
+                shown,
+                _figure(sides["ours"]) + ("" if is_near else " †"),
+            ]
             cells += [
                 _figure(sides["stock"]),
                 str(len(record["seeds"])),
@@ -315,8 +367,14 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
             if splits[name]["partial"]
         ]
         machine = record["machine"]
-        place = f"GPU {machine['gpu']}" if machine["gpu"] else f"{machine['cores']} cores of {machine['processor']}"
-        versions = f"torch {machine['torch']}, transformers {machine['transformers']}, {record['date']}"
+        place = (
+            f"GPU {machine['gpu']}"
+            if machine["gpu"]
+            else f"{machine['cores']} cores of {machine['processor']}"
+        )
+        versions = (
+            f"torch {machine['torch']}, transformers {machine['transformers']}, {record['date']}"
+        )
         machines.append(f"{record['model']} on {place}, {versions}")
     measured = (
         "Figures in percent: the median and, of several seeds, the least and the greatest. "
@@ -326,12 +384,17 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
         f"{records[0]['losses']['steps']} steps, without dropout, in fp32, on the same batches."
     )
     if any(record["machine"]["gpu"] is None for record in records):
-        measured += " On a CPU ours has the fast layers, unless fast_layers is off; stock calls sdpa."
+        measured += (
+            " On a CPU ours has the fast layers, unless fast_layers is off; stock calls sdpa."
+        )
     lines += ["", measured]
     if far:
         lines += ["", f"† further apart than seeds and sample explain: {', '.join(far)}."]
     if broken := _differing(records):
-        lines += ["", f"‡ losses differ by more than {LOSS_TOLERANCE:.0e}, which is no rounding: {', '.join(broken)}."]
+        lines += [
+            "",
+            f"‡ losses differ by more than {LOSS_TOLERANCE:.0e}, which is no rounding: {', '.join(broken)}.",
+        ]
     if partial:
         note = "\\* not the published development set, so not to be put beside published figures: "
         lines += ["", f"{note}{'; '.join(partial)}."]
@@ -348,7 +411,10 @@ def main() -> None:
     own, flags = split_flags(sys.argv[1:], field_types(CompareArguments))
     (args,) = parse_arguments(CompareArguments, argv=own)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
-    folder, seeds = Path(args.output_dir), None if args.seeds is None else choose_seeds(1, args.seeds)
+    folder, seeds = (
+        Path(args.output_dir),
+        None if args.seeds is None else choose_seeds(1, args.seeds),
+    )
     check_flags(flags)
     if not args.table_only:
         end_with_children()

@@ -49,7 +49,9 @@ def tokenizer_of(sample: Sample) -> Any:
     """Return a tokenizer with a vocabulary of the text, trained once for all measures."""
     folder = Path(sample.work_dir) / "tokenizer"
     if not (folder / "vocab.txt").is_file():
-        train_wordpiece(iter_paragraphs(source_files(sample)), vocab_size=sample.vocab_size).save_pretrained(folder)
+        train_wordpiece(
+            iter_paragraphs(source_files(sample)), vocab_size=sample.vocab_size
+        ).save_pretrained(folder)
     return load_tokenizer(folder)
 
 
@@ -123,9 +125,16 @@ def measure_worker(sample: Sample) -> dict[str, Any]:
         _prepare(sample, 1, store_path)
     objective = sample.what.removeprefix("worker_")
     names = {item.name for item in fields(DataArguments)}
-    settings = {name: value for name, value in OBJECTIVES[objective].settings.items() if name in names}
-    data = load_data(DataArguments(store=str(store_path), max_seq_length=MAX_LENGTH, **settings), sample.seed)
-    dataset, collate = data.train, DeviceCollator(data.collator, plans_rows=True, plans_labels=True, joins=True)
+    settings = {
+        name: value for name, value in OBJECTIVES[objective].settings.items() if name in names
+    }
+    data = load_data(
+        DataArguments(store=str(store_path), max_seq_length=MAX_LENGTH, **settings), sample.seed
+    )
+    dataset, collate = (
+        data.train,
+        DeviceCollator(data.collator, plans_rows=True, plans_labels=True, joins=True),
+    )
     order = epoch_order(0, 0, dataset.num_pairs(0))[:MAX_PAIRS].tolist()
     start, tokens = time.perf_counter(), 0
     for first in range(0, len(order), GPU_BATCH):
@@ -167,7 +176,9 @@ def measure_tokenizer(sample: Sample) -> dict[str, Any]:
 MEASURES = {
     **dict.fromkeys(("store_1", "store_2", "apart"), measure_store),
     **dict.fromkeys(("pairs", "masks"), measure_pairs),
-    **dict.fromkeys(("worker_bert", "worker_roberta", "worker_albert", "worker_electra"), measure_worker),
+    **dict.fromkeys(
+        ("worker_bert", "worker_roberta", "worker_albert", "worker_electra"), measure_worker
+    ),
     **dict.fromkeys(("dropin_1", "dropin_10"), measure_dropin),
     "tokenizer": measure_tokenizer,
 }

@@ -48,7 +48,16 @@ from bert_recipes.training.speed import describe_machine, peak_memory_mb
 
 # What both sides share; everything else is the stock default.
 _SHARED = (
-    *("output_dir", "seed", "use_cpu", "bf16", "fp16", "disable_tqdm", "logging_steps", "dataloader_num_workers"),
+    *(
+        "output_dir",
+        "seed",
+        "use_cpu",
+        "bf16",
+        "fp16",
+        "disable_tqdm",
+        "logging_steps",
+        "dataloader_num_workers",
+    ),
     *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
     *("num_train_epochs", "learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm"),
     *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
@@ -101,14 +110,20 @@ def make_stock_trainer(
     """
     check_stock_has(args.optimizer, args.schedule)
     if args.world_size > 1:
-        raise InputError(f"{args.world_size} processes; both sides are compared in one process each")
+        raise InputError(
+            f"{args.world_size} processes; both sides are compared in one process each"
+        )
     trainer, strategy = run.trainer, args.train_sampling_strategy
     train = trainer.train_dataset
     features: Sequence[Any] = [dict(train[number]) for number in range(len(train))]
     if same_batches:
         batch = trainer.global_batch_size
         order = training_order(
-            train.lengths, num_steps=args.max_steps, global_batch=batch, seed=args.seed, strategy=strategy
+            train.lengths,
+            num_steps=args.max_steps,
+            global_batch=batch,
+            seed=args.seed,
+            strategy=strategy,
         )
         features, strategy = [features[number] for number in order], "sequential"
     stock_args = TrainingArguments(
@@ -129,7 +144,9 @@ def make_stock_trainer(
         train.lengths,
         model=trainer.model,
         args=stock_args,
-        data_collator=collators.get(run.task.kind, DataCollatorWithPadding)(trainer.processing_class),
+        data_collator=collators.get(run.task.kind, DataCollatorWithPadding)(
+            trainer.processing_class
+        ),
         train_dataset=features,
         processing_class=trainer.processing_class,
     )
@@ -150,12 +167,16 @@ def evaluate_stock(run: FineTuningRun, trainer: StockTrainer) -> dict[str, float
     metrics: dict[str, float] = {}
     for name, encoded in run.trainer.eval_dataset.items():
         prefix = f"eval_{name}_" if name else "eval_"
-        figures = run.trainer.kind.score(encoded.split.examples, predict_stock(run, trainer, encoded))
+        figures = run.trainer.kind.score(
+            encoded.split.examples, predict_stock(run, trainer, encoded)
+        )
         metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
     return metrics | {"eval_seconds": round(time.perf_counter() - start, 2)}
 
 
-def predict_stock(run: FineTuningRun, trainer: StockTrainer, encoded: EncodedSplit) -> list[Prediction]:
+def predict_stock(
+    run: FineTuningRun, trainer: StockTrainer, encoded: EncodedSplit
+) -> list[Prediction]:
     """Predict each example by stock `predict` and our decoding."""
     # With batches of like length `predict` would give its outputs in another order than that of the rows.
     trainer.args.train_sampling_strategy = "sequential"
@@ -173,7 +194,9 @@ def predict_stock(run: FineTuningRun, trainer: StockTrainer, encoded: EncodedSpl
 
 def main() -> None:
     """Prepare the run as ours, then train and measure it with stock classes."""
-    settings, args, own = parse_arguments(TaskArguments, FineTuningArguments, StockArguments, check_first=check_access)
+    settings, args, own = parse_arguments(
+        TaskArguments, FineTuningArguments, StockArguments, check_first=check_access
+    )
     start_logging(args)
     check_launch(args)
     if not args.has_output_dir:
@@ -197,7 +220,9 @@ def main() -> None:
     results["date"] = time.strftime("%Y-%m-%d")
     with saving(folder):
         for name, encoded in run.test_splits.items():  # --do_predict
-            run.trainer.kind.write(folder, name, encoded.split.examples, predict_stock(run, trainer, encoded))
+            run.trainer.kind.write(
+                folder, name, encoded.split.examples, predict_stock(run, trainer, encoded)
+            )
         trainer.save_state()
         (folder / RESULTS_FILE).write_text(results_text(results), encoding="utf-8")
         write_task_file(folder / TASK_FILE, run.task)

@@ -36,7 +36,9 @@ class GeneratedSplit:
 
     path = Path("generated")  # its name; nothing is read from there
 
-    def __init__(self, num_tokens: int, vocab_size: int, *, documents: str = "long", seed: int = 12345) -> None:
+    def __init__(
+        self, num_tokens: int, vocab_size: int, *, documents: str = "long", seed: int = 12345
+    ) -> None:
         rng = np.random.default_rng(seed)
         mu = np.log(MEAN_SENTENCE) - SIGMA_SENTENCE**2 / 2
         drawn = rng.lognormal(mu, SIGMA_SENTENCE, size=max(4, int(num_tokens / MEAN_SENTENCE)))
@@ -84,7 +86,10 @@ def write_vocabulary(path: Path, vocab_size: int) -> Path:
     if vocab_size <= FIRST_WORD_ID + 1:
         raise InputError(f"vocab_size is {vocab_size}; allowed: {FIRST_WORD_ID + 2} or more")
     pieces = [SPECIAL_PIECES.get(number, f"[unused{number}]") for number in range(FIRST_WORD_ID)]
-    pieces += [f"##w{number}" if number % 4 == 3 else f"w{number}" for number in range(FIRST_WORD_ID, vocab_size)]
+    pieces += [
+        f"##w{number}" if number % 4 == 3 else f"w{number}"
+        for number in range(FIRST_WORD_ID, vocab_size)
+    ]
     path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
     return path
 
@@ -100,10 +105,15 @@ def _make_words(rng: np.random.Generator) -> np.ndarray:
     return np.array(["".join(syllables[n, : int(sizes[n])]) + endings[n] for n in range(NUM_WORDS)])
 
 
-def _sentences(rng: np.random.Generator, count: int, words: np.ndarray, cumulative: np.ndarray) -> Iterator[str]:
+def _sentences(
+    rng: np.random.Generator, count: int, words: np.ndarray, cumulative: np.ndarray
+) -> Iterator[str]:
     sizes = np.clip(rng.lognormal(2.75, 0.55, count), 3, 60).astype(int)
     numbers = np.searchsorted(cumulative, rng.random(int(sizes.sum())) * cumulative[-1])
-    return (f"{' '.join(part).capitalize()}." for part in np.split(words[numbers], np.cumsum(sizes)[:-1]))
+    return (
+        f"{' '.join(part).capitalize()}."
+        for part in np.split(words[numbers], np.cumsum(sizes)[:-1])
+    )
 
 
 def write_text(path: Path, megabytes: float, seed: int = 12345) -> Path:
@@ -131,6 +141,9 @@ def write_documents(folder: Path, documents: int, files: int, seed: int = 12345)
             rng = np.random.default_rng([seed, number])
             with atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
                 for count in rng.integers(*SENTENCES, documents // files):
-                    file.writelines(f"{sentence}\n" for sentence in _sentences(rng, int(count), words, cumulative))
+                    file.writelines(
+                        f"{sentence}\n"
+                        for sentence in _sentences(rng, int(count), words, cumulative)
+                    )
                     file.write("\n")
     return paths

@@ -61,7 +61,9 @@ class GpuArguments:
     """Which step, how long, and where the results go."""
 
     step: int = option(2, "which step", least=1, most=5)
-    part: str | None = option(None, "of steps 2 and 3: base or large; of step 4: finetuning or small; default: both")
+    part: str | None = option(
+        None, "of steps 2 and 3: base or large; of step 4: finetuning or small; default: both"
+    )
     output_dir: str = option("runs/gpu", "folder of the results")
     budget_seconds: float = option(8.0, "measured seconds of a side", above=0)
     tokens_per_step: int | None = option(None, "positions of a step; default: by size", least=1)
@@ -76,7 +78,9 @@ class GpuArguments:
         check(self)
         parts = PARTS.get(self.step, ())
         if self.part is not None and self.part not in parts:
-            raise InputError(f"part is '{self.part}'; allowed with --step {self.step}: {', '.join(parts) or 'none'}")
+            raise InputError(
+                f"part is '{self.part}'; allowed with --step {self.step}: {', '.join(parts) or 'none'}"
+            )
         if self.step == 5 and self.store is None:
             raise InputError("step 5 needs --store, a folder of recipes/prepare_corpus.py")
 
@@ -99,7 +103,19 @@ def main() -> None:
 
 def run_tests(args: GpuArguments) -> int:
     """Run the tests that need a GPU; return pytest's exit code."""
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", "4", "--durations", "10", "--tb", "short"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "gpu",
+        "-n",
+        "4",
+        "--durations",
+        "10",
+        "--tb",
+        "short",
+    ]
     start = time.monotonic()
     code = subprocess.run(command, cwd=REPOSITORY).returncode
     write_result(args, "tests", {"exit_code": code, "seconds": round(time.monotonic() - start, 1)})
@@ -180,7 +196,11 @@ def measure_side(sample: Sample) -> dict[str, Any]:
     start = time.monotonic()
     try:
         result = measure_training(sample)
-    except (RuntimeError, ValueError, OSError) as error:  # out of memory, a compiler, a setting of stock's
+    except (
+        RuntimeError,
+        ValueError,
+        OSError,
+    ) as error:  # out of memory, a compiler, a setting of stock's
         return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     return {**result, "seconds_in_all": round(time.monotonic() - start, 1)}
 
@@ -237,7 +257,9 @@ def profile_ours(sample: Sample) -> dict[str, Any]:
         is_kernel = event.device_type.name == "CUDA" if is_gpu else event.self_cpu_time_total > 0
         microseconds = event.self_device_time_total if is_gpu else event.self_cpu_time_total
         if is_kernel and microseconds > 0:
-            kernels.append((event.key, event.count / PROFILED_STEPS, microseconds / 1000 / PROFILED_STEPS))
+            kernels.append(
+                (event.key, event.count / PROFILED_STEPS, microseconds / 1000 / PROFILED_STEPS)
+            )
     kernels.sort(key=lambda kernel: -kernel[2])
     counts = {event.key: event.count / PROFILED_STEPS for event in events}
     milliseconds = 1000 * steps.seconds / PROFILED_STEPS
@@ -299,7 +321,10 @@ def profile_table(profile: Mapping[str, Any]) -> str:
         "| ms a step | calls | kernel |",
         "| --: | --: | --- |",
     ]
-    lines += [f"| {row['milliseconds']:.3f} | {row['calls']:g} | {row['kernel'][:110]} |" for row in profile["top"]]
+    lines += [
+        f"| {row['milliseconds']:.3f} | {row['calls']:g} | {row['kernel'][:110]} |"
+        for row in profile["top"]
+    ]
     return "\n".join(lines)
 
 
@@ -316,9 +341,20 @@ def train_for_minutes(args: GpuArguments) -> None:
     results = json.loads((run / "all_results.json").read_text(encoding="utf-8"))
     if args.blimp_dir:
         output = Path(args.output_dir) / "blimp"
-        blimp = ["--model_name_or_path", str(run), "--data_dir", args.blimp_dir, "--max_pairs", "100"]
-        run_script("blimp.py", *blimp, "--output_dir", str(output), "--use_cpu", str(args.use_cpu).lower())
-        results["blimp"] = json.loads((output / "all_results.json").read_text(encoding="utf-8"))["overall"]
+        blimp = [
+            "--model_name_or_path",
+            str(run),
+            "--data_dir",
+            args.blimp_dir,
+            "--max_pairs",
+            "100",
+        ]
+        run_script(
+            "blimp.py", *blimp, "--output_dir", str(output), "--use_cpu", str(args.use_cpu).lower()
+        )
+        results["blimp"] = json.loads((output / "all_results.json").read_text(encoding="utf-8"))[
+            "overall"
+        ]
     write_result(args, "run", results)
     for name, value in results.items():
         if isinstance(value, int | float) or name == "blimp":
@@ -327,7 +363,9 @@ def train_for_minutes(args: GpuArguments) -> None:
 
 def run_script(name: str, *flags: str) -> None:
     """Run one of the recipes."""
-    subprocess.run([sys.executable, str(REPOSITORY / "recipes" / name), *flags], cwd=REPOSITORY, check=True)
+    subprocess.run(
+        [sys.executable, str(REPOSITORY / "recipes" / name), *flags], cwd=REPOSITORY, check=True
+    )
 
 
 def write_result(args: GpuArguments, part: str, result: Any) -> None:

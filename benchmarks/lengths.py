@@ -47,7 +47,11 @@ def write_lengths(path: Path, data_dir: str, vocabulary: str) -> str:
     counts = ", ".join(f"{task} {sum(values):,}" for task, values in found.items())
     source = f"features of the training splits found locally ({counts}), vocabulary {Path(vocabulary).name}"
     command = "python benchmarks/benchmark.py --measure_lengths true --data_dir DATA --tokenizer vocab.txt"
-    lines = [f"source: {source}", f"command: {command}", *(f"{task}: {list(v)}" for task, v in found.items())]
+    lines = [
+        f"source: {source}",
+        f"command: {command}",
+        *(f"{task}: {list(v)}" for task, v in found.items()),
+    ]
     with saving(path):
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return source
@@ -68,12 +72,18 @@ def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int
     folder = str(inner) if inner.is_dir() else data_dir
     split = load_split(task, task.train_split, data_dir=folder, need_labels=True)
     if task.kind == "token_classification":  # a sentence is an example on both sides
-        sentences = [example.tokens for example in split.examples if isinstance(example, TaggedExample)]
-        lengths = np.array([2 + sum(len(tokenizer.encode_ids(word)) for word in words) for words in sentences])
+        sentences = [
+            example.tokens for example in split.examples if isinstance(example, TaggedExample)
+        ]
+        lengths = np.array(
+            [2 + sum(len(tokenizer.encode_ids(word)) for word in words) for words in sentences]
+        )
         return tuple(np.bincount(np.minimum(lengths, limit.max_length)).tolist())
     settings = TaskArguments(task=task_name, max_seq_length=limit.max_length)
     names = {name: number for number, name in enumerate(task.labels)}
-    encoded = KIND_CLASSES[task.kind](task, tokenizer, settings, names).encode(split, for_training=True)
+    encoded = KIND_CLASSES[task.kind](task, tokenizer, settings, names).encode(
+        split, for_training=True
+    )
     return tuple(np.bincount(encoded.lengths).tolist())
 
 

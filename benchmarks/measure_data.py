@@ -53,7 +53,9 @@ def main() -> None:
     from bert_recipes.training.pretraining import load_data
 
     if data_args.store is None:
-        raise InputError("measure_data measures a store's pairs: give --store FOLDER instead of --train_file")
+        raise InputError(
+            "measure_data measures a store's pairs: give --store FOLDER instead of --train_file"
+        )
     store = open_store(data_args.store)
     text_bytes = train_text_bytes(store)
     with tempfile.TemporaryDirectory() as folder:

@@ -47,7 +47,9 @@ class MeasureArguments:
 
     def __post_init__(self) -> None:
         if self.files < 1 or self.documents < self.files or self.documents % self.files:
-            raise InputError(f"documents is {self.documents}: a multiple of files ({self.files}) is allowed")
+            raise InputError(
+                f"documents is {self.documents}: a multiple of files ({self.files}) is allowed"
+            )
 
 
 class Outcome(NamedTuple):
@@ -62,14 +64,28 @@ def prepare(
     flags: Sequence[str], files: Sequence[Path], output: Path, kill_after_shards: int | None = None
 ) -> Outcome:
     """Call recipes/prepare_corpus.py; `kill -9` for all its processes once so many shards are done."""
-    command = [sys.executable, str(SCRIPT), *flags, "--output_dir", str(output), "--files", *map(str, files)]
-    shards, log = output.with_name(f".{output.name}.shards") / "shards", output.with_name("prepare.log")
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        *flags,
+        "--output_dir",
+        str(output),
+        "--files",
+        *map(str, files),
+    ]
+    shards, log = (
+        output.with_name(f".{output.name}.shards") / "shards",
+        output.with_name("prepare.log"),
+    )
     begin, peak = time.monotonic(), 0.0
     with log.open("ab") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
         while process.poll() is None:
             peak = max(peak, peak_of_group(process.pid))
-            if kill_after_shards is not None and len(list(shards.glob("[0-9]*"))) >= kill_after_shards:
+            if (
+                kill_after_shards is not None
+                and len(list(shards.glob("[0-9]*"))) >= kill_after_shards
+            ):
                 os.killpg(process.pid, signal.SIGKILL)
                 kill_after_shards = None
             time.sleep(0.05)
@@ -84,12 +100,21 @@ def main() -> None:
     work_dir = Path(args.work_dir)
     for name in ("tenth", "whole", "killed"):
         if (work_dir / name).exists():
-            raise InputError(f"work_dir {work_dir} holds stores of an earlier measurement ({name}); delete them")
+            raise InputError(
+                f"work_dir {work_dir} holds stores of an earlier measurement ({name}); delete them"
+            )
     files = write_documents(work_dir / "text", args.documents, args.files)
     tokenizer = work_dir / "tokenizer"
     if not tokenizer.is_dir():
         train_wordpiece(iter_paragraphs(files[:2]), vocab_size=30522).save_pretrained(tokenizer)
-    flags = ["--tokenizer", str(tokenizer), "--sentences", "lines", "--shard_gigabytes", str(args.shard_gigabytes)]
+    flags = [
+        "--tokenizer",
+        str(tokenizer),
+        "--sentences",
+        "lines",
+        "--shard_gigabytes",
+        str(args.shard_gigabytes),
+    ]
     flags += ["--num_processes", str(args.num_processes)] if args.num_processes is not None else []
     tenth = prepare(flags, files[: max(1, len(files) // 10)], work_dir / "tenth")
     whole = prepare(flags, files, work_dir / "whole")

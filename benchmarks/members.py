@@ -45,12 +45,22 @@ class MembersArguments:
     checkpoints: list[str] | None = option(None, "folders of finished runs of recipes/pretrain.py")
     rounds: int = option(5, "each side takes so many turns", least=1)
     steps: int = option(8, "of a turn", least=1)
-    output_dir: str | None = option(None, "folder of results.json and table.md; default: print alone")
+    output_dir: str | None = option(
+        None, "folder of results.json and table.md; default: print alone"
+    )
 
 
-def batches_of(folder: str, output_dir: str) -> tuple[list[dict[str, torch.Tensor]], PreTrainingArguments]:
+def batches_of(
+    folder: str, output_dir: str
+) -> tuple[list[dict[str, torch.Tensor]], PreTrainingArguments]:
     """The held-out batches of a run's settings, 8 of its micro-batches or what there is."""
-    classes = (ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, DistillationArguments)
+    classes = (
+        ModelArguments,
+        DataArguments,
+        PreTrainingArguments,
+        PhaseArguments,
+        DistillationArguments,
+    )
     argv = ["--config", f"{folder}/run.yaml", "--output_dir", output_dir]
     _, settings, args, *_ = parse_arguments(*classes, argv=argv)
     data = load_data(settings, args.seed)
@@ -65,7 +75,11 @@ def batches_of(folder: str, output_dir: str) -> tuple[list[dict[str, torch.Tenso
 
 def for_stock(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A batch under the names of stock's class."""
-    names = {"next_sentence_label": "sentence_order_label"} if model.config.model_type == "albert" else {}
+    names = (
+        {"next_sentence_label": "sentence_order_label"}
+        if model.config.model_type == "albert"
+        else {}
+    )
     taken = {names.get(name, name): values for name, values in batch.items()}
     if getattr(model.config, "type_vocab_size", 1) < 2:
         del taken["token_type_ids"]
@@ -97,7 +111,10 @@ def compare(folder: str, args: MembersArguments) -> dict[str, Any]:
         raise InputError(f"{folder}: {kind.__name__} does not load it whole: {', '.join(wrong)}")
     stock_batches = [for_stock(stock, batch) for batch in batches]
     with torch.no_grad():
-        losses = [ours.eval()(**batches[0]).loss.item(), stock.eval()(**stock_batches[0]).loss.item()]
+        losses = [
+            ours.eval()(**batches[0]).loss.item(),
+            stock.eval()(**stock_batches[0]).loss.item(),
+        ]
     tokens = [int(batch["attention_mask"].sum()) for batch in batches]
     precision = "bf16" if run.bf16 else "fp32"
     sides = {

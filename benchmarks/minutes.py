@@ -38,7 +38,14 @@ KEPT = (
         "eval_nsp_loss",
         "eval_nsp_accuracy",
     ),
-    *("eval_unigram_loss", "eval_majority_accuracy", "eval_masked_tokens", "eval_pairs", "machine", "date"),
+    *(
+        "eval_unigram_loss",
+        "eval_majority_accuracy",
+        "eval_masked_tokens",
+        "eval_pairs",
+        "machine",
+        "date",
+    ),
 )
 
 
@@ -47,7 +54,9 @@ class MinutesArguments:
     """What is trained, how long, and where the results go."""
 
     store: str | None = option(None, "token-id store with a held-out part")
-    base: str = option("recipes/configs/pretrain/books_30_minutes.yaml", "what the rows have in common")
+    base: str = option(
+        "recipes/configs/pretrain/books_30_minutes.yaml", "what the rows have in common"
+    )
     minutes: float = option(4.0, "of a run, evaluations included", above=0)
     rows: list[str] | None = option(None, "rows of minutes.yaml; default: all")
     seeds: list[int] | None = option(None, "default: 12345", **SEEDS)
@@ -71,11 +80,22 @@ def train(settings: dict[str, Any], args: MinutesArguments) -> dict[str, Any]:
     base = str(Path(args.base).resolve())
     with tempfile.TemporaryDirectory(prefix="bert-recipes-minutes-") as folder:
         end = {} if "max_steps" in settings else {"max_minutes": args.minutes}
-        flags = {"store": args.store, "output_dir": folder, "save_strategy": "no", **end, **settings}
+        flags = {
+            "store": args.store,
+            "output_dir": folder,
+            "save_strategy": "no",
+            **end,
+            **settings,
+        }
         results = run("pretrain.py", base, flags, Path(folder) / "all_results.json")
         if {*MEASURED_WITH} & {*settings}:  # other masks or lengths than those of the other rows
             file = Path(folder) / "as_the_others.json"
-            flags = {"model_name_or_path": folder, "store": args.store, "output_dir": folder, "results_file": file}
+            flags = {
+                "model_name_or_path": folder,
+                "store": args.store,
+                "output_dir": folder,
+                "results_file": file,
+            }
             results |= run("evaluate_checkpoint.py", base, flags, file)
     return {name: results[name] for name in KEPT if name in results}
 
@@ -87,11 +107,14 @@ def table(records: list[dict[str, Any]]) -> str:
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for minutes in sorted({record["minutes"] for record in records}):
-        rows = {record["row"]: record["settings"] for record in records if record["minutes"] == minutes}
+        rows = {
+            record["row"]: record["settings"] for record in records if record["minutes"] == minutes
+        }
         for name, row in rows.items():
             runs = [each for each in records if (each["row"], each["minutes"]) == (name, minutes)]
             losses, accuracies, pairs = (
-                [run[f"eval_{kind}"] for run in runs] for kind in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
+                [run[f"eval_{kind}"] for run in runs]
+                for kind in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
             )
             spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(runs) > 1 else ""
             steps = round(statistics.mean(run["train_steps"] for run in runs))
@@ -109,7 +132,9 @@ def main() -> None:
     rows: dict[str, dict[str, Any]] = yaml.safe_load(ROWS_FILE.read_text(encoding="utf-8"))
     folder = Path(args.output_dir)
     file = folder / "results.json"
-    records: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    records: list[dict[str, Any]] = (
+        json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    )
     if unknown := set(args.rows or ()) - rows.keys():
         raise InputError(f"rows: {', '.join(sorted(unknown))}; allowed: {', '.join(rows)}")
     if args.store is None and not args.report_only:
@@ -124,7 +149,10 @@ def main() -> None:
             records.append(key | found)
             folder.mkdir(parents=True, exist_ok=True)
             write_json(file, records)
-            print(f"{name}, seed {seed}: {found['eval_mlm_loss']:.3f}, {found['eval_nsp_accuracy']:.1%}", flush=True)
+            print(
+                f"{name}, seed {seed}: {found['eval_mlm_loss']:.3f}, {found['eval_nsp_accuracy']:.1%}",
+                flush=True,
+            )
     text = table(records)
     (folder / "table.md").write_text(text, encoding="utf-8")
     print(text)

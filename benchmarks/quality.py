@@ -11,7 +11,15 @@ from typing import Any
 import torch
 import transformers
 from side_by_side import BUDGET, Sample
-from sides import StaticPairs, StockTrainer, command_line, make_stock_trainer, on_cpu, stock_arguments, stock_config
+from sides import (
+    StaticPairs,
+    StockTrainer,
+    command_line,
+    make_stock_trainer,
+    on_cpu,
+    stock_arguments,
+    stock_config,
+)
 from transformers import BertTokenizer, TrainerCallback, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -19,13 +27,24 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import find_files, iter_paragraphs
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.prepare import CorpusArguments, prepare_store
-from bert_recipes.data.quickstart_corpus import choose_held_out, find_sources, read_documents, write_corpus
+from bert_recipes.data.quickstart_corpus import (
+    choose_held_out,
+    find_sources,
+    read_documents,
+    write_corpus,
+)
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.training import train_wordpiece
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, EvaluationSampler, PreTrainingSums
-from bert_recipes.training.pretraining import PreTrainingData, load_data, load_model, make_collator, make_trainer
+from bert_recipes.training.pretraining import (
+    PreTrainingData,
+    load_data,
+    load_model,
+    make_collator,
+    make_trainer,
+)
 
 
 # Of the quickstart (tokenizer/configs/quickstart.yaml): enough for the documentation's text.
@@ -59,7 +78,9 @@ class TimedRun(TrainerCallback):
         self.points: list[dict[str, float]] = []
         self._begin, self._last = begin, 0.0
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
+    ) -> None:
         """Set the learning rate."""
         share = min((time.perf_counter() - self._begin) / self.seconds, 1.0)
         for group in optimizer.param_groups:
@@ -71,7 +92,9 @@ class TimedRun(TrainerCallback):
         elapsed = now - self._begin
         if elapsed >= self.seconds or elapsed - self._last >= min(EVERY_SECONDS, self.seconds / 4):
             self._last = elapsed
-            self.points.append({"seconds": round(elapsed, 1), "steps": state.global_step, **self.evaluate()})
+            self.points.append(
+                {"seconds": round(elapsed, 1), "steps": state.global_step, **self.evaluate()}
+            )
             self._begin += time.perf_counter() - now
         control.should_training_stop = control.should_training_stop or elapsed >= self.seconds
 
@@ -107,7 +130,9 @@ def prepare(sample: Sample, tokenizer: Path, train: list[Path], held_out: list[P
     return output
 
 
-def quickstart_settings(sample: Sample, store: Path) -> tuple[ModelArguments, DataArguments, PreTrainingArguments]:
+def quickstart_settings(
+    sample: Sample, store: Path
+) -> tuple[ModelArguments, DataArguments, PreTrainingArguments]:
     """Read the quickstart's settings for this store, ended by the clock."""
     flags = {
         "store": store,
@@ -155,7 +180,9 @@ def measure(sample: Sample) -> dict[str, Any]:
     """Train one side for its minutes; points of (seconds, steps, held-out figures)."""
     train, held_out = raw_text(sample)
     tokenizer, start = Path(sample.work_dir) / "quality-tokenizer", time.perf_counter()
-    if not (tokenizer / "vocab.txt").is_file():  # trained once for both sides; its seconds count for neither
+    if not (
+        tokenizer / "vocab.txt"
+    ).is_file():  # trained once for both sides; its seconds count for neither
         size = min(VOCAB_SIZE, sample.vocab_size)
         train_wordpiece(iter_paragraphs(train), vocab_size=size).save_pretrained(tokenizer)
     begin = time.perf_counter()
@@ -196,7 +223,11 @@ class StockRun(StockTrainer):
 
 
 def stock_run(
-    sample: Sample, vocabulary: Path, ours: ModelArguments, args: PreTrainingArguments, data: PreTrainingData
+    sample: Sample,
+    vocabulary: Path,
+    ours: ModelArguments,
+    args: PreTrainingArguments,
+    data: PreTrainingData,
 ) -> Any:
     """Make stock on static pairs, with the batch, dropout, deviation of new weights and rates of the same configuration."""
     assert isinstance(data.train, PreTrainingDataset)
@@ -215,4 +246,6 @@ def stock_run(
     stock_args = stock_arguments(sample, args.per_device_train_batch_size, **more)
     model = transformers.BertForPreTraining(config)
     pairs = StaticPairs(data.train, args.seed)
-    return make_stock_trainer(sample, StockRun, model, tokenizer, pairs, data.max_seq_length, stock_args)
+    return make_stock_trainer(
+        sample, StockRun, model, tokenizer, pairs, data.max_seq_length, stock_args
+    )

@@ -40,7 +40,9 @@ logger = logging.getLogger(__name__)
 def write_report(folder: Path) -> str:
     """Write the table and, where matplotlib is installed, the plots of every results file of a folder; return the table."""
     files = [
-        path for path in sorted(folder.glob("*.json")) if f'"format": "{FORMAT}"' in path.read_text("utf-8")[:200]
+        path
+        for path in sorted(folder.glob("*.json"))
+        if f'"format": "{FORMAT}"' in path.read_text("utf-8")[:200]
     ]
     if not files:
         raise InputError(f"{folder}: no results file there; measure first, without --report_only")
@@ -53,7 +55,10 @@ def write_report(folder: Path) -> str:
             (record["machine"] for record in reversed(records) if record.get("machine")), {}
         )
         model = f" ({machine['processor_model']})" if machine.get("processor_model") else ""
-        shown = machine.get("gpu") or f"{machine.get('processor')}{model}, {machine.get('threads')} threads"
+        shown = (
+            machine.get("gpu")
+            or f"{machine.get('processor')}{model}, {machine.get('threads')} threads"
+        )
         lines += [f"## {shown}", "", f"{_versions(runs)}; every sample: `{path.name}`.", ""]
         for suite in dict.fromkeys(suite for suite, _ in compared):
             own = {case: found for (name, case), found in compared.items() if name == suite}
@@ -75,12 +80,16 @@ def _versions(runs: Runs) -> str:
     """Name the versions of all samples, and where there are several, of which cases they are."""
     cases: dict[str, list[str]] = {}
     for (suite, case), records in runs.items():
-        for machine in (r["machine"] for r in records if r["role"] == "sample" and r.get("machine")):
+        for machine in (
+            r["machine"] for r in records if r["role"] == "sample" and r.get("machine")
+        ):
             shown = f"torch {machine.get('torch')}, transformers {machine.get('transformers')}"
             cases.setdefault(shown, []).append(f"{suite} {case}")
     if len(cases) < 2:
         return next(iter(cases), "versions not recorded")
-    return "; ".join(f"{shown} ({', '.join(dict.fromkeys(names))})" for shown, names in cases.items())
+    return "; ".join(
+        f"{shown} ({', '.join(dict.fromkeys(names))})" for shown, names in cases.items()
+    )
 
 
 def median_of(records: Iterable[Mapping[str, Any]], side: str | None, name: str) -> float | None:
@@ -96,7 +105,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _compared(suite: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     unit, rate = ("tokens/s" if suite == "pretraining" else "examples/s"), RATES[suite]
-    head = ["case", f"stock defaults, {unit}", "stock at its best", "ours", "ours / defaults", "ours / best"]
+    head = [
+        "case",
+        f"stock defaults, {unit}",
+        "stock at its best",
+        "ours",
+        "ours / defaults",
+        "ours / best",
+    ]
     head += ["memory: defaults, best, ours (MB)", "MFU: defaults, best, ours", "pads of defaults"]
     head += ["ours, inputs/s", "ours waits for data", "rounds", "revision"]
     rows, notes = [], []
@@ -107,14 +123,23 @@ def _compared(suite: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
         counts = {side: sum(r["side"] == side for r in samples_of(records)) for side in sides}
         counts = {side: count for side, count in counts.items() if count or side in failed}
         rounds = list(counts.values())
-        first: Mapping[str, Any] = next((r["result"] for r in samples_of(records) if r["side"] == STOCK_DEFAULTS), {})
+        first: Mapping[str, Any] = next(
+            (r["result"] for r in samples_of(records) if r["side"] == STOCK_DEFAULTS), {}
+        )
         pads = first["pads"] / first["positions"] if first.get("positions") else None
         shares = [mfu_of(records, side) for side in sides]
         row = [case, *(_rate(median_of(records, side, rate), side in failed) for side in sides)]
         row += [_ratio(ratio_of(records, side, rate)) for side in (STOCK_DEFAULTS, best)]
-        row.append(", ".join(_or_dash(median_of(records, side, "peak_memory_mb"), ",.0f") for side in sides))
+        row.append(
+            ", ".join(
+                _or_dash(median_of(records, side, "peak_memory_mb"), ",.0f") for side in sides
+            )
+        )
         row.append(", ".join(_or_dash(share, ".0%") for share in shares) if any(shares) else "-")
-        row += [_or_dash(pads, ".1%"), _or_dash(median_of(records, OURS, "examples_per_second"), ",.1f")]
+        row += [
+            _or_dash(pads, ".1%"),
+            _or_dash(median_of(records, OURS, "examples_per_second"), ",.1f"),
+        ]
         row.append(_or_dash(median_of(records, OURS, "data_wait_share"), ".1%"))
         row.append(str(rounds[0]) if len(set(rounds)) == 1 else ", ".join(map(str, rounds)))
         rows.append([*row, _revisions(records)])
@@ -137,12 +162,17 @@ def mfu_of(records: Sequence[Mapping[str, Any]], side: str | None) -> float | No
 def _best(records: Sequence[Mapping[str, Any]], best: str, rate: str) -> str:
     """Say which settings were the fastest, and what the other configurations gave."""
     spec = [r["spec"] for r in samples_of(records) if r["side"] == best][-1]
-    settings = ", ".join(f"{name} {value}" for name, value in spec.get("switches", {}).items()) or "the defaults"
+    settings = (
+        ", ".join(f"{name} {value}" for name, value in spec.get("switches", {}).items())
+        or "the defaults"
+    )
     if best == SEARCHED:
         return f"{settings}; found by the search of an older command"
     names = dict.fromkeys(r["side"] for r in samples_of(records) if is_stock(r["side"]))
     others = [
-        f"{name} {_rate(median_of(records, name, rate))}" for name in names if name not in (STOCK_DEFAULTS, best)
+        f"{name} {_rate(median_of(records, name, rate))}"
+        for name in names
+        if name not in (STOCK_DEFAULTS, best)
     ]
     return "; ".join([f"{best} ({settings})", *others])
 
@@ -165,7 +195,11 @@ def _ratio(ratio: tuple[float, float, float, int] | None) -> str:
 
 
 def _revisions(records: Iterable[Mapping[str, Any]]) -> str:
-    found = [(record.get("machine") or {}).get("revision") for record in records if record["role"] == "sample"]
+    found = [
+        (record.get("machine") or {}).get("revision")
+        for record in records
+        if record["role"] == "sample"
+    ]
     return ", ".join(dict.fromkeys(filter(None, found))) or "not recorded"
 
 
@@ -173,7 +207,9 @@ def _steps(runs: Runs) -> list[str]:
     """One line a step from stock's defaults to ours."""
     names = {STOCK_DEFAULTS: "stock, defaults"} | {side: name for side, (name, _) in STEPS.items()}
     rows = []
-    for case, records in ((case, found) for (suite, case), found in runs.items() if suite == "steps"):
+    for case, records in (
+        (case, found) for (suite, case), found in runs.items() if suite == "steps"
+    ):
         before = None
         for side, name in names.items():
             rate = median_of(records, side, "tokens_per_second")
@@ -195,7 +231,11 @@ def _data(runs: Runs) -> list[str]:
             spread = f"{min(rates):,.2f} .. {max(rates):,.2f}" if len(rates) > 1 else "one sample"
             median = f"{statistics.median(rates):,.2f} {results[0]['unit']}/s"
             rows.append([results[0]["about"], median, spread, _revisions(records)])
-    return ["### data", "", *_table(["what", "median", "least .. most", "revision"], rows), ""] if rows else []
+    return (
+        ["### data", "", *_table(["what", "median", "least .. most", "revision"], rows), ""]
+        if rows
+        else []
+    )
 
 
 def _quality(runs: Runs) -> list[str]:
@@ -203,7 +243,11 @@ def _quality(runs: Runs) -> list[str]:
     lines: list[str] = []
     head = ["minutes from raw text", "side", "steps", "held-out MLM loss", "NSP accuracy"]
     for (suite, case), records in runs.items():
-        points = [(r["side"], point) for r in samples_of(records) for point in r["result"].get("points", [])]
+        points = [
+            (r["side"], point)
+            for r in samples_of(records)
+            for point in r["result"].get("points", [])
+        ]
         if suite == "time_to_quality" and points:
             rows = [
                 [
@@ -246,7 +290,9 @@ def _pyplot() -> Any | None:
     return plt
 
 
-def multiples(records: Sequence[Mapping[str, Any]], suite: str) -> list[tuple[float | None, float | None]]:
+def multiples(
+    records: Sequence[Mapping[str, Any]], suite: str
+) -> list[tuple[float | None, float | None]]:
     """Return speed and memory over those of stock's defaults: of the defaults, stock at its best, ours."""
     zero, found = median_of(records, STOCK_DEFAULTS, "peak_memory_mb"), []
     for side in (STOCK_DEFAULTS, fastest_stock(records), OURS):
@@ -268,11 +314,19 @@ def plot_rows(runs: Runs, file: Path) -> bool:
         return False
     size = (12, 1.2 + 0.55 * len(shown))
     figure, axes = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
-    for panel, (axis, title) in enumerate(zip(axes, ("Speed", "Peak memory of a step"), strict=True)):
+    for panel, (axis, title) in enumerate(
+        zip(axes, ("Speed", "Peak memory of a step"), strict=True)
+    ):
         for number, (label, color) in enumerate(zip(LABELS[:3], COLORS[:3], strict=True)):
             values = {place: row[number][panel] for place, row in enumerate(shown.values())}
-            known = {place + (number - 1) * 0.27: value for place, value in values.items() if value is not None}
-            bars = axis.barh(list(known), list(known.values()), height=0.25, label=label, color=color)
+            known = {
+                place + (number - 1) * 0.27: value
+                for place, value in values.items()
+                if value is not None
+            }
+            bars = axis.barh(
+                list(known), list(known.values()), height=0.25, label=label, color=color
+            )
             for text in axis.bar_label(bars, fmt="%.2f", padding=2, fontsize=8):
                 # On white, as the line at 1 goes through some.
                 text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
@@ -282,7 +336,13 @@ def plot_rows(runs: Runs, file: Path) -> bool:
         axis.grid(axis="x", alpha=0.3)
     axes[0].set_yticks(range(len(shown)), list(shown))
     axes[0].invert_yaxis()
-    figure.legend(*axes[1].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3)
+    figure.legend(
+        *axes[1].get_legend_handles_labels(),
+        frameon=False,
+        fontsize=8,
+        loc="outside lower center",
+        ncols=3,
+    )
     figure.savefig(file, dpi=110)
     plt.close(figure)
     return True
@@ -295,7 +355,10 @@ def plot_quality(records: Sequence[Mapping[str, Any]], file: Path) -> bool:
     if plt is None or not any(sides.values()):
         return False
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    panels = (("mlm_loss", "Held-out masked-LM loss", "nats a token"), ("nsp_accuracy", "Held-out NSP", "share right"))
+    panels = (
+        ("mlm_loss", "Held-out masked-LM loss", "nats a token"),
+        ("nsp_accuracy", "Held-out NSP", "share right"),
+    )
     for axis, (name, title, unit) in zip(axes, panels, strict=True):
         for side, points in sides.items():
             place = {STOCK_DEFAULTS: 0, OURS: 2, BUDGET: 3}.get(side, 1)

@@ -51,7 +51,11 @@ STEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 # Of time_to_quality: the settings that learn most in few minutes.
 BUDGET = "budget"
-RATES = {"pretraining": "tokens_per_second", "finetuning": "examples_per_second", "inference": "examples_per_second"}
+RATES = {
+    "pretraining": "tokens_per_second",
+    "finetuning": "examples_per_second",
+    "inference": "examples_per_second",
+}
 MAX_WARMUP_STEPS = 12
 # A sample that takes longer hangs.
 MAX_SAMPLE_SECONDS = 3600.0
@@ -78,7 +82,9 @@ class Sample:
     what: str = ""  # of the data suite, or which step's matrix products
     megabytes: float = 4.0
     files: tuple[str, ...] = ()  # instead of generated text
-    switches: Mapping[str, Any] = field(default_factory=dict)  # on top of stock's defaults, or of our configuration
+    switches: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # on top of stock's defaults, or of our configuration
     precision: str = "fp32"  # of predictions
     use_cpu: bool = False
     # Not counted: at least so many steps, and until so much time has gone by or MAX_WARMUP_STEPS are done.
@@ -87,7 +93,9 @@ class Sample:
     min_steps: int = 3
     max_steps: int = 200
     budget_seconds: float = 10.0
-    whole_pass: bool = False  # max_steps whatever the time: batches of like length are only together like all
+    whole_pass: bool = (
+        False  # max_steps whatever the time: batches of like length are only together like all
+    )
     minutes: float = 20.0
     seed: int = 12345
 
@@ -104,13 +112,17 @@ class Sample:
     @property
     def total_steps(self) -> int:
         """Steps of the schedule; the same whether or not the time is over before."""
-        return max(self.warmup_steps, MAX_WARMUP_STEPS if self.warmup_seconds else 0) + self.max_steps
+        return (
+            max(self.warmup_steps, MAX_WARMUP_STEPS if self.warmup_seconds else 0) + self.max_steps
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, for the results file; no folders, no histogram."""
         left_out = {"work_dir", "config", "lengths"} | (set() if self.switches else {"switches"})
         defaults = {item.name: item.default for item in fields(self) if item.name not in left_out}
-        values = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}
+        values = {
+            name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]
+        }
         return json.loads(json.dumps(values))
 
 
@@ -149,7 +161,9 @@ class StepTimer(TrainerCallback):
             self._warm = now = time.perf_counter()
         self._marks.append(self._mark())
         measured = self.steps - self.warmup_steps
-        is_over = not sample.whole_pass and time.perf_counter() - self._warm >= sample.budget_seconds
+        is_over = (
+            not sample.whole_pass and time.perf_counter() - self._warm >= sample.budget_seconds
+        )
         if measured >= sample.max_steps or (measured >= sample.min_steps and is_over):
             control.should_training_stop = True
 
@@ -186,7 +200,12 @@ class BatchCounter:
             # Before they go to the device.
             batches = list(itertools.islice(iterator, num_batches))
             if batches:
-                self._count([batch.tensors() if isinstance(batch, BatchBuffer) else batch for batch in batches])
+                self._count(
+                    [
+                        batch.tensors() if isinstance(batch, BatchBuffer) else batch
+                        for batch in batches
+                    ]
+                )
             return fetch(iter(batches), num_batches, device)
 
         def training_step(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -200,8 +219,16 @@ class BatchCounter:
         totals = []
         for batch in batches:
             lengths = batch["attention_mask"].sum(dim=-1)
-            masked = (batch["labels"] != IGNORE_INDEX).sum() if self._masked_lm else lengths.new_zeros(())
-            totals.append(torch.stack([lengths.sum(), (lengths**2).sum(), lengths.new_tensor(len(lengths)), masked]))
+            masked = (
+                (batch["labels"] != IGNORE_INDEX).sum()
+                if self._masked_lm
+                else lengths.new_zeros(())
+            )
+            totals.append(
+                torch.stack(
+                    [lengths.sum(), (lengths**2).sum(), lengths.new_tensor(len(lengths)), masked]
+                )
+            )
         self._steps.append(totals)
         self._positions.append(sum(batch["input_ids"].numel() for batch in batches))
         self._losses.append([])
@@ -209,7 +236,9 @@ class BatchCounter:
     def read(self, first: int, count: int) -> tuple[list[BatchStats], list[int], list[float]]:
         """Return work, positions (tokens and pads) and loss of `count` steps from step `first` on."""
         chosen = slice(first, first + count)
-        works = [BatchStats(*torch.stack(parts).sum(dim=0).tolist()) for parts in self._steps[chosen]]
+        works = [
+            BatchStats(*torch.stack(parts).sum(dim=0).tolist()) for parts in self._steps[chosen]
+        ]
         losses = [float(torch.stack(parts).sum()) for parts in self._losses[chosen]]
         return works, self._positions[chosen], losses
 
@@ -225,7 +254,10 @@ def resident_mb(pid: int | str = "self") -> float:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:  # it has just ended
         return 0.0
-    return next((int(line.split()[1]) / 2**10 for line in status.splitlines() if line.startswith("VmHWM:")), 0.0)
+    return next(
+        (int(line.split()[1]) / 2**10 for line in status.splitlines() if line.startswith("VmHWM:")),
+        0.0,
+    )
 
 
 def peak_of_group(pid: int) -> float:
@@ -244,14 +276,22 @@ def measure_training(sample: Sample) -> dict[str, Any]:
     on_gpu = not on_cpu(sample)
     imports, start = resident_mb(), time.perf_counter()
     trainer = make_side(sample)
-    timer, counter = StepTimer(sample, on_gpu=on_gpu), BatchCounter(trainer, masked_lm=sample.kind == "pretraining")
+    timer, counter = (
+        StepTimer(sample, on_gpu=on_gpu),
+        BatchCounter(trainer, masked_lm=sample.kind == "pretraining"),
+    )
     trainer.add_callback(timer)
     setup = time.perf_counter() - start
     trainer.train()
     warmup, seconds = timer.read()
     works, positions, losses = counter.read(timer.warmup_steps, len(seconds))
-    work = BatchStats(*(sum(getattr(each, item.name) for each in works) for item in fields(BatchStats)))
-    total, flops = sum(seconds), training_flops(trainer.model.config, work, nsp=sample.kind == "pretraining")
+    work = BatchStats(
+        *(sum(getattr(each, item.name) for each in works) for item in fields(BatchStats))
+    )
+    total, flops = (
+        sum(seconds),
+        training_flops(trainer.model.config, work, nsp=sample.kind == "pretraining"),
+    )
     used = trainer.accelerator.mixed_precision
     result: dict[str, Any] = {
         "setup_seconds": round(setup, 3),
@@ -268,16 +308,22 @@ def measure_training(sample: Sample) -> dict[str, Any]:
         "masked": work.masked,
         "tokens_per_second": round(work.tokens / total, 2),
         "examples_per_second": round(work.sequences / total, 3),
-        "precision": "fp32" if used == "no" else used,  # what it was computed with, whatever the arguments say
+        "precision": "fp32"
+        if used == "no"
+        else used,  # what it was computed with, whatever the arguments say
         "flops": flops,
         "gflops_per_second": round(flops / total / 1e9, 2),
         "losses": [round(loss, 4) for loss in losses],
         **peak_memory(imports, on_gpu=on_gpu),
     }
-    waits = [line["data_wait_share"] for line in trainer.state.log_history if "data_wait_share" in line]
+    waits = [
+        line["data_wait_share"] for line in trainer.state.log_history if "data_wait_share" in line
+    ]
     if hasattr(trainer, "meter") and not waits:
         waits = [trainer.meter.read(trainer.accelerator).get("data_wait_share")]
-    return result | ({"data_wait_share": round(waits[-1], 5)} if waits and waits[-1] is not None else {})
+    return result | (
+        {"data_wait_share": round(waits[-1], 5)} if waits and waits[-1] is not None else {}
+    )
 
 
 def peak_memory(imports: float, *, on_gpu: bool) -> dict[str, float]:
@@ -285,7 +331,10 @@ def peak_memory(imports: float, *, on_gpu: bool) -> dict[str, float]:
     if on_gpu:
         return {"peak_memory_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1)}
     # The kernel gathers pages of threads late, so that a second reading can lie a few below the first.
-    return {"peak_memory_mb": round(max(0.0, resident_mb() - imports), 1), "imports_mb": round(imports, 1)}
+    return {
+        "peak_memory_mb": round(max(0.0, resident_mb() - imports), 1),
+        "imports_mb": round(imports, 1),
+    }
 
 
 def measure_matmul(sample: Sample) -> dict[str, Any]:
@@ -294,15 +343,24 @@ def measure_matmul(sample: Sample) -> dict[str, Any]:
 
     config = stock_config(sample.size, sample.vocab_size)
     shapes = model_shapes(
-        sample.tokens_per_step, round(0.15 * sample.tokens_per_step) if sample.what == "pretraining" else 0, config
+        sample.tokens_per_step,
+        round(0.15 * sample.tokens_per_step) if sample.what == "pretraining" else 0,
+        config,
     )
     if sample.what == "small":  # for tests: no large product
         del shapes["square"]
     device = torch.device("cpu" if on_cpu(sample) else "cuda")
     rates = {precision: measure_rates(shapes, precision, device) for precision in ("bf16", "fp32")}
-    best = {precision: max(rate["gflops"] for rate in found.values()) for precision, found in rates.items()}
+    best = {
+        precision: max(rate["gflops"] for rate in found.values())
+        for precision, found in rates.items()
+    }
     name = torch.cuda.get_device_name(0) if device.type == "cuda" else ""
-    return {"rates": rates, "best_gflops": best, "vendor_peak_bf16_tflops": DENSE_PEAK_TFLOPS.get(name)}
+    return {
+        "rates": rates,
+        "best_gflops": best,
+        "vendor_peak_bf16_tflops": DENSE_PEAK_TFLOPS.get(name),
+    }
 
 
 def measure(sample: Sample) -> dict[str, Any]:
@@ -318,7 +376,10 @@ def measure(sample: Sample) -> dict[str, Any]:
     }[sample.kind]
     measure_it = getattr(import_module(module), function)
     imports = resident_mb()
-    return {**measure_it(sample), **peak_memory(imports, on_gpu=torch.cuda.is_available() and not sample.use_cpu)}
+    return {
+        **measure_it(sample),
+        **peak_memory(imports, on_gpu=torch.cuda.is_available() and not sample.use_cpu),
+    }
 
 
 _ENVIRONMENT = (
@@ -331,9 +392,20 @@ def describe_here() -> dict[str, Any]:
     """Return machine, versions, revision and what of the environment changes speed."""
     from accelerate import __version__ as accelerate_version
 
-    ask = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    ask = [
+        "git",
+        "-C",
+        str(HERE),
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     try:
-        revision = subprocess.run(ask, capture_output=True, text=True, timeout=10).stdout.strip() or None
+        revision = (
+            subprocess.run(ask, capture_output=True, text=True, timeout=10).stdout.strip() or None
+        )
     except (OSError, subprocess.TimeoutExpired):
         revision = None
     return {
@@ -360,17 +432,37 @@ def run_sample(
     sample: Sample, threads: int | None = None, timeout: float = MAX_SAMPLE_SECONDS
 ) -> tuple[dict[str, Any], str | None]:
     """Run a sample in a process of its own; return what it found, and what went wrong."""
-    path = os.pathsep.join(filter(None, [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH")]))
-    environment = {"TOKENIZERS_PARALLELISM": "false", **os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    environment |= {"TRANSFORMERS_VERBOSITY": "error"} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    path = os.pathsep.join(
+        filter(None, [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH")])
+    )
+    environment = {
+        "TOKENIZERS_PARALLELISM": "false",
+        **os.environ,
+        "PYTHONPATH": path,
+        "HF_HUB_OFFLINE": "1",
+    }
+    environment |= {"TRANSFORMERS_VERBOSITY": "error"} | (
+        {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    )
     with tempfile.TemporaryDirectory(prefix="bert-recipes-sample-") as folder:
         told, result = Path(folder) / "sample.json", Path(folder) / "result.json"
         told.write_text(json.dumps(asdict(sample)), encoding="utf-8")
         # No script: processes that a sample starts would import it anew.
-        command = [sys.executable, "-c", "from side_by_side import answer; answer()", str(told), str(result)]
+        command = [
+            sys.executable,
+            "-c",
+            "from side_by_side import answer; answer()",
+            str(told),
+            str(result),
+        ]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=timeout, env=environment
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                env=environment,
             )
         except subprocess.TimeoutExpired:
             return {}, f"still running after {timeout:.0f} s"
@@ -402,7 +494,9 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(f"{path}: damaged ({error}); mend it or move it away, it is never overwritten") from error
+        raise InputError(
+            f"{path}: damaged ({error}); mend it or move it away, it is never overwritten"
+        ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path}: no results file of this project; give another --output_dir")
     return content["records"]
@@ -411,8 +505,12 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 def add_result(path: Path, record: Mapping[str, Any]) -> None:
     """Add a record; written aside and renamed, one process at a time."""
     with saving(path), _locked(path.parent):
-        lines = [json.dumps(item, allow_nan=False) for item in (*read_results(path), strict(record))]
-        head = f'{{"format": {json.dumps(FORMAT)}, "format_version": {FORMAT_VERSION}, "records": [\n'
+        lines = [
+            json.dumps(item, allow_nan=False) for item in (*read_results(path), strict(record))
+        ]
+        head = (
+            f'{{"format": {json.dumps(FORMAT)}, "format_version": {FORMAT_VERSION}, "records": [\n'
+        )
         with atomic_write(path) as aside:
             aside.write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
 
@@ -430,7 +528,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def machine_name(machine: Mapping[str, Any]) -> str:
     """Return a file name for a machine: its GPU, or its processor with its model where it is known, and cores."""
-    processor = f"{machine['processor']} {machine.get('processor_model', '')} {machine['cores']} cores"
+    processor = (
+        f"{machine['processor']} {machine.get('processor_model', '')} {machine['cores']} cores"
+    )
     return re.sub(r"[^a-z0-9]+", "_", (machine.get("gpu") or processor).lower()).strip("_")
 
 
@@ -447,13 +547,21 @@ def samples_of(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [record for record in records if record["role"] == "sample" and "result" in record]
 
 
-def last_runs(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+def last_runs(
+    records: Iterable[Mapping[str, Any]],
+) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
     """Return (suite, case) -> the records of its last run."""
     by_case: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         by_case.setdefault((record["suite"], record["case"]), []).append(record)
-    runs = {key: [r["run"] for r in found if r["role"] == "sample"] for key, found in by_case.items()}
-    return {key: [r for r in by_case[key] if r["run"] == names[-1]] for key, names in runs.items() if names}
+    runs = {
+        key: [r["run"] for r in found if r["role"] == "sample"] for key, found in by_case.items()
+    }
+    return {
+        key: [r for r in by_case[key] if r["run"] == names[-1]]
+        for key, names in runs.items()
+        if names
+    }
 
 
 def is_stock(side: str) -> bool:
@@ -467,13 +575,23 @@ def fastest_stock(records: Iterable[Mapping[str, Any]]) -> str | None:
     for record in samples_of(records):
         if is_stock(record["side"]) and record["suite"] in RATES:
             rates.setdefault(record["side"], []).append(record["result"][RATES[record["suite"]]])
-    return max(rates, key=lambda side: statistics.median(rates[side])) if rates.keys() - {STOCK_DEFAULTS} else None
+    return (
+        max(rates, key=lambda side: statistics.median(rates[side]))
+        if rates.keys() - {STOCK_DEFAULTS}
+        else None
+    )
 
 
 def ratio_of(
     records: Sequence[Mapping[str, Any]], side: str | None, rate: str, *, of: str = OURS
 ) -> tuple[float, float, float, int] | None:
     """Return a side, ours if no other is named, over another in the rounds that have both: median, least, most, how many rounds."""
-    rates = {(record["side"], record["round"]): record["result"][rate] for record in samples_of(records)}
-    ratios = [rates[of, n] / value for (name, n), value in rates.items() if name == side and (of, n) in rates]
+    rates = {
+        (record["side"], record["round"]): record["result"][rate] for record in samples_of(records)
+    }
+    ratios = [
+        rates[of, n] / value
+        for (name, n), value in rates.items()
+        if name == side and (of, n) in rates
+    ]
     return (statistics.median(ratios), min(ratios), max(ratios), len(ratios)) if ratios else None

@@ -14,7 +14,15 @@ import numpy as np
 import torch
 import transformers
 import yaml
-from generated import CLS_ID, MIXED_SHORT, PAD_ID, SEP_ID, GeneratedSplit, draw_zipf, write_vocabulary
+from generated import (
+    CLS_ID,
+    MIXED_SHORT,
+    PAD_ID,
+    SEP_ID,
+    GeneratedSplit,
+    draw_zipf,
+    write_vocabulary,
+)
 from lengths import TASK_LIMITS, draw_lengths
 from side_by_side import Sample
 from torch.utils.data import Sampler
@@ -43,8 +51,19 @@ from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Split
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.training.arguments import DataArguments, ModelArguments, PhaseArguments, PreTrainingArguments
-from bert_recipes.training.pretraining import PreTrainingData, load_data, load_model, make_collator, make_trainer
+from bert_recipes.training.arguments import (
+    DataArguments,
+    ModelArguments,
+    PhaseArguments,
+    PreTrainingArguments,
+)
+from bert_recipes.training.pretraining import (
+    PreTrainingData,
+    load_data,
+    load_model,
+    make_collator,
+    make_trainer,
+)
 from bert_recipes.training.speed import keep_freed_memory
 
 
@@ -78,7 +97,12 @@ def on_cpu(sample: Sample) -> bool:
 def command_line(config: str, flags: Mapping[str, Any]) -> list[str]:
     """`--config FILE --name value ...` with the flags that are not None."""
     given = {"config": config or None, **flags}
-    return [str(part) for name, value in given.items() if value is not None for part in (f"--{name}", value)]
+    return [
+        str(part)
+        for name, value in given.items()
+        if value is not None
+        for part in (f"--{name}", value)
+    ]
 
 
 def make_side(sample: Sample) -> Any:
@@ -89,7 +113,9 @@ def make_side(sample: Sample) -> Any:
     features = make_features(
         sample, sample.batch_size * (sample.max_steps if sample.whole_pass else sample.total_steps)
     )
-    return our_finetuning(sample, features) if sample.is_ours else stock_finetuning(sample, features)
+    return (
+        our_finetuning(sample, features) if sample.is_ours else stock_finetuning(sample, features)
+    )
 
 
 # Stock
@@ -124,7 +150,9 @@ class LikeLengths(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         size, generator = self.batch_size, torch.Generator().manual_seed(self.seed)
         mult = max(1, min(GROUPED, len(self.lengths) // size))
-        numbers = get_length_grouped_indices(self.lengths, size, mega_batch_mult=mult, generator=generator)
+        numbers = get_length_grouped_indices(
+            self.lengths, size, mega_batch_mult=mult, generator=generator
+        )
         batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
         whole = [batch for batch in batches if len(batch) == size]
         random.Random(self.seed).shuffle(whole)
@@ -142,7 +170,12 @@ def stock_arguments(sample: Sample, batch_size: int, **more: Any) -> TrainingArg
     if sample.switches.get("keep_freed_memory") and on_cpu(sample):
         keep_freed_memory()
     given = {name: value for name, value in sample.switches.items() if name not in OWN_SETTINGS}
-    values = {"max_steps": sample.total_steps, "train_sampling_strategy": "sequential", **given, **more}
+    values = {
+        "max_steps": sample.total_steps,
+        "train_sampling_strategy": "sequential",
+        **given,
+        **more,
+    }
     return TrainingArguments(
         output_dir=f"{sample.work_dir}/stock",
         per_device_train_batch_size=batch_size,
@@ -158,7 +191,13 @@ def stock_arguments(sample: Sample, batch_size: int, **more: Any) -> TrainingArg
 def stock_config(size: str, vocab_size: int) -> BertConfig:
     """Return a `BertConfig` of one of our sizes, everything else as stock has it."""
     ours = pretraining_config(size, vocab_size=vocab_size)
-    kept = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    kept = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+    )
     return BertConfig(**{name: getattr(ours, name) for name in kept})
 
 
@@ -216,7 +255,9 @@ def make_data(sample: Sample, settings: DataArguments) -> PreTrainingData:
         cache_dir=Path(sample.work_dir) / "pairs",
     )
     collator = make_collator(settings, tokenizer, sample.seed)
-    return PreTrainingData(tokenizer, train, None, collator, lambda: np.zeros(sample.vocab_size, dtype=np.int64))
+    return PreTrainingData(
+        tokenizer, train, None, collator, lambda: np.zeros(sample.vocab_size, dtype=np.int64)
+    )
 
 
 class StaticPairs(torch.utils.data.Dataset):
@@ -228,7 +269,11 @@ class StaticPairs(torch.utils.data.Dataset):
         pairs = (data[(0, index)] for index in order.tolist())
         # Small arrays: what the data takes is in the memory that is compared.
         self._pairs = [
-            (pair["input_ids"].astype(np.int32), pair["token_type_ids"].astype(np.int8), pair["next_sentence_label"])
+            (
+                pair["input_ids"].astype(np.int32),
+                pair["token_type_ids"].astype(np.int8),
+                pair["next_sentence_label"],
+            )
             for pair in pairs
         ]
 
@@ -237,7 +282,11 @@ class StaticPairs(torch.utils.data.Dataset):
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         ids, types, label = self._pairs[number]
-        return {"input_ids": ids.tolist(), "token_type_ids": types.tolist(), "next_sentence_label": int(label)}
+        return {
+            "input_ids": ids.tolist(),
+            "token_type_ids": types.tolist(),
+            "next_sentence_label": int(label),
+        }
 
 
 def our_pretraining(sample: Sample) -> Any:
@@ -251,7 +300,11 @@ def our_pretraining(sample: Sample) -> Any:
 def stock_pretraining(sample: Sample) -> Any:
     """Make `BertForPreTraining`, `DataCollatorForLanguageModeling` and `Trainer` with a configuration of stock."""
     data = make_data(sample, our_settings(sample)[1])
-    vocabulary = open_store(sample.store).tokenizer_path / "vocab.txt" if sample.store else vocabulary_of(sample)
+    vocabulary = (
+        open_store(sample.store).tokenizer_path / "vocab.txt"
+        if sample.store
+        else vocabulary_of(sample)
+    )
     tokenizer = BertTokenizer(vocab=str(vocabulary))
     assert len(tokenizer) == len(data.tokenizer)
     assert isinstance(data.train, PreTrainingDataset)
@@ -259,12 +312,24 @@ def stock_pretraining(sample: Sample) -> Any:
     model = transformers.BertForPreTraining(stock_config(sample.size, len(tokenizer)))
     pairs = StaticPairs(data.train, sample.seed)
     return make_stock_trainer(
-        sample, StockTrainer, model, tokenizer, pairs, sample.length, stock_arguments(sample, sample.pairs_per_step)
+        sample,
+        StockTrainer,
+        model,
+        tokenizer,
+        pairs,
+        sample.length,
+        stock_arguments(sample, sample.pairs_per_step),
     )
 
 
 def make_stock_trainer(
-    sample: Sample, kind: type, model: Any, tokenizer: Any, pairs: StaticPairs, length: int, args: TrainingArguments
+    sample: Sample,
+    kind: type,
+    model: Any,
+    tokenizer: Any,
+    pairs: StaticPairs,
+    length: int,
+    args: TrainingArguments,
 ) -> Any:
     """Put stock's parts of pre-training together."""
     model.set_attn_implementation(sample.switches.get("attention", "sdpa"))
@@ -285,17 +350,25 @@ def make_features(sample: Sample, count: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(sample.seed)
     limit, kind = TASK_LIMITS[sample.task], get_task(sample.task).kind
     features = []
-    for length in np.minimum(draw_lengths(sample.lengths, count, sample.seed), limit.max_length).tolist():
+    for length in np.minimum(
+        draw_lengths(sample.lengths, count, sample.seed), limit.max_length
+    ).tolist():
         size = max(4, int(length))
         ids = [CLS_ID, *draw_zipf(rng, size - 2, sample.vocab_size).tolist(), SEP_ID]
         types = [0] * (size // 3) + [1] * (size - size // 3)
-        feature: dict[str, Any] = {"input_ids": ids, "token_type_ids": types, "attention_mask": [1] * size}
+        feature: dict[str, Any] = {
+            "input_ids": ids,
+            "token_type_ids": types,
+            "attention_mask": [1] * size,
+        }
         if kind == "question_answering":
             start = int(rng.integers(1, size - 1))
             feature |= {"start_positions": start, "end_positions": min(start + 3, size - 1)}
         elif kind == "token_classification":
             # About one piece in five goes on with a word and has no label.
-            labels = np.where(rng.random(size) < 0.2, IGNORE_INDEX, rng.integers(0, limit.num_labels, size))
+            labels = np.where(
+                rng.random(size) < 0.2, IGNORE_INDEX, rng.integers(0, limit.num_labels, size)
+            )
             labels[[0, -1]] = IGNORE_INDEX
             feature["labels"] = labels.tolist()
         else:
@@ -313,7 +386,9 @@ def task_model(sample: Sample) -> Any:
     return MODEL_CLASSES[kind](config)
 
 
-def our_task_trainer(sample: Sample, flags: Mapping[str, Any], encoded: EncodedSplit | None) -> FineTuningTrainer:
+def our_task_trainer(
+    sample: Sample, flags: Mapping[str, Any], encoded: EncodedSplit | None
+) -> FineTuningTrainer:
     """Make the Trainer that `finetuning.run` makes, with the layers and the memory that it chooses."""
     values = {
         "task": sample.task,
@@ -322,26 +397,39 @@ def our_task_trainer(sample: Sample, flags: Mapping[str, Any], encoded: EncodedS
         "seed": sample.seed,
     }
     values |= {"use_cpu": str(on_cpu(sample)).lower(), "eval_strategy": "no", **flags}
-    settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=command_line(sample.config, values))
+    settings, args = parse_arguments(
+        TaskArguments, FineTuningArguments, argv=command_line(sample.config, values)
+    )
     task = get_task(sample.task)
     tokenizer = load_tokenizer(vocabulary_of(sample), do_lower_case=True)
     names = {name: number for number, name in enumerate(task.labels)}
     kind = KIND_CLASSES[task.kind](task, tokenizer, settings, names)
-    return FineTuningTrainer(task_model(sample), args, kind, train_dataset=encoded, processing_class=tokenizer)
+    return FineTuningTrainer(
+        task_model(sample), args, kind, train_dataset=encoded, processing_class=tokenizer
+    )
 
 
 def encode(features: Sequence[Mapping[str, Any]], *, labels: bool = True) -> EncodedSplit:
     """Make features a split of ours, which makes its attention mask itself."""
     left_out = {"attention_mask"} if labels else {"attention_mask", "labels"}
-    kept = [{name: value for name, value in feature.items() if name not in left_out} for feature in features]
+    kept = [
+        {name: value for name, value in feature.items() if name not in left_out}
+        for feature in features
+    ]
     lengths = np.array([len(feature["input_ids"]) for feature in kept], dtype=np.int64)
-    split = Split(name="generated", examples=(), source="generated", num_rows=len(kept), is_labelled=labels)
+    split = Split(
+        name="generated", examples=(), source="generated", num_rows=len(kept), is_labelled=labels
+    )
     return EncodedSplit(split=split, features=kept, lengths=lengths)
 
 
 def our_finetuning(sample: Sample, features: list[dict[str, Any]]) -> FineTuningTrainer:
     """Fine-tune with recipes/configs/finetune."""
-    flags = {"global_train_batch_size": sample.batch_size, "max_steps": sample.total_steps, "save_strategy": "no"}
+    flags = {
+        "global_train_batch_size": sample.batch_size,
+        "max_steps": sample.total_steps,
+        "save_strategy": "no",
+    }
     flags |= {"max_seq_length": TASK_LIMITS[sample.task].max_length, **sample.switches}
     return our_task_trainer(sample, flags, encode(features))
 
@@ -352,12 +440,23 @@ def stock_finetuning(sample: Sample, features: list[dict[str, Any]]) -> StockTra
     tokenizer = BertTokenizer(vocab=str(vocabulary_of(sample)))
     lengths = [len(feature["input_ids"]) for feature in features]
     is_tagging = get_task(sample.task).kind == "token_classification"
-    collator: Any = (DataCollatorForTokenClassification if is_tagging else DataCollatorWithPadding)(tokenizer)
-    if sample.switches.get("padding", limit.stock_padding) == "max":  # once, as the examples do it while they tokenise
-        pads = {"input_ids": PAD_ID, "token_type_ids": 0, "attention_mask": 0, "labels": IGNORE_INDEX}
+    collator: Any = (DataCollatorForTokenClassification if is_tagging else DataCollatorWithPadding)(
+        tokenizer
+    )
+    if (
+        sample.switches.get("padding", limit.stock_padding) == "max"
+    ):  # once, as the examples do it while they tokenise
+        pads = {
+            "input_ids": PAD_ID,
+            "token_type_ids": 0,
+            "attention_mask": 0,
+            "labels": IGNORE_INDEX,
+        }
         features = [
             {
-                name: value + [pads[name]] * (limit.max_length - len(value)) if isinstance(value, list) else value
+                name: value + [pads[name]] * (limit.max_length - len(value))
+                if isinstance(value, list)
+                else value
                 for name, value in feature.items()
             }
             for feature in features
@@ -366,12 +465,16 @@ def stock_finetuning(sample: Sample, features: list[dict[str, Any]]) -> StockTra
     model = task_model(sample)
     model.set_attn_implementation(sample.switches.get("attention", "sdpa"))
     args = stock_arguments(sample, sample.batch_size)
-    return StockTrainer(lengths, model=model, args=args, data_collator=collator, train_dataset=features)
+    return StockTrainer(
+        lengths, model=model, args=args, data_collator=collator, train_dataset=features
+    )
 
 
 def measure_predictions(sample: Sample) -> dict[str, Any]:
     """Time passes over the same examples until the time is over, after one batch that is not counted."""
-    features = make_features(sample, PREDICTED if sample.budget_seconds >= 2 else 2 * sample.batch_size)
+    features = make_features(
+        sample, PREDICTED if sample.budget_seconds >= 2 else 2 * sample.batch_size
+    )
     if sample.is_ours:
         flags = {"precision": sample.precision, "per_device_eval_batch_size": sample.batch_size}
         ours = our_task_trainer(sample, flags, None)
@@ -384,7 +487,10 @@ def measure_predictions(sample: Sample) -> dict[str, Any]:
         collator = DataCollatorWithPadding(BertTokenizer(vocab=str(vocabulary_of(sample))))
         args = stock_arguments(sample, sample.batch_size, **more)
         stock = Trainer(model=task_model(sample), args=args, data_collator=collator)
-        inputs = [{name: value for name, value in feature.items() if name != "labels"} for feature in features]
+        inputs = [
+            {name: value for name, value in feature.items() if name != "labels"}
+            for feature in features
+        ]
 
         def predict(count: int) -> Any:
             return stock.predict(inputs[:count])

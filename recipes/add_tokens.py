@@ -40,21 +40,28 @@ class AddTokensArguments:
     model_name_or_path: str = required("checkpoint with its tokenizer (folder or Hub name)")
     output_dir: str = required("folder to write; must not exist or be empty")
     files: list[str] | None = option(
-        None, "text to choose words from: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet"
+        None,
+        "text to choose words from: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet",
     )
     tokens_file: str | None = option(None, "the words, one a line, instead of --files")
     num_tokens: int = option(1000, "words chosen, at most", least=1)
     min_frequency: int = option(10, "least number of occurrences of a word", least=1)
     text_column: str = option("text", "column of the text in tables, JSON and Parquet rows")
-    encoding_errors: Literal["strict", "replace"] = option("strict", "broken UTF-8: stop, or put U+FFFD and count")
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict", "broken UTF-8: stop, or put U+FFFD and count"
+    )
 
     def __post_init__(self) -> None:
         """Check what belongs together."""
         if (self.files is None) == (self.tokens_file is None):
-            raise InputError("give either --files, to choose words from, or --tokens_file, a list of them")
+            raise InputError(
+                "give either --files, to choose words from, or --tokens_file, a list of them"
+            )
 
 
-def find_words(args: AddTokensArguments, tokenizer: OriginalBertTokenizer) -> tuple[list[NewWord], dict[str, Any]]:
+def find_words(
+    args: AddTokensArguments, tokenizer: OriginalBertTokenizer
+) -> tuple[list[NewWord], dict[str, Any]]:
     """The words, and what they change in the text that they are from."""
     if args.tokens_file is not None:
         return read_words(Path(args.tokens_file), tokenizer), {}
@@ -63,7 +70,9 @@ def find_words(args: AddTokensArguments, tokenizer: OriginalBertTokenizer) -> tu
         args.files, text_column=args.text_column, encoding_errors=args.encoding_errors, counts=read
     )
     counts = count_for(tokenizer, texts)
-    words = choose_words(tokenizer, counts, num_words=args.num_tokens, min_frequency=args.min_frequency)
+    words = choose_words(
+        tokenizer, counts, num_words=args.num_tokens, min_frequency=args.min_frequency
+    )
     if not words:
         raise InputError(
             f"no word of {len(counts.tokens):,} different ones is cut into pieces and occurs {args.min_frequency} times; "
@@ -94,13 +103,18 @@ def main() -> None:
         model, _ = open_checkpoint(args.model_name_or_path, cached_only=cached_only)
     pieces = {len(tokenizer) + number: new.piece_ids for number, new in enumerate(words)}
     add_tokens(model, pieces, len(larger))
-    shown = {new.word: {"pieces": tokenizer.convert_ids_to_tokens(new.piece_ids), "count": new.count} for new in words}
+    shown = {
+        new.word: {"pieces": tokenizer.convert_ids_to_tokens(new.piece_ids), "count": new.count}
+        for new in words
+    }
     write_model_folder(output_dir, model, larger, {REPORT_FILE: {**gain, "tokens": shown}})
     for word, facts in list(shown.items())[:10]:
         print(f"{word:24} {' '.join(facts['pieces'])}")
     print(f"{len(words):,} new tokens, {len(larger):,} in all")
     if gain:
-        print(f"pieces a word: {gain['pieces_a_word_before']:.3f} -> {gain['pieces_a_word_after']:.3f}")
+        print(
+            f"pieces a word: {gain['pieces_a_word_before']:.3f} -> {gain['pieces_a_word_after']:.3f}"
+        )
     print(f"wrote {output_dir}; every one is in {REPORT_FILE}")
 
 

@@ -28,7 +28,9 @@ logger = logging.getLogger("augment")
 class AugmentArguments:
     """Which task, with which model; the rules of Jiao et al. 2020, Algorithm 1."""
 
-    model_name_or_path: str = required("BERT with its masked-LM head and tokenizer (folder or Hub name)")
+    model_name_or_path: str = required(
+        "BERT with its masked-LM head and tokenizer (folder or Hub name)"
+    )
     output_dir: str = required("folder to write; must not exist or be empty")
     task: str | None = option(None, "name of a task")
     task_file: str | None = option(None, "YAML file of your own task")
@@ -36,7 +38,9 @@ class AugmentArguments:
     max_train_examples: int | None = option(None, "augment at most this many examples", least=1)
     num_copies: int = option(20, "copies of a text that are drawn (paper: 20)", least=1)
     num_candidates: int = option(15, "words that may stand for one (paper: 15)", least=1)
-    replace_probability: float = option(0.4, "that a word is replaced (paper: 0.4)", above=0, most=1)
+    replace_probability: float = option(
+        0.4, "that a word is replaced (paper: 0.4)", above=0, most=1
+    )
     seed: int = option(12345, "of what is drawn", **SEEDS)
     batch_size: int = option(64, "inputs that the model takes at once", least=1)
 
@@ -50,12 +54,19 @@ class AugmentArguments:
 def main() -> None:
     """Parse, check, draw, write."""
     (args,) = parse_arguments(AugmentArguments)
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
+    )
     task = get_task(args.task) if args.task is not None else read_task_file(args.task_file)
     if task.kind != "sequence_classification":
-        raise InputError(f"task {task.name} is {task.kind}; texts with a class or a number are augmented")
+        raise InputError(
+            f"task {task.name} is {task.kind}; texts with a class or a number are augmented"
+        )
     limits = {task.train_split: args.max_train_examples} | dict.fromkeys(task.validation_splits)
-    splits = {name: load_split(task, name, data_dir=args.data_dir, max_examples=most) for name, most in limits.items()}
+    splits = {
+        name: load_split(task, name, data_dir=args.data_dir, max_examples=most)
+        for name, most in limits.items()
+    }
     for name in task.test_splits:
         with suppress(InputError):  # may be missing
             splits[name] = load_split(task, name, data_dir=args.data_dir)
@@ -81,10 +92,14 @@ def main() -> None:
     if model.device.type == "cpu":
         model.base_model.use_fast_layers("auto")
     rules = ("num_copies", "num_candidates", "replace_probability", "seed", "batch_size")
-    augmenter = Augmenter(model=model, tokenizer=tokenizer, **{rule: getattr(args, rule) for rule in rules})
+    augmenter = Augmenter(
+        model=model, tokenizer=tokenizer, **{rule: getattr(args, rule) for rule in rules}
+    )
     with atomic_dir(Path(args.output_dir)) as folder:
         for name, split in splits.items():
-            examples = augmenter.augment(split.examples) if name == task.train_split else split.examples
+            examples = (
+                augmenter.augment(split.examples) if name == task.train_split else split.examples
+            )
             with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
                 number = sum(file.write(as_line(task, example)) > 0 for example in examples)
             logger.info("%s: %d rows for %d", name, number, len(split.examples))

@@ -22,7 +22,9 @@ def main() -> None:
     # Imported only now, for it takes seconds.
     from bert_recipes.features.likelihood import blimp_table, measure_blimp
 
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
+    )
     folder, start = Path(args.output_dir), time.perf_counter()
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)

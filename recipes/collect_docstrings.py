@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.quickstart_corpus import choose_held_out, find_sources, read_documents, write_corpus
+from bert_recipes.data.quickstart_corpus import (
+    choose_held_out,
+    find_sources,
+    read_documents,
+    write_corpus,
+)
 from bert_recipes.errors import run_cli
 from bert_recipes.settings import option
 
@@ -28,7 +33,9 @@ class CollectArguments:
     """What to collect, and where to."""
 
     output_dir: Path = option(Path("data/quickstart"), "gets train/, validation/ and corpus.json")
-    validation_fraction: float = option(0.04, "fraction of the text held out, in whole modules", above=0, below=0.5)
+    validation_fraction: float = option(
+        0.04, "fraction of the text held out, in whole modules", above=0, below=0.5
+    )
     min_words: int = option(20, "a document with fewer words is dropped", least=0)
     num_workers: int = option(os.cpu_count() or 1, "processes that read source files", least=1)
 
@@ -41,7 +48,10 @@ def main() -> None:
     sources, missing = find_sources(PYPROJECT, counts)
     if missing:
         print(f"not installed, so left out: {', '.join(missing)}")
-    print(f"reading {len(sources):,} files and texts of Python and {counts['packages']} packages", flush=True)
+    print(
+        f"reading {len(sources):,} files and texts of Python and {counts['packages']} packages",
+        flush=True,
+    )
     # 2. Its paragraphs
     documents = read_documents(sources, args.min_words, args.num_workers, counts)
     # 3. Whole modules held out

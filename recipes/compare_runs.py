@@ -19,8 +19,12 @@ class CompareRunsArguments:
     """Which runs, and where to."""
 
     runs: list[str] = required("output_dirs of two finished runs or more")
-    output_dir: str = option("runs/compared", "folder of report.md and report.html; an older comparison is replaced")
-    data_dir: str | None = option(None, "fine-tuning: folder of the task's data; default: that of the runs")
+    output_dir: str = option(
+        "runs/compared", "folder of report.md and report.html; an older comparison is replaced"
+    )
+    data_dir: str | None = option(
+        None, "fine-tuning: folder of the task's data; default: that of the runs"
+    )
 
 
 def main() -> None:

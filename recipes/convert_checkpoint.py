@@ -31,25 +31,35 @@ class ConvertArguments:
     do_lower_case: bool | None = option(
         None, "true for uncased models; default: by the folder's name or the vocabulary"
     )
-    exact_gelu: bool = option(False, "gelu in its exact form instead of the tanh form of the original's code")
+    exact_gelu: bool = option(
+        False, "gelu in its exact form instead of the tanh form of the original's code"
+    )
     labels: list[str] | None = option(None, "names of a classifier's labels, in order")
     model_name_or_path: str | None = option(None, "folder in Hub form, for --to_tensorflow")
     to_tensorflow: bool = option(False, "the way back: write a TensorFlow checkpoint")
     skip_variables: list[str] = field(
-        default_factory=list, metadata={"help": "weights to leave out, such as cls/seq_relationship"}
+        default_factory=list,
+        metadata={"help": "weights to leave out, such as cls/seq_relationship"},
     )
 
     def __post_init__(self) -> None:
         """Check what belongs together."""
         if (self.tf_checkpoint is None) == (self.model_name_or_path is None):
-            raise InputError("give either --tf_checkpoint, or --model_name_or_path with --to_tensorflow")
+            raise InputError(
+                "give either --tf_checkpoint, or --model_name_or_path with --to_tensorflow"
+            )
         if self.to_tensorflow != (self.model_name_or_path is not None):
             raise InputError(
                 "--model_name_or_path and --to_tensorflow are given together: a folder in Hub form, and the way back"
             )
         for name in ("bert_config_file", "vocab_file", "do_lower_case", "exact_gelu", "labels"):
-            if self.to_tensorflow and getattr(self, name) is not type(self).__dataclass_fields__[name].default:
-                raise InputError(f"--{name} goes with --tf_checkpoint; a folder in Hub form has its own")
+            if (
+                self.to_tensorflow
+                and getattr(self, name) is not type(self).__dataclass_fields__[name].default
+            ):
+                raise InputError(
+                    f"--{name} goes with --tf_checkpoint; a folder in Hub form has its own"
+                )
 
 
 def main() -> None:
@@ -73,20 +83,30 @@ def main() -> None:
         labels=args.labels,
         skipped=args.skip_variables,
     )
-    print(f"read {files.prefix}: {done.num_variables} variables, {done.num_parameters:,} parameters")
+    print(
+        f"read {files.prefix}: {done.num_variables} variables, {done.num_parameters:,} parameters"
+    )
     if done.num_of_optimizer:
-        print(f"left out: {done.num_of_optimizer} variables of the optimiser, which a new run starts from scratch")
+        print(
+            f"left out: {done.num_of_optimizer} variables of the optimiser, which a new run starts from scratch"
+        )
     if done.skipped:
         print(f"left out, as requested: {', '.join(done.skipped)}")
-    print(f"wrote {output_dir}: {done.architecture}, do_lower_case {str(done.do_lower_case).lower()}")
+    print(
+        f"wrote {output_dir}: {done.architecture}, do_lower_case {str(done.do_lower_case).lower()}"
+    )
 
 
 def write_tensorflow(args: ConvertArguments, output_dir: Path) -> None:
     """The way back, and how the original's scripts take it."""
     from bert_recipes.google_checkpoints import convert_to_tensorflow
 
-    done = convert_to_tensorflow(Path(str(args.model_name_or_path)), output_dir, skipped=args.skip_variables)
-    print(f"wrote {done.prefix}: {done.num_variables} variables, {done.num_parameters:,} parameters")
+    done = convert_to_tensorflow(
+        Path(str(args.model_name_or_path)), output_dir, skipped=args.skip_variables
+    )
+    print(
+        f"wrote {done.prefix}: {done.num_variables} variables, {done.num_parameters:,} parameters"
+    )
     if done.skipped:
         print(f"left out, as requested: {', '.join(done.skipped)}")
     if done.labels:

@@ -21,7 +21,9 @@ class CountArguments:
     size: str = option("base", "tiny, mini, small, medium, base or large")
     vocab_size: int = option(30522, "30522 is the published uncased vocabulary", least=1)
     max_position_embeddings: int = option(512, "positions", least=8)
-    model_type: str = option("bert", "which member of the family", choices=("bert", "roberta", "albert", "electra"))
+    model_type: str = option(
+        "bert", "which member of the family", choices=("bert", "roberta", "albert", "electra")
+    )
 
 
 def main() -> None:
@@ -46,9 +48,18 @@ def main() -> None:
     print(
         f"{type(model).__name__} {args.size}: {layers} layers, hidden {config.hidden_size}, vocabulary {args.vocab_size:,}\n"
     )
-    per_layer = ("attention weights", "attention biases", "feed-forward weights", "feed-forward biases")
+    per_layer = (
+        "attention weights",
+        "attention biases",
+        "feed-forward weights",
+        "feed-forward biases",
+    )
     for name, count in counts.items():
-        note = f"{count // layers:>14,} a layer" if name in per_layer and args.model_type != "albert" else ""
+        note = (
+            f"{count // layers:>14,} a layer"
+            if name in per_layer and args.model_type != "albert"
+            else ""
+        )
         print(f"  {name:28}{count:>14,}{note}")
     heads = sum(count for name, count in counts.items() if name.startswith("pre-training heads"))
     print(f"\n  {'encoder with pooler':28}{sum(counts.values()) - heads:>14,}")
@@ -56,7 +67,9 @@ def main() -> None:
         f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to the token embeddings)"
     )
     if args.size in PAPER_TOTALS and args.model_type == "bert":
-        print(f"\nThe paper says {PAPER_TOTALS[args.size]}; docs/rules.md says how the totals compare.")
+        print(
+            f"\nThe paper says {PAPER_TOTALS[args.size]}; docs/rules.md says how the totals compare."
+        )
 
 
 if __name__ == "__main__":

@@ -33,8 +33,12 @@ from bert_recipes.tokenization.loading import load_tokenizer
 class CreatePretrainingDataArguments:
     """The original's flags and defaults."""
 
-    input_file: str = required("text files or globs, separated by commas; one sentence a line, UTF-8")
-    output_file: str = required("output files, separated by commas; instances go round-robin to them")
+    input_file: str = required(
+        "text files or globs, separated by commas; one sentence a line, UTF-8"
+    )
+    output_file: str = required(
+        "output files, separated by commas; instances go round-robin to them"
+    )
     vocab_file: str = required("vocab.txt, or a tokenizer's folder")
     do_lower_case: bool = option(True, "true for uncased vocabularies, false for cased ones")
     do_whole_word_mask: bool = option(False, "mask the pieces of a word together")
@@ -43,16 +47,26 @@ class CreatePretrainingDataArguments:
     max_predictions_per_seq: int = option(20, "most predicted tokens of an instance", least=1)
     random_seed: int = option(12345, "seed of all draws", **SEEDS)
     dupe_factor: int = option(10, "passes over the text, each with other pairs and masks", least=1)
-    masked_lm_prob: float = option(0.15, "fraction of the tokens that is predicted", least=0, most=1)
-    short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length", least=0, most=1)
+    masked_lm_prob: float = option(
+        0.15, "fraction of the tokens that is predicted", least=0, most=1
+    )
+    short_seq_prob: float = option(
+        0.1, "fraction of documents with a shorter target length", least=0, most=1
+    )
     # Flags of google-research/albert create_pretraining_data.py; its defaults are False and 3.
-    random_next_sentence: bool = option(True, "false: is the pair in order or swapped, as in ALBERT")
-    ngram: int | None = option(None, "ALBERT's masks: runs of at most so many words, shorter ones more often", least=1)
+    random_next_sentence: bool = option(
+        True, "false: is the pair in order or swapped, as in ALBERT"
+    )
+    ngram: int | None = option(
+        None, "ALBERT's masks: runs of at most so many words, shorter ones more often", least=1
+    )
 
 
 def main() -> None:
     """Read, pair, mask, write; say how much of what."""
-    (args,) = parse_arguments(CreatePretrainingDataArguments, argv=translate_absl_flags(sys.argv[1:]))
+    (args,) = parse_arguments(
+        CreatePretrainingDataArguments, argv=translate_absl_flags(sys.argv[1:])
+    )
     outputs = [Path(name) for name in args.output_file.split(",")]
     check_instance_outputs(outputs)
     inputs = find_inputs(args.input_file.split(","))
@@ -95,9 +109,13 @@ def main() -> None:
 
 def translate_absl_flags(argv: Sequence[str]) -> list[str]:
     """Write the forms that TensorFlow's flags also take as ``--flag=value``: ``-flag``, ``--noflag``."""
-    switches = "|".join(item.name for item in fields(CreatePretrainingDataArguments) if item.type is bool)
+    switches = "|".join(
+        item.name for item in fields(CreatePretrainingDataArguments) if item.type is bool
+    )
     names = "|".join(item.name for item in fields(CreatePretrainingDataArguments))
-    translated = [re.sub(rf"^-({names}|no(?:{switches}))(?==|$)", r"--\1", argument) for argument in argv]
+    translated = [
+        re.sub(rf"^-({names}|no(?:{switches}))(?==|$)", r"--\1", argument) for argument in argv
+    ]
     return [re.sub(rf"^--no({switches})$", r"--\1=false", argument) for argument in translated]
 
 

@@ -25,8 +25,12 @@ logger = logging.getLogger("demo")
 class DemoArguments:
     """Which checkpoint is shown, and where the page is served."""
 
-    model_name_or_path: str = required("run folder, any BERT checkpoint with its tokenizer, or Hub name")
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 lets everybody in the network in")
+    model_name_or_path: str = required(
+        "run folder, any BERT checkpoint with its tokenizer, or Hub name"
+    )
+    host: str = option(
+        "127.0.0.1", "address to listen on; 0.0.0.0 lets everybody in the network in"
+    )
     port: int = option(7860, "port to listen on; 0: any free one", least=0, most=65535)
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
 
@@ -40,7 +44,9 @@ class DemoArguments:
 def find_address(args: DemoArguments) -> tuple[int, bool]:
     """The port, and whether only this machine reaches it; asked before anything heavy is done."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(args.host, args.port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            args.host, args.port, type=socket.SOCK_STREAM
+        )[0]
         with socket.create_server(address[:2], family=family) as listener:
             return listener.getsockname()[1], ipaddress.ip_address(address[0]).is_loopback
     except (OSError, UnicodeError) as error:
@@ -63,7 +69,8 @@ def main() -> None:
         logging.getLogger(library).setLevel(logging.WARNING)
     if not is_loopback:
         logger.warning(
-            "host %s: whoever reaches this machine can use the page; there is no password and no encryption", args.host
+            "host %s: whoever reaches this machine can use the page; there is no password and no encryption",
+            args.host,
         )
     with tempfile.TemporaryDirectory() as work_dir:
         model = open_demo_model(args.model_name_or_path, Path(work_dir), use_cpu=args.use_cpu)

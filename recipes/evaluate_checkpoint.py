@@ -27,8 +27,23 @@ from bert_recipes.training.speed import describe_machine
 logger = logging.getLogger("evaluate_checkpoint")
 # What --help lists: those that people use here.
 HELP_FIELDS = (
-    *("model_name_or_path", "store", "train_file", "validation_file", "tokenizer", "task", "task_file", "data_dir"),
-    *("max_seq_length", "max_predictions_per_seq", "max_eval_pairs", "per_device_eval_batch_size", "precision"),
+    *(
+        "model_name_or_path",
+        "store",
+        "train_file",
+        "validation_file",
+        "tokenizer",
+        "task",
+        "task_file",
+        "data_dir",
+    ),
+    *(
+        "max_seq_length",
+        "max_predictions_per_seq",
+        "max_eval_pairs",
+        "per_device_eval_batch_size",
+        "precision",
+    ),
     *("use_cpu", "predictions_dir", "results_file"),
 )
 
@@ -50,7 +65,9 @@ def main() -> None:
     """Parse; make no folder in the working directory for a Trainer that only evaluates."""
     on_task = names_a_task(sys.argv[1:])
     types = (
-        (ScoringArguments, FineTuningArguments) if on_task else (ModelArguments, DataArguments, PreTrainingArguments)
+        (ScoringArguments, FineTuningArguments)
+        if on_task
+        else (ModelArguments, DataArguments, PreTrainingArguments)
     )
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types, help_fields=HELP_FIELDS)
     # Imported only now, for it takes seconds.
@@ -86,12 +103,18 @@ def measure_pretraining(
     from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
     if model_args.model_name_or_path is None:
-        raise InputError("model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to evaluate")
+        raise InputError(
+            "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to evaluate"
+        )
     data = load_data(data_args, args.seed)
     if data.validation is None:
-        raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")
+        raise InputError(
+            f"{data_args.store or data_args.train_file} has no held-out part to measure on"
+        )
     model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed, needs_head=True)
-    logger.info("inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs)
+    logger.info(
+        "inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs
+    )
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
     results = trainer.measure_all()
     return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}

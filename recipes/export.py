@@ -18,7 +18,9 @@ def main() -> None:
     """Check, export, print the table."""
     (args,) = parse_arguments(ExportArguments, check_first=check_request)
     exit_on_sigterm()
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
+    )
     for library in ("httpx", "torch", "onnxscript", "onnx_ir"):
         logging.getLogger(library).setLevel(logging.WARNING)
     # Imported only now, for it takes seconds: what is out of reach has been said before.

@@ -18,7 +18,9 @@ from bert_recipes.features.arguments import FeatureArguments
 def main() -> None:
     """Parse, check, compute, say how fast."""
     (args,) = parse_arguments(FeatureArguments)
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
+    )
     # Imported only now, for it takes seconds: what cannot work has been said before.
     from bert_recipes.features.extract import extract_features
 

@@ -31,7 +31,9 @@ def main() -> None:
         measure_ways,
     )
 
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
+    )
     data = load_feature_data(args)
     records = measure_ways(args, data)
     table = make_table(records, data)
@@ -45,7 +47,10 @@ def main() -> None:
         "feature_megabytes": round(
             (data.train_features.vectors.nbytes + data.validation_features.vectors.nbytes) / 1e6, 1
         ),
-        **{f"eval_f1_{way}": fmean(each["f1"] for each in records if each["way"] == way) for way in args.layers},
+        **{
+            f"eval_f1_{way}": fmean(each["f1"] for each in records if each["way"] == way)
+            for way in args.layers
+        },
         "jackknife": mean_replicates(records, args.layers),
         "runs": records,
         "machine": describe_machine(),

@@ -56,10 +56,14 @@ def main() -> None:
         return
     if args.push_to_hub:
         run.trainer.add_callback(PushCheckpoints())
-    resume_from = prepare_output_dir(args, configs, sources=read_by(settings) | {"teacher": teaching.teacher})
+    resume_from = prepare_output_dir(
+        args, configs, sources=read_by(settings) | {"teacher": teaching.teacher}
+    )
     facts = describe_origin(run)
     sizes = ", ".join(f"{name} {split['examples']:,}" for name, split in facts["splits"].items())
-    logger.info("%s on task %s: examples: %s; %d steps", run.checkpoint, task.name, sizes, args.max_steps)
+    logger.info(
+        "%s on task %s: examples: %s; %d steps", run.checkpoint, task.name, sizes, args.max_steps
+    )
 
     def finish(results: dict[str, Any]) -> None:
         # 3. Predictions, line k for row k, the report, the card, the Hub

@@ -49,12 +49,15 @@ class GlueArguments:
 
     output_dir: str = required("folder of all runs")
     tasks: list[str] = field(
-        default_factory=lambda: list(TASKS), metadata={"help": "these tasks only, in this order", "allowed": TASKS}
+        default_factory=lambda: list(TASKS),
+        metadata={"help": "these tasks only, in this order", "allowed": TASKS},
     )
     sweep: str | None = option(None, "name in recipes/configs/sweep, or a YAML file")
     num_seeds: int = option(1, "seeds 1, 2, ... of every task", least=1)
     seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
-    launch: str | None = option(None, "name in accelerate_configs/ or a file; default: one process, no launcher")
+    launch: str | None = option(
+        None, "name in accelerate_configs/ or a file; default: one process, no launcher"
+    )
     cola: str = option("", SPECIAL)
     sst2: str = option("", SPECIAL)
     mrpc: str = option("", SPECIAL)
@@ -74,7 +77,9 @@ def split_quoted(name: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise InputError(f"--{name}: {text!r} cannot be read ({error}); close every quote in it") from error
+        raise InputError(
+            f"--{name}: {text!r} cannot be read ({error}); close every quote in it"
+        ) from error
 
 
 def run_task(args: GlueArguments, name: str, launcher: RunLauncher, seeds: list[int]) -> None:
@@ -84,13 +89,17 @@ def run_task(args: GlueArguments, name: str, launcher: RunLauncher, seeds: list[
 
     folder = Path(args.output_dir) / name
     if args.sweep is not None:
-        run_sweep(folder, launcher, read_sweep(args.sweep, SWEEPS, launcher.flags), seeds, report_sweep)
+        run_sweep(
+            folder, launcher, read_sweep(args.sweep, SWEEPS, launcher.flags), seeds, report_sweep
+        )
         return
     for seed in seeds:
         launcher.run(folder / f"seed-{seed}", ["--seed", str(seed)])
 
 
-def make_launchers(args: GlueArguments, flags: list[str], task_flags: dict[str, list[str]]) -> dict[str, RunLauncher]:
+def make_launchers(
+    args: GlueArguments, flags: list[str], task_flags: dict[str, list[str]]
+) -> dict[str, RunLauncher]:
     """Check the flags of all runs, and return what launches those of each task."""
     for words in (flags, *task_flags.values()):
         check_flag_names(words, field_types(GlueArguments))

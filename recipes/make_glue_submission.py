@@ -31,7 +31,9 @@ def main() -> None:
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     made_of = write_submission(
-        Path(args.output_file), find_runs([Path(name) for name in args.runs]), fill_missing=args.fill_missing
+        Path(args.output_file),
+        find_runs([Path(name) for name in args.runs]),
+        fill_missing=args.fill_missing,
     )
     for name, origin in made_of.items():
         print(f"{name:12}{origin}")

@@ -46,13 +46,22 @@ def main() -> None:
     (args,) = parse_arguments(PairTaskArguments)
     store, folder = open_store(args.store), Path(args.output_dir)
     if store.validation is None:
-        raise InputError(f"{args.store} has no held-out part to validate on; prepare it with --validation_fraction")
+        raise InputError(
+            f"{args.store} has no held-out part to validate on; prepare it with --validation_fraction"
+        )
     tokenizer = load_tokenizer(store.tokenizer_path)
     check_new_folder(folder)
-    names, sizes = LABELS[args.pair_label], {"train": args.num_train, "validation": args.num_validation}
+    names, sizes = (
+        LABELS[args.pair_label],
+        {"train": args.num_train, "validation": args.num_validation},
+    )
     with atomic_dir(folder) as made:
         for name, most in sizes.items():
-            settings = {"max_seq_length": args.max_seq_length, "seed": args.seed, "pair_label": args.pair_label}
+            settings = {
+                "max_seq_length": args.max_seq_length,
+                "seed": args.seed,
+                "pair_label": args.pair_label,
+            }
             pairs = PreTrainingDataset.from_store(store, name, **settings)
             with (made / f"{name}.jsonl").open("w", encoding="utf-8") as file:
                 for index in epoch_order(args.seed, 0, pairs.num_pairs(0))[:most].tolist():
@@ -62,7 +71,9 @@ def main() -> None:
                     second = pair["token_type_ids"] == 1
                     parts = (pair["input_ids"][~second], pair["input_ids"][second])
                     texts = (tokenizer.decode(part, skip_special_tokens=True) for part in parts)
-                    row = dict(zip(("first", "second"), texts, strict=True)) | {"label": names[label]}
+                    row = dict(zip(("first", "second"), texts, strict=True)) | {
+                        "label": names[label]
+                    }
                     file.write(json.dumps(row, ensure_ascii=False) + "\n")
         (made / "task.yaml").write_text(
             f"name: pairs_{args.pair_label}\nkind: sequence_classification\n"

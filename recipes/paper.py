@@ -35,10 +35,16 @@ class PaperArguments:
         None, "pre-training seeds 1, 2, ...; default: as many as the claims are judged by", least=1
     )
     seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
-    store: str | None = option(None, "token-id store with a held-out part: of recipes/prepare_corpus.py")
+    store: str | None = option(
+        None, "token-id store with a held-out part: of recipes/prepare_corpus.py"
+    )
     data_dir: str | None = option(None, "local folder of the tasks' data; default: the Hub")
-    output_dir: str = option("runs/paper", "folder of all runs, which tables share; the table is in OUTPUT_DIR/TABLE")
-    estimate: bool = option(False, "take a few steps of each kind of run, say what all of them will take, and end")
+    output_dir: str = option(
+        "runs/paper", "folder of all runs, which tables share; the table is in OUTPUT_DIR/TABLE"
+    )
+    estimate: bool = option(
+        False, "take a few steps of each kind of run, say what all of them will take, and end"
+    )
     report_only: bool = option(False, "run nothing; write the table again")
 
 
@@ -61,7 +67,9 @@ def main() -> None:
     (args,) = parse_arguments(PaperArguments)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     there = {file.stem: file for file in sorted(TABLES.glob("*.yaml")) if file.stem != "profiles"}
-    files = [there.get(name) or there.get(f"table{name}") or Path(name) for name in args.tables or there]
+    files = [
+        there.get(name) or there.get(f"table{name}") or Path(name) for name in args.tables or there
+    ]
     if wrong := [file for file in files if not file.is_file()]:
         raise InputError(f"tables: no file {wrong[0]}; there are: {', '.join(there)}")
     if args.store is None:
@@ -72,7 +80,12 @@ def main() -> None:
         tables = [replace(table, seeds=seeds) for table in tables]
     data = [] if args.data_dir is None else ["--data_dir", args.data_dir]
     store = ["--store", args.store]
-    flags = {"pretrain": store, "evaluate_checkpoint": store, "finetune": data, "feature_based_ner": data}
+    flags = {
+        "pretrain": store,
+        "evaluate_checkpoint": store,
+        "finetune": data,
+        "feature_based_ner": data,
+    }
     fingerprint = open_store(args.store).fingerprint
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.paired import join_answers
@@ -86,14 +99,24 @@ def main() -> None:
         total = 0.0
         for name, count, own_hours, memory in runs.estimate(tables):
             total += own_hours
-            print(f"{name}: {own_hours:.2f} hours for {count} of them, {memory:,} MB a process", flush=True)
+            print(
+                f"{name}: {own_hours:.2f} hours for {count} of them, {memory:,} MB a process",
+                flush=True,
+            )
         print(f"all: {total:.1f} hours, without evaluations")
         return
     for table in tables:
         while not args.report_only and (cell := next(runs.missing(table), None)) is not None:
             left = runs.hours_left(tables)
             hours = "unknown" if left is None else f"{left:.1f} hours"
-            logger.info("%s: %s, %s, seed %d; left: %s", table.name, cell[0].name, cell[1].name, cell[2], hours)
+            logger.info(
+                "%s: %s, %s, seed %d; left: %s",
+                table.name,
+                cell[0].name,
+                cell[1].name,
+                cell[2],
+                hours,
+            )
             runs.measure(*cell)
         written = write_table(table, runs)
         print(written.read_text(encoding="utf-8"))

@@ -46,7 +46,9 @@ def main() -> None:
                 file = stack.enter_context(replacing(path))
                 if predictor.task.kind == "token_classification":
                     columns = stack.enter_context(replacing(path.with_suffix(".conll")))
-            for chunk, predictions in predictor.predict_chunks(read_chunks(Path(args.input_file), predictor.task)):
+            for chunk, predictions in predictor.predict_chunks(
+                read_chunks(Path(args.input_file), predictor.task)
+            ):
                 if not is_main:
                     continue
                 for line in predictor.lines(chunk, predictions):

@@ -79,7 +79,9 @@ def main() -> None:
     if teacher is None:
         model = load_model(model_args, data.tokenizer, longest, args.seed)
     elif None not in weights:
-        model = load_model(model_args, data.tokenizer, longest, args.seed, heads=teacher.config.num_attention_heads)
+        model = load_model(
+            model_args, data.tokenizer, longest, args.seed, heads=teacher.config.num_attention_heads
+        )
         start = model_args.model_name_or_path
         kind = partial(TinyBertTrainer, teacher=teacher, weights=weights, starts_from=start)
     else:
@@ -94,7 +96,10 @@ def main() -> None:
         trainer.add_callback(PushCheckpoints())
     resume_from = prepare_output_dir(args, configs)
     description = describe_run(trainer, data)
-    logger.info("run: %s", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in description.items()))
+    logger.info(
+        "run: %s",
+        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in description.items()),
+    )
     facts = {"data": describe_pretraining_data(data_args, data)}
     if model_args.model_name_or_path is not None:
         facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)

@@ -70,9 +70,13 @@ def main() -> None:
     run_id = read_run_id(model.folder)
     run_ids = frozenset() if run_id is None else frozenset({run_id})
     wanted = PushTarget(args.repo, args.revision, args.private, args.overwrite, run_ids)
-    target = open_target(wanted, later="try again later with the same command", hash_weights=model.hash_weights)
+    target = open_target(
+        wanted, later="try again later with the same command", hash_weights=model.hash_weights
+    )
     if CARD_FILE in model.files and args.revision in (None, "main"):
-        from bert_recipes.reports.card import name_repository  # takes seconds, and few folders have a card of ours
+        from bert_recipes.reports.card import (
+            name_repository,
+        )  # takes seconds, and few folders have a card of ours
 
         name_repository(model.folder, target.repo_id)
         model = collect_files(model.folder, with_checkpoints=args.checkpoints)
@@ -81,7 +85,9 @@ def main() -> None:
         url = push(target, model, args.message or f"Upload of {what}", tags=args.tags or ())
     except PushError as error:
         command = push_command(model.folder, target, args.tags or ())
-        raise PushError(f"{error}; what is uploaded already is not sent again: {command}") from error
+        raise PushError(
+            f"{error}; what is uploaded already is not sent again: {command}"
+        ) from error
     print(url)
 
 

@@ -26,10 +26,15 @@ def main() -> None:
     from bert_recipes.features.likelihood import open_scorer
     from bert_recipes.finetuning.prediction import replacing
 
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
+    )
     path = Path(args.input_file)
     columns = None if path.suffix.lower() == ".txt" else [args.text_column]
-    sentences = [first if second is None else f"{first} ||| {second}" for first, second in read_inputs(path, columns)]
+    sentences = [
+        first if second is None else f"{first} ||| {second}"
+        for first, second in read_inputs(path, columns)
+    ]
     if not sentences:
         raise InputError(f"--input_file {path}: no sentence in it")
     with ExitStack() as stack:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     import torch
 
 
-LABELS = {0: "0 = next (B follows A in its document)", 1: "1 = random (B comes from another document)"}
+LABELS = {
+    0: "0 = next (B follows A in its document)",
+    1: "1 = random (B comes from another document)",
+}
 
 
 @dataclass

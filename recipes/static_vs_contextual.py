@@ -23,7 +23,9 @@ def main() -> None:
     # Imported only now, for it takes seconds.
     from bert_recipes.features.static import compare, make_table
 
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
+    )
     results = compare(args) | {"machine": describe_machine(), "date": time.strftime("%Y-%m-%d")}
     folder, table = args.folder(results["task"]), make_table(results["rows"])
     with saving(folder):

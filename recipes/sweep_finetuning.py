@@ -41,7 +41,9 @@ class SweepArguments:
     seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
     metric: str | None = option(None, "metric that decides; default: the task's own")
     num_trials: int | None = option(None, "search with Optuna instead of trying all", least=1)
-    launch: str | None = option(None, "name in accelerate_configs/ or a file; default: one process, no launcher")
+    launch: str | None = option(
+        None, "name in accelerate_configs/ or a file; default: one process, no launcher"
+    )
 
 
 def main() -> None:
@@ -53,12 +55,24 @@ def main() -> None:
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     check_flag_names(flags, field_types(SweepArguments))
-    grid = read_sweep(args.sweep, HERE / "configs" / "sweep", flags, is_search=args.num_trials is not None)
+    grid = read_sweep(
+        args.sweep, HERE / "configs" / "sweep", flags, is_search=args.num_trials is not None
+    )
     seeds = choose_seeds(args.num_seeds, args.seeds)
     launcher = RunLauncher(finetuning_command(HERE / "finetune.py", args.launch), tuple(flags))
     end_with_children()
     folder = Path(args.output_dir)
-    print(run_sweep(folder, launcher, grid, seeds, report_sweep, metric=args.metric, num_trials=args.num_trials))
+    print(
+        run_sweep(
+            folder,
+            launcher,
+            grid,
+            seeds,
+            report_sweep,
+            metric=args.metric,
+            num_trials=args.num_trials,
+        )
+    )
     # A page that cannot be made is a warning.
     files = [name for name in ("report.html", "sweep.json") if (folder / name).is_file()]
     print(f"{args.output_dir}/{', '.join(files)}; the best run: {args.output_dir}/best")

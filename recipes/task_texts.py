@@ -47,7 +47,9 @@ def main() -> None:
     (args,) = parse_arguments(TaskTextArguments)
     task = get_task(args.task) if args.task is not None else read_task_file(str(args.task_file))
     splits = args.splits or [task.train_split]
-    if not args.include_held_out and (others := [name for name in splits if name != task.train_split]):
+    if not args.include_held_out and (
+        others := [name for name in splits if name != task.train_split]
+    ):
         raise InputError(
             f"splits: {', '.join(others)} of {task.name} is what a model is measured on, and its texts would be known; leave it out, "
             "or give --include_held_out true"

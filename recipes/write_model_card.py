@@ -20,9 +20,13 @@ from bert_recipes.settings import option, required
 class CardTargetArguments:
     """Which card."""
 
-    run_dir: str = required("folder of a finished run of recipes/pretrain.py or recipes/finetune.py")
+    run_dir: str = required(
+        "folder of a finished run of recipes/pretrain.py or recipes/finetune.py"
+    )
     overwrite: bool = option(False, "also over a README.md that was edited by hand")
-    probe: bool = option(True, "of a pre-trained model: measure bias_probe.json where it is missing")
+    probe: bool = option(
+        True, "of a pre-trained model: measure bias_probe.json where it is missing"
+    )
 
 
 def main() -> None:

@@ -29,7 +29,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # No window system is needed to draw a plot.
 os.environ["MPLBACKEND"] = "Agg"
 # Scripts run as subprocesses find the sources as pytest itself does (pythonpath in pyproject.toml).
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH")]))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH")])
+)
 
 # pytest-xdist's workers inherit the folder of the process that started them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -97,7 +99,9 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ) as writer:
         for number in range(48):
             own = rng.integers(5, len(tokenizer), 12)
-            sentences = [rng.choice(own, rng.integers(3, 15)).tolist() for _ in range(rng.integers(4, 30))]
+            sentences = [
+                rng.choice(own, rng.integers(3, 15)).tolist() for _ in range(rng.integers(4, 30))
+            ]
             writer.add_document("train" if number < 40 else "validation", sentences)
         writer.finish()
     tokenizer.save_pretrained(folder / "store" / "tokenizer")
@@ -138,7 +142,9 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_runs(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def tiny_runs(
+    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
     """Kind -> finished run of tests/fixtures/tiny_runs.py, made when it is first asked for; nobody changes it."""
     make_run = runpy.run_path(str(Path(__file__).parent / "fixtures" / "tiny_runs.py"))["make_run"]
 

@@ -27,7 +27,14 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import read_model_config
 
 
-FILES = (STATE_FILE, PROGRESS_FILE, "scheduler.pt", "model.safetensors", "optimizer.pt", "rng_state.pth")
+FILES = (
+    STATE_FILE,
+    PROGRESS_FILE,
+    "scheduler.pt",
+    "model.safetensors",
+    "optimizer.pt",
+    "rng_state.pth",
+)
 
 
 def write_parts(folder: Path, step: int) -> Path:
@@ -78,7 +85,9 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "cut short", "empty", "one bit"])
 @pytest.mark.parametrize("name", [*FILES, "global_step3/shard.pt", MANIFEST_FILE])
-def test_whatever_is_damaged_is_seen_and_the_one_before_is_taken(tmp_path: Path, name: str, how: str):
+def test_whatever_is_damaged_is_seen_and_the_one_before_is_taken(
+    tmp_path: Path, name: str, how: str
+):
     good, bad = save(tmp_path, 9), save(tmp_path, 10)
     damage(bad / name, how)
     reason = why_incomplete(bad)
@@ -124,7 +133,9 @@ def test_a_manifest_that_is_none_is_a_reason_and_no_traceback(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "\ud800", "a\0b", "../" * 2000, ""])
-def test_a_manifest_that_names_no_possible_file_does_not_end_the_search_for_an_older_one(tmp_path: Path, name: str):
+def test_a_manifest_that_names_no_possible_file_does_not_end_the_search_for_an_older_one(
+    tmp_path: Path, name: str
+):
     good, bad = save(tmp_path, 9), save(tmp_path, 10)
     manifest = json.loads((bad / MANIFEST_FILE).read_text())
     manifest["files"][name] = {"size": 1, "sha256": ""}
@@ -219,7 +230,8 @@ def test_a_run_that_still_trains_is_said_and_its_newest_complete_checkpoint_name
     run.mkdir()
     (run / "run.yaml").write_text("seed: 1\n")
     with pytest.raises(
-        InputError, match=r"a run that has not come to its end, .*; it has no complete checkpoint yet$"
+        InputError,
+        match=r"a run that has not come to its end, .*; it has no complete checkpoint yet$",
     ):
         check_checkpoint(str(run))
     for step in (2, 4, 6):
@@ -240,7 +252,9 @@ def test_a_run_that_still_trains_is_said_and_its_newest_complete_checkpoint_name
     [[], ["run.yaml", "all_results.json"], ["run.yaml", "trainer_state.json"]],
     ids=["any-folder", "a-run-at-its-end", "a-checkpoint"],
 )
-def test_a_folder_that_is_no_run_under_way_is_asked_for_a_checkpoint(tmp_path: Path, files: list[str]):
+def test_a_folder_that_is_no_run_under_way_is_asked_for_a_checkpoint(
+    tmp_path: Path, files: list[str]
+):
     for name in files:
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"has no config\.json; give a checkpoint folder$"):
@@ -257,7 +271,14 @@ def test_a_configuration_that_is_no_object_is_one_line(tmp_path: Path, text: str
 
 
 @pytest.mark.parametrize(
-    "values", [{"model_type": []}, {"id2label": 5}, {"dtype": "floaty"}, {"quantization_config": 3}, {"auto_map": 4}]
+    "values",
+    [
+        {"model_type": []},
+        {"id2label": 5},
+        {"dtype": "floaty"},
+        {"quantization_config": 3},
+        {"auto_map": 4},
+    ],
 )
 def test_a_configuration_with_values_of_other_types_is_one_line(tmp_path: Path, values: dict):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | values))

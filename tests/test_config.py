@@ -196,7 +196,9 @@ def test_training_arguments_take_mappings_and_words_that_yaml_calls_booleans(par
         ("? [a]\n: 1", ["line 1", "a key must be"]),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line_with_file_line_key_and_remedy(parse, text: str | bytes, parts: list[str]):
+def test_a_mistake_in_the_file_is_one_line_with_file_line_key_and_remedy(
+    parse, text: str | bytes, parts: list[str]
+):
     with pytest.raises(InputError) as caught:
         parse(text)
     message = str(caught.value)
@@ -221,7 +223,9 @@ def test_a_mistake_in_the_file_is_one_line_with_file_line_key_and_remedy(parse, 
         (["--extra", '{"a": '], ["--extra", "a mapping"]),
     ],
 )
-def test_a_mistake_on_the_command_line_is_one_line_that_names_the_flag(parse, flags: list[str], parts: list[str]):
+def test_a_mistake_on_the_command_line_is_one_line_that_names_the_flag(
+    parse, flags: list[str], parts: list[str]
+):
     with pytest.raises(InputError) as caught:
         parse(None, *flags)
     for part in parts:
@@ -252,10 +256,14 @@ def test_a_script_ends_with_one_line_and_help_shows_every_choice(tmp_path: Path)
         "from bert_recipes.config import parse_arguments\nfrom bert_recipes.errors import run_cli\n"
         "run_cli(lambda: print(parse_arguments(TrainingArguments)))\n"
     )
-    bad = subprocess.run([sys.executable, script, "--learning_rat", "1"], capture_output=True, text=True, check=False)
+    bad = subprocess.run(
+        [sys.executable, script, "--learning_rat", "1"], capture_output=True, text=True, check=False
+    )
     assert bad.returncode == 1
     assert bad.stderr == "error: unknown option --learning_rat; did you mean --learning_rate?\n"
-    shown = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        [sys.executable, script, "--help"], capture_output=True, text=True, check=False
+    )
     assert shown.returncode == 0
     assert "--eval_strategy {no,steps,epoch}" in shown.stdout.replace("\n", " ")
     assert "--config FILE" in shown.stdout
@@ -291,13 +299,32 @@ def test_help_shows_the_most_used_first_then_each_class_and_the_librarys_last(ca
 
 
 def test_saved_training_arguments_read_back_to_the_same_values(tmp_path: Path):
-    flags = ["--output_dir", str(tmp_path), "--use_cpu", "--learning_rate", "2e-5", "--eval_strategy", "steps"]
-    flags += ["--lr_scheduler_kwargs", '{"num_decay_steps": 10}', "--report_to", "tensorboard", "--run_name", "no"]
+    flags = [
+        "--output_dir",
+        str(tmp_path),
+        "--use_cpu",
+        "--learning_rate",
+        "2e-5",
+        "--eval_strategy",
+        "steps",
+    ]
+    flags += [
+        "--lr_scheduler_kwargs",
+        '{"num_decay_steps": 10}',
+        "--report_to",
+        "tensorboard",
+        "--run_name",
+        "no",
+    ]
     (before,) = parse_arguments(TrainingArguments, argv=flags)
     save_config(tmp_path / "config.yaml", before)
     (after,) = parse_arguments(TrainingArguments, argv=["--config", str(tmp_path / "config.yaml")])
     assert after.to_dict() == before.to_dict()
-    assert (after.learning_rate, after.run_name, after.eval_strategy) == (2e-5, "no", before.eval_strategy)
+    assert (after.learning_rate, after.run_name, after.eval_strategy) == (
+        2e-5,
+        "no",
+        before.eval_strategy,
+    )
 
 
 def test_saved_values_of_every_type_read_back(tmp_path: Path):
@@ -317,7 +344,10 @@ def test_saved_values_of_every_type_read_back(tmp_path: Path):
     )
     needy = Needy(store="null")
     save_config(tmp_path / "config.yaml", before, needy)
-    assert parse_arguments(Small, Needy, argv=["--config", str(tmp_path / "config.yaml")]) == (before, needy)
+    assert parse_arguments(Small, Needy, argv=["--config", str(tmp_path / "config.yaml")]) == (
+        before,
+        needy,
+    )
 
 
 def test_saved_configuration_is_plain_flat_yaml_without_none_and_secrets(tmp_path: Path):
@@ -344,7 +374,9 @@ ALIASES = "\n".join(
 def test_aliases_that_stand_for_a_billion_values_are_refused(tmp_path: Path, text: str):
     path = tmp_path / "task.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"task\.yaml: its aliases \(\*name\) stand for more than 1,000,000 values"):
+    with pytest.raises(
+        InputError, match=r"task\.yaml: its aliases \(\*name\) stand for more than 1,000,000 values"
+    ):
         read_tree(path)
     with pytest.raises(InputError, match="its aliases"):
         parse_arguments(Small, argv=["--config", str(path)])

@@ -16,13 +16,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
 SETUP_FILES = sorted(
-    path for folder in ("recipes", "tokenizer", "accelerate_configs") for path in (ROOT / folder).rglob("*.yaml")
+    path
+    for folder in ("recipes", "tokenizer", "accelerate_configs")
+    for path in (ROOT / folder).rglob("*.yaml")
 )
 SCRIPTS = sorted(
     path
     for folder in ("recipes", "tokenizer", "benchmarks")
     for path in (ROOT / folder).glob("*.py")
-    if "__main__" in path.read_text(encoding="utf-8")  # benchmarks/ has modules that several scripts share
+    if "__main__"
+    in path.read_text(encoding="utf-8")  # benchmarks/ has modules that several scripts share
 )
 
 # What CONFIG=name of a make target stands for, and the script that gets ARGS.
@@ -30,15 +33,27 @@ CONFIG_FOLDERS = {"pretrain": "recipes/configs/pretrain", "corpus": "recipes/con
 CONFIG_FOLDERS["tokenizer"] = "tokenizer/configs"
 TARGET_SCRIPTS = {"pretrain": "recipes/pretrain.py", "corpus": "recipes/prepare_corpus.py"}
 TARGET_SCRIPTS |= {"tokenizer": "tokenizer/train.py", "show-data": "recipes/show_data.py"}
-TARGET_SCRIPTS |= {"params": "recipes/count_parameters.py", "evaluate": "recipes/evaluate_checkpoint.py"}
+TARGET_SCRIPTS |= {
+    "params": "recipes/count_parameters.py",
+    "evaluate": "recipes/evaluate_checkpoint.py",
+}
 TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner", "tinybert"), "recipes/finetune.py")
 TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
-TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py", "glue-submission": "recipes/make_glue_submission.py"}
+TARGET_SCRIPTS |= {
+    "glue-all": "recipes/glue_all.py",
+    "glue-submission": "recipes/make_glue_submission.py",
+}
 TARGET_SCRIPTS |= {"features": "recipes/extract_features.py"}
-TARGET_SCRIPTS |= {"benchmark": "benchmarks/benchmark.py", "convert": "recipes/convert_checkpoint.py"}
+TARGET_SCRIPTS |= {
+    "benchmark": "benchmarks/benchmark.py",
+    "convert": "recipes/convert_checkpoint.py",
+}
 TARGET_SCRIPTS |= {"push": "recipes/push_to_hub.py", "compare-tokenizers": "tokenizer/compare.py"}
 TARGET_SCRIPTS |= {"card": "recipes/write_model_card.py", "probe-bias": "recipes/probe_bias.py"}
-TARGET_SCRIPTS |= {"compare-stock": "benchmarks/compare_with_stock.py", "compare": "recipes/compare_runs.py"}
+TARGET_SCRIPTS |= {
+    "compare-stock": "benchmarks/compare_with_stock.py",
+    "compare": "recipes/compare_runs.py",
+}
 TARGET_SCRIPTS |= {"report": "recipes/write_report.py", "screenshots": "tools/screenshots.py"}
 TARGET_SCRIPTS |= {"export": "recipes/export.py"}
 TARGET_SCRIPTS |= {"demo": "recipes/demo.py"}
@@ -73,12 +88,22 @@ def test_every_function_and_test_named_in_the_rules_exists(repository):
         assert hasattr(importlib.import_module(module), name), f"{module}:{name}"
     for file, name in tests:
         tree = ast.parse((repository / file).read_text(encoding="utf-8"))
-        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
+        assert name in {
+            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+        }, f"{file}::{name}"
 
 
 def test_every_row_of_the_rules_names_source_function_and_test(repository):
-    text = (repository / "docs" / "rules.md").read_text(encoding="utf-8").split("## Intended differences")[0]
-    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| rule", "| ---"))]
+    text = (
+        (repository / "docs" / "rules.md")
+        .read_text(encoding="utf-8")
+        .split("## Intended differences")[0]
+    )
+    rows = [
+        line
+        for line in text.splitlines()
+        if line.startswith("| ") and not line.startswith(("| rule", "| ---"))
+    ]
     for row in rows:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 4, row
@@ -95,8 +120,12 @@ def test_the_parameter_totals_in_the_rules_are_the_models(repository, size):
     text = (repository / "docs" / "rules.md").read_text(encoding="utf-8")
     for vocab_size in (30_000, 30_522):
         with torch.device("meta"):
-            counts = count_parameters(BertForPreTraining(pretraining_config(size, vocab_size=vocab_size)))
-        encoder = sum(number for name, number in counts.items() if not name.startswith("pre-training heads"))
+            counts = count_parameters(
+                BertForPreTraining(pretraining_config(size, vocab_size=vocab_size))
+            )
+        encoder = sum(
+            number for name, number in counts.items() if not name.startswith("pre-training heads")
+        )
         assert f"{encoder:,}" in text
 
 
@@ -162,7 +191,10 @@ def code_lines(path: Path) -> Iterator[str]:
     """The lines of a file that may be commands: code in pages, comments in YAML, docstrings of scripts."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        blocks = [*FENCE.findall(text), *(" ".join(code.split()) for code in INLINE_CODE.findall(FENCE.sub("", text)))]
+        blocks = [
+            *FENCE.findall(text),
+            *(" ".join(code.split()) for code in INLINE_CODE.findall(FENCE.sub("", text))),
+        ]
     elif path.suffix == ".yaml":
         blocks = ["\n".join(line[1:] for line in text.splitlines() if line.startswith("#"))]
     else:
@@ -177,8 +209,16 @@ def commands(path: Path) -> Iterator[list[str]]:
         for part in line.split(" && "):
             if re.match(r"\s*(make|python3?|accelerate launch)(\s|$)", part):
                 # Words for the reader, not for the shell: [--field value ...] and <target>.
-                words = [word for text in shlex.split(part, comments=True) for word in expand_braces(text)]
-                yield [word for word in words if not word.startswith(("[", "<")) and not word.endswith(("]", "..."))]
+                words = [
+                    word
+                    for text in shlex.split(part, comments=True)
+                    for word in expand_braces(text)
+                ]
+                yield [
+                    word
+                    for word in words
+                    if not word.startswith(("[", "<")) and not word.endswith(("]", "..."))
+                ]
 
 
 Flags = Callable[[str], set[str]]
@@ -241,7 +281,11 @@ def problems_of_script(words: list[str], flags_of: Flags) -> Iterator[str]:
         yield f"no script {script}"
         return
     given = [word.split("=")[0] for word in rest if word.startswith("--") and " " not in word]
-    yield from (f"{script} has no {flag}" for flag in given if flag != "--help" and flag not in flags_of(script))
+    yield from (
+        f"{script} has no {flag}"
+        for flag in given
+        if flag != "--help" and flag not in flags_of(script)
+    )
     configs = rest[rest.index("--config") + 1 :] if "--config" in rest else []
     for config in configs[:1]:
         if not config.startswith("--") and not (ROOT / config).is_file():
@@ -254,7 +298,11 @@ def problems_of_launch(words: list[str], flags_of: Flags) -> Iterator[str]:
 
     place = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
     known = launch_command_parser()._option_string_actions
-    yield from (f"accelerate launch has no {word}" for word in words[:place] if word[:2] == "--" and word not in known)
+    yield from (
+        f"accelerate launch has no {word}"
+        for word in words[:place]
+        if word[:2] == "--" and word not in known
+    )
     config = dict(itertools.pairwise(words)).get("--config_file")
     if config is not None and not (ROOT / config).is_file():
         yield f"no launch configuration {config}"
@@ -271,12 +319,24 @@ def problems_of_make(words: list[str], flags_of: Flags) -> Iterator[str]:
     wanted = [word for word in words if "=" not in word]
     yield from (f"make has no target {target}" for target in wanted if target not in targets)
     yield from (f"make knows no {name}=" for name in values if name not in settings)
-    launch = f"accelerate_configs/{values['LAUNCH']}.yaml" if "LAUNCH" in values else "accelerate_configs"
+    launch = (
+        f"accelerate_configs/{values['LAUNCH']}.yaml"
+        if "LAUNCH" in values
+        else "accelerate_configs"
+    )
     config = CONFIG_FOLDERS.get("".join(wanted), "no such folder")
     config = f"{config}/{values['CONFIG']}.yaml" if "CONFIG" in values else "recipes/configs"
-    yield from (f"make {' '.join(words)}: no {path}" for path in (launch, config) if not (ROOT / path).exists())
+    yield from (
+        f"make {' '.join(words)}: no {path}"
+        for path in (launch, config)
+        if not (ROOT / path).exists()
+    )
     arguments = shlex.split(values.get("ARGS", ""))
-    if arguments and wanted[0] in TARGET_SCRIPTS and not TARGET_SCRIPTS[wanted[0]].startswith("tools/"):
+    if (
+        arguments
+        and wanted[0] in TARGET_SCRIPTS
+        and not TARGET_SCRIPTS[wanted[0]].startswith("tools/")
+    ):
         script = "recipes/sweep_finetuning.py" if "SWEEP" in values else TARGET_SCRIPTS[wanted[0]]
         yield from problems_of_script([script, *arguments], flags_of)
     elif arguments and not TARGET_SCRIPTS.get(wanted[0], "").startswith("tools/"):
@@ -313,9 +373,18 @@ def test_every_command_shown_could_be_typed(flags_of: Flags):
         ('make params ARGS="--sizes base"', "count_parameters.py has no --sizes"),
         ("python recipes/count_params.py", "no script recipes/count_params.py"),
         ("python recipes/count_parameters.py --sizes base", "count_parameters.py has no --sizes"),
-        ("python recipes/count_parameters.py --config missing.yaml", "no configuration missing.yaml"),
-        ("accelerate launch --config_file a.yaml recipes/count_parameters.py", "no launch configuration a.yaml"),
-        ("accelerate launch --config a recipes/count_parameters.py", "accelerate launch has no --config"),
+        (
+            "python recipes/count_parameters.py --config missing.yaml",
+            "no configuration missing.yaml",
+        ),
+        (
+            "accelerate launch --config_file a.yaml recipes/count_parameters.py",
+            "no launch configuration a.yaml",
+        ),
+        (
+            "accelerate launch --config a recipes/count_parameters.py",
+            "accelerate launch has no --config",
+        ),
     ],
 )
 def test_a_wrong_command_would_be_found(tmp_path: Path, flags_of: Flags, line: str, problem: str):

@@ -14,14 +14,20 @@ from bert_recipes.errors import InputError, describe_os_error, run_cli, saving
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
     code = f"from bert_recipes.errors import InputError, run_cli\ndef main():\n    {body}\nrun_cli(main)"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize(
     ("body", "code", "said"),
     [
         ("pass", 0, ""),
-        (r"raise InputError('a.yaml, line 3: no such\n   key')", 1, "error: a.yaml, line 3: no such key\n"),
+        (
+            r"raise InputError('a.yaml, line 3: no such\n   key')",
+            1,
+            "error: a.yaml, line 3: no such key\n",
+        ),
         ("open('/no/such/file')", 1, "error: /no/such/file: No such file or directory\n"),
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
     ],
@@ -39,7 +45,9 @@ def test_a_bug_of_ours_keeps_its_traceback():
 
 def test_a_reader_that_goes_away_is_no_mistake():
     code = "from bert_recipes.errors import run_cli\ndef main():\n    [print(i) for i in range(10**6)]\nrun_cli(main)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -49,9 +57,15 @@ def test_a_reader_that_goes_away_is_no_mistake():
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (OSError(28, "No space left on device", "runs/x/model"), "runs/x/model: No space left on device"),
+        (
+            OSError(28, "No space left on device", "runs/x/model"),
+            "runs/x/model: No space left on device",
+        ),
         (OSError(28, "No space left on device"), "No space left on device"),
-        (OSError(18, "Invalid cross-device link", "a", None, "b"), "a -> b: Invalid cross-device link"),
+        (
+            OSError(18, "Invalid cross-device link", "a", None, "b"),
+            "a -> b: Invalid cross-device link",
+        ),
         (OSError("there is no file named config.json"), "there is no file named config.json"),
         (ConnectionResetError(), "ConnectionResetError"),
     ],
@@ -68,7 +82,9 @@ def test_another_process_leaves_the_line_to_the_main_one():
     code = "from bert_recipes.errors import InputError, run_cli\ndef main():\n    print('on', flush=True)\n    raise InputError('x')\nrun_cli(main)"
     environment = {**os.environ, "RANK": "1"}
     command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
         process.stdout.readline()
         time.sleep(0.5)
         assert process.poll() is None
@@ -77,8 +93,12 @@ def test_another_process_leaves_the_line_to_the_main_one():
     assert process.returncode != 0
 
 
-@pytest.mark.parametrize(("rank", "waited", "speaker"), [("3", [10.0], "process 3: "), ("0", [], "")])
-def test_a_mistake_that_only_another_process_met_is_not_lost(monkeypatch, capsys, rank, waited, speaker):
+@pytest.mark.parametrize(
+    ("rank", "waited", "speaker"), [("3", [10.0], "process 3: "), ("0", [], "")]
+)
+def test_a_mistake_that_only_another_process_met_is_not_lost(
+    monkeypatch, capsys, rank, waited, speaker
+):
     monkeypatch.setenv("RANK", rank)
     waits: list[float] = []
     monkeypatch.setattr(errors.time, "sleep", waits.append)
@@ -95,7 +115,9 @@ def test_a_mistake_that_only_another_process_met_is_not_lost(monkeypatch, capsys
         (OSError(28, "No space left on device", "out/model"), "No space left on device"),
         (PermissionError(13, "Permission denied", "out/model/a"), "out/model/a: Permission denied"),
         (
-            SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+            SafetensorError(
+                "Error while serializing: I/O error: No space left on device (os error 28)"
+            ),
             "Error while serializing: I/O error: No space left on device (os error 28)",
         ),
         (
@@ -106,7 +128,10 @@ def test_a_mistake_that_only_another_process_met_is_not_lost(monkeypatch, capsys
             RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
             "PytorchStreamWriter failed writing file data/0: file write failed",
         ),
-        (Exception("No space left on device (os error 28)"), "No space left on device (os error 28)"),
+        (
+            Exception("No space left on device (os error 28)"),
+            "No space left on device (os error 28)",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_one_line(error, reason):
@@ -148,5 +173,7 @@ def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, libra
     body += f"    path = {str(tmp_path / 'file')!r}\n    from bert_recipes.errors import saving\n"
     result = run(f"{body}    with saving(path):\n        {WRITERS[library]}")
     assert result.returncode == 1, result.stderr
-    assert result.stderr.startswith(f"error: {tmp_path / 'file'}: cannot be written: "), result.stderr
+    assert result.stderr.startswith(f"error: {tmp_path / 'file'}: cannot be written: "), (
+        result.stderr
+    )
     assert result.stderr.count("\n") == 1

@@ -42,5 +42,7 @@ def test_a_name_that_nobody_looks_up_is_not_waited_for(monkeypatch):
 def test_behind_a_proxy_only_that_knows(monkeypatch):
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://127.0.0.1:9"})
     assert hub_access.can_connect("https://example.invalid")
-    monkeypatch.setattr("urllib.request.getproxies", lambda: {"no": "localhost"})  # names what needs none
+    monkeypatch.setattr(
+        "urllib.request.getproxies", lambda: {"no": "localhost"}
+    )  # names what needs none
     assert not hub_access.can_connect("http://127.0.0.1:9")

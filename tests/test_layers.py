@@ -11,14 +11,30 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "bert_recipes"
 SCRIPTS = sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py")])
-MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+MODULES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+    for path in PACKAGE.rglob("*.py")
+}
 # Package or module -> its floor. A floor knows those below it, its parts do not know each other.
 FLOORS = {
     **dict.fromkeys(("errors", "progress"), 0),
     **dict.fromkeys(
-        ("effects", "files", "yaml_files", "rows", "scripts", "tags", "settings", "hub_access", "tensorflow_files"), 1
+        (
+            "effects",
+            "files",
+            "yaml_files",
+            "rows",
+            "scripts",
+            "tags",
+            "settings",
+            "hub_access",
+            "tensorflow_files",
+        ),
+        1,
     ),
-    **dict.fromkeys(("config", "checkpointing", "data", "tokenization", "models", "tasks", "metrics"), 2),
+    **dict.fromkeys(
+        ("config", "checkpointing", "data", "tokenization", "models", "tasks", "metrics"), 2
+    ),
     **dict.fromkeys(("training", "hub", "google_checkpoints"), 3),
     **dict.fromkeys(("finetuning",), 4),
     **dict.fromkeys(("reports", "sweeps", "exporting", "demo", "features"), 5),
@@ -28,7 +44,10 @@ FLOORS = {
 def imports_of(path: Path) -> Iterator[str]:
     """Modules of the package that a file imports, wherever in it."""
     for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "bert_recipes":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").partition(".")[0] == "bert_recipes"
+        ):
             module = (node.module or "").partition(".")[2]
             for name in node.names:
                 inner = f"{module}.{name.name}".lstrip(".")
@@ -42,17 +61,30 @@ def test_arrows_go_down_and_not_in_circles():
             package = module.partition(".")[0]
             for target in imports_of(path):
                 other = target.partition(".")[0]
-                assert other == package or FLOORS[other] < FLOORS[package], f"{module} imports {target}"
+                assert other == package or FLOORS[other] < FLOORS[package], (
+                    f"{module} imports {target}"
+                )
                 circles.add(module, target)
     circles.prepare()  # raises where there is a circle
 
 
 def test_nobody_imports_a_script_and_none_bears_the_name_of_a_package():
     names = {path.stem for path in SCRIPTS}
-    assert not names & {"evaluate", "datasets", "tokenizers", "accelerate", "transformers", "wandb", "deepspeed"}
+    assert not names & {
+        "evaluate",
+        "datasets",
+        "tokenizers",
+        "accelerate",
+        "transformers",
+        "wandb",
+        "deepspeed",
+    }
     for path in [*MODULES.values(), *SCRIPTS]:
         for node in ast.walk(ast.parse(path.read_bytes())):
-            assert not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] != "recipes", path
+            assert (
+                not isinstance(node, ast.ImportFrom)
+                or (node.module or "").partition(".")[0] != "recipes"
+            ), path
 
 
 def test_whatever_is_raised_is_caught_in_its_named_places_only():
@@ -62,8 +94,12 @@ def test_whatever_is_raised_is_caught_in_its_named_places_only():
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{path}, line {node.lineno}: a bare except"
                 if ast.unparse(node.type) == "Exception":
-                    place = path.relative_to(PACKAGE if PACKAGE in path.parents else ROOT).as_posix()
-                    assert f"`{place}`" in text, f"{place}, line {node.lineno}: named in CONTRIBUTING.md"
+                    place = path.relative_to(
+                        PACKAGE if PACKAGE in path.parents else ROOT
+                    ).as_posix()
+                    assert f"`{place}`" in text, (
+                        f"{place}, line {node.lineno}: named in CONTRIBUTING.md"
+                    )
 
 
 def test_scripts_define_their_settings_and_little_more_than_main():
@@ -79,12 +115,16 @@ def test_scripts_define_their_settings_and_little_more_than_main():
 
 def test_every_script_ends_users_mistakes_in_one_line():
     for path in SCRIPTS:
-        assert path.read_text(encoding="utf-8").endswith('if __name__ == "__main__":\n    run_cli(main)\n'), path.name
+        assert path.read_text(encoding="utf-8").endswith(
+            'if __name__ == "__main__":\n    run_cli(main)\n'
+        ), path.name
 
 
 def test_importing_the_package_is_quick_and_needs_no_heavy_module():
     code = "import sys, bert_recipes; print([m for m in ('torch', 'transformers', 'pyarrow', 'yaml') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"
 
 
@@ -107,7 +147,9 @@ def test_help_loads_no_model_and_that_of_reports_no_torch():
     light = tuple(f"{name}.py" for name in names.split())
     scripts = sorted(SCRIPTS, key=lambda path: not path.name.endswith(light))
     code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"
-    done = subprocess.run([sys.executable, "-c", code, *map(str, scripts)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, scripts)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -11,7 +11,9 @@ from bert_recipes.errors import describe_lost_process
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
     code = f"import os, signal\nfrom bert_recipes.errors import InputError, run_cli\n{body}\nrun_cli(main)"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,11 +28,20 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
             "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1",
             "another process",
         ),
-        ("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation", "did not answer"),
+        (
+            "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation",
+            "did not answer",
+        ),
         ("Application timeout caused pair closure", "did not answer"),
         # NCCL
-        ("NCCL Error 6: remote process exited or there was a network error", "another process of the run has ended"),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran for 600000 ms", "did not answer"),
+        (
+            "NCCL Error 6: remote process exited or there was a network error",
+            "another process of the run has ended",
+        ),
+        (
+            "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran for 600000 ms",
+            "did not answer",
+        ),
         ("mat1 and mat2 shapes cannot be multiplied", None),
     ],
 )
@@ -41,7 +52,9 @@ def test_a_lost_process_is_one_line(said, told):
 
 
 def test_a_lost_process_ends_a_script_without_traceback():
-    result = run("def main(): raise RuntimeError('DataLoader worker (pid 17) is killed by signal: Killed.')")
+    result = run(
+        "def main(): raise RuntimeError('DataLoader worker (pid 17) is killed by signal: Killed.')"
+    )
     assert result.returncode == 1
     assert result.stderr.startswith("error: a data worker has ended")
     assert result.stderr.count("\n") == 1
@@ -58,7 +71,12 @@ class BrokenQueue:
 
 
 @pytest.mark.parametrize(
-    "error", [ConnectionResetError(104, "Connection reset by peer"), EOFError(), FileNotFoundError(2, "No such file")]
+    "error",
+    [
+        ConnectionResetError(104, "Connection reset by peer"),
+        EOFError(),
+        FileNotFoundError(2, "No such file"),
+    ],
 )
 def test_a_worker_whose_connection_breaks_before_torch_knows_of_its_end_is_lost(error):
     batches = iter(DataLoader(range(4), num_workers=1))
@@ -72,7 +90,9 @@ def test_a_worker_whose_connection_breaks_before_torch_knows_of_its_end_is_lost(
     assert "()" not in line
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), FileNotFoundError(2, "x")])
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "Connection reset by peer"), FileNotFoundError(2, "x")]
+)
 def test_the_same_error_of_something_else_is_not_a_worker(error):
     with pytest.raises(type(error)) as caught:
         raise error

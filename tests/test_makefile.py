@@ -12,7 +12,9 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "PYTHON=true", "LAUNCH=cpu", *words]
-    return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=repository, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,10 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["features", "MODEL=runs/mrpc"], "error: give INPUT="),
         (["features", "INPUT=a.txt"], "error: give MODEL="),
         (["export"], "error: give RUN="),
-        (["export", "RUN=runs/sst2", "FORMAT=tflite"], "error: FORMAT is 'tflite'; allowed: onnx, int8"),
+        (
+            ["export", "RUN=runs/sst2", "FORMAT=tflite"],
+            "error: FORMAT is 'tflite'; allowed: onnx, int8",
+        ),
         (["demo"], "error: give MODEL="),
         (["tinybert", "TASK=sst2", "MODEL=runs/a"], "error: give TEACHER="),
         (["squad", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
@@ -47,11 +52,20 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (["glue", "TASK=mrpc"], "recipes/finetune.py --config recipes/configs/finetune/glue.yaml --task mrpc"),
+        (
+            ["glue", "TASK=mrpc"],
+            "recipes/finetune.py --config recipes/configs/finetune/glue.yaml --task mrpc",
+        ),
         (["glue", "TASK=mrpc", "SWEEP=paper"], "--sweep paper --output_dir runs/mrpc_paper "),
-        (["glue", "TASK=mrpc", "SWEEP=conf/my.yaml"], "--sweep conf/my.yaml --output_dir runs/mrpc_my "),
+        (
+            ["glue", "TASK=mrpc", "SWEEP=conf/my.yaml"],
+            "--sweep conf/my.yaml --output_dir runs/mrpc_my ",
+        ),
         (["push", "RUN=runs/x", "REPO=me/x"], "recipes/push_to_hub.py --run runs/x --repo me/x"),
-        (["push", "RUN=a", "REPO=me/x", "REVISION=b", "ARGS=--tags c"], "--run a --repo me/x --revision b --tags c"),
+        (
+            ["push", "RUN=a", "REPO=me/x", "REVISION=b", "ARGS=--tags c"],
+            "--run a --repo me/x --revision b --tags c",
+        ),
         (["card", "RUN=runs/mrpc"], "recipes/write_model_card.py --run_dir runs/mrpc"),
         (["probe-bias", "MODEL=runs/a"], "recipes/probe_bias.py --model_name_or_path runs/a"),
         (["report", "RUN=runs/a"], "recipes/write_report.py --run runs/a"),
@@ -66,16 +80,37 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             ["features", "MODEL=m", "INPUT=a.txt"],
             "recipes/extract_features.py --model_name_or_path m --input_file a.txt",
         ),
-        (["features", "MODEL=m", "INPUT=a.txt", "FORMAT=safetensors"], "--input_file a.txt --format safetensors"),
-        (["export", "RUN=runs/sst2"], "recipes/export.py --model_name_or_path runs/sst2 --format onnx"),
-        (["export", "RUN=runs/sst2", "FORMAT=int8"], "--model_name_or_path runs/sst2 --format int8"),
+        (
+            ["features", "MODEL=m", "INPUT=a.txt", "FORMAT=safetensors"],
+            "--input_file a.txt --format safetensors",
+        ),
+        (
+            ["export", "RUN=runs/sst2"],
+            "recipes/export.py --model_name_or_path runs/sst2 --format onnx",
+        ),
+        (
+            ["export", "RUN=runs/sst2", "FORMAT=int8"],
+            "--model_name_or_path runs/sst2 --format int8",
+        ),
         (["demo", "MODEL=runs/a"], "recipes/demo.py --model_name_or_path runs/a --port 7860"),
-        (["demo", "MODEL=runs/a", "PORT=8000"], "recipes/demo.py --model_name_or_path runs/a --port 8000"),
-        (["paper", "TABLE=6", "SEEDS=1"], "recipes/paper.py --tables 6 --profile cpu --num_seeds 1"),
+        (
+            ["demo", "MODEL=runs/a", "PORT=8000"],
+            "recipes/demo.py --model_name_or_path runs/a --port 8000",
+        ),
+        (
+            ["paper", "TABLE=6", "SEEDS=1"],
+            "recipes/paper.py --tables 6 --profile cpu --num_seeds 1",
+        ),
         (["paper-all", "TABLE=6"], "recipes/paper.py  --profile cpu"),
-        (["score", "MODEL=m", "INPUT=a.txt"], "recipes/score_sentences.py --model_name_or_path m --input_file a.txt"),
+        (
+            ["score", "MODEL=m", "INPUT=a.txt"],
+            "recipes/score_sentences.py --model_name_or_path m --input_file a.txt",
+        ),
         (["blimp", "MODEL=m"], "recipes/blimp.py --model_name_or_path m"),
-        (["glue-all", "SWEEP=paper"], "recipes/glue_all.py --launch cpu --output_dir runs/glue --sweep paper"),
+        (
+            ["glue-all", "SWEEP=paper"],
+            "recipes/glue_all.py --launch cpu --output_dir runs/glue --sweep paper",
+        ),
     ],
 )
 def test_settings_reach_the_command(repository: Path, words: list[str], command: str):

@@ -25,7 +25,10 @@ def test_a_log_gets_lines_and_no_bar(at_once, capsys):
     assert list(Progress(range(3), desc="read", unit=" files")) == [0, 1, 2]
     lines = capsys.readouterr().err
     assert "\r" not in lines
-    assert [line.split(" [")[0] for line in lines.splitlines()][-2:] == ["read: 2 of 3 files", "read: 3 of 3 files"]
+    assert [line.split(" [")[0] for line in lines.splitlines()][-2:] == [
+        "read: 2 of 3 files",
+        "read: 3 of 3 files",
+    ]
 
 
 def test_without_a_total_the_number_alone_is_said(at_once, capsys):
@@ -46,6 +49,8 @@ def test_a_terminal_gets_the_bar(monkeypatch):
 
 def test_the_quickstarts_text_is_read_with_progress(at_once, capfd):
     """It takes minutes, in which `make pretrain` would say nothing."""
-    sources = [Source(f"module_{number}", "Return the sum of the values of a list.") for number in range(4)]
+    sources = [
+        Source(f"module_{number}", "Return the sum of the values of a list.") for number in range(4)
+    ]
     assert len(read_documents(sources, min_words=2, num_workers=1, counts=Counter())) == 4
     assert "Reading documentation: 4 of 4 files" in capfd.readouterr().err

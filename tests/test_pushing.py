@@ -21,7 +21,16 @@ def settings(folder: Path, **values: object) -> PreTrainingArguments:
 
 @pytest.mark.parametrize("push", ["true", "false"])
 def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path, push: str):
-    flags = ["--output_dir", str(tmp_path), "--use_cpu", "true", "--push_to_hub", push, "--hub_token", "hf_abcdefgh"]
+    flags = [
+        "--output_dir",
+        str(tmp_path),
+        "--use_cpu",
+        "true",
+        "--push_to_hub",
+        push,
+        "--hub_token",
+        "hf_abcdefgh",
+    ]
     with pytest.raises(InputError, match="hub_token: a token on the command line") as caught:
         parse_arguments(PreTrainingArguments, argv=flags)
     assert "hf_abcdefgh" not in str(caught.value)
@@ -30,15 +39,25 @@ def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("run", {"hub_strategy": "checkpoint"}, "would upload the optimiser's state, which is a pickle"),
+        (
+            "run",
+            {"hub_strategy": "checkpoint"},
+            "would upload the optimiser's state, which is a pickle",
+        ),
         ("run", {"hub_model_id": "not a name"}, "cannot be a repository"),
         ("run", {"hub_model_id": "me/x", "hub_revision": "0" * 40}, "is a commit"),
-        ("my run", {}, "'my run' cannot be a repository.*--hub_model_id, by default the name of output_dir"),
+        (
+            "my run",
+            {},
+            "'my run' cannot be a repository.*--hub_model_id, by default the name of output_dir",
+        ),
         ("run", {}, "HF_HUB_OFFLINE is set, so .*; train without .*/run --repo NAMESPACE/run$"),
         ("run", {"hub_model_id": "me/x"}, "; train without .*/run --repo me/x$"),
     ],
 )
-def test_settings_that_cannot_be_followed_are_refused(tmp_path: Path, name: str, values: dict, message: str):
+def test_settings_that_cannot_be_followed_are_refused(
+    tmp_path: Path, name: str, values: dict, message: str
+):
     with pytest.raises(InputError, match=message):
         check_push(settings(tmp_path / name, push_to_hub=True, **values))
 
@@ -50,7 +69,9 @@ def test_without_push_to_hub_nobody_is_asked(tmp_path: Path):
     assert push_run(args, 3) is None
 
 
-def test_a_push_is_private_unless_one_says_otherwise_and_run_yaml_has_no_launch_settings(tmp_path: Path):
+def test_a_push_is_private_unless_one_says_otherwise_and_run_yaml_has_no_launch_settings(
+    tmp_path: Path,
+):
     args = settings(tmp_path / "run", push_to_hub=True, hub_overwrite=True, hub_tags=["a"])
     assert args.hub_private_repo is True
     save_config(tmp_path / "run.yaml", args)
@@ -117,14 +138,14 @@ def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
         shutil.copytree(tiny_checkpoint, checkpoint)
         (checkpoint / "run.yaml").write_text(f"train_file: [/home/me/x.tfrecord]\nseed: {step}\n")
         state = TrainerState(global_step=step, is_world_process_zero=True)
-        control.is_interrupted = step == 6  # a signal ends the run there: nobody waits for an upload
+        control.is_interrupted = (
+            step == 6
+        )  # a signal ends the run there: nobody waits for an upload
         callback.on_save(args, state, control)
-    said = (
-        f"{folder}/checkpoint-2/run.yaml names 1 paths of this machine (/home/me/x.tfrecord), which everybody will see"
-    )
-    assert [record.getMessage() for record in caplog.records if "machine" in record.getMessage()] == [said] * (
-        not is_private
-    )
+    said = f"{folder}/checkpoint-2/run.yaml names 1 paths of this machine (/home/me/x.tfrecord), which everybody will see"
+    assert [
+        record.getMessage() for record in caplog.records if "machine" in record.getMessage()
+    ] == [said] * (not is_private)
     PushCheckpoints.last.join()
     hub = hub_server.repositories["me/run"]
     messages = [f"Training in progress, step {step}" for step in (4, 2)]
@@ -136,6 +157,7 @@ def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
 
 def test_a_sweep_pushes_none_of_its_runs():
     with pytest.raises(
-        InputError, match="--push_to_hub cannot be given here: push the best run when the sweep is done"
+        InputError,
+        match="--push_to_hub cannot be given here: push the best run when the sweep is done",
     ):
         check_flags(["--push_to_hub", "true"])

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.sweeps.claims import BY_SEEDS_ONLY, CONTRADICTED, NOT_RESOLVED, REPRODUCED, compare_cells, markdown
+from bert_recipes.sweeps.claims import (
+    BY_SEEDS_ONLY,
+    CONTRADICTED,
+    NOT_RESOLVED,
+    REPRODUCED,
+    compare_cells,
+    markdown,
+)
 from bert_recipes.sweeps.tables import Cell
 
 
@@ -24,7 +31,9 @@ def read_figures(described):
     cells = {}
     for row in described["rows"]:
         for column, figures in row["figures"].items():
-            values = {int(seed): math.nan if value is None else value for seed, value in figures.items()}
+            values = {
+                int(seed): math.nan if value is None else value for seed, value in figures.items()
+            }
             cells[row["name"], column] = {seed: Cell({}, value) for seed, value in values.items()}
     return cells
 
@@ -44,7 +53,9 @@ def test_intervals_by_seeds_are_those_of_the_figures(file):
     for claim in described["claims"]:
         sign = -1 if less_is_better[claim["column"]] else 1
         worse = cells[claim["worse"], claim["worse_column"] or claim["column"]]
-        comparison = compare_cells(cells[claim["better"], claim["column"]], worse, described["claim_seeds"], sign)
+        comparison = compare_cells(
+            cells[claim["better"], claim["column"]], worse, described["claim_seeds"], sign
+        )
         if comparison.difference is None:
             assert claim["because"] == comparison.problem
             assert claim["intervals"] == {}
@@ -81,14 +92,18 @@ def rows_without(lines, column):
 def test_what_a_minute_teaches_is_what_was_measured(name):
     """But for the column of what a row changes, which the page has in words."""
     shown = rows_without((DOCS / "speed.md").read_text(encoding="utf-8").splitlines(), 1)
-    measured = rows_without((RESULTS / name / "table.md").read_text(encoding="utf-8").splitlines(), 1)
+    measured = rows_without(
+        (RESULTS / name / "table.md").read_text(encoding="utf-8").splitlines(), 1
+    )
     assert len(measured) > 3
     assert [row for row in measured if row not in shown] == []
 
 
 def test_the_page_of_exports_shows_a_committed_comparison():
     text = (DOCS / "export.md").read_text(encoding="utf-8")
-    shown = [line for line in text.splitlines() if line.startswith(("| checkpoint", "| onnxruntime"))]
+    shown = [
+        line for line in text.splitlines() if line.startswith(("| checkpoint", "| onnxruntime"))
+    ]
     measured = (RESULTS / "export_quickstart.md").read_text(encoding="utf-8").splitlines()
     assert len(shown) >= 3
     assert [line for line in shown if line not in measured] == []

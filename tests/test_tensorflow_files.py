@@ -52,7 +52,9 @@ def test_values_of_all_sizes_come_back():
 
 def test_long_features_come_back():
     values = list(range(5000))
-    assert decode_example(encode_example([encode_int64_feature("a", values)]))["a"].tolist() == values
+    assert (
+        decode_example(encode_example([encode_int64_feature("a", values)]))["a"].tolist() == values
+    )
 
 
 def test_messages_of_other_writers_are_read():
@@ -69,7 +71,9 @@ def test_messages_of_other_writers_are_read():
     bytes_feature = b"\x0a\x01y\x12\x05\x0a\x03\x0a\x01z"
     body = b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in (feature, bytes_feature))
     message = b"\x0a" + bytes([len(body)]) + body + b"\x10\x07" + b"\x1d\x00\x00\x00\x00"
-    assert {name: values.tolist() for name, values in decode_example(message).items()} == {"x": [-2, 5]}
+    assert {name: values.tolist() for name, values in decode_example(message).items()} == {
+        "x": [-2, 5]
+    }
 
 
 def test_cut_messages_are_errors():
@@ -93,7 +97,10 @@ def test_wrong_headers_and_checksums_are_errors():
 # Tables
 
 
-PAIRS = {f"bert/encoder/layer_{number}/kernel".encode(): bytes([number]) * number for number in range(100)}
+PAIRS = {
+    f"bert/encoder/layer_{number}/kernel".encode(): bytes([number]) * number
+    for number in range(100)
+}
 PAIRS = {b"": b"header", **dict(sorted(PAIRS.items()))}
 
 
@@ -107,7 +114,10 @@ def block_of(*entries: tuple[int, bytes, bytes], num_restarts: int = 1) -> bytes
 
 
 def table_of(
-    *blocks: bytes, compression: int = 0, handles: list[tuple[int, int]] | None = None, stored: bytes | None = None
+    *blocks: bytes,
+    compression: int = 0,
+    handles: list[tuple[int, int]] | None = None,
+    stored: bytes | None = None,
 ) -> bytes:
     """A table of these blocks; `handles` replaces the places that its index names, `stored` the bytes of its only block."""
     data, places = b"", []
@@ -122,7 +132,12 @@ def table_of(
     ]
     index = block_of(*entries)
     index_place = encode_varint(len(data)) + encode_varint(len(index))
-    return data + with_trailer(index, 0) + (b"\0\0" + index_place).ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+    return (
+        data
+        + with_trailer(index, 0)
+        + (b"\0\0" + index_place).ljust(40, b"\0")
+        + bytes.fromhex("57fb808b247547db")
+    )
 
 
 def with_trailer(stored: bytes, compression: int) -> bytes:
@@ -155,7 +170,9 @@ def test_a_changed_byte_is_seen_wherever_it_counts(tmp_path):
     data = (tmp_path / "t.index").read_bytes()
     seen = 0
     for place in range(0, len(data), 29):
-        (tmp_path / "t.index").write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        (tmp_path / "t.index").write_bytes(
+            data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
+        )
         try:
             assert read_table(tmp_path / "t.index") == PAIRS
         except InputError:
@@ -231,7 +248,10 @@ def write(prefix, values=VALUES):
 def rewrite(prefix, entries: dict[bytes, Entry | bytes], header: bytes | None = None) -> None:
     """Replace entries of the index, or its header."""
     table = read_table(prefix.with_name(f"{prefix.name}.index"))
-    table |= {key: entry if isinstance(entry, bytes) else serialize_entry(entry) for key, entry in entries.items()}
+    table |= {
+        key: entry if isinstance(entry, bytes) else serialize_entry(entry)
+        for key, entry in entries.items()
+    }
     if header is not None:
         table[HEADER_KEY] = header
     write_table(prefix.with_name(f"{prefix.name}.index"), sorted(table.items()))
@@ -256,7 +276,10 @@ def test_values_of_all_types_come_back(tmp_path):
         values = reader.read(name)
         assert values.dtype == array.dtype
         np.testing.assert_array_equal(values, array)
-    assert {path.name for path in tmp_path.iterdir()} == {"model.ckpt.index", "model.ckpt.data-00000-of-00001"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "model.ckpt.index",
+        "model.ckpt.data-00000-of-00001",
+    }
 
 
 def test_a_large_tensor_and_one_that_is_not_contiguous(tmp_path):
@@ -286,7 +309,12 @@ def test_bfloat16_becomes_the_same_numbers_in_float32(tmp_path):
     data = exact.astype("<u2").tobytes()
     (tmp_path / "m.data-00000-of-00001").write_bytes(data)
     rewrite(
-        prefix, {b"a": dataclasses.replace(entry_of(prefix, "a"), dtype="bfloat16", size=8, crc=masked_crc32c(data))}
+        prefix,
+        {
+            b"a": dataclasses.replace(
+                entry_of(prefix, "a"), dtype="bfloat16", size=8, crc=masked_crc32c(data)
+            )
+        },
     )
     values = BundleReader(prefix).read("a")
     assert values.dtype == np.float32
@@ -338,7 +366,9 @@ def partition(prefix, cuts: list[tuple[int, int]], *, whole=(4, 3), lose: int | 
     table = read_table(prefix.with_name(f"{prefix.name}.index"))
     slices = b""
     for number, (start, length) in enumerate(cuts):
-        extents = encode_bytes(1, encode_int(1, start) + encode_int(2, length)) + encode_bytes(1, b"")
+        extents = encode_bytes(1, encode_int(1, start) + encode_int(2, length)) + encode_bytes(
+            1, b""
+        )
         slices += encode_bytes(7, extents)
         part = table.pop(f"part {start} {length}".encode())
         if number != lose:
@@ -352,7 +382,9 @@ def partition(prefix, cuts: list[tuple[int, int]], *, whole=(4, 3), lose: int | 
 def test_a_partitioned_variable_is_read_as_one(tmp_path):
     values = partition(tmp_path / "m", [(0, 1), (1, 2), (3, 1)])
     reader = BundleReader(tmp_path / "m")
-    assert {name: variable.shape for name, variable in reader.variables.items()} == {"table": (4, 3)}
+    assert {name: variable.shape for name, variable in reader.variables.items()} == {
+        "table": (4, 3)
+    }
     np.testing.assert_array_equal(reader.read("table"), values)
 
 
@@ -423,9 +455,15 @@ def negative(number: int) -> bytes:
     ],
     ids=shown_id,
 )
-def test_an_entry_that_cannot_be_is_refused_before_there_is_memory_for_it(tmp_path, change, message):
+def test_an_entry_that_cannot_be_is_refused_before_there_is_memory_for_it(
+    tmp_path, change, message
+):
     prefix = write(tmp_path / "m")
-    entry = change if isinstance(change, bytes) else dataclasses.replace(entry_of(prefix, "bert/kernel"), **change)
+    entry = (
+        change
+        if isinstance(change, bytes)
+        else dataclasses.replace(entry_of(prefix, "bert/kernel"), **change)
+    )
     rewrite(prefix, {b"bert/kernel": entry})
     with pytest.raises(InputError, match=message):
         read_all(prefix)

@@ -11,7 +11,11 @@ from bert_recipes.data.instances import check_instance_outputs, write_instances
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_dir, build_once, put_in_place, write_json
 from bert_recipes.finetuning.prediction import replacing
-from bert_recipes.tokenization.loading import check_tokenizer_folder, load_tokenizer, write_tokenizer_folder
+from bert_recipes.tokenization.loading import (
+    check_tokenizer_folder,
+    load_tokenizer,
+    write_tokenizer_folder,
+)
 
 
 def test_a_pipe_is_written_to_and_stays(tmp_path: Path):
@@ -76,7 +80,9 @@ def test_instance_files_keep_links_and_refuse_pipes(tmp_path: Path):
     write_instances([], [link], max_seq_length=8, max_predictions_per_seq=1)
     assert link.is_symlink()
     assert target.is_file()
-    with pytest.raises(InputError, match=r"c\.jsonl: is a folder, a device or a pipe; give the name of a file"):
+    with pytest.raises(
+        InputError, match=r"c\.jsonl: is a folder, a device or a pipe; give the name of a file"
+    ):
         check_instance_outputs([pipe])
     with pytest.raises(InputError, match="an output file is given twice"):
         check_instance_outputs([link, target])

@@ -56,7 +56,9 @@ def measure(tokenizer: Any, known: Counter[int], texts: list[str]) -> dict[str, 
     # Spaces are no characters: not every tokenizer keeps them.
     characters = sum(len("".join(text.split())) for text in texts)
     names = dict(enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))))
-    single = sum(count for number, count in found.items() if len(names[number].lstrip("#\u2581\u0120")) <= 1)
+    single = sum(
+        count for number, count in found.items() if len(names[number].lstrip("#\u2581\u0120")) <= 1
+    )
     total = known.total() + len(tokenizer)  # every piece has been seen once more
     bits = -sum(count * math.log2((known[number] + 1) / total) for number, count in found.items())
     return {
@@ -78,7 +80,9 @@ def main() -> None:
     results = {}
     for name in args.tokenizers:
         tokenizer = load_tokenizer(name)
-        results[name] = measure(tokenizer, count_pieces(tokenizer, iter_paragraphs(args.files)), heldout)
+        results[name] = measure(
+            tokenizer, count_pieces(tokenizer, iter_paragraphs(args.files)), heldout
+        )
     width = max(map(len, results))
     print(" " * width, *(f"{name.replace('_', ' '):>18}" for name in COLUMNS))
     for name, row in results.items():

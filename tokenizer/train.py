@@ -19,7 +19,12 @@ from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import run_cli
 from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
 from bert_recipes.tokenization.others import train_byte_bpe, train_unigram
-from bert_recipes.tokenization.training import BYTE_BPE, UNIGRAM, TokenizerArguments, train_wordpiece
+from bert_recipes.tokenization.training import (
+    BYTE_BPE,
+    UNIGRAM,
+    TokenizerArguments,
+    train_wordpiece,
+)
 
 
 def main() -> None:
@@ -38,7 +43,9 @@ def main() -> None:
     )
     tokenizer: Any
     if args.algorithm == BYTE_BPE:
-        tokenizer, report = train_byte_bpe(texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency)
+        tokenizer, report = train_byte_bpe(
+            texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency
+        )
     elif args.algorithm == UNIGRAM:
         tokenizer, report = train_unigram(texts, vocab_size=args.vocab_size)
     else:
@@ -54,9 +61,13 @@ def main() -> None:
             algorithm=args.algorithm,
         )
         report = dataclasses.asdict(tokenizer.training_report)
-    write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, report))
+    write_tokenizer_folder(
+        output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, report)
+    )
     if args.algorithm in (BYTE_BPE, UNIGRAM):
-        print(", ".join(f"{name.replace('_', ' ')} {value:,.10g}" for name, value in report.items()))
+        print(
+            ", ".join(f"{name.replace('_', ' ')} {value:,.10g}" for name, value in report.items())
+        )
     else:
         print(tokenizer.training_report)
     if counts.repaired or counts.dropped:

@@ -18,7 +18,13 @@ from pathlib import Path
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = ["--headless=new", "--disable-gpu", "--no-first-run", "--hide-scrollbars", "--force-color-profile=srgb"]
+FLAGS = [
+    "--headless=new",
+    "--disable-gpu",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--force-color-profile=srgb",
+]
 # No name is looked up, and only this machine is reached.
 FLAGS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--virtual-time-budget=10000"]
 # Chromium refuses its sandbox to root, as containers have it; the pages are our own.
@@ -38,9 +44,13 @@ def take(url: str, file: Path, size: str, *flags: str) -> None:
 
 def main() -> None:
     """Take what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pages", nargs="+", help="folders with a report.html, or addresses")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/pictures"), help="folder of the pictures")
+    parser.add_argument(
+        "--output_dir", type=Path, default=Path("runs/pictures"), help="folder of the pictures"
+    )
     parser.add_argument("--parts", nargs="*", default=[], help="parts of the reports, each alone")
     options = parser.parse_args()
     output_dir = options.output_dir.resolve()
@@ -54,7 +64,12 @@ def main() -> None:
             sys.exit(f"error: {page} has no report.html; `make report RUN={page}` writes it")
         name, html = report.parent.name, report.read_text(encoding="utf-8")
         take(report.as_uri(), output_dir / f"{name}.png", DESK)
-        take(report.as_uri(), output_dir / f"{name}_phone.png", PHONE, "--blink-settings=preferredColorScheme=0")
+        take(
+            report.as_uri(),
+            output_dir / f"{name}_phone.png",
+            PHONE,
+            "--blink-settings=preferredColorScheme=0",
+        )
         for part in options.parts:
             if not re.search(rf'<section id="{re.escape(part)}"', html):
                 sys.exit(f"error: {report} has no part '{part}'")

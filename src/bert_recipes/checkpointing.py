@@ -54,9 +54,12 @@ def staging_dir(run_folder: Path) -> Path:
 
 def write_manifest(folder: Path) -> None:
     """Write everything in a folder down to the disk, and a manifest of it."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
+    paths = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE
+    )
     files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": hash_of(path)} for path in paths
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": hash_of(path)}
+        for path in paths
     }
     write_json(folder / MANIFEST_FILE, {**_MANIFEST, "files": files})
     sync_paths([*folder.rglob("*"), folder])
@@ -111,7 +114,11 @@ def _why_differs(file: Path, size: int, sha256: str | None) -> str | None:
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
     """The folders `checkpoint-N` of a run by step, complete or not."""
-    found = [path for path in run_folder.glob("checkpoint-*") if path.is_dir() and path.name[11:].isdecimal()]
+    found = [
+        path
+        for path in run_folder.glob("checkpoint-*")
+        if path.is_dir() and path.name[11:].isdecimal()
+    ]
     return sorted(found, key=lambda path: int(path.name[11:]))
 
 
@@ -134,7 +141,11 @@ def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> 
     if not limit or limit < 0:
         return
     # Without reading all of them: this is done at every save.
-    complete = [path for path in list_checkpoints(run_folder) if why_incomplete(path, reads_all=False) is None]
+    complete = [
+        path
+        for path in list_checkpoints(run_folder)
+        if why_incomplete(path, reads_all=False) is None
+    ]
     kept = {path.resolve() for path in (*keep, *complete[-1:])}
     spare = [path for path in complete if path.resolve() not in kept]
     for path in spare[: max(0, len(complete) - max(limit, len(kept)))]:
@@ -175,7 +186,9 @@ def read_step(checkpoint: Path) -> int:
     try:
         return int(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{checkpoint / STATE_FILE}: no global_step in it; it is no state of a Trainer") from error
+        raise InputError(
+            f"{checkpoint / STATE_FILE}: no global_step in it; it is no state of a Trainer"
+        ) from error
 
 
 # The run's id and its card
@@ -244,7 +257,9 @@ def check_checkpoint(name: str) -> bool:
         if not (folder / "config.json").is_file():
             raise InputError(f"{where} {_why_no_model(folder)}")
         read_json_object(folder / "config.json")
-        weights = [folder / file for file in (*SAFE_WEIGHTS, *OLD_WEIGHTS) if (folder / file).is_file()]
+        weights = [
+            folder / file for file in (*SAFE_WEIGHTS, *OLD_WEIGHTS) if (folder / file).is_file()
+        ]
         if not weights:
             raise InputError(
                 f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights are opened"
@@ -253,7 +268,9 @@ def check_checkpoint(name: str) -> bool:
             check_no_lfs_pointer(path)
         return False
     if not is_hub_name(name):
-        raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
+        raise InputError(
+            f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name"
+        )
     reason = why_unreachable()
     if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
         raise InputError(
@@ -269,12 +286,24 @@ def _why_no_model(folder: Path) -> str:
     if is_ended or not (folder / "run.yaml").is_file():
         return "has no config.json; give a checkpoint folder"
     newest, _ = last_complete(folder)
-    instead = "it has no complete checkpoint yet" if newest is None else f"its newest complete checkpoint is {newest}"
+    instead = (
+        "it has no complete checkpoint yet"
+        if newest is None
+        else f"its newest complete checkpoint is {newest}"
+    )
     return f"holds a run that has not come to its end, and has no config.json yet; {instead}"
 
 
 # Libraries check little of what stands in a config.json: a null in the place of a number is any of these.
-_OPENING_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+_OPENING_ERRORS = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+)
 
 
 @contextmanager
@@ -296,4 +325,6 @@ def opening(name: str) -> Iterator[None]:
 
 def warn_once(message: str, *values: object) -> None:
     """Warn in the main process only: the others have the same settings."""
-    logger.log(logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.DEBUG, message, *values)
+    logger.log(
+        logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.DEBUG, message, *values
+    )

@@ -75,7 +75,9 @@ def parse_arguments(
         2e-05
     """
     hints = {name: hint for kind in dataclass_types for name, hint in field_types(kind).items()}
-    given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv, help_fields)
+    given = _parse_command_line(
+        dataclass_types, hints, sys.argv[1:] if argv is None else argv, help_fields
+    )
     files = given.pop("config", [])
     if len(files) > 1:
         raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
@@ -86,7 +88,9 @@ def parse_arguments(
         values[name] = _read_flag(name, hints[name], raw)
     set_by_user = dict(values)
     for kind in dataclass_types:
-        if hasattr(kind, "settle"):  # what was typed on the command line, and what is in the file, is known here alone
+        if hasattr(
+            kind, "settle"
+        ):  # what was typed on the command line, and what is in the file, is known here alone
             values = kind.settle(values, given.keys(), in_file)
     first = _build(dataclass_types[0], values)
     if check_first is not None:
@@ -96,7 +100,9 @@ def parse_arguments(
     return instances
 
 
-def _name_settings_without_effect(instances: Sequence[Any], values: Mapping[str, Any], typed: Collection[str]) -> None:
+def _name_settings_without_effect(
+    instances: Sequence[Any], values: Mapping[str, Any], typed: Collection[str]
+) -> None:
     """Name in one warning what the user set and nothing in this run reads; a file may repeat a default."""
     changed = {name: values[name] for name in typed}
     for instance in instances:
@@ -117,8 +123,12 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
         where = f"{path}, line {line}"
         if key not in hints:
             if isinstance(node, yaml.MappingNode):
-                raise InputError(f"{where}: {key!r} opens a section, but settings are flat: write its keys without it")
-            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), hints)}")
+                raise InputError(
+                    f"{where}: {key!r} opens a section, but settings are flat: write its keys without it"
+                )
+            raise InputError(
+                f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), hints)}"
+            )
         try:
             values[key] = _read_node(hints[key], node, loader)
         except (ValueError, yaml.YAMLError) as error:
@@ -139,7 +149,11 @@ def save_config(path: str | Path, *instances: Any) -> None:
             # None: PyYAML's word for a collection of plain values on one line.
             style = None if isinstance(value, dict | list) else False
             options: Any = {"sort_keys": False, "allow_unicode": True, "width": sys.maxsize}
-            lines.append(yaml.safe_dump({name: value}, default_flow_style=style, **options).removesuffix("\n"))
+            lines.append(
+                yaml.safe_dump({name: value}, default_flow_style=style, **options).removesuffix(
+                    "\n"
+                )
+            )
     with atomic_write(Path(path)) as aside:
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -164,7 +178,9 @@ def resolved_values(*instances: Any) -> dict[str, Any]:
 def field_types(dataclass_type: type) -> dict[str, Any]:
     """Return {name: annotation} of the fields that can be given, in their order."""
     hints = get_type_hints(dataclass_type)
-    return {field.name: hints[field.name] for field in dataclasses.fields(dataclass_type) if field.init}
+    return {
+        field.name: hints[field.name] for field in dataclasses.fields(dataclass_type) if field.init
+    }
 
 
 def members(hint: Any) -> tuple[Any, ...]:
@@ -179,7 +195,14 @@ def accepts_list(hint: Any) -> bool:
 
 def element_type(hint: Any) -> Any:
     """Return the type of a list's elements; text where the annotation does not say."""
-    return next((get_args(member)[0] for member in members(hint) if _origin(member) is list and get_args(member)), str)
+    return next(
+        (
+            get_args(member)[0]
+            for member in members(hint)
+            if _origin(member) is list and get_args(member)
+        ),
+        str,
+    )
 
 
 def read_text(hint: Any, text: str) -> Any:
@@ -198,7 +221,9 @@ def read_text(hint: Any, text: str) -> Any:
     if {_origin(kind) for kind in kinds} <= {list, types.NoneType}:
         return [read_text(element_type(hint), text)]
     order = list(_KINDS)
-    for kind in sorted(kinds, key=lambda kind: order.index(_origin(kind)) if _origin(kind) in order else -1):
+    for kind in sorted(
+        kinds, key=lambda kind: order.index(_origin(kind)) if _origin(kind) in order else -1
+    ):
         with contextlib.suppress(ValueError, TypeError):
             return _read_as(kind, text, beside_text=str in kinds)
     raise ValueError(f"expected {_describe(hint)}, got {text!r}")
@@ -219,7 +244,9 @@ def _choices(hint: Any) -> dict[str, Any]:
         return {str(member.value): member for member in hint}
     # Literal[False] is written "false" in YAML and "False" on a command line.
     literals = get_args(hint) if get_origin(hint) is Literal else ()
-    return {str(value).lower() if isinstance(value, bool) else str(value): value for value in literals}
+    return {
+        str(value).lower() if isinstance(value, bool) else str(value): value for value in literals
+    }
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -253,7 +280,9 @@ def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
         return number
     value = json.loads(text) if kind is dict else text
     # A truth value where text is expected is more likely a mistake.
-    if (kind is dict and not isinstance(value, dict)) or (kind is str and word in ("true", "false")):
+    if (kind is dict and not isinstance(value, dict)) or (
+        kind is str and word in ("true", "false")
+    ):
         raise ValueError(text)
     if kind not in (int, Path, str, dict):
         raise TypeError(f"{kind} has no form as text")
@@ -281,7 +310,9 @@ def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
         is_quoted = node.style is not None
         if is_quoted and not node.value.strip():
             raise ValueError(_EMPTY)
-        return node.value if is_quoted and str in _alternatives(hint) else read_text(hint, node.value)
+        return (
+            node.value if is_quoted and str in _alternatives(hint) else read_text(hint, node.value)
+        )
     if isinstance(node, yaml.MappingNode) and dict in map(_origin, members(hint)):
         return loader.construct_object(node, deep=True)
     if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
@@ -307,8 +338,21 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 class _Parser(HfArgumentParser):
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
         # The metadata of a field, which other readers have too: `settings.check`, `training.resume`.
-        known = ("dest", "type", "default", "required", "action", "nargs", "const", "choices", "metavar", "help")
-        return super().add_argument(*args, **{name: value for name, value in kwargs.items() if name in known})
+        known = (
+            "dest",
+            "type",
+            "default",
+            "required",
+            "action",
+            "nargs",
+            "const",
+            "choices",
+            "metavar",
+            "help",
+        )
+        return super().add_argument(
+            *args, **{name: value for name, value in kwargs.items() if name in known}
+        )
 
     def error(self, message: str) -> NoReturn:
         # "argument --max_steps/--max-steps: expected one argument" -> "--max_steps: ..."
@@ -324,7 +368,13 @@ def _parse_command_line(
     """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given fields only."""
     description = sys.modules["__main__"].__doc__
     usage, form = "%(prog)s [--config FILE] [--field value ...]", _HelpFormatter
-    parser = _Parser(dataclass_types, usage=usage, allow_abbrev=False, formatter_class=form, description=description)
+    parser = _Parser(
+        dataclass_types,
+        usage=usage,
+        allow_abbrev=False,
+        formatter_class=form,
+        description=description,
+    )
     for name, hint in hints.items():
         action = parser._option_string_actions[f"--{name}"]
         # argparse only splits; `read_text` converts, for the file and the command line alike.
@@ -336,16 +386,28 @@ def _parse_command_line(
         elif bool in members(hint) and str not in members(hint):
             action.nargs, action.const = "?", True
     parser.add_argument(
-        "--config", action="append", metavar="FILE", default=SUPPRESS, help="flat YAML file; flags win over it"
+        "--config",
+        action="append",
+        metavar="FILE",
+        default=SUPPRESS,
+        help="flat YAML file; flags win over it",
     )
     _group_options(parser, dataclass_types, help_fields)
     _refuse_repeated_flags(parser, argv)
     # Values that are there already keep argparse from filling in defaults: what is given can be told from what is not.
     missing = object()
-    namespace, unknown = parser.parse_known_args(list(argv), Namespace(**dict.fromkeys(hints, missing)))
+    namespace, unknown = parser.parse_known_args(
+        list(argv), Namespace(**dict.fromkeys(hints, missing))
+    )
     if unknown and not unknown[0].startswith("-"):
-        hint = f"; a configuration is given as --config {unknown[0]}" if unknown[0].endswith((".yaml", ".yml")) else ""
-        raise InputError(f"unexpected argument {unknown[0]!r}: every value follows its --field{hint}")
+        hint = (
+            f"; a configuration is given as --config {unknown[0]}"
+            if unknown[0].endswith((".yaml", ".yml"))
+            else ""
+        )
+        raise InputError(
+            f"unexpected argument {unknown[0]!r}: every value follows its --field{hint}"
+        )
     if unknown:
         flag = unknown[0].split("=")[0]
         nearest = nearest_name(flag.lstrip("-").replace("-", "_"), [*hints, "config"], prefix="--")
@@ -365,12 +427,16 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
         seen.add(action.dest)
 
 
-def _group_options(parser: _Parser, dataclass_types: Sequence[Any], help_fields: Collection[str] | None) -> None:
+def _group_options(
+    parser: _Parser, dataclass_types: Sequence[Any], help_fields: Collection[str] | None
+) -> None:
     """Order the help: what is given most often, each dataclass's own fields, and last those of the library's classes; or `help_fields` alone."""
     most_used = [name for kind in dataclass_types for name in getattr(kind, "MOST_USED", ())]
     common = ["config", *(most_used if help_fields is None else help_fields)]
     titles = dict.fromkeys(common, "most used" if len(common) > 1 else "settings")
-    bases = [base for kind in dataclass_types for base in kind.__mro__] if help_fields is None else []
+    bases = (
+        [base for kind in dataclass_types for base in kind.__mro__] if help_fields is None else []
+    )
     for base in sorted(bases, key=lambda base: base.__module__.startswith("transformers")):
         title = (base.__doc__ or base.__name__).split("\n")[0].rstrip(".")
         if base.__module__.startswith("transformers"):
@@ -379,9 +445,13 @@ def _group_options(parser: _Parser, dataclass_types: Sequence[Any], help_fields:
             titles.setdefault(name, title)
     for title in dict.fromkeys(titles.values()):
         of_title = [action for action in parser._actions if titles.get(action.dest) == title]
-        actions = [action for action in of_title if not action.option_strings[0].startswith("--no_")]
+        actions = [
+            action for action in of_title if not action.option_strings[0].startswith("--no_")
+        ]
         group = parser.add_argument_group(title)
-        group._group_actions = sorted(actions, key=lambda each: common.index(each.dest) if each.dest in common else 0)
+        group._group_actions = sorted(
+            actions, key=lambda each: common.index(each.dest) if each.dest in common else 0
+        )
     parser._optionals._group_actions = parser._optionals._group_actions[:1]  # --help
 
 
@@ -403,12 +473,17 @@ def _build(kind: type, values: Mapping[str, Any]) -> Any:
     fields = [field for field in dataclasses.fields(kind) if field.init]
     needed = []
     for field in fields:
-        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values:
+        if (
+            field.default is field.default_factory is dataclasses.MISSING
+            and field.name not in values
+        ):
             needed.append(f"--{field.name}")
     if needed:
         raise InputError(f"missing: give {', '.join(needed)}, or the key in the YAML file")
     try:
-        settings = kind(**{field.name: values[field.name] for field in fields if field.name in values})
+        settings = kind(
+            **{field.name: values[field.name] for field in fields if field.name in values}
+        )
         check(settings)
         return settings
     except ValueError as error:
@@ -419,7 +494,10 @@ def _build(kind: type, values: Mapping[str, Any]) -> Any:
 # Batch sizes and intervals
 
 # What makes the batch of a step, with the number of processes; and that batch.
-PARTS, TOTAL = ("per_device_train_batch_size", "gradient_accumulation_steps"), "global_train_batch_size"
+PARTS, TOTAL = (
+    ("per_device_train_batch_size", "gradient_accumulation_steps"),
+    "global_train_batch_size",
+)
 
 
 def settle(
@@ -439,14 +517,24 @@ def settle(
             too_long.append(name)
     for name in too_long:
         # As often as it is measured: with load_best_model_at_end a checkpoint must have been.
-        measured = values.get("eval_steps") if name == "save_steps" and "eval_steps" not in too_long else None
+        measured = (
+            values.get("eval_steps")
+            if name == "save_steps" and "eval_steps" not in too_long
+            else None
+        )
         values[name] = measured or -(-steps // 5)
     if too_long:
-        warn_early("the file's %s: longer than the run of %d steps, made shorter", ", ".join(too_long), steps)
+        warn_early(
+            "the file's %s: longer than the run of %d steps, made shorter",
+            ", ".join(too_long),
+            steps,
+        )
     return values
 
 
-def _settle_batch(values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int) -> None:
+def _settle_batch(
+    values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
+) -> None:
     """Let what was typed of a batch make the rest of it: the parts the total, or the total the part that is missing."""
     total = values.get(TOTAL, defaults[TOTAL])
     typed_product = product = processes
@@ -465,7 +553,9 @@ def _settle_batch(values: dict[str, Any], typed: Collection[str], defaults: Mapp
     elif factors and total and typed_product > 0:
         has_all_parts = len(factors) == len(PARTS)
         if total % typed_product or (has_all_parts and total != typed_product):
-            raise InputError(f"--{TOTAL} {total} does not agree with {flags} ({typed_product}); leave one of them out")
+            raise InputError(
+                f"--{TOTAL} {total} does not agree with {flags} ({typed_product}); leave one of them out"
+            )
         if PARTS[0] not in typed:
             values[PARTS[0]] = total // typed_product
     if TOTAL in typed and PARTS[1] not in typed:

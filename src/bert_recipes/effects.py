@@ -49,7 +49,9 @@ def _why_without_effect(conditions: Mapping[str, Demand], instances: Sequence[An
                 value = _plain(getattr(instance, name))
                 if _holds(demand, value):
                     return None
-                reasons.append(_describe(f"--{name}" if is_setting else name.replace("_", " "), demand, value))
+                reasons.append(
+                    _describe(f"--{name}" if is_setting else name.replace("_", " "), demand, value)
+                )
     return ", or ".join(reasons) or None
 
 

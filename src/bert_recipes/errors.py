@@ -176,7 +176,9 @@ def saving(path: str | os.PathLike[str]) -> Iterator[None]:
         if reason is None:
             raise
         reason = reason.removeprefix(f"{os.fspath(path)}: ")
-        raise InputError(f"{os.fspath(path)}: cannot be written: {' '.join(reason.split())}") from error
+        raise InputError(
+            f"{os.fspath(path)}: cannot be written: {' '.join(reason.split())}"
+        ) from error
 
 
 def _write_error(error: Exception) -> str | None:
@@ -184,12 +186,20 @@ def _write_error(error: Exception) -> str | None:
     text = str(error)
     if isinstance(error, OSError):
         # A reader of stdout that is gone is no write error, and one without a number comes from no system call.
-        return None if error.errno is None or isinstance(error, ConnectionError) else describe_os_error(error)
+        return (
+            None
+            if error.errno is None or isinstance(error, ConnectionError)
+            else describe_os_error(error)
+        )
     if isinstance(error, RuntimeError):
         return text if any(sign in text.lower() for sign in _TORCH_WRITE_ERRORS) else None
     # By name: this module imports no heavy package.
     is_of_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
-    return text if is_of_library and ("os error" in text.lower() or "i/o error" in text.lower()) else None
+    return (
+        text
+        if is_of_library and ("os error" in text.lower() or "i/o error" in text.lower())
+        else None
+    )
 
 
 def describe_lost_process(error: Exception) -> str | None:
@@ -197,12 +207,21 @@ def describe_lost_process(error: Exception) -> str | None:
     text = " ".join(str(error).split()) or type(error).__name__
     meaning = None
     if isinstance(error, RuntimeError):
-        meaning = next((means for sign, means in _LOST_PROCESS if re.search(sign, text, re.IGNORECASE)), None)
+        meaning = next(
+            (means for sign, means in _LOST_PROCESS if re.search(sign, text, re.IGNORECASE)), None
+        )
     elif isinstance(error, ConnectionError | EOFError | FileNotFoundError):
         # The connection breaks before torch knows of the worker's end: its method that takes a batch from one.
         frames = traceback.walk_tb(error.__traceback__)
-        meaning = _LOST_WORKER if any(frame.f_code.co_name == "_try_get_data" for frame, _ in frames) else None
-    return meaning and f"{meaning} ({text[:120]}); the checkpoints before are complete, the same command resumes"
+        meaning = (
+            _LOST_WORKER
+            if any(frame.f_code.co_name == "_try_get_data" for frame, _ in frames)
+            else None
+        )
+    return (
+        meaning
+        and f"{meaning} ({text[:120]}); the checkpoints before are complete, the same command resumes"
+    )
 
 
 def _stop_watching_workers() -> None:
@@ -223,7 +242,9 @@ def end_workers() -> None:
 # Words that messages have in common
 
 
-def did_you_mean(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, shown: Callable[[str], str] = str) -> str:
+def did_you_mean(
+    name: str, allowed: Iterable[str], *, cutoff: float = 0.5, shown: Callable[[str], str] = str
+) -> str:
     """Return "did you mean X? ", X being the allowed name that is most like an unknown one, as `shown`; "" where none is.
 
     Example:

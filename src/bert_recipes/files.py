@@ -132,14 +132,18 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     if path in _HELD:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(
+        path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+    )
     end = time.monotonic() + patience
     while path not in _HELD:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                logger.warning("%s: this file system has no locks; do not start a second run in it", folder)
+                logger.warning(
+                    "%s: this file system has no locks; do not start a second run in it", folder
+                )
             elif error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             elif time.monotonic() > end:
@@ -240,5 +244,7 @@ def usable_cache_dir(preferred: Path | None) -> Path:
         logger.warning(message, preferred, fallback)
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():
-        raise PermissionError(13, "belongs to another user; name another folder with --data_cache_dir", str(fallback))
+        raise PermissionError(
+            13, "belongs to another user; name another folder with --data_cache_dir", str(fallback)
+        )
     return fallback

@@ -29,14 +29,31 @@ from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME, CONFIG_NAME, VOCABULARY_NAME = "bert_model.ckpt", "bert_config.json", "vocab.txt"
-WEIGHTS_FILE, HUB_CONFIG_FILE, REPORT_FILE = "model.safetensors", "config.json", "google_checkpoint.json"
-_SIZES = ["vocab_size", "hidden_size", "max_position_embeddings", "type_vocab_size", "intermediate_size"]
+WEIGHTS_FILE, HUB_CONFIG_FILE, REPORT_FILE = (
+    "model.safetensors",
+    "config.json",
+    "google_checkpoint.json",
+)
+_SIZES = [
+    "vocab_size",
+    "hidden_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "intermediate_size",
+]
 _SIZES += ["num_hidden_layers", "num_attention_heads"]
 # Of the class in modeling.py, for a file that does not state them.
-_FRACTIONS = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
+_FRACTIONS = {
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
 # The multilingual and the Chinese models' files have these too; modeling.py reads none of them.
 _UNUSED = ["directionality"]
-_UNUSED += [f"pooler_{each}" for each in ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")]
+_UNUSED += [
+    f"pooler_{each}"
+    for each in ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")
+]
 # The original's name -> transformers'. Its "gelu" is the tanh form; transformers calls the exact one so.
 _ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}
 _LAYER_NORM_EPS = 1e-12
@@ -82,7 +99,11 @@ def list_weights(sizes: Mapping[str, int], num_labels: int = 0) -> list[Weight]:
 
     def add(part: str, variable: str, *shape: int) -> None:
         # The squad head and the classifier, whose variables stand alone, have names of their own.
-        name = variable.replace("cls/squad/", "qa_outputs/") if "/" in variable else f"classifier/{variable}"
+        name = (
+            variable.replace("cls/squad/", "qa_outputs/")
+            if "/" in variable
+            else f"classifier/{variable}"
+        )
         scope, _, last = re.sub(r"layer_(\d+)", r"layer/\1", name).rpartition("/")
         tensor = f"{scope.replace('/', '.')}.{_LAST_PARTS.get(last, f'{last}.weight')}"
         found.append(Weight(variable, tensor, shape, part))
@@ -109,7 +130,11 @@ def list_weights(sizes: Mapping[str, int], num_labels: int = 0) -> list[Weight]:
     add_dense("masked_lm", "cls/predictions/transform/dense", hidden, hidden)
     add_norm("masked_lm", "cls/predictions/transform")
     add("masked_lm", "cls/predictions/output_bias", vocabulary)
-    heads = (("next_sentence", "cls/seq_relationship/", 2), ("classifier", "", num_labels), ("squad", "cls/squad/", 2))
+    heads = (
+        ("next_sentence", "cls/seq_relationship/", 2),
+        ("classifier", "", num_labels),
+        ("squad", "cls/squad/", 2),
+    )
     for part, scope, rows in heads:
         add(part, f"{scope}output_weights", rows, hidden)
         add(part, f"{scope}output_bias", rows)
@@ -117,7 +142,12 @@ def list_weights(sizes: Mapping[str, int], num_labels: int = 0) -> list[Weight]:
 
 
 def select_weights(
-    shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], where: str, config_file: Path, *, by_tensor: bool
+    shapes: Mapping[str, tuple[int, ...]],
+    sizes: Mapping[str, int],
+    where: str,
+    config_file: Path,
+    *,
+    by_tensor: bool,
 ) -> tuple[list[Weight], str]:
     """Pick the weights that a checkpoint has, and see that they make up one model of its configuration: none missing, none unknown.
 
@@ -125,15 +155,22 @@ def select_weights(
     """
     if not any(re.match("bert[/.]", name) for name in shapes):
         what = f"its first is {shown(min(shapes))}" if shapes else "it is empty"
-        raise InputError(f"{where}: none of the original's weights, whose names begin with bert, is in it; {what}")
-    num_layers = max((int(match[1]) + 1 for match in map(_LAYER.search, shapes) if match), default=0)
+        raise InputError(
+            f"{where}: none of the original's weights, whose names begin with bert, is in it; {what}"
+        )
+    num_layers = max(
+        (int(match[1]) + 1 for match in map(_LAYER.search, shapes) if match), default=0
+    )
     if num_layers != sizes["num_hidden_layers"]:
         raise InputError(
             f"{where} has {num_layers} layers, {config_file} says num_hidden_layers {sizes['num_hidden_layers']}; they do not belong "
             "together"
         )
     rows = shapes.get("classifier.weight" if by_tensor else "output_weights", (0,))
-    known = {weight.tensor if by_tensor else weight.variable: weight for weight in list_weights(sizes, rows[0])}
+    known = {
+        weight.tensor if by_tensor else weight.variable: weight
+        for weight in list_weights(sizes, rows[0])
+    }
     if unknown := sorted(shapes.keys() - known.keys()):
         raise InputError(
             f"{where}: {_some(unknown)} not of the original's model; leave such out with --skip_variables {shown(unknown[0])}"
@@ -163,7 +200,9 @@ def select_skipped(names: Collection[str], skipped: Collection[str], where: str)
     """The names that are, or lie below, those that the user leaves out."""
     found = set()
     for start in skipped:
-        below = {name for name in names if name == start or name.startswith((f"{start}/", f"{start}."))}
+        below = {
+            name for name in names if name == start or name.startswith((f"{start}/", f"{start}."))
+        }
         if not below:
             raise InputError(f"skip_variables: {where} has nothing that is called {shown(start)}")
         found |= below
@@ -185,13 +224,19 @@ def _check_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
                 f"{path}: {name} is {values.get(name)!r:.100}; a BERT's configuration has a number above 0"
             )
     if values["hidden_size"] % values["num_attention_heads"]:
-        raise InputError(f"{path}: hidden_size {values['hidden_size']} is no multiple of num_attention_heads")
+        raise InputError(
+            f"{path}: hidden_size {values['hidden_size']} is no multiple of num_attention_heads"
+        )
     fractions = {name: values.get(name, default) for name, default in _FRACTIONS.items()}
     for name, value in fractions.items():
         if not isinstance(value, int | float) or not 0 <= value < 1:
             raise InputError(f"{path}: {name} is {value!r:.100}; allowed: 0 or more and below 1")
     others = {name: values[name] for name in _UNUSED if isinstance(values.get(name), str | int)}
-    return {name: values[name] for name in _SIZES} | {key: float(each) for key, each in fractions.items()} | others
+    return (
+        {name: values[name] for name in _SIZES}
+        | {key: float(each) for key, each in fractions.items()}
+        | others
+    )
 
 
 def read_bert_config(path: Path) -> dict[str, Any]:
@@ -203,21 +248,33 @@ def read_bert_config(path: Path) -> dict[str, Any]:
             f"{path}: hidden_act is {checked['hidden_act']!r:.100}; the original has {', '.join(_ACTIVATIONS)}"
         )
     if ignored := sorted(values.keys() - checked.keys()):
-        logger.warning("%s: left out, as the original does not know it: %s", path, ", ".join(map(ascii, ignored[:10])))
+        logger.warning(
+            "%s: left out, as the original does not know it: %s",
+            path,
+            ", ".join(map(ascii, ignored[:10])),
+        )
     return checked
 
 
 def to_bert_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Make the original's configuration from the values of config.json, whose path is for messages."""
     activation = values.get("hidden_act", "gelu")
-    original = {"gelu": "gelu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh"}
+    original = {
+        "gelu": "gelu",
+        "gelu_new": "gelu",
+        "gelu_pytorch_tanh": "gelu",
+        "relu": "relu",
+        "tanh": "tanh",
+    }
     for name, allowed, why in (
         ("model_type", ["bert"], "the original's code has bert only"),
         ("position_embedding_type", ["absolute"], "it is not the original's"),
         ("is_decoder", [False], "the original's model sees both sides"),
         ("hidden_act", list(original), f"the original has {', '.join(_ACTIVATIONS)}"),
     ):
-        if values.get(name, allowed[0]) not in allowed:  # the oldest checkpoints do not name their kind
+        if (
+            values.get(name, allowed[0]) not in allowed
+        ):  # the oldest checkpoints do not name their kind
             raise InputError(f"{path}: {name} is {values[name]!r:.100}; {why}")
     if activation == "gelu":
         logger.warning(
@@ -227,8 +284,12 @@ def to_bert_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
         )
     epsilon = values.get("layer_norm_eps", _LAYER_NORM_EPS)
     if epsilon != _LAYER_NORM_EPS:
-        logger.warning("%s: layer_norm_eps is %.100r; the original's code computes with 1e-12", path, epsilon)
-    return dict(sorted((_check_config(values, path) | {"hidden_act": original[activation]}).items()))
+        logger.warning(
+            "%s: layer_norm_eps is %.100r; the original's code computes with 1e-12", path, epsilon
+        )
+    return dict(
+        sorted((_check_config(values, path) | {"hidden_act": original[activation]}).items())
+    )
 
 
 # From the original to the Hub's form
@@ -242,11 +303,15 @@ class OriginalFiles(NamedTuple):
     vocab_file: Path
 
 
-def find_files(tf_checkpoint: str, config_file: str | None, vocab_file: str | None) -> OriginalFiles:
+def find_files(
+    tf_checkpoint: str, config_file: str | None, vocab_file: str | None
+) -> OriginalFiles:
     """Find what a checkpoint is made of: in a folder, by the path that the original's scripts take, or by one of its files."""
     prefix = _find_prefix(Path(tf_checkpoint))
     files = OriginalFiles(
-        prefix, Path(config_file or prefix.parent / CONFIG_NAME), Path(vocab_file or prefix.parent / VOCABULARY_NAME)
+        prefix,
+        Path(config_file or prefix.parent / CONFIG_NAME),
+        Path(vocab_file or prefix.parent / VOCABULARY_NAME),
     )
     for path, flag in ((files.config_file, "bert_config_file"), (files.vocab_file, "vocab_file")):
         if not path.is_file():
@@ -266,14 +331,18 @@ def _find_prefix(path: Path) -> Path:
         )
     found = sorted(file.name.removesuffix(INDEX_SUFFIX) for file in path.glob(f"*{INDEX_SUFFIX}"))
     if not found:
-        raise InputError(f"tf_checkpoint: {path} has no TensorFlow checkpoint (no file *{INDEX_SUFFIX})")
+        raise InputError(
+            f"tf_checkpoint: {path} has no TensorFlow checkpoint (no file *{INDEX_SUFFIX})"
+        )
     state = path / "checkpoint"  # TensorFlow's own file, which names the newest
     text = state.read_text("utf-8", errors="replace") if state.is_file() else ""
     match = re.search(r'^model_checkpoint_path: "(?:.*/)?(.*)"$', text, re.MULTILINE)
     for name in (CHECKPOINT_NAME, match[1] if match else "", found[0] if len(found) == 1 else ""):
         if name in found:
             return path / name
-    raise InputError(f"tf_checkpoint: {path} has several checkpoints: give one, such as {path / found[-1]}")
+    raise InputError(
+        f"tf_checkpoint: {path} has several checkpoints: give one, such as {path / found[-1]}"
+    )
 
 
 def settle_case(prefix: Path, do_lower_case: bool | None) -> bool | None:
@@ -323,7 +392,10 @@ def convert_to_hub(
     do_lower_case, where = settle_case(files.prefix, do_lower_case), str(files.prefix)
     values = read_bert_config(files.config_file)
     reader = BundleReader(files.prefix)
-    if any("/.ATTRIBUTES/" in name or name == "_CHECKPOINTABLE_OBJECT_GRAPH" for name in reader.variables):
+    if any(
+        "/.ATTRIBUTES/" in name or name == "_CHECKPOINTABLE_OBJECT_GRAPH"
+        for name in reader.variables
+    ):
         raise InputError(
             f"{where}: a checkpoint of TensorFlow 2's objects (Keras, tf-models); google-research/bert's has variables bert/..."
         )
@@ -331,10 +403,14 @@ def convert_to_hub(
     left_out = of_optimizer | select_skipped(reader.variables, skipped, where)
     found = {name: variable for name, variable in reader.variables.items() if name not in left_out}
     shapes = {name: variable.shape for name, variable in found.items()}
-    weights, architecture = select_weights(shapes, values, where, files.config_file, by_tensor=False)
+    weights, architecture = select_weights(
+        shapes, values, where, files.config_file, by_tensor=False
+    )
     for name, variable in found.items():
         if variable.dtype not in _READ:
-            raise InputError(f"{where}: {name} is {variable.dtype}; converted are {', '.join(_READ)}")
+            raise InputError(
+                f"{where}: {name} is {variable.dtype}; converted are {', '.join(_READ)}"
+            )
     tokenizer = load_tokenizer(files.vocab_file, do_lower_case)
     check_vocabulary(str(files.config_file), values["vocab_size"], tokenizer)
     activation = values["hidden_act"] if exact_gelu else _ACTIVATIONS[values["hidden_act"]]
@@ -381,7 +457,10 @@ def _label_settings(labels: list[str] | None, weights: list[Weight]) -> dict[str
         )
     if not rows:
         return {}
-    return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
+    return {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
 
 
 # From the Hub's form to the original
@@ -405,11 +484,15 @@ class Written(NamedTuple):
     labels: list[str]
 
 
-def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection[str] = ()) -> Written:
+def convert_to_tensorflow(
+    folder: Path, output_dir: Path, *, skipped: Collection[str] = ()
+) -> Written:
     """Write bert_model.ckpt, bert_config.json and vocab.txt of a folder in Hub form with its tokenizer, but for skipped tensors."""
     config_file = folder / HUB_CONFIG_FILE
     if not config_file.is_file():
-        raise InputError(f"model_name_or_path: {folder} has no config.json; give a checkpoint in Hub form")
+        raise InputError(
+            f"model_name_or_path: {folder} has no config.json; give a checkpoint in Hub form"
+        )
     # What a configuration does not state is stock's default.
     hub_config = {**BertConfig().to_dict(), **read_json_object(config_file)}
     config = to_bert_config(hub_config, config_file)
@@ -429,7 +512,9 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
     def read(name: str) -> np.ndarray:
         tensor = files[names[name]].get_tensor(names[name])
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise InputError(f"{folder}: {name} is {tensor.dtype}; weights of these types are converted: {_READ}")
+            raise InputError(
+                f"{folder}: {name} is {tensor.dtype}; weights of these types are converted: {_READ}"
+            )
         return np.asarray(tensor.float().numpy())
 
     left_out = select_skipped(names, skipped, str(folder)) | ({_POSITIONS} & names.keys())
@@ -442,7 +527,9 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
         elif np.array_equal(read(first), read(second)):
             left_out.add(second)
         else:
-            raise InputError(f"{folder}: {second} is not {first}; the original has one weight for both")
+            raise InputError(
+                f"{folder}: {second} is not {first}; the original has one weight for both"
+            )
     kept = names.keys() - left_out
     shapes = {name: tuple(files[names[name]].get_slice(names[name]).get_shape()) for name in kept}
     weights, _ = select_weights(shapes, config, str(folder), config_file, by_tensor=True)
@@ -451,7 +538,9 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
         with BundleWriter(staged / CHECKPOINT_NAME) as writer:
             for weight in sorted(weights):
                 values = read(weight.tensor)
-                writer.add(weight.variable, np.ascontiguousarray(values.T) if weight.is_kernel else values)
+                writer.add(
+                    weight.variable, np.ascontiguousarray(values.T) if weight.is_kernel else values
+                )
         (staged / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         tokenizer.save_vocabulary(str(staged))
     return Written(
@@ -470,7 +559,9 @@ def _open_weights(folder: Path) -> dict[str, Any]:
     if not paths[0].is_file():
         if not index_file.is_file():
             raise InputError(f"{folder}: no {WEIGHTS_FILE}; no other weights are opened")
-        names = {str(name) for name in (read_json_object(index_file).get("weight_map") or {}).values()}
+        names = {
+            str(name) for name in (read_json_object(index_file).get("weight_map") or {}).values()
+        }
         paths = [folder / name for name in sorted(names)]
     files: dict[str, Any] = {}
     for path in paths:
@@ -479,7 +570,9 @@ def _open_weights(folder: Path) -> dict[str, Any]:
         try:
             file: Any = safe_open(path, framework="pt")
         except SafetensorError as error:
-            raise InputError(f"{path}: no safetensors file, or damaged ({error}); copy it again") from error
+            raise InputError(
+                f"{path}: no safetensors file, or damaged ({error}); copy it again"
+            ) from error
         files |= dict.fromkeys(file.keys(), file)
     return files
 
@@ -489,7 +582,11 @@ def _full_name(name: str, names: Collection[str]) -> str:
     if name.split(".")[0] in ("embeddings", "encoder", "pooler") and f"bert.{name}" not in names:
         name = f"bert.{name}"
     # Of the first converted checkpoints, which are on the Hub as they were; transformers renames them when it loads.
-    return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    return re.sub(
+        r"LayerNorm\.gamma$",
+        "LayerNorm.weight",
+        re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name),
+    )
 
 
 def _check_head(hub_config: Mapping[str, Any], weights: list[Weight], folder: Path) -> list[str]:

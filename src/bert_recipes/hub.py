@@ -58,7 +58,13 @@ logger = logging.getLogger(__name__)
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 SETTINGS_FILE, RESULTS_FILE = "run.yaml", "all_results.json"
 TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json", "added_tokens.json"),
+    *(
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+        "special_tokens_map.json",
+        "added_tokens.json",
+    ),
 )
 # Beside the weights: card and what it is made of, settings, metrics, report. Optimiser states are pickles, and what a run predicts
 # is its data.
@@ -69,7 +75,15 @@ OTHER_FILES = (
 )
 PICTURES = ("*.png", "*.svg")
 # What a run writes of its weights; beside other weights it would be wrong.
-DESCRIPTIONS = (CARD_FILE, EVAL_FILE, "bias_probe.json", RESULTS_FILE, STATE_FILE, *REPORTS, "losses.png")
+DESCRIPTIONS = (
+    CARD_FILE,
+    EVAL_FILE,
+    "bias_probe.json",
+    RESULTS_FILE,
+    STATE_FILE,
+    *REPORTS,
+    "losses.png",
+)
 # What may lie in a repository that holds no model.
 _NO_MODEL = re.compile(r"\.gitattributes|LICENSE.*|.*\.(md|txt|png|svg)", re.IGNORECASE)
 # Weights with the names that a push gives them.
@@ -114,10 +128,16 @@ class PushCheckpoints(TrainerCallback):
     def __init__(self) -> None:
         self._has_warned = False
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Begin to push the checkpoint that was just saved; where a signal ends the run nothing is pushed."""
         strategy, before = args.hub_strategy, PushCheckpoints.last
-        if strategy == "end" or not state.is_world_process_zero or getattr(control, "is_interrupted", False):
+        if (
+            strategy == "end"
+            or not state.is_world_process_zero
+            or getattr(control, "is_interrupted", False)
+        ):
             return
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if before is not None and before.is_alive() and not args.hub_always_push:
@@ -129,7 +149,9 @@ class PushCheckpoints(TrainerCallback):
                 warn_of_what_is_seen(list_files(checkpoint), args.hub_private_repo)
                 self._has_warned = True
             job = (before, args, checkpoint, model, state.global_step)
-            PushCheckpoints.last = threading.Thread(target=_push_checkpoint, args=job, name="push", daemon=True)
+            PushCheckpoints.last = threading.Thread(
+                target=_push_checkpoint, args=job, name="push", daemon=True
+            )
             PushCheckpoints.last.start()
 
 
@@ -139,7 +161,9 @@ def _push_checkpoint(
     if before is not None:
         before.join()
     with _warning_instead(args, checkpoint):
-        url = push(_target(args), model, f"Training in progress, step {step}", tags=args.hub_tags or ())
+        url = push(
+            _target(args), model, f"Training in progress, step {step}", tags=args.hub_tags or ()
+        )
         logger.info("pushed step %d: %s", step, url)
     shutil.rmtree(model.folder, ignore_errors=True)
 
@@ -150,7 +174,12 @@ def _warning_instead(args: Any, checkpoint: Path) -> Iterator[None]:
         yield
     except (InputError, OSError) as error:
         command = push_command(checkpoint, _target(args), args.hub_tags or ())
-        logger.warning("%s is not on the Hub: %s; training continues. To push it: %s", checkpoint, error, command)
+        logger.warning(
+            "%s is not on the Hub: %s; training continues. To push it: %s",
+            checkpoint,
+            error,
+            command,
+        )
 
 
 def push_run(args: Any, step: int) -> str | None:
@@ -216,20 +245,28 @@ class ModelFiles:
 def collect_files(folder: Path, *, with_checkpoints: bool = False) -> ModelFiles:
     """List what of a run, a checkpoint or any model folder is uploaded (checkpoints as `checkpoint-N/`), and see that it is a model."""
     if not folder.is_dir():
-        raise InputError(f"no folder {folder}; give the folder of a finished run or of a checkpoint")
+        raise InputError(
+            f"no folder {folder}; give the folder of a finished run or of a checkpoint"
+        )
     if (folder / MANIFEST_FILE).is_file():
         if reason := why_incomplete(folder):
             raise InputError(f"{folder} is no complete checkpoint: {reason}")
     elif (folder / SETTINGS_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
         newest, _ = last_complete(folder)
-        instead = "it has no complete checkpoint yet" if newest is None else f"to push its newest one give {newest}"
+        instead = (
+            "it has no complete checkpoint yet"
+            if newest is None
+            else f"to push its newest one give {newest}"
+        )
         raise InputError(f"{folder} holds a run that has not come to its end; {instead}")
     files = dict(list_files(folder).files)
     for checkpoint in list_checkpoints(folder) if with_checkpoints else ():
         if reason := why_incomplete(checkpoint):
             logger.warning("%s is left out: %s", checkpoint, reason)
         else:
-            files |= {f"{checkpoint.name}/{name}": path for name, path in _model_alone(checkpoint).items()}
+            files |= {
+                f"{checkpoint.name}/{name}": path for name, path in _model_alone(checkpoint).items()
+            }
     return ModelFiles(folder, files)
 
 
@@ -238,7 +275,10 @@ def list_files(folder: Path) -> ModelFiles:
     files = _model_alone(folder)
     files |= {name: folder / name for name in OTHER_FILES if (folder / name).is_file()}
     pictures = sorted(path for pattern in PICTURES for path in folder.glob(pattern))
-    return ModelFiles(folder, files | {path.name: path for path in pictures if path.is_file() and path.name[0] != "."})
+    return ModelFiles(
+        folder,
+        files | {path.name: path for path in pictures if path.is_file() and path.name[0] != "."},
+    )
 
 
 def link_files(checkpoint: Path, *, with_folder: bool = False) -> ModelFiles:
@@ -268,7 +308,9 @@ def _model_alone(folder: Path) -> dict[str, Path]:
     """Name -> file of configuration, weights, each of which opens as safetensors, and tokenizer."""
     config, weights, index = (folder / name for name in ("config.json", WEIGHTS_FILE, INDEX_FILE))
     if not config.is_file() or '"model_type"' not in config.read_text(encoding="utf-8"):
-        raise InputError(f"{folder} holds no model: it has no config.json of transformers, with a model_type")
+        raise InputError(
+            f"{folder} holds no model: it has no config.json of transformers, with a model_type"
+        )
     if not weights.is_file() and not index.is_file():
         parts = ", but a part for each process, of which recipes/consolidate_checkpoint.py makes a model"
         raise InputError(
@@ -278,16 +320,23 @@ def _model_alone(folder: Path) -> dict[str, Path]:
     names, path = [WEIGHTS_FILE], index
     try:
         if not weights.is_file():
-            names = sorted(set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())))
+            names = sorted(
+                set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            )
         for path in [folder / name for name in names]:
             with safe_open(path, framework="numpy"):
                 pass
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be opened as safetensors: {error}; nothing is uploaded") from error
+        raise InputError(
+            f"{path} cannot be opened as safetensors: {error}; nothing is uploaded"
+        ) from error
     names = [config.name, *([] if weights.is_file() else [INDEX_FILE]), *names]
     tokenizer = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not {"tokenizer.json", "vocab.txt"} & set(tokenizer):
-        logger.warning("%s has no tokenizer: whoever opens the model must know which one it was trained with", folder)
+        logger.warning(
+            "%s has no tokenizer: whoever opens the model must know which one it was trained with",
+            folder,
+        )
     return {name: folder / name for name in names + tokenizer}
 
 
@@ -296,7 +345,11 @@ def warn_of_what_is_seen(model: ModelFiles, private: bool | None) -> None:
     if private:
         return
     for name in (SETTINGS_FILE, RESULTS_FILE, STATE_FILE, "tokenizer_config.json"):
-        text = model.files[name].read_text(encoding="utf-8", errors="replace") if name in model.files else ""
+        text = (
+            model.files[name].read_text(encoding="utf-8", errors="replace")
+            if name in model.files
+            else ""
+        )
         if paths := re.findall(r"(?<=[\s\[\"'])/[^\s/\]\"',][^\]\"',\n]*", text):
             what = "%s names %d paths of this machine (%s), which everybody will see"
             logger.warning(what, model.files[name], len(paths), paths[0])
@@ -312,7 +365,9 @@ class RemoteModel(NamedTuple):
     """What a revision of a repository holds."""
 
     commit: str
-    files: Mapping[str, str | None]  # name -> SHA-256; None where the Hub does not say it (small files)
+    files: Mapping[
+        str, str | None
+    ]  # name -> SHA-256; None where the Hub does not say it (small files)
     run_id: str | None  # of the run that it was pushed from, if it was pushed from here
     description: str
 
@@ -327,7 +382,9 @@ class PushTarget:
     overwrite: bool = False  # another model that lies there is replaced
     run_ids: frozenset[str] = frozenset()  # runs whose model it may hold
 
-    def replaces(self, remote: RemoteModel, hash_weights: Callable[[], Mapping[str, str]] | None = None) -> bool:
+    def replaces(
+        self, remote: RemoteModel, hash_weights: Callable[[], Mapping[str, str]] | None = None
+    ) -> bool:
         """Tell whether a push replaces another model: neither one of these runs nor the same weights; refuse it where not allowed.
 
         hash_weights gives name -> SHA-256 of what is to be pushed; it is called only where nothing else decides.
@@ -355,8 +412,12 @@ def check_names(repo_id: str, revision: str | None) -> None:
             f"'{repo_id}' cannot be a repository of the Hub: give name or owner/name, of letters, digits, '-', '_' and '.', with --repo "
             f"(in training --hub_model_id, by default the name of output_dir) ({error})"
         ) from error
-    if revision is not None and (not revision or re.fullmatch(r"[0-9a-f]{40}|.*(\s|\.\.).*", revision)):
-        raise InputError(f"'{revision}' is a commit or cannot be a branch: give a branch, which is made if need be")
+    if revision is not None and (
+        not revision or re.fullmatch(r"[0-9a-f]{40}|.*(\s|\.\.).*", revision)
+    ):
+        raise InputError(
+            f"'{revision}' is a commit or cannot be a branch: give a branch, which is made if need be"
+        )
 
 
 def open_target(
@@ -373,7 +434,9 @@ def open_target(
     try:
         user: dict[str, Any] = api.whoami()
         if ((user.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
-            raise InputError(f"the token in {source} may only read; make one that may write: `hf auth login`")
+            raise InputError(
+                f"the token in {source} may only read; make one that may write: `hf auth login`"
+            )
         owner = user["name"]
         if "/" not in wanted.repo_id:
             target = replace(wanted, repo_id=f"{owner}/{wanted.repo_id}")
@@ -383,18 +446,23 @@ def open_target(
         remote = read_remote(api, target)
     except InputError:
         raise
-    except network_errors(RuntimeError, ValueError, KeyError) as error:  # the last two where it answers nonsense
+    except network_errors(
+        RuntimeError, ValueError, KeyError
+    ) as error:  # the last two where it answers nonsense
         status, said = explain(error)
         told = {
             401: f"the token in {source} is not valid (401): renew it",
             403: f"{target.repo_id}: the token in {source} may not write there ({said}); give a repository under {owner}/",
         }
         raise InputError(
-            told.get(status or 0) or f"the request to the Hub about {target.repo_id} failed: {said}; {later}"
+            told.get(status or 0)
+            or f"the request to the Hub about {target.repo_id} failed: {said}; {later}"
         ) from error
     if target.replaces(remote, hash_weights):
         logger.warning(
-            "%s: the model there (%s) will be replaced; its history stays", target.repo_id, remote.description
+            "%s: the model there (%s) will be replaced; its history stays",
+            target.repo_id,
+            remote.description,
         )
     return target
 
@@ -405,7 +473,11 @@ def make_client(seconds: float = ASKING) -> HfApi:
         disable_progress_bars()
     session = get_session()
     if session.timeout.read is None:  # the library's own
-        kind, hooks, limits = type(session), session.event_hooks, (_CONNECTING, UPLOADING, UPLOADING, None)
+        kind, hooks, limits = (
+            type(session),
+            session.event_hooks,
+            (_CONNECTING, UPLOADING, UPLOADING, None),
+        )
         set_client_factory(lambda: kind(event_hooks=hooks, follow_redirects=True, timeout=limits))
         session = get_session()
     # For connecting, reading, writing, and waiting for a free connection, which never takes long.
@@ -430,11 +502,15 @@ def _check_token() -> str:
     """See that there is a token that a request can hold (a library's message about another one would show it); say its source."""
     token = get_token()
     if token is None:
-        raise InputError("no token for the Hub: log in with `hf auth login`, or set HF_TOKEN in the environment")
+        raise InputError(
+            "no token for the Hub: log in with `hf auth login`, or set HF_TOKEN in the environment"
+        )
     names = [name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name)]
     source = f"the environment ({names[0]})" if names else "the login of `hf auth login`"
     if not re.fullmatch(r"[!-~]+", token):
-        raise InputError(f"the token in {source} has a blank or another character that no token has; copy it again")
+        raise InputError(
+            f"the token in {source} has a blank or another character that no token has; copy it again"
+        )
     return source
 
 
@@ -463,10 +539,14 @@ def _find_or_create_branch(api: HfApi, target: PushTarget) -> None:
     if revision is None:
         return
     refs = api.list_repo_refs(name, include_pull_requests=True)
-    if revision in {ref.name for ref in refs.branches} | {ref.ref for ref in refs.pull_requests or ()}:
+    if revision in {ref.name for ref in refs.branches} | {
+        ref.ref for ref in refs.pull_requests or ()
+    }:
         return
     if revision.startswith("refs/") or revision in {ref.name for ref in refs.tags}:
-        raise InputError(f"{name}: {revision} is no branch; give a branch, which is made where there is none")
+        raise InputError(
+            f"{name}: {revision} is no branch; give a branch, which is made where there is none"
+        )
     first = api.list_repo_commits(name)[-1].commit_id
     api.create_branch(name, branch=revision, revision=first, exist_ok=True)
     logger.info("%s: branch %s is made", name, revision)
@@ -474,11 +554,17 @@ def _find_or_create_branch(api: HfApi, target: PushTarget) -> None:
 
 def read_remote(api: HfApi, target: PushTarget) -> RemoteModel:
     """Ask what a repository holds."""
-    info = api.model_info(target.repo_id, revision=target.revision, files_metadata=True, timeout=ASKING)
+    info = api.model_info(
+        target.repo_id, revision=target.revision, files_metadata=True, timeout=ASKING
+    )
     siblings = info.siblings or []
     files = {item.rfilename: None if item.lfs is None else item.lfs.sha256 for item in siblings}
     commit = str(info.sha)
-    run_id = parse_run_id(_read_text(api, target, IDENTITY_FILE, commit)) if IDENTITY_FILE in files else None
+    run_id = (
+        parse_run_id(_read_text(api, target, IDENTITY_FILE, commit))
+        if IDENTITY_FILE in files
+        else None
+    )
     architectures = (info.config or {}).get("architectures") or ("a model",)
     size = sum(item.size or 0 for item in siblings if item.lfs is not None)
     described = [architectures[0], f"{size / 1e6:,.1f} MB"]
@@ -548,7 +634,9 @@ def _push_once(target: PushTarget, model: ModelFiles, message: str, tags: Sequen
         # One after the other: the library's pool of threads would be waited for when a signal ends the process, and would send the
         # same bytes under two names twice.
         if operation.path_in_repo.endswith(".safetensors"):
-            api.preupload_lfs_files(target.repo_id, [operation], revision=target.revision, free_memory=False)
+            api.preupload_lfs_files(
+                target.repo_id, [operation], revision=target.revision, free_memory=False
+            )
     api.create_commit(
         target.repo_id,
         [*added, *(CommitOperationDelete(name) for name in sorted(left - contents.keys()))],
@@ -560,7 +648,9 @@ def _push_once(target: PushTarget, model: ModelFiles, message: str, tags: Sequen
     return url if target.revision is None else f"{url}/tree/{target.revision}"
 
 
-def _stale_descriptions(api: HfApi, target: PushTarget, model: ModelFiles, remote: RemoteModel) -> set[str]:
+def _stale_descriptions(
+    api: HfApi, target: PushTarget, model: ModelFiles, remote: RemoteModel
+) -> set[str]:
     """What an earlier push of the run says of other weights, as far as this push does not write over it; an edited card stays."""
     told = set(DESCRIPTIONS) & remote.files.keys() - model.files.keys()
     if not told or remote.run_id not in target.run_ids:

@@ -27,7 +27,9 @@ _CONNECT_SECONDS = 3.0
 
 def is_hub_name(name: str) -> bool:
     """Tell whether a string, known not to be a local path, may name a model on the Hub: ``model`` or ``owner/model``."""
-    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII) is not None and not name.endswith(".txt")
+    return re.fullmatch(
+        r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII
+    ) is not None and not name.endswith(".txt")
 
 
 def network_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
@@ -45,7 +47,11 @@ def why_unreachable() -> str | None:
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
-    return None if can_connect(constants.ENDPOINT) else f"the Hub ({constants.ENDPOINT}) cannot be reached"
+    return (
+        None
+        if can_connect(constants.ENDPOINT)
+        else f"the Hub ({constants.ENDPOINT}) cannot be reached"
+    )
 
 
 def can_connect(endpoint: str) -> bool:

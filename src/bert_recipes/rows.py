@@ -111,7 +111,9 @@ def check_no_lfs_pointer(path: Path) -> None:
         return
     with open(path, "rb") as file:
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            raise InputError(f"{path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")
+            raise InputError(
+                f"{path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`"
+            )
 
 
 @contextmanager
@@ -130,7 +132,9 @@ def _damage(path: Path, error: Exception, after: str = "") -> Exception:
     """Return what is raised in the place of an error in unpacking: errors of the disk, which have a number, as they are."""
     if isinstance(error, OSError) and error.errno is not None:
         return error
-    return InputError(f"{path}: cannot be unpacked{after} ({error}); is it a whole {path.suffix} file?")
+    return InputError(
+        f"{path}: cannot be unpacked{after} ({error}); is it a whole {path.suffix} file?"
+    )
 
 
 def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes]:
@@ -169,7 +173,12 @@ _PARSER = json.JSONDecoder(object_pairs_hook=_read_object)
 
 def _is_pair_of_spacy(value: Any) -> bool:
     """Tell whether a value is a text with its annotations, spaCy's `[text, {"entities": [...]}]`."""
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], dict)
+    )
 
 
 def _is_document(value: Any) -> bool:
@@ -188,7 +197,9 @@ def _objects(source: str, unit: str, values: Iterable[tuple[int, Any]]) -> Numbe
             yield number, value
         else:
             found = type(value).__name__
-            raise InputError(f'{source}, {unit} {number}: an object like {{"text": ...}} expected, {found} found')
+            raise InputError(
+                f'{source}, {unit} {number}: an object like {{"text": ...}} expected, {found} found'
+            )
 
 
 # Tables of text
@@ -201,7 +212,10 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)")
 
 def _choose_separator(header: str) -> str:
     """Return the separator of a .csv file: the comma, unless the header has none and another one parts it."""
-    cells = {separator: len(next(csv.reader([header], delimiter=separator), [])) for separator in _SEPARATORS}
+    cells = {
+        separator: len(next(csv.reader([header], delimiter=separator), []))
+        for separator in _SEPARATORS
+    }
     if cells[","] > 1:
         return ","
     return max(cells, key=lambda separator: cells[separator])
@@ -226,7 +240,9 @@ def _is_quoted(lines: Iterable[str]) -> bool:
                 is_needed = all(_QUOTED_CELL.fullmatch(cell) for cell in written)
             if cells and len(cells) != width:
                 return False
-            is_needed = is_needed or any(cell not in written and re.search('["\t\n]', cell) for cell in cells)
+            is_needed = is_needed or any(
+                cell not in written and re.search('["\t\n]', cell) for cell in cells
+            )
     except csv.Error:
         return False
     return is_needed
@@ -244,7 +260,9 @@ def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Number
     names = [name.strip() for name in header]
     repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:
-        raise InputError(f"{path}, line {number}: the header names {', '.join(repeated)} twice; rename one")
+        raise InputError(
+            f"{path}, line {number}: the header names {', '.join(repeated)} twice; rename one"
+        )
     for number, cells in lines:
         if len(cells) != len(names):
             raise InputError(
@@ -321,7 +339,9 @@ class Reader:
                     f"{'UTF-16' if is_utf16 else 'another encoding or binary'}); convert the file to UTF-8{self.advice}"
                 ) from error
             text = raw.decode("utf-8", errors="replace")
-            self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
+            self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(
+                b"\xef\xbf\xbd"
+            )
         return self.without_nul(text, where)
 
     def without_nul(self, text: str, where: str) -> str:
@@ -342,12 +362,18 @@ class Reader:
             case ".jsonl" | ".json":
                 return self._json_rows(path)
             case ".csv":
-                return Rows(str(path), "line", _rows_of_cells(path, self._split_csv(path, self._csv_separator(path))))
+                return Rows(
+                    str(path),
+                    "line",
+                    _rows_of_cells(path, self._split_csv(path, self._csv_separator(path))),
+                )
             case ".tsv":
                 return Rows(str(path), "line", _rows_of_cells(path, self._split_tsv(path)))
             case ".parquet":
                 return Rows(str(path), "row", self._parquet_rows(path, columns))
-        raise InputError(f"{path}: unknown ending '{path.suffix}'; allowed: {', '.join(TABLE_SUFFIXES)}")
+        raise InputError(
+            f"{path}: unknown ending '{path.suffix}'; allowed: {', '.join(TABLE_SUFFIXES)}"
+        )
 
     def _uncounted(self) -> "Reader":
         """Return a reader of the same kind for a first look into a file, which is read once more."""
@@ -362,13 +388,22 @@ class Reader:
         if isinstance(rows, dict):
             rows = rows.get("data")
         if not isinstance(rows, list):
-            raise InputError(f'{path}: a list of objects is expected, or one under "data", or one object a line')
-        return Rows(str(path), "row", self._check_texts(_objects(str(path), "row", enumerate(rows, start=1)), path))
+            raise InputError(
+                f'{path}: a list of objects is expected, or one under "data", or one object a line'
+            )
+        return Rows(
+            str(path),
+            "row",
+            self._check_texts(_objects(str(path), "row", enumerate(rows, start=1)), path),
+        )
 
     def _check_texts(self, rows: NumberedRows, path: Path) -> NumberedRows:
         """Pass the rows of a document on, of which a text may be as long as a line."""
         for number, row in rows:
-            if any(isinstance(value, str) and len(value) > self.max_line_bytes for value in row.values()):
+            if any(
+                isinstance(value, str) and len(value) > self.max_line_bytes
+                for value in row.values()
+            ):
                 raise self._too_long(f"{path}, row {number}")
             yield number, row
 
@@ -387,7 +422,9 @@ class Reader:
             first = json.loads(start)
         except (ValueError, RecursionError):
             # Broken, too long, or the beginning of a document that goes on in the next line.
-            return format_suffix(path) == ".jsonl" and not start.lstrip(codecs.BOM_UTF8 + b" ").startswith(b"[")
+            return format_suffix(path) == ".jsonl" and not start.lstrip(
+                codecs.BOM_UTF8 + b" "
+            ).startswith(b"[")
         return not _is_document(first)
 
     def _json_lines(self, path: Path) -> Iterator[tuple[int, Any]]:
@@ -417,7 +454,9 @@ class Reader:
         said = _SEPARATOR_LINE.fullmatch(header)
         separator = said[1] if said else _choose_separator(header)
         if separator != ",":
-            logger.info("%s: its columns are parted by %s", path, _SEPARATORS.get(separator, separator))
+            logger.info(
+                "%s: its columns are parted by %s", path, _SEPARATORS.get(separator, separator)
+            )
         return separator
 
     def _split_csv(self, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -427,18 +466,26 @@ class Reader:
         lines: Iterator[str] = (f"{line}\n" for _, line in self.lines(path))
         first = next(lines, "")
         # Where blanks follow the separators of the header they are no part of the cells.
-        has_blanks = f"{separator} " in first and first.count(f"{separator} ") == first.count(separator)
+        has_blanks = f"{separator} " in first and first.count(f"{separator} ") == first.count(
+            separator
+        )
         lines = itertools.chain([first], lines)
         reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=has_blanks)
         start = 1
         try:
             for cells in reader:
                 is_blank = len(cells) == 1 and not cells[0].strip() and separator in first
-                if cells and not is_blank and not (start == 1 and _SEPARATOR_LINE.fullmatch(first.strip())):
+                if (
+                    cells
+                    and not is_blank
+                    and not (start == 1 and _SEPARATOR_LINE.fullmatch(first.strip()))
+                ):
                     yield start, cells
                 start = reader.line_num + 1
         except csv.Error as error:
-            raise InputError(f"{path}, line {start}: broken CSV ({error}); check the quotes") from error
+            raise InputError(
+                f"{path}, line {start}: broken CSV ({error}); check the quotes"
+            ) from error
 
     def _split_tsv(self, path: Path) -> Iterator[tuple[int, list[str]]]:
         if _is_quoted(line for _, line in self._uncounted().lines(path)):
@@ -469,7 +516,9 @@ class Reader:
                 batch_rows = self._rows_at_once(path, file.metadata)
                 for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
                     # Rows of a large batch become Python's one after the other.
-                    step = 1 if batch.nbytes > min(_BUFFER_BYTES, self.max_line_bytes) else batch_rows
+                    step = (
+                        1 if batch.nbytes > min(_BUFFER_BYTES, self.max_line_bytes) else batch_rows
+                    )
                     for start in range(0, batch.num_rows, step):
                         rows = batch.slice(start, step)
                         if step == 1 and _unpacked_bytes(rows) > self.max_line_bytes:
@@ -567,4 +616,6 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 def check_characters(text: str, column: str, where: str) -> None:
     """Refuse half of a surrogate pair: a JSON escape can spell it, and no tokenizer accepts it."""
     if not text.isascii() and SURROGATES.search(text):
-        raise InputError(f"{where}: column '{column}' holds half of a surrogate pair (\\ud800 to \\udfff)")
+        raise InputError(
+            f"{where}: column '{column}' holds half of a surrogate pair (\\ud800 to \\udfff)"
+        )

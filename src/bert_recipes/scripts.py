@@ -28,7 +28,9 @@ _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 @cache
 def _marks() -> str:
     """Return the marks of all scripts, which belong to the character before them."""
-    return "".join(chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code))[0] == "M")
+    return "".join(
+        chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code))[0] == "M"
+    )
 
 
 @cache
@@ -84,7 +86,9 @@ def name_script(text: str) -> str:
         >>> name_script("Добрий день"), name_script("2 + 2")
         ('Cyrillic', 'no letters')
     """
-    counts = Counter(_script_of_letter(character) for character in text[:_MOST_LETTERS] if character.isalpha())
+    counts = Counter(
+        _script_of_letter(character) for character in text[:_MOST_LETTERS] if character.isalpha()
+    )
     return counts.most_common(1)[0][0] if counts else "no letters"
 
 

@@ -51,8 +51,14 @@ def check(settings: Any) -> None:
         for value in given if isinstance(given, list) else [given]:
             if value is None or (choices and value in choices) or not (choices or limits):
                 continue
-            if choices or value == math.inf or not all(holds(value, limit) for holds, _, limit in limits):
-                allowed = ", ".join(choices or ()) or " and ".join(text.format(limit) for _, text, limit in limits)
+            if (
+                choices
+                or value == math.inf
+                or not all(holds(value, limit) for holds, _, limit in limits)
+            ):
+                allowed = ", ".join(choices or ()) or " and ".join(
+                    text.format(limit) for _, text, limit in limits
+                )
                 allowed = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", allowed)
                 advice = f"; {metadata['advice']}" if "advice" in metadata else ""
                 raise InputError(f"{item.name} is {value!r}; allowed: {allowed}{advice}")

@@ -166,7 +166,9 @@ def _feature_header(name: str, kind: int, size: int) -> bytes:
     header = b""
     # From the inside: packed values, Int64List or FloatList, Feature, map entry.
     for number in (1, kind, 2):
-        header = bytes([number << 3 | LENGTH_DELIMITED]) + encode_varint(size + len(header)) + header
+        header = (
+            bytes([number << 3 | LENGTH_DELIMITED]) + encode_varint(size + len(header)) + header
+        )
     header = encode_bytes(1, name.encode("ascii")) + header
     return bytes([1 << 3 | LENGTH_DELIMITED]) + encode_varint(size + len(header)) + header
 
@@ -199,7 +201,9 @@ def decode_example(data: bytes) -> dict[str, np.ndarray]:
             if kind in (_FLOAT_LIST, _INT64_LIST):
                 # Packed or one by one: the bytes are the same.
                 raw = b"".join(value for number, _, value in iter_fields(values) if number == 1)
-                decoded = np.frombuffer(raw, dtype="<f4") if kind == _FLOAT_LIST else _decode_varints(raw)
+                decoded = (
+                    np.frombuffer(raw, dtype="<f4") if kind == _FLOAT_LIST else _decode_varints(raw)
+                )
                 features[parts[1].decode("utf-8")] = decoded
     return features
 
@@ -239,7 +243,9 @@ _DAMAGE = (ValueError, IndexError, struct.error, OSError)
 def read_table(path: Path) -> dict[bytes, bytes]:
     """Read a table of at most 16 MB: key -> value, in the order of the keys."""
     if path.stat().st_size > _MOST_BYTES:
-        raise InputError(f"{path}: more than {_MOST_BYTES:,} bytes; no index of a checkpoint is that large")
+        raise InputError(
+            f"{path}: more than {_MOST_BYTES:,} bytes; no index of a checkpoint is that large"
+        )
     data = path.read_bytes()
     if len(data) < _TABLE_FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
         raise InputError(
@@ -272,7 +278,9 @@ def _read_block(data: bytes, place: bytes) -> bytes:
     if end + _TRAILER > len(data) - _TABLE_FOOTER:
         raise ValueError(f"the block at {offset:,} goes beyond its end")
     stored, kind = data[offset:end], data[end]
-    if int.from_bytes(data[end + 1 : end + _TRAILER], "little") != masked_crc32c(data[offset : end + 1]):
+    if int.from_bytes(data[end + 1 : end + _TRAILER], "little") != masked_crc32c(
+        data[offset : end + 1]
+    ):
         raise ValueError(f"wrong checksum of the block at {offset:,}")
     if kind == _UNCOMPRESSED:
         return stored
@@ -301,7 +309,9 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += own + size
 
 
-def write_table(path: Path, items: Iterable[tuple[bytes, bytes]], *, block_bytes: int = BLOCK_BYTES) -> None:
+def write_table(
+    path: Path, items: Iterable[tuple[bytes, bytes]], *, block_bytes: int = BLOCK_BYTES
+) -> None:
     """Write a table without compression, byte for byte as TensorFlow does; `items` come in the order of their keys."""
     index, block = _Block(restart_interval=1), _Block()
     with open(path, "wb") as file:
@@ -330,13 +340,19 @@ class _Block:
         if is_restart:
             self._restarts.append(len(self.buffer))
         shared = 0 if is_restart else _num_shared(self.last_key, key)
-        self.buffer += b"".join(map(encode_varint, (shared, len(key) - shared, len(value)))) + key[shared:] + value
+        self.buffer += (
+            b"".join(map(encode_varint, (shared, len(key) - shared, len(value))))
+            + key[shared:]
+            + value
+        )
         self.last_key = key
         self._num_entries += 1
 
     @property
     def bytes(self) -> bytes:
-        return bytes(self.buffer) + struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
+        return bytes(self.buffer) + struct.pack(
+            f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts)
+        )
 
 
 def _write_block(file: BinaryIO, block: _Block) -> bytes:
@@ -411,7 +427,11 @@ def parse_header(data: bytes) -> tuple[int, bool]:
 
 def serialize_header(num_shards: int, *, is_big_endian: bool = False) -> bytes:
     """Write the header."""
-    return encode_int(1, num_shards) + encode_int(2, int(is_big_endian)) + encode_bytes(3, encode_int(1, _VERSION))
+    return (
+        encode_int(1, num_shards)
+        + encode_int(2, int(is_big_endian))
+        + encode_bytes(3, encode_int(1, _VERSION))
+    )
 
 
 def parse_entry(data: bytes) -> Entry:
@@ -419,7 +439,10 @@ def parse_entry(data: bytes) -> Entry:
     shape = tuple(_int(size, 1) for part in _messages(data, 2) for size in _messages(part, 2))
     shard, offset, size = (_int(data, number) for number in (3, 4, 5))
     crc = int.from_bytes((_values(data, 6, FIXED32) or [b""])[-1], "little")
-    slices = tuple(tuple((_int(e, 1), _int(e, 2, -1)) for e in _messages(part, 1)) for part in _messages(data, 7))
+    slices = tuple(
+        tuple((_int(e, 1), _int(e, 2, -1)) for e in _messages(part, 1))
+        for part in _messages(data, 7)
+    )
     if min(shard, offset, size, *shape) < 0 or len(shape) > 8:
         raise ValueError("a negative place, size or dimension, or too many dimensions")
     number = _int(data, 1)
@@ -429,8 +452,16 @@ def parse_entry(data: bytes) -> Entry:
 def serialize_entry(entry: Entry) -> bytes:
     """Write an entry without slices, byte for byte as TensorFlow does."""
     dimensions = b"".join(encode_bytes(2, encode_int(1, size)) for size in entry.shape)
-    numbers = [encode_int(number, value) for number, value in ((3, entry.shard), (4, entry.offset), (5, entry.size))]
-    parts = [encode_int(1, _NUMBERS[entry.dtype]), encode_bytes(2, dimensions), *numbers, encode_fixed32(6, entry.crc)]
+    numbers = [
+        encode_int(number, value)
+        for number, value in ((3, entry.shard), (4, entry.offset), (5, entry.size))
+    ]
+    parts = [
+        encode_int(1, _NUMBERS[entry.dtype]),
+        encode_bytes(2, dimensions),
+        *numbers,
+        encode_fixed32(6, entry.crc),
+    ]
     return b"".join(parts)
 
 
@@ -477,7 +508,9 @@ class BundleReader:
             self._num_shards, self._is_big_endian = parse_header(table.pop(HEADER_KEY, b""))
             self._entries = {key: parse_entry(value) for key, value in table.items()}
             self.variables = {
-                key.decode("utf-8"): entry for key, entry in self._entries.items() if not key.startswith(_SLICE_PREFIX)
+                key.decode("utf-8"): entry
+                for key, entry in self._entries.items()
+                if not key.startswith(_SLICE_PREFIX)
             }
         except ValueError as error:
             raise self._damaged(error) from error
@@ -508,13 +541,22 @@ class BundleReader:
         found = []
         for extents in entry.slices:
             part = self._entries.get(slice_key(name.encode("utf-8"), extents))
-            sizes = tuple(whole if n == -1 else n for (_, n), whole in zip(extents, entry.shape, strict=False))
-            place = tuple(slice(start, start + size) for (start, _), size in zip(extents, sizes, strict=False))
-            is_inside = all(s.start >= 0 and s.stop <= whole for s, whole in zip(place, entry.shape, strict=False))
+            sizes = tuple(
+                whole if n == -1 else n for (_, n), whole in zip(extents, entry.shape, strict=False)
+            )
+            place = tuple(
+                slice(start, start + size) for (start, _), size in zip(extents, sizes, strict=False)
+            )
+            is_inside = all(
+                s.start >= 0 and s.stop <= whole
+                for s, whole in zip(place, entry.shape, strict=False)
+            )
             if part is None or part.dtype != entry.dtype or part.shape != sizes or not is_inside:
                 break
             found.append((place, part))
-        num_values = sum(math.prod(part.shape) for _, part in found if len(part.shape) == len(entry.shape))
+        num_values = sum(
+            math.prod(part.shape) for _, part in found if len(part.shape) == len(entry.shape)
+        )
         if len(found) < len(entry.slices) or num_values != math.prod(entry.shape):
             raise self._damaged(f"the slices of {shown(name)} are not that variable")
         return found
@@ -527,7 +569,9 @@ class BundleReader:
             )
         path = shard_file(self.prefix, entry.shard, self._num_shards)
         if not path.is_file():
-            raise InputError(f"{path}: missing; it belongs to {self._index_file.name}, copy it there")
+            raise InputError(
+                f"{path}: missing; it belongs to {self._index_file.name}, copy it there"
+            )
         # Before there is memory for what the index speaks of.
         if entry.offset + entry.size > path.stat().st_size:
             raise InputError(
@@ -537,7 +581,9 @@ class BundleReader:
         octets = np.fromfile(path, dtype=np.uint8, count=entry.size, offset=entry.offset)
         if masked_crc32c(octets) != entry.crc:
             raise InputError(f"{path}: damaged (wrong checksum of {shown(name)}); copy it again")
-        values = octets.view(kind.newbyteorder(">" if self._is_big_endian else "<")).astype(kind, copy=False)
+        values = octets.view(kind.newbyteorder(">" if self._is_big_endian else "<")).astype(
+            kind, copy=False
+        )
         if entry.dtype == BFLOAT16:
             # Its bits are the upper half of a float32's.
             values = (values.astype(np.uint32) << 16).view(np.float32)
@@ -570,8 +616,19 @@ class BundleWriter:
         """Write float32, float64, float16, int32 or int64 under a new name. TensorFlow writes names in order; any order is read."""
         if not name or name in self._entries or values.dtype.name not in _NUMBERS:
             raise ValueError(f"{name!r} is no new name, or {values.dtype.name} is not written")
-        octets = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
-        entry = Entry(values.dtype.name, values.shape, 0, self._num_bytes, octets.nbytes, masked_crc32c(octets))
+        octets = (
+            np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+            .reshape(-1)
+            .view(np.uint8)
+        )
+        entry = Entry(
+            values.dtype.name,
+            values.shape,
+            0,
+            self._num_bytes,
+            octets.nbytes,
+            masked_crc32c(octets),
+        )
         self._file.write(octets.data)
         self._num_bytes += octets.nbytes
         self._entries[name] = entry
@@ -579,6 +636,9 @@ class BundleWriter:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._file.close()
         if error is None:
-            items = sorted((name.encode("utf-8"), serialize_entry(entry)) for name, entry in self._entries.items())
+            items = sorted(
+                (name.encode("utf-8"), serialize_entry(entry))
+                for name, entry in self._entries.items()
+            )
             index_file = self._prefix.with_name(self._prefix.name + INDEX_SUFFIX)
             write_table(index_file, [(HEADER_KEY, serialize_header(1)), *items])

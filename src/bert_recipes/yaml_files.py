@@ -19,7 +19,9 @@ class Loader(yaml.SafeLoader):
 
 
 Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
 )
 
 
@@ -39,7 +41,9 @@ def compose(path: Path) -> tuple[Loader, yaml.Node]:
     if root is None:
         raise InputError(f"{path}: no settings in this file; write `field: value` lines")
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
+        raise InputError(
+            f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space"
+        )
     _check_size(path, root)
     return loader, root
 

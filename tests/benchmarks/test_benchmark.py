@@ -15,7 +15,14 @@ from sides import stock_configurations
 
 
 ROOT = Path(__file__).resolve().parents[2]
-MACHINE = {"processor": "AMD EPYC", "gpu": None, "cores": 2, "threads": 2, "torch": "2", "transformers": "5"}
+MACHINE = {
+    "processor": "AMD EPYC",
+    "gpu": None,
+    "cores": 2,
+    "threads": 2,
+    "torch": "2",
+    "transformers": "5",
+}
 
 
 def start(*arguments: object, timeout: int = 600) -> subprocess.CompletedProcess[str]:
@@ -66,7 +73,13 @@ class Samples:
         return {"machine": MACHINE, "tokens_per_second": rate, "precision": "bf16"}, None
 
 
-RATES = {STOCK_DEFAULTS: 1.0, "stock_bf16": 3.0, "stock_like_lengths": 5.0, "stock_eager": 4.0, OURS: 9.0}
+RATES = {
+    STOCK_DEFAULTS: 1.0,
+    "stock_bf16": 3.0,
+    "stock_like_lengths": 5.0,
+    "stock_eager": 4.0,
+    OURS: 9.0,
+}
 
 
 @pytest.fixture
@@ -76,7 +89,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def _run(rates: dict[str, float] | None = None, **settings) -> tuple[list[str], list[dict]]:
         samples = Samples(RATES if rates is None else rates)
         monkeypatch.setattr(benchmark, "run_sample", samples)
-        args = BenchmarkArguments(sizes=["tiny"], output_dir=str(tmp_path), use_cpu=True, **settings)
+        args = BenchmarkArguments(
+            sizes=["tiny"], output_dir=str(tmp_path), use_cpu=True, **settings
+        )
         suite = SuiteRun(args, MACHINE)
         suite.run(Cases(args, tmp_path / "work"))
         return samples.started, read_results(suite.file)
@@ -125,37 +140,65 @@ def test_a_run_to_a_quality_gives_stock_its_fastest_configuration(run):
 def test_a_case_is_named_by_what_is_not_the_default(run, tmp_path: Path):
     settings = {"documents": "mixed", "tokens_per_step": 256, "vocab_size": 1000, "lengths": [64]}
     args = BenchmarkArguments(sizes=["mini"], **settings)
-    assert [case.name for case in Cases(args, tmp_path).chosen()] == ["mini-64-mixed-256tokens-vocab1000"]
+    assert [case.name for case in Cases(args, tmp_path).chosen()] == [
+        "mini-64-mixed-256tokens-vocab1000"
+    ]
     args = BenchmarkArguments(suite="all")
     cases = Cases(args, tmp_path).chosen()
-    assert len({(case.suite, case.name) for case in cases}) == len(cases) == 6 * 2 * 2 + 4 + 12 + 2 + 1
+    assert (
+        len({(case.suite, case.name) for case in cases}) == len(cases) == 6 * 2 * 2 + 4 + 12 + 2 + 1
+    )
 
 
 def test_whole_passes_are_measured_where_batches_hold_like_lengths(tmp_path: Path):
     (case,) = Cases(BenchmarkArguments(suite="finetuning", use_cpu=True), tmp_path).chosen()
     whole = {side for side, sample in case.samples.items() if sample.whole_pass}
     assert whole == {"stock_like_lengths", "stock_eager", OURS}
-    assert all(case.samples[side].warmup_steps == case.samples[side].max_steps == 24 for side in whole)
+    assert all(
+        case.samples[side].warmup_steps == case.samples[side].max_steps == 24 for side in whole
+    )
 
 
 @pytest.mark.slow
 def test_the_report_is_made_of_the_results(tmp_path: Path):
-    flags = ("--suite", "pretraining", "--sizes", "tiny", "--vocab_size", 1000, "--tokens_per_step", 256)
+    flags = (
+        "--suite",
+        "pretraining",
+        "--sizes",
+        "tiny",
+        "--vocab_size",
+        1000,
+        "--tokens_per_step",
+        256,
+    )
     flags += ("--budget_seconds", 0.1, "--rounds", 1, "--use_cpu", "true", "--output_dir", tmp_path)
     done = start(*flags)
     assert done.returncode == 0, done.stderr
     (file,) = tmp_path.glob("*.json")
     assert not [record["error"] for record in read_results(file) if "error" in record]
     assert "| tiny-128-256tokens-vocab1000 |" in done.stdout
-    assert {path.name for path in tmp_path.iterdir()} == {file.name, "benchmarks.md", f"{file.stem}.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        file.name,
+        "benchmarks.md",
+        f"{file.stem}.png",
+    }
 
 
 @pytest.mark.slow
 def test_time_to_quality_measures_both_sides_on_the_same_held_out_pairs(tmp_path: Path):
     for number in range(4):
         write_text(tmp_path / f"text-{number}.txt", 0.2, seed=number)
-    flags = ("--suite", "time_to_quality", "--minutes", 0.2, "--files", *sorted(tmp_path.glob("text-*.txt")))
-    done = start(*flags, "--vocab_size", 1000, "--use_cpu", "true", "--output_dir", tmp_path / "out")
+    flags = (
+        "--suite",
+        "time_to_quality",
+        "--minutes",
+        0.2,
+        "--files",
+        *sorted(tmp_path.glob("text-*.txt")),
+    )
+    done = start(
+        *flags, "--vocab_size", 1000, "--use_cpu", "true", "--output_dir", tmp_path / "out"
+    )
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "out").glob("*.json")
     records = json.loads(file.read_text(encoding="utf-8"))["records"]

@@ -32,7 +32,9 @@ results = {"eval_f1": int(flags["--seed"]) / 10, "train_steps": 7, "train_second
 def compare(tmp_path, repository, monkeypatch, capsys):
     """Runs the recipe; returns its exit code, what it printed, and the runs that it started."""
     recipes, benchmarks = tmp_path / "recipes", tmp_path / "benchmarks"
-    shutil.copytree(repository / "recipes" / "configs" / "finetune", recipes / "configs" / "finetune")
+    shutil.copytree(
+        repository / "recipes" / "configs" / "finetune", recipes / "configs" / "finetune"
+    )
     benchmarks.mkdir()
     shutil.copy(repository / "benchmarks" / "compare_ner.py", benchmarks)
     for script in (recipes / "finetune.py", benchmarks / "finetune_stock.py"):
@@ -83,7 +85,9 @@ def test_the_plain_side_has_the_settings_of_the_configuration(repository):
     script = runpy.run_path(str(repository / "benchmarks" / "compare_ner.py"))
     flags = script["SIDES"]["stock"][1].split()
     lines = (repository / "recipes" / "configs" / "finetune" / "ner.yaml").read_text().splitlines()
-    config = dict(line.split("#")[0].strip().split(": ") for line in lines if line and line[0] not in "# ")
+    config = dict(
+        line.split("#")[0].strip().split(": ") for line in lines if line and line[0] not in "# "
+    )
     changed = {
         name.removeprefix("--"): value
         for name, value in zip(flags[::2], flags[1::2], strict=True)

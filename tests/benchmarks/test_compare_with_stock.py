@@ -77,16 +77,29 @@ def test_losses_are_compared_step_by_step():
         ("accuracy", [80], [83], 10**6, False),
         ("accuracy", [80], [83], 300, True),  # two standard errors are 6 points
         ("accuracy", [80], [90], 300, False),
-        ("matthews_correlation", [0], [5], 1000, True),  # 9 points; a share of 0 rows would have no error
+        (
+            "matthews_correlation",
+            [0],
+            [5],
+            1000,
+            True,
+        ),  # 9 points; a share of 0 rows would have no error
         ("matthews_correlation", [0], [10], 1000, False),
         ("spearmanr", [88], [87], 1500, True),
         ("pearson", [89], [86], 1500, False),
         ("pearson", [-20], [-12], 1000, True),
     ],
 )
-def test_two_sides_agree_where_seeds_or_sample_explain_the_difference(figure, ours, stock, rows, expected):
+def test_two_sides_agree_where_seeds_or_sample_explain_the_difference(
+    figure, ours, stock, rows, expected
+):
     spreads = [
-        {"values": values, "median": sorted(values)[len(values) // 2], "min": min(values), "max": max(values)}
+        {
+            "values": values,
+            "median": sorted(values)[len(values) // 2],
+            "min": min(values),
+            "max": max(values),
+        }
         for values in (ours, stock)
     ]
     assert within_spread(figure, *spreads, rows) is expected
@@ -101,13 +114,21 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     shutil.copy(repository / "benchmarks" / "compare_with_stock.py", benchmarks)
     for script in (recipes / "finetune.py", benchmarks / "finetune_stock.py"):
         shutil.copy(repository / "tests" / "fixtures" / "stub_comparison.py", script)
-    shutil.copytree(repository / "recipes" / "configs" / "finetune", recipes / "configs" / "finetune")
+    shutil.copytree(
+        repository / "recipes" / "configs" / "finetune", recipes / "configs" / "finetune"
+    )
 
     def run(*arguments):
         script = benchmarks / "compare_with_stock.py"
         calls = recipes / "calls.jsonl"
         calls.write_text("")
-        flags = ["--output_dir", str(tmp_path / "out"), "--model_name_or_path", "models/mini", *arguments]
+        flags = [
+            "--output_dir",
+            str(tmp_path / "out"),
+            "--model_name_or_path",
+            "models/mini",
+            *arguments,
+        ]
         monkeypatch.setattr(sys, "argv", [str(script), *flags])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(script), run_name="__main__")
@@ -121,7 +142,17 @@ def bench(tmp_path, repository, monkeypatch, capsys):
 
 
 def test_both_sides_get_the_same_settings_and_what_is_finished_is_kept(bench):
-    arguments = ("--task", "squad", "--seeds", "1", "2", "--learning_rate", "3e-5", "--data_dir", "DATA")
+    arguments = (
+        "--task",
+        "squad",
+        "--seeds",
+        "1",
+        "2",
+        "--learning_rate",
+        "3e-5",
+        "--data_dir",
+        "DATA",
+    )
     (bench.recipes / "broken").touch()
     done, calls = bench(*arguments)
     assert done.returncode == 1
@@ -133,7 +164,9 @@ def test_both_sides_get_the_same_settings_and_what_is_finished_is_kept(bench):
     assert [call["script"] for call in calls] == ["finetune", "finetune_stock"] * 2
     ours, stock, ours_losses, stock_losses = calls
     varying = {"script", "output_dir", "decoder"}
-    assert {k: v for k, v in ours.items() if k not in varying} == {k: v for k, v in stock.items() if k not in varying}
+    assert {k: v for k, v in ours.items() if k not in varying} == {
+        k: v for k, v in stock.items() if k not in varying
+    }
     assert ours["learning_rate"] == ours_losses["learning_rate"] == "3e-5"
     assert "decoder" not in ours
     assert stock["decoder"] == "offsets"
@@ -153,7 +186,11 @@ def test_the_table_says_what_was_found_and_what_is_partial(bench):
     assert record["machine"]["cores"] == 2
     done, calls = bench("--table_only", "true")
     assert calls == []
-    assert done.stdout.strip() == (bench.folder / "table.md").read_text().strip() == format_table([record]).strip()
+    assert (
+        done.stdout.strip()
+        == (bench.folder / "table.md").read_text().strip()
+        == format_table([record]).strip()
+    )
     line = next(line for line in done.stdout.splitlines() if line.startswith("| squad"))
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[1:5] == ["F1\\*", "51.5 (51.0 to 52.0)", "51.5 (51.0 to 52.0)", "2"]
@@ -169,12 +206,17 @@ def test_losses_that_differ_are_marked_and_fail_the_comparison(bench):
     bench("--task", "squad", "--seeds", "1", "--data_dir", "DATA")
     path = bench.folder / "squad.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"losses": record["losses"] | {"largest_difference": 0.2, "agree": False}}))
+    path.write_text(
+        json.dumps(
+            record | {"losses": record["losses"] | {"largest_difference": 0.2, "agree": False}}
+        )
+    )
     done, _ = bench("--table_only", "true")
     assert done.returncode == 1
     assert "| 2e-01 ‡ |" in done.stdout
     assert (
-        "‡ losses differ by more than 1e-04, which is no rounding: squad." in (bench.folder / "table.md").read_text()
+        "‡ losses differ by more than 1e-04, which is no rounding: squad."
+        in (bench.folder / "table.md").read_text()
     )
     assert done.stderr.startswith("error: losses of squad differ by more than 1e-04")
     assert done.stderr.count("\n") == 1
@@ -193,12 +235,18 @@ def test_a_figure_that_is_not_defined_names_its_run(bench):
         (("--task", "sqad"), "task is 'sqad'; allowed: all, wnli"),
         (("--task", "squad", "--decoder", "offsets"), "--decoder cannot be given here"),
         (("--task", "squad", "--seed", "4"), "--seed cannot be given here: give --seeds"),
-        (("--task", "squad", "--lerning_rate", "1"), "unknown option --lerning_rate; did you mean --learning_rate?"),
+        (
+            ("--task", "squad", "--lerning_rate", "1"),
+            "unknown option --lerning_rate; did you mean --learning_rate?",
+        ),
         (
             ("--task", "squad", "--optimizer", "lamb"),
             "optimizer is lamb, schedule trainer; stock has --optimizer adamw",
         ),
-        (("--task", "squad", "--schedule=bert_linear"), "schedule bert_linear; stock has --optimizer adamw"),
+        (
+            ("--task", "squad", "--schedule=bert_linear"),
+            "schedule bert_linear; stock has --optimizer adamw",
+        ),
         (("--table_only", "true"), "holds no comparison"),
     ],
 )

@@ -2,7 +2,14 @@
 
 import numpy as np
 import pytest
-from generated import FIRST_WORD_ID, GeneratedSplit, draw_zipf, write_documents, write_text, write_vocabulary
+from generated import (
+    FIRST_WORD_ID,
+    GeneratedSplit,
+    draw_zipf,
+    write_documents,
+    write_text,
+    write_vocabulary,
+)
 from lengths import draw_lengths
 
 from bert_recipes.data.dataset import PreTrainingDataset
@@ -21,7 +28,9 @@ def test_frequencies_fall_with_the_rank_by_zipfs_law():
 
 
 @pytest.mark.parametrize(("documents", "low", "high"), [("long", 40, 80), ("paragraphs", 1, 6)])
-def test_sentences_are_as_long_as_english_ones_and_documents_as_asked(documents: str, low: int, high: int):
+def test_sentences_are_as_long_as_english_ones_and_documents_as_asked(
+    documents: str, low: int, high: int
+):
     split = GeneratedSplit(200_000, 1000, documents=documents)
     lengths = split.sentence_lengths(0, split.num_sentences)
     assert lengths.mean() == pytest.approx(22, abs=1)
@@ -36,7 +45,11 @@ def test_paragraphs_make_shorter_pairs_than_long_documents(tmp_path):
     def mean(documents: str) -> float:
         split = GeneratedSplit(60_000, 1000, documents=documents)
         data = PreTrainingDataset(
-            split, cls_id=101, sep_id=102, store_fingerprint=documents, cache_dir=tmp_path / documents
+            split,
+            cls_id=101,
+            sep_id=102,
+            store_fingerprint=documents,
+            cache_dir=tmp_path / documents,
         )
         return float(data.lengths(0).mean())
 
@@ -47,7 +60,12 @@ def test_paragraphs_make_shorter_pairs_than_long_documents(tmp_path):
 def test_our_tokenizer_opens_the_generated_vocabulary(tmp_path):
     tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt", 500), do_lower_case=True)
     assert len(tokenizer) == 500
-    special = (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id)
+    special = (
+        tokenizer.pad_token_id,
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.mask_token_id,
+    )
     assert special == (0, 101, 102, 103)
 
 
@@ -70,7 +88,11 @@ def test_generated_text_has_documents_paragraphs_and_sentences(tmp_path):
     assert text.count(". ") > text.count("\n")
     assert write_text(tmp_path / "again.txt", 0.05).read_text(encoding="utf-8") == text
     files = write_documents(tmp_path, 40, 4)
-    documents = [part.splitlines() for path in files for part in path.read_text(encoding="utf-8").split("\n\n")]
+    documents = [
+        part.splitlines()
+        for path in files
+        for part in path.read_text(encoding="utf-8").split("\n\n")
+    ]
     sentences = [len(lines) for lines in documents if lines]
     assert len(sentences) == 40
     assert min(sentences) >= 3

@@ -53,9 +53,14 @@ def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path):
     first, second = gpu.halves_of(result)
     assert math.isfinite(first)
     assert min(first, second) <= result["tokens_per_second"] * 1.001 <= max(first, second) * 1.002
-    failed = gpu.measure_side(replace(sample, side="stock_defaults", switches={"bf16": True, "fp16": True}))
+    failed = gpu.measure_side(
+        replace(sample, side="stock_defaults", switches={"bf16": True, "fp16": True})
+    )
     assert "error" in failed
-    measured = {"matmul": {"best_gflops": {"bf16": 1e6, "fp32": 1e5}}, "sides": {"ours": result, "stock": failed}}
+    measured = {
+        "matmul": {"best_gflops": {"bf16": 1e6, "fp32": 1e5}},
+        "sides": {"ours": result, "stock": failed},
+    }
     table = gpu.table_of("tiny-128", measured)
     assert f"| ours | {result['tokens_per_second']:,.0f} |" in table
     assert f"| stock | {failed['error']} |" in table

@@ -5,12 +5,27 @@ import multiprocessing
 
 import pytest
 from report import median_of, mfu_of, multiples, write_report
-from side_by_side import add_result, fastest_stock, last_runs, machine_name, ratio_of, read_results, same_machine
+from side_by_side import (
+    add_result,
+    fastest_stock,
+    last_runs,
+    machine_name,
+    ratio_of,
+    read_results,
+    same_machine,
+)
 
 from bert_recipes.errors import InputError
 
 
-MACHINE = {"processor": "AMD EPYC", "gpu": None, "cores": 2, "threads": 2, "torch": "2", "transformers": "5"}
+MACHINE = {
+    "processor": "AMD EPYC",
+    "gpu": None,
+    "cores": 2,
+    "threads": 2,
+    "torch": "2",
+    "transformers": "5",
+}
 CASE = {"suite": "pretraining", "case": "tiny-128", "run": "a", "machine": MACHINE, "spec": {}}
 RATE = "tokens_per_second"
 
@@ -22,7 +37,11 @@ def sample(side: str, round_number: int, rate: float, **about) -> dict:
 
 
 def samples(**rates: tuple[float, ...]) -> list[dict]:
-    return [sample(side, number, rate) for side, found in rates.items() for number, rate in enumerate(found)]
+    return [
+        sample(side, number, rate)
+        for side, found in rates.items()
+        for number, rate in enumerate(found)
+    ]
 
 
 def failed(side: str, round_number: int, error: str) -> dict:
@@ -60,7 +79,9 @@ def test_two_runs_may_add_to_one_file(tmp_path):
     """Two `make benchmark` at once: no record is lost; one line a record, and no NaN, which JSON does not have."""
     path = tmp_path / "inner" / "machine.json"
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=add_records, args=(path, side)) for side in ("ours", "stock_bf16")]
+    processes = [
+        context.Process(target=add_records, args=(path, side)) for side in ("ours", "stock_bf16")
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -90,11 +111,16 @@ def test_a_ratio_is_the_median_over_rounds_of_ratios_within_a_round():
     records = samples(ours=(30.0, 10.0, 8.0, 99.0), stock_bf16=(10.0, 10.0, 4.0))
     assert ratio_of(records, "stock_bf16", RATE) == (2.0, 1.0, 3.0, 3)
     assert ratio_of(records, "stock_defaults", RATE) is None
-    assert ratio_of([sample("stock_defaults", 0, 1.0), sample("ours", 1, 2.0)], "stock_defaults", RATE) is None
+    assert (
+        ratio_of([sample("stock_defaults", 0, 1.0), sample("ours", 1, 2.0)], "stock_defaults", RATE)
+        is None
+    )
 
 
 def test_stock_at_its_best_is_the_fastest_of_its_configurations():
-    records = samples(stock_defaults=(3.0, 3.0), stock_bf16=(9.0, 1.0, 1.0), stock_eager=(2.0, 2.0), ours=(9.0,))
+    records = samples(
+        stock_defaults=(3.0, 3.0), stock_bf16=(9.0, 1.0, 1.0), stock_eager=(2.0, 2.0), ours=(9.0,)
+    )
     assert fastest_stock(records) == "stock_defaults"
     assert fastest_stock([*records, *samples(stock_like_lengths=(4.0,))]) == "stock_like_lengths"
     assert fastest_stock(samples(stock_defaults=(3.0,), ours=(9.0,))) is None
@@ -102,14 +128,20 @@ def test_stock_at_its_best_is_the_fastest_of_its_configurations():
 
 def test_figures_are_medians_and_shares_of_the_machines_rate():
     records = samples(stock_defaults=(10.0, 11.0, 30.0), ours=(50.0, 55.0, 60.0))
-    records.append(CASE | {"role": "matmul", "side": "", "result": {"best_gflops": {"bf16": 110.0}}})
-    assert [median_of(records, side, RATE) for side in ("stock_defaults", "ours", "stock_bf16")] == [11.0, 55.0, None]
+    records.append(
+        CASE | {"role": "matmul", "side": "", "result": {"best_gflops": {"bf16": 110.0}}}
+    )
+    assert [
+        median_of(records, side, RATE) for side in ("stock_defaults", "ours", "stock_bf16")
+    ] == [11.0, 55.0, None]
     assert mfu_of(records, "ours") == 0.5
 
 
 def test_the_plot_has_the_ratio_of_the_table():
     """Of the rounds, not of the medians: that would be 5.5."""
-    records = samples(stock_defaults=(10.0, 12.0, 10.0), stock_bf16=(20.0, 36.0, 30.0), ours=(55.0, 60.0, 40.0))
+    records = samples(
+        stock_defaults=(10.0, 12.0, 10.0), stock_bf16=(20.0, 36.0, 30.0), ours=(55.0, 60.0, 40.0)
+    )
     assert multiples(records, "pretraining") == [(1.0, 1.0), (3.0, 0.5), (5.0, 0.5)]
     alone = [sample("stock_defaults", 0, 1.0), sample("ours", 1, 2.0)]
     assert [ratio for ratio, _ in multiples(alone, "pretraining")] == [1.0, None, None]
@@ -121,13 +153,18 @@ def test_only_the_last_run_of_a_case_is_reported():
 
 
 def test_the_table_has_a_row_a_case_and_says_what_stock_did(table):
-    records = samples(stock_defaults=(10.0, 10.0), stock_bf16=(20.0,), stock_eager=(40.0, 50.0), ours=(200.0, 200.0))
-    for record in records:
-        record["spec"] = {"switches": {"attention": "eager"}} if record["side"] == "stock_eager" else {}
-    lines = table(*records)
-    expected = (
-        "| tiny-128 | 10.0 | 45.0 | 200 | 20.00x (20.00 .. 20.00) | 4.50x (4.00 .. 5.00) | 200, 100, 100 | - | 25.0% |"
+    records = samples(
+        stock_defaults=(10.0, 10.0),
+        stock_bf16=(20.0,),
+        stock_eager=(40.0, 50.0),
+        ours=(200.0, 200.0),
     )
+    for record in records:
+        record["spec"] = (
+            {"switches": {"attention": "eager"}} if record["side"] == "stock_eager" else {}
+        )
+    lines = table(*records)
+    expected = "| tiny-128 | 10.0 | 45.0 | 200 | 20.00x (20.00 .. 20.00) | 4.50x (4.00 .. 5.00) | 200, 100, 100 | - | 25.0% |"
     assert any(line.startswith(expected) for line in lines)
     assert "- stock at its best, tiny-128: stock_eager (attention eager); stock_bf16 20.0" in lines
     assert cells_of(lines, "rounds") == ["2"]
@@ -138,7 +175,10 @@ def test_rows_of_an_older_command_say_so(table):
     best = sample("stock_best", 0, 5.0, spec={"switches": {"attn": "eager"}})
     tried = CASE | {"role": "try", "side": "stock_best", "round": None}
     lines = table(tried, sample("stock_defaults", 0, 1.0), best, sample("ours", 0, 10.0))
-    assert "- stock at its best, tiny-128: attn eager; found by the search of an older command" in lines
+    assert (
+        "- stock at its best, tiny-128: attn eager; found by the search of an older command"
+        in lines
+    )
     assert cells_of(lines, "ours / best") == ["2.00x"]
 
 
@@ -147,7 +187,8 @@ def test_every_sample_that_failed_is_told(table):
     assert any(line.startswith("| tiny-128 | failed | - | 1,234 |") for line in lines)
     assert "- pretraining tiny-128, stock_defaults, round 1: exit code 1: no memory" in lines
     lines = table(
-        *samples(ours=(1.0,) * 3, stock_defaults=(1.0,) * 2), failed("stock_defaults", 3, "ended by signal 9")
+        *samples(ours=(1.0,) * 3, stock_defaults=(1.0,) * 2),
+        failed("stock_defaults", 3, "ended by signal 9"),
     )
     assert "- pretraining tiny-128, stock_defaults, round 4: ended by signal 9" in lines
     assert cells_of(lines, "rounds") == ["2, 4"]
@@ -156,7 +197,11 @@ def test_every_sample_that_failed_is_told(table):
 def test_rows_of_several_revisions_and_versions_say_so(table):
     records = [sample("ours", 0, 1.0, case="base-128")]
     for case, revision, torch in (("tiny-128", "abc", "2"), ("mini-128", "def+", "3")):
-        records.append(sample("ours", 0, 1.0, case=case, machine=MACHINE | {"revision": revision, "torch": torch}))
+        records.append(
+            sample(
+                "ours", 0, 1.0, case=case, machine=MACHINE | {"revision": revision, "torch": torch}
+            )
+        )
     lines = table(*records)
     assert cells_of(lines, "revision") == ["not recorded", "abc", "def+"]
     said = "torch 2, transformers 5 (pretraining base-128, pretraining tiny-128); torch 3, transformers 5 (pretraining mini-128)"
@@ -165,7 +210,10 @@ def test_rows_of_several_revisions_and_versions_say_so(table):
 
 def test_one_sample_has_no_spread(table):
     result = {"about": "text -> store", "unit": "MB", "per_second": 10.0}
-    records = [sample("ours", n, 1.0, suite="data", result=result | {"per_second": 10.0 + n}) for n in (0, 1)]
+    records = [
+        sample("ours", n, 1.0, suite="data", result=result | {"per_second": 10.0 + n})
+        for n in (0, 1)
+    ]
     assert cells_of(table(records[0]), "least .. most") == ["one sample"]
     assert cells_of(table(records[1]), "least .. most") == ["10.00 .. 11.00"]
 

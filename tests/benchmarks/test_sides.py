@@ -9,7 +9,16 @@ import quality
 import sides
 import torch
 from lengths import TASK_LIMITS, read_lengths
-from side_by_side import MAX_WARMUP_STEPS, OURS, STEPS, STOCK_DEFAULTS, Sample, describe_failure, measure, run_sample
+from side_by_side import (
+    MAX_WARMUP_STEPS,
+    OURS,
+    STEPS,
+    STOCK_DEFAULTS,
+    Sample,
+    describe_failure,
+    measure,
+    run_sample,
+)
 from sides import LikeLengths, make_side, stock_configurations
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -74,7 +83,10 @@ def test_batches_of_like_length_come_in_any_order():
     lengths = torch.randint(5, 128, (4 * 64,), generator=torch.Generator().manual_seed(0)).tolist()
     order = list(LikeLengths(lengths, 4, seed=1))
     assert sorted(order) == list(range(len(lengths)))
-    batches = [[lengths[number] for number in order[start : start + 4]] for start in range(0, len(order), 4)]
+    batches = [
+        [lengths[number] for number in order[start : start + 4]]
+        for start in range(0, len(order), 4)
+    ]
     assert sum(max(batch) - min(batch) <= 12 for batch in batches) >= len(batches) - 4
     means = [sum(batch) / 4 for batch in batches]
     assert abs(sum(means[:20]) / 20 - sum(means) / len(means)) < 15
@@ -104,7 +116,9 @@ def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: Sample, side:
     assert result["sequences"] == 12
     assert 0 < result["masked"] < result["tokens"]
     # Times are rounded in the file.
-    assert result["tokens_per_second"] == pytest.approx(result["tokens"] / sum(result["step_seconds"]), rel=1e-3)
+    assert result["tokens_per_second"] == pytest.approx(
+        result["tokens"] / sum(result["step_seconds"]), rel=1e-3
+    )
     assert result["flops"] > 0
     assert result["peak_memory_mb"] >= 0
 
@@ -173,7 +187,9 @@ def test_both_sides_are_fine_tuned_on_the_same_features(task_spec: Sample):
 
 @pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
 def test_predictions_are_timed_on_each_side(task_spec: Sample, side: str):
-    result = measure(replace(task_spec, kind="inference", side=side, budget_seconds=0.01, batch_size=8))
+    result = measure(
+        replace(task_spec, kind="inference", side=side, budget_seconds=0.01, batch_size=8)
+    )
     assert result["examples"] == 16
     assert result["examples_per_second"] > 0
 
@@ -194,14 +210,18 @@ def test_committed_lengths_are_within_the_tasks_limits():
 
 
 def test_a_sample_is_a_process(spec: Sample):
-    result, error = run_sample(replace(spec, min_steps=1, max_steps=1, lengths=(0, 1), files=("a",)))
+    result, error = run_sample(
+        replace(spec, min_steps=1, max_steps=1, lengths=(0, 1), files=("a",))
+    )
     assert error is None
     assert result["tokens"] > 0
     assert result["machine"]["torch"] == torch.__version__
     assert run_sample(spec, timeout=0.2) == ({}, "still running after 0 s")
 
 
-@pytest.mark.parametrize("switches", stock_configurations("cpu").values(), ids=stock_configurations("cpu"))
+@pytest.mark.parametrize(
+    "switches", stock_configurations("cpu").values(), ids=stock_configurations("cpu")
+)
 def test_every_configuration_of_stock_trains(spec: Sample, task_spec: Sample, switches: dict):
     for sample in (spec, task_spec):
         result = measure(replace(sample, side="stock_other", switches=switches))
@@ -211,7 +231,8 @@ def test_every_configuration_of_stock_trains(spec: Sample, task_spec: Sample, sw
 
 def test_a_failure_is_told_in_one_line():
     assert (
-        describe_failure(1, "Traceback\n  File x\nValueError: too large\n\n") == "exit code 1: ValueError: too large"
+        describe_failure(1, "Traceback\n  File x\nValueError: too large\n\n")
+        == "exit code 1: ValueError: too large"
     )
     assert "signal 9" in describe_failure(-9, "")
 
@@ -236,23 +257,34 @@ def test_kept_memory_is_a_setting(spec: Sample, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "switches", [{}, {"train_sampling_strategy": "group_by_length"}, {"padding": "max", "attention": "eager"}], ids=str
+    "switches",
+    [{}, {"train_sampling_strategy": "group_by_length"}, {"padding": "max", "attention": "eager"}],
+    ids=str,
 )
 def test_a_run_to_a_quality_trains_with_the_switches_of_its_record(
     spec: Sample, small_store: Path, switches: dict[str, str]
 ):
     """Stock's own order of like lengths is another one in every pass."""
-    spec = replace(spec, kind="quality", config=str(CONFIGS / "pretrain" / "quickstart.yaml"), switches=switches)
+    spec = replace(
+        spec,
+        kind="quality",
+        config=str(CONFIGS / "pretrain" / "quickstart.yaml"),
+        switches=switches,
+    )
     model_args, data_args, args = quality.quickstart_settings(spec, small_store)
     data = load_data(data_args, args.seed)
     load_tokenizer(small_store / "tokenizer").save_pretrained(spec.work_dir)
     trainer = quality.stock_run(spec, Path(spec.work_dir) / "vocab.txt", model_args, args, data)
     assert trainer.model.config._attn_implementation == switches.get("attention", "sdpa")
     short = [{"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "next_sentence_label": 0}] * 2
-    assert trainer.data_collator(short)["input_ids"].shape[1] == (128 if "padding" in switches else 3)
+    assert trainer.data_collator(short)["input_ids"].shape[1] == (
+        128 if "padding" in switches else 3
+    )
     orders = [list(trainer._get_train_sampler()) for _ in range(2)]
     assert orders[0] != orders[1]
-    assert isinstance(trainer._get_train_sampler(), LengthGroupedSampler) == ("train_sampling_strategy" in switches)
+    assert isinstance(trainer._get_train_sampler(), LengthGroupedSampler) == (
+        "train_sampling_strategy" in switches
+    )
 
 
 def test_mixed_documents_give_inputs_of_256_tokens_on_average(spec: Sample):

@@ -17,7 +17,10 @@ SLURM = {"executor": "slurm", "partition": "cpu", "time": "01:00:00"}
         ({"workers": -1}, "workers is -1; allowed: 1 or more"),
         ({"partition": "cpu"}, "partition has no effect with executor 'local': it is for slurm"),
         ({"executor": "ray", "time": "01:00:00"}, "time has no effect with executor 'ray'"),
-        ({"mem_per_cpu_gb": 4}, "mem_per_cpu_gb has no effect with executor 'local': it is for slurm or ray"),
+        (
+            {"mem_per_cpu_gb": 4},
+            "mem_per_cpu_gb has no effect with executor 'local': it is for slurm or ray",
+        ),
         ({"executor": "slurm"}, "needs partition and time: give --partition and --time"),
         ({"executor": "slurm", "partition": "cpu"}, "needs time: give --time"),
         ({**SLURM, "cpus_per_task": 0}, "cpus_per_task is 0"),
@@ -36,7 +39,12 @@ def test_options_for_sbatch_are_taken_with_or_without_dashes():
 
 def test_a_task_encodes_with_the_cores_that_it_has(monkeypatch):
     monkeypatch.setattr("bert_recipes.data.cluster.count_cores", lambda: 8)
-    assert [ExecutorArguments().cores_of_a_task(workers) for workers in (1, 3, 8, 20)] == [8, 2, 1, 1]
+    assert [ExecutorArguments().cores_of_a_task(workers) for workers in (1, 3, 8, 20)] == [
+        8,
+        2,
+        1,
+        1,
+    ]
     assert ExecutorArguments(**SLURM).cores_of_a_task(1) == 1
     assert ExecutorArguments(**SLURM, cpus_per_task=4).cores_of_a_task(1) == 4
 
@@ -44,7 +52,9 @@ def test_a_task_encodes_with_the_cores_that_it_has(monkeypatch):
 @pytest.mark.parametrize("script", ["prepare_on_cluster", "deduplicate_corpus"])
 def test_a_missing_package_is_one_line(repository, script):
     code = f"import runpy, sys; sys.modules['datatrove'] = None; runpy.run_path('recipes/{script}.py', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=repository)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=repository
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: datatrove")
     assert done.stderr.endswith("is not installed; pip install 'bert-recipes[cluster]'\n")

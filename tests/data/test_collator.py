@@ -27,7 +27,14 @@ def make_features(rows=6, seed=0):
         ids[0], ids[length // 2], ids[-1] = 2, 3, 3
         types = (np.arange(length) > length // 2).astype(np.int64)
         label = int(rng.integers(0, 2))
-        features.append({"input_ids": ids, "token_type_ids": types, "next_sentence_label": label, "key": (1, index)})
+        features.append(
+            {
+                "input_ids": ids,
+                "token_type_ids": types,
+                "next_sentence_label": label,
+                "key": (1, index),
+            }
+        )
     return features
 
 
@@ -35,7 +42,10 @@ def make_features(rows=6, seed=0):
     ("pieces", "going_on"),
     [
         (["the", "##s", "a"], ["##s"]),
-        (["\u0120the", "s", "##", "\u0120a", "a"], ["s", "##", "a"]),  # byte-level, with the hashes of a heading
+        (
+            ["\u0120the", "s", "##", "\u0120a", "a"],
+            ["s", "##", "a"],
+        ),  # byte-level, with the hashes of a heading
         (["\u2581the", "s", "\u2581"], ["s"]),
         # google-research/albert create_pretraining_data.py, `_is_start_piece_sp`: punctuation, digits and other letters begin a word.
         (
@@ -73,7 +83,20 @@ class Sentencepieces:
     """A vocabulary of SentencePiece: punctuation, a number and a foreign letter stand between words."""
 
     pad_token_id, cls_token_id, sep_token_id, mask_token_id = 0, 2, 3, 4
-    pieces = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "\u2581un", "like", "ly", ",", "19", "\u03b1", "\u2581so")
+    pieces = (
+        "<pad>",
+        "<unk>",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "\u2581un",
+        "like",
+        "ly",
+        ",",
+        "19",
+        "\u03b1",
+        "\u2581so",
+    )
 
     def __len__(self):
         return len(self.pieces)
@@ -88,10 +111,18 @@ def test_words_of_sentencepiece_end_at_punctuation_and_at_other_letters(settings
     text = [5, 6, 7, 8, 9, 10, 11]
     word_of_place = [0, 0, 0, 1, 2, 3, 4]
     collator = DataCollatorForPreTraining(
-        Sentencepieces(), mask_rate=1.0, keep_rate=0.0, random_rate=0.0, mlm_probability=0.3, **settings
+        Sentencepieces(),
+        mask_rate=1.0,
+        keep_rate=0.0,
+        random_rate=0.0,
+        mlm_probability=0.3,
+        **settings,
     )
     ids = np.array([2, *text, 3])
-    features = [{"input_ids": ids, "token_type_ids": np.zeros_like(ids), "key": (0, index)} for index in range(200)]
+    features = [
+        {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "key": (0, index)}
+        for index in range(200)
+    ]
     chosen = (collator(features)["labels"] != -100)[:, 1:-1]
     patterns = {tuple(row) for row in chosen.tolist()}
     by_word = {tuple(row[word_of_place.index(word)] for word in range(5)) for row in patterns}
@@ -106,10 +137,18 @@ def test_batch_has_the_promised_tensors():
     features = make_features()
     batch = DataCollatorForPreTraining(Vocabulary())(features)
     longest = max(len(feature["input_ids"]) for feature in features)
-    assert set(batch) == {"input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label"}
+    assert set(batch) == {
+        "input_ids",
+        "token_type_ids",
+        "attention_mask",
+        "labels",
+        "next_sentence_label",
+    }
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
     assert batch["input_ids"].shape == batch["labels"].shape == (6, longest)
-    assert batch["attention_mask"].sum(dim=1).tolist() == [len(feature["input_ids"]) for feature in features]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [
+        len(feature["input_ids"]) for feature in features
+    ]
     restored = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
     for row, feature in enumerate(features):
         length = len(feature["input_ids"])
@@ -126,7 +165,9 @@ def test_random_words_of_a_byte_level_vocabulary_are_no_pads(mark):
         def get_vocab(self):
             return {f"{mark}{number}": number for number in range(200)}
 
-    collator = DataCollatorForPreTraining(Marked(), mlm_probability=0.9, mask_rate=0.0, keep_rate=0.0, random_rate=1.0)
+    collator = DataCollatorForPreTraining(
+        Marked(), mlm_probability=0.9, mask_rate=0.0, keep_rate=0.0, random_rate=1.0
+    )
     batch = collator(make_features(400))
     shown = batch["input_ids"][batch["labels"] != -100]
     assert bool((shown == 0).any()) == (mark != "\u0120")
@@ -141,11 +182,16 @@ def test_special_tokens_are_never_masked_and_words_are_masked_whole_on_request()
     assert not torch.isin(labels, torch.tensor([0, 2, 3])).any()
     apart = False
     for whole_word in (True, False):
-        chosen = DataCollatorForPreTraining(Vocabulary(), whole_word=whole_word)(features)["labels"] != -100
+        chosen = (
+            DataCollatorForPreTraining(Vocabulary(), whole_word=whole_word)(features)["labels"]
+            != -100
+        )
         # A piece that goes on with the word of the one before it: both or none.
         for row, feature in enumerate(features):
             ids = feature["input_ids"]
-            goes_on = [place for place in range(2, len(ids)) if ids[place] % 4 == 0 and ids[place - 1] > 3]
+            goes_on = [
+                place for place in range(2, len(ids)) if ids[place] % 4 == 0 and ids[place - 1] > 3
+            ]
             apart = any(chosen[row, place] != chosen[row, place - 1] for place in goes_on)
             if apart:
                 break
@@ -186,8 +232,16 @@ def test_features_that_are_masked_already_are_taken_as_they_are():
 
 def test_padding_to_a_length_or_a_multiple():
     features = make_features()
-    assert DataCollatorForPreTraining(Vocabulary(), pad_to_length=64)(features)["input_ids"].shape == (6, 64)
-    assert DataCollatorForPreTraining(Vocabulary(), pad_to_multiple_of=16)(features)["input_ids"].shape[1] % 16 == 0
+    assert DataCollatorForPreTraining(Vocabulary(), pad_to_length=64)(features)[
+        "input_ids"
+    ].shape == (6, 64)
+    assert (
+        DataCollatorForPreTraining(Vocabulary(), pad_to_multiple_of=16)(features)[
+            "input_ids"
+        ].shape[1]
+        % 16
+        == 0
+    )
     with pytest.raises(InputError, match="pad_to_length is 8"):
         DataCollatorForPreTraining(Vocabulary(), pad_to_length=8)(features)
 

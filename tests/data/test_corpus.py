@@ -17,7 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_recipes.data.corpus import CorpusCounts, describe_files, find_files, iter_documents, iter_hub_documents
+from bert_recipes.data.corpus import (
+    CorpusCounts,
+    describe_files,
+    find_files,
+    iter_documents,
+    iter_hub_documents,
+)
 from bert_recipes.errors import InputError
 from bert_recipes.rows import Reader, read_table
 
@@ -63,9 +69,14 @@ def test_the_end_of_a_file_ends_a_document_unlike_in_the_original(tmp_path):
     assert read(*paths) == [["a", "b"], ["c"]]
 
 
-@pytest.mark.parametrize(("boundary", "expected"), [("blank_line", [["a1 a2"], ["b1"]]), ("file", [["a1 a2", "b1"]])])
+@pytest.mark.parametrize(
+    ("boundary", "expected"), [("blank_line", [["a1 a2"], ["b1"]]), ("file", [["a1 a2", "b1"]])]
+)
 def test_wrapped_lines_are_joined_to_paragraphs(tmp_path, boundary, expected):
-    assert read(write(tmp_path / "a.txt", TEXT), document_boundary=boundary, wrapped_lines=True) == expected
+    assert (
+        read(write(tmp_path / "a.txt", TEXT), document_boundary=boundary, wrapped_lines=True)
+        == expected
+    )
 
 
 def test_line_ends_of_windows_and_a_last_line_without_end_are_read(tmp_path):
@@ -98,12 +109,20 @@ def pack_zst(content):
     return stream.getvalue().to_pybytes()
 
 
-PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": pack_zst}
+PACKERS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": pack_zst,
+}
 
 
 def as_csv(separator):
     file = io.StringIO()
-    csv.writer(file, delimiter=separator).writerows([["id", "text"], *([row["id"], row["text"]] for row in ROWS)])
+    csv.writer(file, delimiter=separator).writerows(
+        [["id", "text"], *([row["id"], row["text"]] for row in ROWS)]
+    )
     return file.getvalue()
 
 
@@ -160,13 +179,26 @@ def test_gzip_text_is_read(tmp_path):
 
 
 def test_files_are_sorted_and_taken_once(tmp_path):
-    for name in ("b/2.txt", "b/1.txt", "a/3.jsonl", "b/notes.md", "b/ids.npy", "b/.hidden.txt", ".git/x.txt"):
+    for name in (
+        "b/2.txt",
+        "b/1.txt",
+        "a/3.jsonl",
+        "b/notes.md",
+        "b/ids.npy",
+        "b/.hidden.txt",
+        ".git/x.txt",
+    ):
         write(tmp_path / name, "{}" if name.endswith("l") else "text")
     (tmp_path / "c.txt").symlink_to(tmp_path / "b" / "1.txt")
     wanted = [tmp_path / "a/3.jsonl", tmp_path / "b/1.txt", tmp_path / "b/2.txt"]
 
     assert find_files(tmp_path) == wanted
-    assert find_files([tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]) == wanted
+    assert (
+        find_files(
+            [tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]
+        )
+        == wanted
+    )
     assert find_files(str(tmp_path / "**" / "*.txt")) == wanted[1:]
 
 
@@ -189,7 +221,10 @@ def test_folders_that_link_each_other_are_entered_once(tmp_path):
         (file.parent / "up").symlink_to(tmp_path)
     write(tmp_path / "outside.txt", "b\n")
 
-    for found in (find_files(tmp_path / "texts"), find_files(str(tmp_path / "texts" / "**" / "*.txt"))):
+    for found in (
+        find_files(tmp_path / "texts"),
+        find_files(str(tmp_path / "texts" / "**" / "*.txt")),
+    ):
         assert {os.path.realpath(file) for file in found} == set(map(str, files))
     # From inside one all others are reached.
     assert len(find_files(tmp_path / "texts" / "e")) == 5
@@ -222,14 +257,20 @@ def test_patterns_match_what_pythons_glob_matches(tmp_path, pattern):
     )
     for name in names:
         write(tmp_path / name, "text")
-    expected = [path for path in glob.glob(str(tmp_path / pattern), recursive=True) if os.path.isfile(path)]
+    expected = [
+        path for path in glob.glob(str(tmp_path / pattern), recursive=True) if os.path.isfile(path)
+    ]
     assert sorted(map(str, find_files(str(tmp_path / pattern)))) == sorted(expected)
     assert expected
 
 
-@pytest.mark.parametrize("ids", [[[1, 2], 3], [1, [2, 3]], [[[1]], [2]], [[1], {"a": 1}], [[1], None]])
+@pytest.mark.parametrize(
+    "ids", [[[1, 2], 3], [1, [2, 3]], [[[1]], [2]], [[1], {"a": 1}], [[1], None]]
+)
 def test_ids_that_are_nested_unevenly_are_refused(tmp_path, ids):
-    path = write(tmp_path / "a.jsonl", json.dumps({"text": [[1], [2, 3]]}) + "\n" + json.dumps({"text": ids}))
+    path = write(
+        tmp_path / "a.jsonl", json.dumps({"text": [[1], [2, 3]]}) + "\n" + json.dumps({"text": ids})
+    )
     message = error_of(path, of_ids=True)
     assert message.startswith(f"{path}, line 2: column 'text' nests its ids unevenly")
 
@@ -241,7 +282,9 @@ def test_an_array_of_nothing_is_no_array(tmp_path):
 LONG_TEXT = "x" * 2**20
 BOMBS = {
     "one text": {"text": ["a", LONG_TEXT]},
-    "one text of a dictionary": {"text": pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array([LONG_TEXT, "a"]))},
+    "one text of a dictionary": {
+        "text": pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array([LONG_TEXT, "a"]))
+    },
     "a list": {"text": ["a", "b"], "ids": [[0] * 10, [0] * 200_000]},
     "nothing but lists": {"text": ["a", "b"], "ids": [[0] * 10, [0] * 3_000_000]},
 }
@@ -254,7 +297,8 @@ def test_a_row_of_parquet_may_be_as_long_as_a_line(tmp_path, name):
     pq.write_table(pa.table(BOMBS[name]), path, compression="zstd")
     assert path.stat().st_size < 20_000
     with pytest.raises(
-        InputError, match=r"a\.parquet, (row 2|column 'ids.*'): this row is longer than 1,000,000 bytes"
+        InputError,
+        match=r"a\.parquet, (row 2|column 'ids.*'): this row is longer than 1,000,000 bytes",
     ):
         list(Reader(max_line_bytes=1_000_000).table(path).rows)
     rows = list(Reader(max_line_bytes=10**8).table(path).rows)
@@ -278,12 +322,19 @@ def test_rows_that_share_one_long_text_are_not_unpacked_together(tmp_path, monke
 
 
 def test_a_text_in_a_json_document_may_be_as_long_as_a_line(tmp_path):
-    path = write(tmp_path / "a.json.gz", gzip.compress(json.dumps([{"text": "a"}, {"text": LONG_TEXT}]).encode()))
-    assert "row 2: this row is longer than 1,000,000 bytes" in error_of(path, max_line_bytes=1_000_000)
+    path = write(
+        tmp_path / "a.json.gz",
+        gzip.compress(json.dumps([{"text": "a"}, {"text": LONG_TEXT}]).encode()),
+    )
+    assert "row 2: this row is longer than 1,000,000 bytes" in error_of(
+        path, max_line_bytes=1_000_000
+    )
     assert read(path) == [["a"], [LONG_TEXT]]
 
 
-@pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere.txt")])
+@pytest.mark.parametrize(
+    "make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere.txt")]
+)
 def test_a_name_that_cannot_be_read_as_a_file_is_refused(tmp_path, make):
     make(tmp_path / "a.txt")
 
@@ -300,7 +351,10 @@ def test_files_that_are_passed_over_are_logged(tmp_path, caplog):
 
 
 def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
-    files = [write(tmp_path / "corpus/books/1.txt", "abc"), write(tmp_path / "corpus/wiki/2.txt", "d")]
+    files = [
+        write(tmp_path / "corpus/books/1.txt", "abc"),
+        write(tmp_path / "corpus/wiki/2.txt", "d"),
+    ]
 
     assert describe_files(files) == [
         {"name": "corpus/books/1.txt", "bytes": 3},
@@ -313,7 +367,12 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
     [
         ("a.pdf", "x", {}, "a.pdf: unknown kind of file"),
         ("a.txt", "text".encode("utf-16"), {}, "UTF-16"),
-        ("a.txt", b"good\n\xc3\xa9 caf\xe9\n", {}, "a.txt, line 2: not valid UTF-8 (byte 0xe9 at byte 7 of the line"),
+        (
+            "a.txt",
+            b"good\n\xc3\xa9 caf\xe9\n",
+            {},
+            "a.txt, line 2: not valid UTF-8 (byte 0xe9 at byte 7 of the line",
+        ),
         ("a.txt", b"a\nb\0c\n", {}, "a.txt, line 2: NUL character at character 2"),
         (
             "a.txt",
@@ -321,7 +380,12 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
             {"max_line_bytes": 1000},
             "a.txt, line 2: this line is longer than 1,000 bytes",
         ),
-        ("a.jsonl", '{"text": "a"}\n{"text": []}\n', {}, "a.jsonl, line 2: column 'text' holds list"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text": []}\n',
+            {},
+            "a.jsonl, line 2: column 'text' holds list",
+        ),
         ("a.jsonl", '"text"\n', {}, "a.jsonl, line 1: an object like"),
         (
             "a.jsonl",
@@ -340,9 +404,19 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
             'a.json: a list of objects is expected, or one under "data", or one object a line',
         ),
         ("a.json", '[\n{"text": "a"}', {}, "a.json: broken JSON"),
-        ("a.csv", "title;body\nx;y\n", {}, "a.csv, line 2: no column 'text'; columns present: title, body"),
+        (
+            "a.csv",
+            "title;body\nx;y\n",
+            {},
+            "a.csv, line 2: no column 'text'; columns present: title, body",
+        ),
         ("a.csv", 'text\n"a\nb\n', {}, "a.csv, line 2: broken CSV"),
-        ("a.jsonl", '{"text": "a", "text": "b"}\n', {}, "a.jsonl, line 1: column 'text' is there more than once"),
+        (
+            "a.jsonl",
+            '{"text": "a", "text": "b"}\n',
+            {},
+            "a.jsonl, line 1: column 'text' is there more than once",
+        ),
         ("a.jsonl", '{"text": "a\\ud800b"}\n', {}, "a.jsonl, line 1: lone surrogate"),
         ("a.txt", "", {"document_boundary": "row"}, "allowed: auto, blank_line, line or file"),
         ("a.jsonl", "{}", {"document_boundary": "file"}, "allowed: auto or row"),
@@ -356,13 +430,25 @@ def test_bad_text_is_one_line_that_names_file_and_line(tmp_path, name, content, 
 @pytest.mark.parametrize(
     ("table", "part"),
     [
-        (pa.table({"title": ["x"], "body": ["y"]}), "no column 'text'; columns present: title, body"),
-        (pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), "is there more than once"),
+        (
+            pa.table({"title": ["x"], "body": ["y"]}),
+            "no column 'text'; columns present: title, body",
+        ),
+        (
+            pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]),
+            "is there more than once",
+        ),
         (pa.table({"text": [1, 2]}), "column 'text' holds int64, text expected"),
         (pa.table({"text": pa.array([b"a"])}), "holds binary, text expected"),
         # pyarrow turns neither of the two into a value of Python
-        (pa.table({"text": pa.array([10**18], pa.timestamp("ns"))}), "holds timestamp[ns], text expected"),
-        (pa.table({"text": pa.array([2**31 - 1], pa.date32())}), "holds date32[day], text expected"),
+        (
+            pa.table({"text": pa.array([10**18], pa.timestamp("ns"))}),
+            "holds timestamp[ns], text expected",
+        ),
+        (
+            pa.table({"text": pa.array([2**31 - 1], pa.date32())}),
+            "holds date32[day], text expected",
+        ),
     ],
 )
 def test_a_parquet_file_without_text_is_one_line(tmp_path, table, part):
@@ -385,7 +471,9 @@ def test_missing_and_empty_paths_are_named(tmp_path):
 def test_a_file_without_text_is_counted(tmp_path):
     counts = CorpusCounts()
 
-    assert read(write(tmp_path / "a.txt", "\n \n"), write(tmp_path / "b.txt", ""), counts=counts) == []
+    assert (
+        read(write(tmp_path / "a.txt", "\n \n"), write(tmp_path / "b.txt", ""), counts=counts) == []
+    )
     assert counts.dropped == {"files_without_text": 2}
 
 
@@ -400,13 +488,19 @@ def test_replace_repairs_broken_utf8_and_counts_it(tmp_path):
     counts = CorpusCounts()
     path = write(tmp_path / "a.txt", b"caf\xe9 \xef\xbf\xbd \xff\xfe\na\0b\0\n")
 
-    assert read(path, encoding_errors="replace", counts=counts) == [["caf\ufffd \ufffd \ufffd\ufffd", "ab"]]
+    assert read(path, encoding_errors="replace", counts=counts) == [
+        ["caf\ufffd \ufffd \ufffd\ufffd", "ab"]
+    ]
     assert counts.repaired == {"characters_replaced": 3, "nul_characters_removed": 2}
 
 
 def test_a_line_may_be_as_long_as_the_limit_and_any_column_the_text(tmp_path):
-    assert read(write(tmp_path / "a.txt", b"a\n" + b"x" * 5000), max_line_bytes=5000) == [["a", "x" * 5000]]
-    assert read(write(tmp_path / "a.jsonl", '{"id": 1, "id": 2, "body": "y"}\n'), text_column="body") == [["y"]]
+    assert read(write(tmp_path / "a.txt", b"a\n" + b"x" * 5000), max_line_bytes=5000) == [
+        ["a", "x" * 5000]
+    ]
+    assert read(
+        write(tmp_path / "a.jsonl", '{"id": 1, "id": 2, "body": "y"}\n'), text_column="body"
+    ) == [["y"]]
 
 
 def test_columns_of_any_name_and_number_are_named_in_one_short_line(tmp_path):
@@ -418,9 +512,13 @@ def test_columns_of_any_name_and_number_are_named_in_one_short_line(tmp_path):
     assert len(message) < 600
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+)
 def test_every_parquet_type_of_text_is_read(tmp_path, kind):
-    pq.write_table(pa.table({"text": pa.array(["a", None], pa.string()).cast(kind)}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"text": pa.array(["a", None], pa.string()).cast(kind)}), tmp_path / "a.parquet"
+    )
     pq.write_table(pa.table({"text": pa.nulls(2)}), tmp_path / "b.parquet")
 
     assert read(tmp_path) == [["a"]]
@@ -434,10 +532,22 @@ def test_half_a_surrogate_pair_is_replaced_and_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a.txt.gz", "a.jsonl.gz", "a.json.gz", "a.csv.gz", "a.jsonl.bz2", "a.txt.xz", "a.jsonl.zst", "a.parquet"]
+    "name",
+    [
+        "a.txt.gz",
+        "a.jsonl.gz",
+        "a.json.gz",
+        "a.csv.gz",
+        "a.jsonl.bz2",
+        "a.txt.xz",
+        "a.jsonl.zst",
+        "a.parquet",
+    ],
 )
 def test_damaged_containers_are_named(tmp_path, name):
-    whole = PACKERS.get(Path(name).suffix, gzip.compress)(os.urandom(100_000).hex().encode() + b"\n" * 9)
+    whole = PACKERS.get(Path(name).suffix, gzip.compress)(
+        os.urandom(100_000).hex().encode() + b"\n" * 9
+    )
     cut, foreign = (
         write(tmp_path / "1" / name, whole[: len(whole) // 2]),
         write(tmp_path / "2" / name, b"no such thing"),

@@ -22,7 +22,9 @@ VOCAB_SIZE = 70_000
 
 def write_store(path, documents):
     special_ids = {"pad": 0, "unk": 1, "cls": CLS, "sep": SEP, "mask": 4}
-    with StoreWriter(path, vocab_size=VOCAB_SIZE, special_ids=special_ids, tokenizer_fingerprint="t") as writer:
+    with StoreWriter(
+        path, vocab_size=VOCAB_SIZE, special_ids=special_ids, tokenizer_fingerprint="t"
+    ) as writer:
         for document in documents:
             writer.add_document("train", document)
         writer.finish()
@@ -51,7 +53,9 @@ def store(documents, tmp_path_factory):
 def make(store, tmp_path):
     def make_dataset(**settings):
         ids = {"cls_id": CLS, "sep_id": SEP, "store_fingerprint": "f"}
-        return PreTrainingDataset(store, **{**ids, "max_seq_length": 64, "cache_dir": tmp_path / "cache", **settings})
+        return PreTrainingDataset(
+            store, **{**ids, "max_seq_length": 64, "cache_dir": tmp_path / "cache", **settings}
+        )
 
     return make_dataset
 
@@ -67,13 +71,17 @@ def parts(item):
 
 
 def same(first, second):
-    return first["key"] == second["key"] and all(np.array_equal(first[name], second[name]) for name in first)
+    return first["key"] == second["key"] and all(
+        np.array_equal(first[name], second[name]) for name in first
+    )
 
 
 @pytest.mark.parametrize("max_seq_length", [8, 64, 512])
 def test_pairs_obey_the_rules_of_the_original(make, documents, max_seq_length):
     dataset = make(max_seq_length=max_seq_length)
-    document_of = {t: d for d, sentences in enumerate(documents) for sentence in sentences for t in sentence}
+    document_of = {
+        t: d for d, sentences in enumerate(documents) for sentence in sentences for t in sentence
+    }
     for epoch in range(2):
         lengths = dataset.lengths(epoch)
         assert len(lengths) == dataset.num_pairs(epoch)
@@ -163,7 +171,9 @@ def _sentences(dataset):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize(("num_workers", "context"), [(0, None), (2, "fork"), (4, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("num_workers", "context"), [(0, None), (2, "fork"), (4, "fork"), (2, "spawn")]
+)
 def test_data_loading_workers_see_the_same_pairs(make, num_workers, context):
     dataset = make()
     keys = [(epoch, index) for epoch in (0, 1) for index in range(0, dataset.num_pairs(epoch), 3)]
@@ -236,13 +246,17 @@ def test_a_damaged_table_is_made_again(make, tmp_path):
 def test_splits_of_one_store_do_not_share_tables(store, documents, tmp_path):
     other = write_store(tmp_path / "store", documents[:20])
     datasets = [
-        PreTrainingDataset(split, cls_id=CLS, sep_id=SEP, store_fingerprint="f", cache_dir=tmp_path / "cache")
+        PreTrainingDataset(
+            split, cls_id=CLS, sep_id=SEP, store_fingerprint="f", cache_dir=tmp_path / "cache"
+        )
         for split in (store, other)
     ]
     assert len(datasets[0]) > len(datasets[1])
 
 
-def test_the_cache_is_in_the_store_or_in_a_temporary_folder(documents, tmp_path, monkeypatch, caplog):
+def test_the_cache_is_in_the_store_or_in_a_temporary_folder(
+    documents, tmp_path, monkeypatch, caplog
+):
     ids = {"cls_id": CLS, "sep_id": SEP, "store_fingerprint": "f"}
     store = write_store(tmp_path / "store", documents)
     item = PreTrainingDataset(store, **ids)[5]
@@ -286,22 +300,32 @@ def test_one_document_is_refused(tmp_path):
 
 def test_pairs_are_distributed_as_in_the_original(shared_data, tmp_path):
     # Words stand for tokens: what is compared is how sentences become pairs.
-    text = (shared_data / "corpus" / "wiki" / "squad_train_articles.txt").read_text(encoding="utf-8")
+    text = (shared_data / "corpus" / "wiki" / "squad_train_articles.txt").read_text(
+        encoding="utf-8"
+    )
     documents, numbers = [], {}
     for article in text[:600_000].split("\n\n"):
         sentences = [part.split() for line in article.split("\n") for part in line.split(". ")]
-        sentences = [[numbers.setdefault(word, len(numbers) + 5) for word in words] for words in sentences if words]
+        sentences = [
+            [numbers.setdefault(word, len(numbers) + 5) for word in words]
+            for words in sentences
+            if words
+        ]
         documents += [sentences] if sentences else []
     dataset = PreTrainingDataset(
         write_store(tmp_path / "store", documents), cls_id=CLS, sep_id=SEP, store_fingerprint="f"
     )
     epochs = range(12)
     ours = np.concatenate([dataset.lengths(epoch) for epoch in epochs])
-    our_labels = [dataset[(e, i)]["next_sentence_label"] for e in epochs for i in range(dataset.num_pairs(e))]
+    our_labels = [
+        dataset[(e, i)]["next_sentence_label"] for e in epochs for i in range(dataset.num_pairs(e))
+    ]
     rng, theirs, their_labels = random.Random(0), [], []
     for _ in epochs:
         for document in range(len(documents)):
-            for tokens, _, is_random in ORIGINAL["pairs_of_document"](documents, document, 128, 0.1, rng):
+            for tokens, _, is_random in ORIGINAL["pairs_of_document"](
+                documents, document, 128, 0.1, rng
+            ):
                 theirs.append(len(tokens))
                 their_labels.append(is_random)
     assert len(ours) > 5000
@@ -352,9 +376,15 @@ def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
             assert len(item["input_ids"]) == 64  # a cut sentence fills its block
     if input_format == "doc_sentences":
         of = {
-            token: number for number, document in enumerate(documents) for sentence in document for token in sentence
+            token: number
+            for number, document in enumerate(documents)
+            for sentence in document
+            for token in sentence
         }
-        assert all(len({of[token] for token in item["input_ids"].tolist() if token > 4}) == 1 for item in items)
+        assert all(
+            len({of[token] for token in item["input_ids"].tolist() if token > 4}) == 1
+            for item in items
+        )
 
 
 def test_blocks_are_the_same_in_every_epoch_and_dupe_factor_repeats_pairs(make):
@@ -395,10 +425,17 @@ def test_pairs_of_sentences_are_neighbours_or_from_another_document(make, docume
     assert 0.4 < np.mean(labels) < 0.75
 
 
-def test_pairs_in_order_or_swapped_are_of_one_document_and_lone_sentences_have_no_label(make, documents):
+def test_pairs_in_order_or_swapped_are_of_one_document_and_lone_sentences_have_no_label(
+    make, documents
+):
     """Lan et al. 2020, section 3.1."""
     dataset = make(pair_label="order")
-    of = {token: number for number, document in enumerate(documents) for sentence in document for token in sentence}
+    of = {
+        token: number
+        for number, document in enumerate(documents)
+        for sentence in document
+        for token in sentence
+    }
     labels = []
     for index in range(len(dataset)):
         item = dataset[index]
@@ -429,7 +466,10 @@ def test_electras_examples_hold_all_sentences_and_fit(make, documents):
     ("settings", "message"),
     [
         ({"input_format": "lines"}, "allowed: segment_pair"),
-        ({"input_format": "full_sentences", "pair_label": "order"}, "full_sentences has no order to learn"),
+        (
+            {"input_format": "full_sentences", "pair_label": "order"},
+            "full_sentences has no order to learn",
+        ),
     ],
 )
 def test_formats_that_are_not_there_or_do_not_fit_their_label_are_one_line(make, settings, message):

@@ -43,8 +43,12 @@ def test_blocks_are_fairseqs(golden):
             else [-1, len(sizes)]
         )
         for before, end in itertools.pairwise(cuts):
-            starts = [before + 1 + start for start in pack_items(sizes[before + 1 : end], case["block"])]
-            found += [[int(ends[first]), int(ends[last])] for first, last in itertools.pairwise(starts)]
+            starts = [
+                before + 1 + start for start in pack_items(sizes[before + 1 : end], case["block"])
+            ]
+            found += [
+                [int(ends[first]), int(ends[last])] for first, last in itertools.pairwise(starts)
+            ]
         if case["mode"] == "complete_doc":
             found = [block for block in found if block[1] - block[0] > 1]
         assert found == case["slices"]
@@ -66,12 +70,21 @@ def test_masks_are_fairseqs(golden):
         order = np.ones(len(item))
         order[rng.choice(size, int(0.15 * size + count), replace=False)] = 0
         replacement, kept = (np.pad(rng.random(size), (0, len(item) - size)) for _ in range(2))
-        settings = {"probability": 0.15, "keep_rate": 0.1, "random_rate": 0.1, "mask_token_id": data["mask_idx"]}
+        settings = {
+            "probability": 0.15,
+            "keep_rate": 0.1,
+            "random_rate": 0.1,
+            "mask_token_id": data["mask_idx"],
+        }
         others = np.array([count]), order[None], replacement[None], kept[None]
         # It draws words for the tokens that become random alone: a vocabulary of nobody's id shows which.
         words = np.zeros(len(item))
         masked, _ = mask_fairseq(
-            item[None], units, FairseqDraws(*others, words[None]), **settings, vocabulary=np.array([-1])
+            item[None],
+            units,
+            FairseqDraws(*others, words[None]),
+            **settings,
+            vocabulary=np.array([-1]),
         )
         is_random = masked[0] == -1
         words[is_random] = rng.random(int(is_random.sum()))
@@ -132,9 +145,13 @@ def test_ngrams_of_a_batch_are_those_of_the_original_row_by_row(most_words):
     num_rows, size = 60, 50
     lengths = rng.integers(1, size + 1, num_rows)
     candidates = (np.arange(size) < lengths[:, None]) & (rng.random((num_rows, size)) > 0.1)
-    words = Units.from_starts(candidates & (rng.random((num_rows, size)) < 0.6) | _first(candidates), candidates)
+    words = Units.from_starts(
+        candidates & (rng.random((num_rows, size)) < 0.6) | _first(candidates), candidates
+    )
     limits, draws = rng.integers(1, 15, num_rows), rng.random((num_rows, size))
-    order = np.argsort(np.where(np.arange(size) < words.counts[:, None], rng.random((num_rows, size)), 2.0), axis=1)
+    order = np.argsort(
+        np.where(np.arange(size) < words.counts[:, None], rng.random((num_rows, size)), 2.0), axis=1
+    )
     chosen = choose_ngrams(words, limits, most_words, order, draws)
     for row in range(num_rows):
         of_row = [
@@ -144,9 +161,17 @@ def test_ngrams_of_a_batch_are_those_of_the_original_row_by_row(most_words):
         uniform = iter(draws[row])
         tried = order[row, : len(of_row)].tolist()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(original, "shuffle", lambda items, _, tried=tried: items.__setitem__(slice(None), tried))
-            runs = original.choose_ngrams(of_row, int(limits[row]), most_words, None, lambda it=uniform: next(it))
-        assert np.flatnonzero(chosen[row]).tolist() == sorted(position for run in runs for position in run)
+            patch.setattr(
+                original,
+                "shuffle",
+                lambda items, _, tried=tried: items.__setitem__(slice(None), tried),
+            )
+            runs = original.choose_ngrams(
+                of_row, int(limits[row]), most_words, None, lambda it=uniform: next(it)
+            )
+        assert np.flatnonzero(chosen[row]).tolist() == sorted(
+            position for run in runs for position in run
+        )
 
 
 def _first(candidates):
@@ -169,7 +194,9 @@ def test_instances_are_alberts(golden, shared_data, name, settings):
     if not file.is_file():
         pytest.skip(f"{file.name} is not there")
     tokenizer = load_tokenizer(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
-    documents = read_documents([shared_data / "reference" / "sample_text.txt"], tokenizer.encode_ids)
+    documents = read_documents(
+        [shared_data / "reference" / "sample_text.txt"], tokenizer.encode_ids
+    )
     plain = {
         "max_seq_length": 64,
         "short_seq_prob": 0.1,
@@ -192,7 +219,9 @@ def test_instances_are_alberts(golden, shared_data, name, settings):
         assert int(own.is_random) == other["label"]
         assert list(own.masked_positions) == other["positions"]
         assert tokenizer.convert_ids_to_tokens(list(own.masked_ids)) == other["labels"]
-        assert [int(place >= own.boundary) for place in range(len(own.input_ids))] == other["segment_ids"]
+        assert [int(place >= own.boundary) for place in range(len(own.input_ids))] == other[
+            "segment_ids"
+        ]
 
 
 def test_examples_are_electras(golden):
@@ -206,10 +235,14 @@ def test_examples_are_electras(golden):
     for run in data["runs"]:
         rng, found, target = random.Random(run["seed"]), [], run["max_length"]
         for document in documents:
-            for one in build_segments(list(map(len, document)), run["max_length"], target, lambda begin, own=rng: own):
+            for one in build_segments(
+                list(map(len, document)), run["max_length"], target, lambda begin, own=rng: own
+            ):
                 target = one.next_target
                 parts = [[], []]
-                for sentence, is_first in zip(document[one.begin : one.end], one.is_first, strict=True):
+                for sentence, is_first in zip(
+                    document[one.begin : one.end], one.is_first, strict=True
+                ):
                     parts[not is_first] += sentence
                 first = parts[0][: run["max_length"] - 2]
                 found.append([first, parts[1][: max(0, run["max_length"] - len(first) - 3)]])

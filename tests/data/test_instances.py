@@ -20,7 +20,12 @@ from bert_recipes.data.instances import (
     write_instances,
 )
 from bert_recipes.errors import InputError
-from bert_recipes.tensorflow_files import decode_example, encode_example, encode_int64_feature, write_record
+from bert_recipes.tensorflow_files import (
+    decode_example,
+    encode_example,
+    encode_int64_feature,
+    write_record,
+)
 
 
 SUFFIXES = [".jsonl", ".parquet", ".tfrecord"]
@@ -48,7 +53,9 @@ def test_instances_come_back_without_padding(tmp_path, suffix):
     assert item["labels"].tolist() == [-100, -100, 8, -100, -100, -100, 70_001, -100]
     assert item["next_sentence_label"] == 0
     assert item["key"] == (4, 2)
-    assert {item[name].dtype for name in ("input_ids", "token_type_ids", "labels")} == {np.dtype(np.int64)}
+    assert {item[name].dtype for name in ("input_ids", "token_type_ids", "labels")} == {
+        np.dtype(np.int64)
+    }
     assert dataset[2499]["input_ids"].tolist() == INSTANCES[2499].input_ids
     assert dataset[1]["next_sentence_label"] == 1
     assert dataset[1500]["input_ids"].tolist() == [2, 7, 3, 1504, 3]
@@ -75,7 +82,9 @@ def test_the_three_formats_hold_the_same(tmp_path):
     for index in range(0, 2500, 37):
         records = [dataset.record(index) for dataset in datasets]
         for name in FEATURE_NAMES:
-            assert records[0][name].tolist() == records[1][name].tolist() == records[2][name].tolist()
+            assert (
+                records[0][name].tolist() == records[1][name].tolist() == records[2][name].tolist()
+            )
 
 
 def test_several_outputs_are_filled_round_robin_and_read_in_order(tmp_path):
@@ -86,7 +95,9 @@ def test_several_outputs_are_filled_round_robin_and_read_in_order(tmp_path):
     assert [dataset[n]["input_ids"].tolist() for n in range(len(dataset))] == expected
 
 
-def test_our_tfrecords_hold_the_bytes_tensorflow_would_write_for_sorted_features(shared_data, tmp_path):
+def test_our_tfrecords_hold_the_bytes_tensorflow_would_write_for_sorted_features(
+    shared_data, tmp_path
+):
     golden = (shared_data / "reference" / "tf_examples.tfrecord").read_bytes()
     length = struct.unpack_from("<Q", golden)[0]
     theirs = golden[12 : 12 + length]
@@ -105,15 +116,21 @@ def test_our_tfrecords_hold_the_bytes_tensorflow_would_write_for_sorted_features
     # Same header with its checksum, same bytes but for the order of the features.
     assert ours[:12] == golden[:12]
     assert sorted(ours[12 : 12 + length]) == sorted(theirs)
-    assert {name: values.tolist() for name, values in decode_example(ours[12 : 12 + length]).items()} == features
+    assert {
+        name: values.tolist() for name, values in decode_example(ours[12 : 12 + length]).items()
+    } == features
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_workers_read_the_same(tmp_path, suffix):
     dataset = InstanceDataset([write(tmp_path / f"a{suffix}")])
-    loader = DataLoader(dataset, batch_size=50, sampler=range(0, 2500, 9), num_workers=2, collate_fn=list)
+    loader = DataLoader(
+        dataset, batch_size=50, sampler=range(0, 2500, 9), num_workers=2, collate_fn=list
+    )
     items = [item for batch in loader for item in batch]
-    assert [item["input_ids"].tolist() for item in items] == [INSTANCES[n].input_ids for n in range(0, 2500, 9)]
+    assert [item["input_ids"].tolist() for item in items] == [
+        INSTANCES[n].input_ids for n in range(0, 2500, 9)
+    ]
     again = pickle.loads(pickle.dumps(dataset))
     assert again[77]["input_ids"].tolist() == INSTANCES[77].input_ids
 
@@ -136,7 +153,10 @@ def with_other_features(path):
     [
         (lambda path: None, "there is no such file"),
         (lambda path: path.touch(), "the file is empty"),
-        (lambda path: path.write_bytes(b"This is a letter, not data.\n" * 20), "make (it|the file) again"),
+        (
+            lambda path: path.write_bytes(b"This is a letter, not data.\n" * 20),
+            "make (it|the file) again",
+        ),
         (cut_short, "make (it|the file) again"),
         (with_other_features, "make (it|the file) again"),
     ],
@@ -207,7 +227,10 @@ def test_a_record_that_is_no_instance_is_named(tmp_path, change):
 def test_a_file_of_another_vocabulary_is_named(tmp_path):
     path = write(tmp_path / "a.jsonl", INSTANCES[:2])
     assert len(InstanceDataset([path], vocab_size=70_002)) == 2
-    with pytest.raises(InputError, match=r"a\.jsonl, record 2: token id 70001, but the vocabulary has 70001 entries"):
+    with pytest.raises(
+        InputError,
+        match=r"a\.jsonl, record 2: token id 70001, but the vocabulary has 70001 entries",
+    ):
         InstanceDataset([path], vocab_size=70_001)
 
 

@@ -28,7 +28,12 @@ def make_batch(rows: int, size: int, seed: int = 0, shortest: int = 8):
     ids[np.arange(rows), lengths - 1] = SEP
     ids[np.arange(size) >= lengths[:, None]] = PAD
     candidates = ~np.isin(ids, (PAD, CLS, SEP))
-    return ids, candidates, lengths, hash_keys(seed, np.zeros(rows, dtype=np.int64), np.arange(rows))
+    return (
+        ids,
+        candidates,
+        lengths,
+        hash_keys(seed, np.zeros(rows, dtype=np.int64), np.arange(rows)),
+    )
 
 
 def mask(ids, candidates, lengths, keys, **settings):
@@ -93,7 +98,9 @@ def test_replaces_80_percent_with_mask_keeps_10_and_randomises_10(settings):
 def test_random_words_come_from_the_whole_vocabulary_special_ones_included():
     """create_masked_lm_predictions draws from vocab_words, all keys of the vocabulary."""
     ids, candidates, lengths, keys = make_batch(5000, 256)
-    masked, labels = mask(ids, candidates, lengths, keys, mask_rate=0.0, keep_rate=0.0, random_rate=1.0)
+    masked, labels = mask(
+        ids, candidates, lengths, keys, mask_rate=0.0, keep_rate=0.0, random_rate=1.0
+    )
     words = masked[labels != IGNORE_INDEX]
     counts = np.bincount(words, minlength=VOCAB)
     assert len(counts) == VOCAB
@@ -120,7 +127,9 @@ def test_the_limit_of_predictions_is_the_share_of_the_longest_pair():
 def test_every_candidate_is_equally_likely():
     ids, candidates, lengths, keys = make_batch(8000, 64, shortest=64)
     _, labels = mask(ids, candidates, lengths, keys)
-    share = (labels != IGNORE_INDEX)[:, 1:31].mean(axis=0)  # positions that are candidates in every row
+    share = (labels != IGNORE_INDEX)[:, 1:31].mean(
+        axis=0
+    )  # positions that are candidates in every row
     assert np.abs(share - share.mean()).max() < 5 * np.sqrt(share.mean() / len(ids))
 
 
@@ -163,7 +172,9 @@ def test_bernoulli_predicts_each_token_with_the_given_probability():
     _, labels = mask(ids, candidates, lengths, keys, selection="bernoulli")
     share = (labels != IGNORE_INDEX).sum() / candidates.sum()
     assert abs(share - 0.15) < 4 * np.sqrt(0.15 * 0.85 / candidates.sum())
-    capped = mask(ids, candidates, lengths, keys, selection="bernoulli", max_predictions_per_seq=5)[1]
+    capped = mask(ids, candidates, lengths, keys, selection="bernoulli", max_predictions_per_seq=5)[
+        1
+    ]
     assert (capped != IGNORE_INDEX).sum(axis=1).max() == 5
 
 
@@ -195,7 +206,9 @@ def test_units_of_one_token_are_taken_as_larger_ones_are():
 def test_numbers_depend_on_key_and_position_alone():
     keys, positions = hash_keys(1, np.arange(50), np.arange(50) * 7), np.arange(128)
     together = keyed_uniforms(keys[:, None], 0, positions)
-    assert np.array_equal(together[31:32, :40], keyed_uniforms(keys[31:32, None], 0, positions[:40]))
+    assert np.array_equal(
+        together[31:32, :40], keyed_uniforms(keys[31:32, None], 0, positions[:40])
+    )
     rows, columns = np.array([4, 0, 2]), np.array([0, 7, 99])
     assert np.array_equal(keyed_uniforms(keys[rows], 0, columns), together[rows, columns])
 
@@ -205,7 +218,9 @@ def test_numbers_are_uniform_and_uncorrelated_between_neighbours_and_streams():
     first, second = (keyed_uniforms(keys[:, None], stream, np.arange(64)) for stream in (0, 1))
     counts, _ = np.histogram(first, bins=100, range=(0, 1))
     expected = first.size / 100
-    assert ((counts - expected) ** 2 / expected).sum() < 150  # chi-square with 99 degrees of freedom: p < 0.001 at 149
+    assert (
+        (counts - expected) ** 2 / expected
+    ).sum() < 150  # chi-square with 99 degrees of freedom: p < 0.001 at 149
     assert first.min() >= 0.0
     assert first.max() < 1.0
     for other in (second, np.roll(first, 1, axis=0), np.roll(first, 1, axis=1)):
@@ -300,7 +315,9 @@ def test_runs_of_ngrams_are_as_frequent_as_one_over_their_length():
     _, labels = mask_by("ngrams", ids, candidates, lengths, keys, mlm_probability=0.05)
     counts = np.zeros(4)
     for row in range(200):
-        is_predicted = [labels[row, word[0]] != IGNORE_INDEX for word in words_of(ids[row], candidates[row])]
+        is_predicted = [
+            labels[row, word[0]] != IGNORE_INDEX for word in words_of(ids[row], candidates[row])
+        ]
         edges = np.flatnonzero(np.diff([0, *is_predicted, 0]))
         runs = edges[1::2] - edges[::2]
         counts += np.bincount(np.minimum(runs, 4), minlength=5)[1:]
@@ -308,7 +325,9 @@ def test_runs_of_ngrams_are_as_frequent_as_one_over_their_length():
     assert counts[:3] / counts.sum() == pytest.approx(expected, abs=0.03)
 
 
-@pytest.mark.parametrize(("selection", "drawn"), [("ngrams", range(VOCAB)), ("fairseq", None), ("spans", None)])
+@pytest.mark.parametrize(
+    ("selection", "drawn"), [("ngrams", range(VOCAB)), ("fairseq", None), ("spans", None)]
+)
 def test_random_words_are_all_ids_but_those_that_the_original_leaves_out(selection, drawn):
     """google-research/albert draws of its whole vocabulary; fairseq and SpanBERT not of their first four ids."""
     expected = set(drawn) if drawn is not None else set(range(VOCAB)) - set(NOT_DRAWN)

@@ -86,7 +86,8 @@ def micro_batches(asked=None, **settings):
 def test_a_step_has_its_samples_whatever_the_split(processes, batch):
     accumulation = GLOBAL_BATCH // (processes * batch)
     shares = [
-        list(micro_batches(batch_size=batch, num_processes=processes, process_index=rank)) for rank in range(processes)
+        list(micro_batches(batch_size=batch, num_processes=processes, process_index=rank))
+        for rank in range(processes)
     ]
     for step in range(STEPS):
         micro = range(step * accumulation, (step + 1) * accumulation)
@@ -115,8 +116,12 @@ def test_the_trainers_way_of_stepping_over_reads_no_sample():
             assert key >= 24
             return key * key
 
-    loader = DataLoader(Squares(), batch_sampler=micro_batches(batch_size=12, skipped=2), collate_fn=list)
-    assert list(skip_first_batches(loader, 2)) == [[k * k for k in range(s, s + 12)] for s in (24, 36, 48)]
+    loader = DataLoader(
+        Squares(), batch_sampler=micro_batches(batch_size=12, skipped=2), collate_fn=list
+    )
+    assert list(skip_first_batches(loader, 2)) == [
+        [k * k for k in range(s, s + 12)] for s in (24, 36, 48)
+    ]
 
 
 LENGTHS = np.random.default_rng(0).integers(5, 120, 1000)
@@ -143,7 +148,9 @@ def test_no_batch_holds_an_example_twice(strategy, num_features):
 def test_batches_of_like_length_waste_little_padding():
     def padding(strategy):
         batches = LENGTHS[
-            training_order(LENGTHS, num_steps=125, global_batch=8, seed=1, strategy=strategy).reshape(-1, 8)
+            training_order(
+                LENGTHS, num_steps=125, global_batch=8, seed=1, strategy=strategy
+            ).reshape(-1, 8)
         ]
         return 1 - batches.sum() / (batches.max(axis=1) * 8).sum()
 
@@ -160,7 +167,9 @@ def test_lengths_do_not_come_in_order():
 @pytest.mark.parametrize("strategy", ["group_by_length", "random"])
 def test_the_order_depends_on_the_seed_and_a_longer_run_starts_alike(steps, strategy):
     def order(steps, seed=1):
-        return training_order(LENGTHS, num_steps=steps, global_batch=8, seed=seed, strategy=strategy)
+        return training_order(
+            LENGTHS, num_steps=steps, global_batch=8, seed=seed, strategy=strategy
+        )
 
     assert not np.array_equal(order(steps), order(steps, seed=2))
     assert np.array_equal(order(steps), order(400)[: steps * 8])

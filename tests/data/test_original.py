@@ -24,7 +24,21 @@ ENDINGS = ["##s", "##ing", "##ed", "##ly", "##er", "##un"]
 VOCABULARY = {
     piece: number
     for number, piece in enumerate(
-        ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *STEMS, *ENDINGS, ".", ",", "[", "]", "!"]
+        [
+            "[PAD]",
+            "[unused0]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            *STEMS,
+            *ENDINGS,
+            ".",
+            ",",
+            "[",
+            "]",
+            "!",
+        ]
     )
 }
 
@@ -40,12 +54,16 @@ def random_text(rng, num_documents, max_sentences, max_words):
         for _ in range(rng.randint(1, max_sentences)):
             words = [
                 rng.choice(STEMS)
-                + "".join(rng.choices([ending[2:] for ending in ENDINGS], k=rng.choice([0, 0, 1, 2, 4])))
+                + "".join(
+                    rng.choices([ending[2:] for ending in ENDINGS], k=rng.choice([0, 0, 1, 2, 4]))
+                )
                 for _ in range(rng.randint(1, max_words))
             ]
             if rng.random() < 0.1:
                 words.append(rng.choice(["zzz", "[SEP]", "\x00", "\u3000"]))
-            lines.append("  " * rng.randint(0, 1) + " ".join(words) + rng.choice([".", "!", "", "\r"]))
+            lines.append(
+                "  " * rng.randint(0, 1) + " ".join(words) + rng.choice([".", "!", "", "\r"])
+            )
         lines += [rng.choice(["", "  ", "\t"])] * rng.randint(1, 2)
     return "\n".join(lines) + rng.choice(["", "\n"])
 
@@ -56,7 +74,9 @@ TOKENIZER = SimpleNamespace(
 )
 
 
-def create_ours(files, *, seed, max_seq, dupe, short_prob, masked_prob, max_predictions, whole_word):
+def create_ours(
+    files, *, seed, max_seq, dupe, short_prob, masked_prob, max_predictions, whole_word
+):
     return create_training_instances(
         read_documents(files, encode),
         TOKENIZER,
@@ -70,13 +90,26 @@ def create_ours(files, *, seed, max_seq, dupe, short_prob, masked_prob, max_pred
     )
 
 
-def create_theirs(files, *, seed, max_seq, dupe, short_prob, masked_prob, max_predictions, whole_word):
+def create_theirs(
+    files, *, seed, max_seq, dupe, short_prob, masked_prob, max_predictions, whole_word
+):
     texts = [file.read_bytes().decode("utf-8") for file in files]
     documents = ORIGINAL["read_documents"](texts, VOCABULARY, False)
     instances = ORIGINAL["create_instances"](
-        documents, VOCABULARY, seed, max_seq, dupe, short_prob, masked_prob, max_predictions, whole_word
+        documents,
+        VOCABULARY,
+        seed,
+        max_seq,
+        dupe,
+        short_prob,
+        masked_prob,
+        max_predictions,
+        whole_word,
     )
-    return [ORIGINAL["features"](instance, VOCABULARY, max_seq, max_predictions) for instance in instances]
+    return [
+        ORIGINAL["features"](instance, VOCABULARY, max_seq, max_predictions)
+        for instance in instances
+    ]
 
 
 def list_of(value):
@@ -102,7 +135,9 @@ def features_of(instance, max_seq, max_predictions):
 def test_instances_equal_the_original_on_random_corpora(tmp_path, max_seq, whole_word):
     source = random.Random(1000 * max_seq + whole_word)
     for round_number in range(25):
-        files = [tmp_path / f"{round_number}-{part}.txt" for part in range(source.choice([1, 1, 2]))]
+        files = [
+            tmp_path / f"{round_number}-{part}.txt" for part in range(source.choice([1, 1, 2]))
+        ]
         for file in files:
             sizes = source.choice([2, 3, 8]), source.choice([1, 4, 25]), source.choice([2, 12, 60])
             file.write_bytes(random_text(source, *sizes).encode("utf-8"))
@@ -125,16 +160,29 @@ def test_instances_equal_the_original_on_random_corpora(tmp_path, max_seq, whole
 def test_one_document_is_paired_with_itself_as_in_the_original(tmp_path):
     file = tmp_path / "one.txt"
     file.write_text("the house.\nrun over a house\nplaying\n")
-    settings = {"seed": 1, "max_seq": 16, "dupe": 4, "short_prob": 0.1, "masked_prob": 0.15, "max_predictions": 5}
+    settings = {
+        "seed": 1,
+        "max_seq": 16,
+        "dupe": 4,
+        "short_prob": 0.1,
+        "masked_prob": 0.15,
+        "max_predictions": 5,
+    }
     ours = create_ours([file], **settings, whole_word=False)
-    assert [features_of(one, 16, 5) for one in ours] == create_theirs([file], **settings, whole_word=False)
+    assert [features_of(one, 16, 5) for one in ours] == create_theirs(
+        [file], **settings, whole_word=False
+    )
 
 
 def test_the_end_of_a_file_ends_no_document(tmp_path):
     first, second = tmp_path / "1.txt", tmp_path / "2.txt"
     first.write_text("the house\n\na run")
     second.write_text("over\n\nplay\n")
-    assert [len(lengths) for lengths in read_documents([first, second], encode).lengths] == [1, 2, 1]
+    assert [len(lengths) for lengths in read_documents([first, second], encode).lengths] == [
+        1,
+        2,
+        1,
+    ]
 
 
 def test_lines_without_tokens_are_counted(tmp_path):
@@ -191,5 +239,7 @@ def test_whole_words_that_would_exceed_the_limit_are_passed_over():
     )
     for seed in range(30):
         # Words of 3, 1 and 1 pieces; only two predictions fit, so the long word is never masked.
-        positions, _ = mask_in_original_order([1, 4, 5, 5, 2, 6, 7, 2], 5, masking, random.Random(seed))
+        positions, _ = mask_in_original_order(
+            [1, 4, 5, 5, 2, 6, 7, 2], 5, masking, random.Random(seed)
+        )
         assert positions == [5, 6]

@@ -45,14 +45,19 @@ def build(lengths, document, rng, max_seq_length=13, short_seq_prob=0.1):
 
 
 def random_lengths(rng, num_documents, max_sentences, max_tokens):
-    return [[rng.randint(1, max_tokens) for _ in range(rng.randint(1, max_sentences))] for _ in range(num_documents)]
+    return [
+        [rng.randint(1, max_tokens) for _ in range(rng.randint(1, max_sentences))]
+        for _ in range(num_documents)
+    ]
 
 
 @pytest.mark.parametrize("max_seq_length", [8, 16, 64, 128])
 def test_pairs_and_draws_equal_the_original_on_random_corpora(max_seq_length):
     source = random.Random(max_seq_length)
     for seed in range(150):
-        lengths = random_lengths(source, source.randint(2, 5), source.choice([1, 3, 12]), source.choice([3, 20, 90]))
+        lengths = random_lengths(
+            source, source.randint(2, 5), source.choice([1, 3, 12]), source.choice([3, 20, 90])
+        )
         # A token is (document, sentence, place), so equal tokens mean the same sentences.
         documents = [
             [[(d, s, place) for place in range(length)] for s, length in enumerate(sentences)]
@@ -76,11 +81,19 @@ def test_pairs_and_draws_equal_the_original_on_random_corpora(max_seq_length):
             rng=ours,
         )
         for pair in pairs:
-            tokens_a = [t for sentence in documents[document][pair.a_begin : pair.a_end] for t in sentence]
-            tokens_b = [t for sentence in documents[pair.b_document][pair.b_begin : pair.b_end] for t in sentence]
+            tokens_a = [
+                t for sentence in documents[document][pair.a_begin : pair.a_end] for t in sentence
+            ]
+            tokens_b = [
+                t
+                for sentence in documents[pair.b_document][pair.b_begin : pair.b_end]
+                for t in sentence
+            ]
             assert (len(tokens_a), len(tokens_b)) == (pair.length_a, pair.length_b)
             keep_a, keep_b = truncate_pair(pair.length_a, pair.length_b, max_seq_length - 3, ours)
-            given.append((tokens_a[keep_a] + tokens_b[keep_b], len(tokens_b[keep_b]) + 1, pair.is_random))
+            given.append(
+                (tokens_a[keep_a] + tokens_b[keep_b], len(tokens_b[keep_b]) + 1, pair.is_random)
+            )
         assert given == expected
         assert ours.getstate() == theirs.getstate()
 

@@ -10,7 +10,8 @@ def test_a_hub_corpus_is_read_once_beside_held_out_files_of_several_shards(tmp_p
     documents = [["The red apple falls.", "A tree grows."]] * 3
     reads = []
     monkeypatch.setattr(
-        "bert_recipes.data.prepare.iter_hub_documents", lambda *args, **options: reads.append(args) or iter(documents)
+        "bert_recipes.data.prepare.iter_hub_documents",
+        lambda *args, **options: reads.append(args) or iter(documents),
     )
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("The red apple falls.\nA tree grows.\n")
@@ -25,4 +26,7 @@ def test_a_hub_corpus_is_read_once_beside_held_out_files_of_several_shards(tmp_p
     )
     splits = prepare_store(arguments, load_tokenizer(vocabulary)).metadata["splits"]
     assert reads == [("owner/name", None, "train")]
-    assert {split: entry["num_documents"] for split, entry in splits.items()} == {"train": 3, "validation": 3}
+    assert {split: entry["num_documents"] for split, entry in splits.items()} == {
+        "train": 3,
+        "validation": 3,
+    }

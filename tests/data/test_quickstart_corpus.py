@@ -2,7 +2,12 @@
 
 import pytest
 
-from bert_recipes.data.quickstart_corpus import Source, iter_docstrings, read_documentation, split_paragraphs
+from bert_recipes.data.quickstart_corpus import (
+    Source,
+    iter_docstrings,
+    read_documentation,
+    split_paragraphs,
+)
 
 
 SOURCE = b'''
@@ -74,7 +79,9 @@ def test_a_file_of_another_syntax_is_an_error_for_the_caller_to_count():
 
 
 def test_cython_docstrings_are_found_between_triple_quotes(tmp_path):
-    (tmp_path / "a.pyx").write_text('cdef class A:\n    """One."""\n    x = "no"\n    """Two\nlines."""')
+    (tmp_path / "a.pyx").write_text(
+        'cdef class A:\n    """One."""\n    x = "no"\n    """Two\nlines."""'
+    )
     assert read_documentation(Source("a", tmp_path / "a.pyx")) == (["One.", "Two lines."], 2)
 
 

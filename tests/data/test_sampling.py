@@ -37,7 +37,10 @@ def test_shares_become_their_power_and_the_corpus_keeps_its_size(sources):
         assert drawn[name] == pytest.approx(1000 * share / sum(shares.values()), abs=25)
     weights = sampling_weights(arguments(sources, sampling_exponent=0.7)).values()
     assert list(weights) == pytest.approx(
-        [share / sum(shares.values()) / p for share, p in zip(shares.values(), (0.9, 0.1), strict=True)]
+        [
+            share / sum(shares.values()) / p
+            for share, p in zip(shares.values(), (0.9, 0.1), strict=True)
+        ]
     )
 
 
@@ -48,7 +51,9 @@ def test_the_draw_follows_from_the_seed_and_held_out_documents_stay_once(sources
     held_out = [text for split, text in one if split == "validation"]
     assert len(held_out) == len({*held_out})
     assert not {*held_out} & {text for split, text in one if split == "train"}
-    plain = [text for split, text in documents(sources, validation_fraction=0.2) if split == "validation"]
+    plain = [
+        text for split, text in documents(sources, validation_fraction=0.2) if split == "validation"
+    ]
     assert held_out == plain
     everything = [text for _, text in documents(sources)]
     assert everything == [text for _, text in documents(sources, sampling_exponent=1.0)]
@@ -58,7 +63,10 @@ def test_what_cannot_be_weighed_is_one_line(sources):
     with pytest.raises(InputError, match="give two or more"):
         CorpusArguments(output_dir="x", tokenizer="x", files=["a"], sampling_exponent=0.7)
     same = CorpusArguments(
-        output_dir="x", tokenizer="x", files=[str(sources), str(sources / "sw")], sampling_exponent=0.7
+        output_dir="x",
+        tokenizer="x",
+        files=[str(sources), str(sources / "sw")],
+        sampling_exponent=0.7,
     )
     with pytest.raises(InputError, match="a file is in two entries"):
         sampling_weights(same)

@@ -121,7 +121,14 @@ def test_no_character_but_spaces_is_lost_or_changed():
 
 
 @pytest.mark.parametrize(
-    "text", ["." * 10**6, "A.\t" * 300_000, ". (" * 300_000, "\u00e9" + "?\u201d" * 500_000, "1. " * 300_000]
+    "text",
+    [
+        "." * 10**6,
+        "A.\t" * 300_000,
+        ". (" * 300_000,
+        "\u00e9" + "?\u201d" * 500_000,
+        "1. " * 300_000,
+    ],
 )
 def test_time_grows_with_the_length_only_for_text_made_of_terminators(text):
     started = time.perf_counter()

@@ -27,7 +27,12 @@ DOCUMENTS = [[[5, 6, 7], [8]], [[9]], [[5, 5], [6], [99, 7, 5]]]
 
 
 def new_writer(path, **options):
-    settings = {"vocab_size": 100, "special_ids": SPECIAL_IDS, "tokenizer_fingerprint": "abc", **options}
+    settings = {
+        "vocab_size": 100,
+        "special_ids": SPECIAL_IDS,
+        "tokenizer_fingerprint": "abc",
+        **options,
+    }
     return StoreWriter(path, **settings)
 
 
@@ -72,7 +77,11 @@ def test_what_is_written_is_read_back(tmp_path):
 
     assert documents_of(store.train) == DOCUMENTS
     assert documents_of(store.validation) == [[[1, 2], [3]]]
-    assert (store.train.num_documents, store.train.num_sentences, store.train.num_tokens) == (3, 6, 11)
+    assert (store.train.num_documents, store.train.num_sentences, store.train.num_tokens) == (
+        3,
+        6,
+        11,
+    )
     assert store.train.sentence_lengths(0, 6).tolist() == [3, 1, 1, 2, 1, 3]
     assert store.train.sentence_offsets(1, 3).tolist() == [2, 3, 6]
     assert store.train.tokens(1, 5).tolist() == [8, 9, 5, 5, 6]
@@ -119,8 +128,15 @@ def test_the_fingerprint_follows_contents_and_tokenizer_only(tmp_path):
     assert first == "ae90a497b16f6854b244c28bafa50e8c2d18d927503024c9232c109221627e91"
     assert open_store(write_store(tmp_path / "b")).fingerprint == first
     assert open_store(write_store(tmp_path / "c", DOCUMENTS[:2])).fingerprint != first
-    assert open_store(write_store(tmp_path / "d", [[*DOCUMENTS[0], *DOCUMENTS[1]], DOCUMENTS[2]])).fingerprint != first
-    assert open_store(write_store(tmp_path / "e", tokenizer_fingerprint="other")).fingerprint != first
+    assert (
+        open_store(
+            write_store(tmp_path / "d", [[*DOCUMENTS[0], *DOCUMENTS[1]], DOCUMENTS[2]])
+        ).fingerprint
+        != first
+    )
+    assert (
+        open_store(write_store(tmp_path / "e", tokenizer_fingerprint="other")).fingerprint != first
+    )
 
 
 def test_a_store_of_an_earlier_release_is_read(tmp_path):
@@ -161,7 +177,11 @@ def test_a_shard_may_hold_no_document_of_a_split(tmp_path):
         writer.finish()
     train = open_store(tmp_path / "store").train
 
-    assert (train.num_documents, train.tokens(0, 0).tolist(), train.sentence_offsets(0, 0).tolist()) == (0, [], [0])
+    assert (
+        train.num_documents,
+        train.tokens(0, 0).tolist(),
+        train.sentence_offsets(0, 0).tolist(),
+    ) == (0, [], [0])
 
 
 def test_values_that_make_no_store_are_refused(tmp_path):
@@ -235,7 +255,12 @@ def test_files_that_are_not_what_was_written_are_refused(tmp_path, file):
     schema = pa.ipc.open_file(part).schema
     place = whole.index(module.Column(part, schema).slice(0, 4).tobytes())
     flipped = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
-    for damaged in (whole[:-10], b"\0" * len(whole), flipped, whole.replace(name, b"\xff" + name[1:])):
+    for damaged in (
+        whole[:-10],
+        b"\0" * len(whole),
+        flipped,
+        whole.replace(name, b"\xff" + name[1:]),
+    ):
         part.write_bytes(damaged)
         assert f"{part}: {DAMAGED}" in error_of(path)
     part.unlink()
@@ -263,7 +288,10 @@ def test_a_store_without_the_right_to_read_it_is_not_called_damaged(name):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # tmp_path is closed to all others
         write_store(Path(folder) / "store")
-        with without_rights(Path(folder) / "store" / name), pytest.raises((InputError, PermissionError)) as caught:
+        with (
+            without_rights(Path(folder) / "store" / name),
+            pytest.raises((InputError, PermissionError)) as caught,
+        ):
             open_store(Path(folder) / "store")
         said = str(caught.value)
         assert "Permission denied" in said
@@ -276,8 +304,12 @@ def test_values_of_another_type_are_refused(tmp_path):
     """The hash is of the bytes: it is that of int64."""
     path = write_store(tmp_path / "store")
     file = path / "train" / "sentences.arrow"
-    values = np.array(module.Column(file, pa.ipc.open_file(file).schema).slice(0, 7)).view(np.uint64)
-    writer = module.ColumnWriter(file, pa.schema([pa.field("token_offset", pa.uint64(), nullable=False)]))
+    values = np.array(module.Column(file, pa.ipc.open_file(file).schema).slice(0, 7)).view(
+        np.uint64
+    )
+    writer = module.ColumnWriter(
+        file, pa.schema([pa.field("token_offset", pa.uint64(), nullable=False)])
+    )
     writer.append(values)
     writer.close()
 
@@ -322,7 +354,9 @@ def test_a_store_is_read_to_its_end_once(tmp_path, monkeypatch):
     path = write_store(tmp_path / "store")
     read = []
     whole = module.Column.sha256
-    monkeypatch.setattr(module.Column, "sha256", lambda column: read.append(column) or whole(column))
+    monkeypatch.setattr(
+        module.Column, "sha256", lambda column: read.append(column) or whole(column)
+    )
     open_store(path)
     open_store(path)
     assert len(read) == 8  # four files of two splits

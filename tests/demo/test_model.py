@@ -43,16 +43,25 @@ def test_abilities_of_a_stock_folder_follow_from_its_heads(
 def test_the_oldest_folders_do_not_name_their_model_type(tiny_checkpoint, tmp_path):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
     values = json.loads((folder / "config.json").read_text())
-    kept = {name: value for name, value in values.items() if name not in ("model_type", "architectures")}
+    kept = {
+        name: value for name, value in values.items() if name not in ("model_type", "architectures")
+    }
     (folder / "config.json").write_text(json.dumps(kept))
-    assert open_demo_model(str(folder), tmp_path, use_cpu=True).abilities == ("fill_mask", "next_sentence")
+    assert open_demo_model(str(folder), tmp_path, use_cpu=True).abilities == (
+        "fill_mask",
+        "next_sentence",
+    )
 
 
 def test_a_model_of_one_segment_is_asked_for_no_pairs(tiny_checkpoint, tmp_path):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     name = "bert.embeddings.token_type_embeddings.weight"
-    save_file(weights | {name: weights[name][:1].clone()}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        weights | {name: weights[name][:1].clone()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     change_config(folder, type_vocab_size=1)
     model = open_demo_model(str(folder), tmp_path, use_cpu=True)
     assert model.abilities == ("fill_mask",)
@@ -64,7 +73,9 @@ def test_a_model_of_one_segment_is_asked_for_no_pairs(tiny_checkpoint, tmp_path)
 
 @pytest.mark.parametrize("kind", [None, "sequence_classification", "question_answering"])
 @pytest.mark.parametrize("texts", [("the a b c",), ("the cat, of 7", "dog and 9!")])
-def test_attention_is_that_of_stock_transformers(demo_model, fine_tuned, tiny_checkpoint, tiny_runs, kind, texts):
+def test_attention_is_that_of_stock_transformers(
+    demo_model, fine_tuned, tiny_checkpoint, tiny_runs, kind, texts
+):
     folder, model = (tiny_runs(kind), fine_tuned(kind)) if kind else (tiny_checkpoint, demo_model)
     stock = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -79,7 +90,10 @@ def test_attention_is_that_of_stock_transformers(demo_model, fine_tuned, tiny_ch
 
 
 MEMBERS = {
-    "roberta": ("RobertaForMaskedLM", {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1}),
+    "roberta": (
+        "RobertaForMaskedLM",
+        {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
+    ),
     "albert": ("AlbertForPreTraining", {"max_position_embeddings": 64, "embedding_size": 16}),
     "distilbert": (
         "DistilBertForMaskedLM",
@@ -89,15 +103,24 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("kind", MEMBERS)
-def test_members_of_the_family_fill_masks_and_show_their_attention_as_stock(kind, tiny_checkpoint, tmp_path):
+def test_members_of_the_family_fill_masks_and_show_their_attention_as_stock(
+    kind, tiny_checkpoint, tmp_path
+):
     name, settings = MEMBERS[kind]
     if kind == "roberta":
         tokenizer, _ = train_byte_bpe(["the cat of a dog"] * 3, vocab_size=270, show_progress=False)
     else:
         tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, vocab_size=len(tokenizer), **{**sizes, **settings})
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=len(tokenizer), **{**sizes, **settings}
+    )
     stock = getattr(transformers, name)(config).eval()
     stock.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
@@ -119,7 +142,9 @@ def test_members_of_the_family_fill_masks_and_show_their_attention_as_stock(kind
     with torch.no_grad():
         output = stock(inputs)
     said = (output.logits if "logits" in output else output.prediction_logits)[0, place].softmax(-1)
-    assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(said.topk(5).indices.tolist())
+    assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(
+        said.topk(5).indices.tolist()
+    )
 
 
 def test_a_long_text_is_cut_to_the_positions_and_only_the_first_are_kept(demo_model):
@@ -131,13 +156,22 @@ def test_a_long_text_is_cut_to_the_positions_and_only_the_first_are_kept(demo_mo
 
 BROKEN = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-    "another model": (lambda folder: change_config(folder, model_type="gpt2"), "is no BERT.*'gpt2'"),
+    "another model": (
+        lambda folder: change_config(folder, model_type="gpt2"),
+        "is no BERT.*'gpt2'",
+    ),
     "no tokenizer": (
         lambda folder: [(folder / name).unlink() for name in ("vocab.txt", "tokenizer.json")],
         "neither tokenizer.json nor vocab.txt",
     ),
-    "another tokenizer": (lambda folder: change_config(folder, vocab_size=50), "do not belong together"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: broken JSON"),
+    "another tokenizer": (
+        lambda folder: change_config(folder, vocab_size=50),
+        "do not belong together",
+    ),
+    "no JSON": (
+        lambda folder: (folder / "config.json").write_text("{"),
+        "config.json: broken JSON",
+    ),
 }
 
 

@@ -32,8 +32,13 @@ def lines_of(tiny_runs):
     """Kind -> (row, its line of predictions) of its run."""
 
     def lines(kind):
-        files = tiny_runs(kind).parent / "data" / "validation.jsonl", tiny_runs(kind) / "predictions_validation.jsonl"
-        return list(zip(*(map(json.loads, file.read_text().splitlines()) for file in files), strict=True))
+        files = (
+            tiny_runs(kind).parent / "data" / "validation.jsonl",
+            tiny_runs(kind) / "predictions_validation.jsonl",
+        )
+        return list(
+            zip(*(map(json.loads, file.read_text().splitlines()) for file in files), strict=True)
+        )
 
     return lines
 
@@ -48,7 +53,9 @@ def test_every_mask_gets_its_own_guesses(demo_model):
     for number, position in enumerate((2, 4), 1):
         values, indices = logits[position].topk(3)
         tokens = tokenizer.convert_ids_to_tokens(indices.tolist())
-        expected += [[number, token, f"{p:.1%}"] for token, p in zip(tokens, values.tolist(), strict=True)]
+        expected += [
+            [number, token, f"{p:.1%}"] for token, p in zip(tokens, values.tolist(), strict=True)
+        ]
     assert rows == expected
     assert text_of(marked) == f"the {rows[0][1]} of {rows[3][1]} a"
     assert [label for _, label in marked] == [None, "1", None, "2", None]
@@ -129,7 +136,10 @@ def test_labels_of_any_form_are_shown(fine_tuned, monkeypatch, labels, tags, gro
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("Angela Merkel visited the U.N. on Monday.", "Angela Merkel visited the U.N . on Monday ."),
+        (
+            "Angela Merkel visited the U.N. on Monday.",
+            "Angela Merkel visited the U.N . on Monday .",
+        ),
         ('He said: "don\'t!"', 'He said : " don\'t ! "'),
         ("  state-of-the-art\n(2020) ...", "state-of-the-art ( 2020 ) . . ."),
         ("\u201cSo?\u201d", "\u201c So ? \u201d"),
@@ -145,7 +155,9 @@ def test_an_answer_is_marked_wherever_it_stands(fine_tuned, lines_of):
     row, line = lines_of("question_answering")[0]
     marked, rows, _ = page.find_answer(model, row["question"], row["context"])
     assert text_of(marked) == row["context"]
-    assert [part for part, label in marked if label] == [line["prediction"]] * row["context"].count(line["prediction"])
+    assert [part for part, label in marked if label] == [line["prediction"]] * row["context"].count(
+        line["prediction"]
+    )
     assert rows[0][0] == line["prediction"]
     assert "windows" in page.find_answer(model, "a?", "b c " * 100)[2]
 
@@ -155,7 +167,13 @@ def test_a_choice_is_made_of_any_number(fine_tuned, lines_of):
     row, line = lines_of("multiple_choice")[0]
     probabilities, _ = page.choose(model, row["start"], "\n".join(row[name] for name in "abc"))
     assert list(probabilities.values()) == pytest.approx(line["probabilities"], abs=2e-6)
-    assert list(page.choose(model, "ab", "a\n\nb\nc\nd\nef")[0]) == ["1. a", "2. b", "3. c", "4. d", "5. ef"]
+    assert list(page.choose(model, "ab", "a\n\nb\nc\nd\nef")[0]) == [
+        "1. a",
+        "2. b",
+        "3. c",
+        "4. d",
+        "5. ef",
+    ]
 
 
 def test_attention_is_drawn_for_a_head_the_mean_and_all(demo_model):
@@ -165,7 +183,13 @@ def test_attention_is_drawn_for_a_head_the_mean_and_all(demo_model):
     for head, expected in ((2, weights[1, 1]), (0, weights[1].mean(0))):
         one, everything, note = page.show_attention(demo_model, "the a b", "", 2, head)
         np.testing.assert_array_equal(one.axes[0].images[0].get_array(), expected)
-        assert [label.get_text() for label in one.axes[0].get_yticklabels()] == ["[CLS]", "the", "a", "b", "[SEP]"]
+        assert [label.get_text() for label in one.axes[0].get_yticklabels()] == [
+            "[CLS]",
+            "the",
+            "a",
+            "b",
+            "[SEP]",
+        ]
         # Layer 2 stands below, head 2 on the right; a gap of one between them.
         tiles = everything.axes[0].images[0].get_array()
         assert tiles.shape == (12, 12)
@@ -173,7 +197,10 @@ def test_attention_is_drawn_for_a_head_the_mean_and_all(demo_model):
         np.testing.assert_allclose(tiles[6:11, 0:5], np.sqrt(weights[1, 0]))
         assert note == ""
     note = page.show_attention(demo_model, "a " * 300, "", 1, 1)[2]
-    assert note == f"302 positions; the model reads 128. Drawn are the first {page.MAX_DRAWN} positions."
+    assert (
+        note
+        == f"302 positions; the model reads 128. Drawn are the first {page.MAX_DRAWN} positions."
+    )
 
 
 def test_tokens_know_their_ids_and_where_they_are_from(demo_model):
@@ -181,7 +208,21 @@ def test_tokens_know_their_ids_and_where_they_are_from(demo_model):
     marked, rows, note = page.tokenize(demo_model, text)
     assert text_of(marked) == text
     tokens = [token for token, _, _ in rows]
-    assert tokens == ["the", "c", "##a", "##f", "##e", "[UNK]", ",", "[", "s", "##e", "##p", "]", "!"]
+    assert tokens == [
+        "the",
+        "c",
+        "##a",
+        "##f",
+        "##e",
+        "[UNK]",
+        ",",
+        "[",
+        "s",
+        "##e",
+        "##p",
+        "]",
+        "!",
+    ]
     assert [number for _, number, _ in rows] == demo_model.tokenizer.encode_ids(text)
     assert rows[4][2] == "8 to 9"
     assert ("\u4e2d", f"[UNK] {demo_model.tokenizer.unk_token_id}") in marked
@@ -208,7 +249,12 @@ MISTAKES = [
     ("token_classification", page.tag_words, (" ",), "the sentence is empty"),
     ("question_answering", page.find_answer, ("ab", None), "context is empty"),
     ("multiple_choice", page.choose, ("ab", "cd"), "the choices are 1; give 2"),
-    ("multiple_choice", page.choose, ("ab", "cd\n" * (page.MAX_CHOICES + 1)), f"are {page.MAX_CHOICES + 1}"),
+    (
+        "multiple_choice",
+        page.choose,
+        ("ab", "cd\n" * (page.MAX_CHOICES + 1)),
+        f"are {page.MAX_CHOICES + 1}",
+    ),
 ]
 
 
@@ -241,7 +287,10 @@ def test_the_tabs_follow_from_the_abilities(demo_model, fine_tuned, kind):
     model = fine_tuned(kind) if kind else demo_model
     names = dict(zip(KINDS, ("classify", "tag", "answer", "choose"), strict=True))
     tabs = page.make_tabs(model)
-    assert [tab.name for tab in tabs] == [names.get(name, name) for name in model.abilities] + ["attention", "pieces"]
+    assert [tab.name for tab in tabs] == [names.get(name, name) for name in model.abilities] + [
+        "attention",
+        "pieces",
+    ]
     assert "fine-tuned" in model.lacks[0] if kind else not model.lacks
     # Nothing that is typed becomes HTML: only these components are on the page.
     components = {type(each).__name__ for tab in tabs for each in (*tab.fields, *tab.results)}
@@ -259,7 +308,9 @@ def served(demo_model):
         for setting in f"{settings} MCP_SERVER=True RUN_HISTORY=True".split():
             name, value = setting.split("=")
             patch.setenv(f"GRADIO_{name}", value)
-        blocks, address = page.launch_page(dataclasses.replace(demo_model, name=EVIL), "127.0.0.1", port)
+        blocks, address = page.launch_page(
+            dataclasses.replace(demo_model, name=EVIL), "127.0.0.1", port
+        )
         yield address
         blocks.close(verbose=False)
 
@@ -296,16 +347,31 @@ def test_an_answer_over_http_is_that_of_the_view(served, demo_model):
 
 def test_the_page_loads_nothing_from_elsewhere_and_gives_nothing_away(served):
     text = get(served).text
-    assert re.findall(r"""<(?:script|link|img|iframe)\b[^>]*\s(?:src|href)=["']?(?:https?:)?//[^>]*>""", text) == []
+    assert (
+        re.findall(
+            r"""<(?:script|link|img|iframe)\b[^>]*\s(?:src|href)=["']?(?:https?:)?//[^>]*>""", text
+        )
+        == []
+    )
     assert "host.example" not in text
     assert "<script>alert" not in text.split("window.gradio_config")[0]
     config = json.loads(text.split("window.gradio_config = ")[1].split(";</script>")[0])
-    assert (config["analytics_enabled"], config["stylesheets"], config["root"]) == (False, [], served)
+    assert (config["analytics_enabled"], config["stylesheets"], config["root"]) == (
+        False,
+        [],
+        served,
+    )
     theme = get(served, "/theme.css").text
     assert "@import" not in theme
     assert "@font-face" not in theme
     assert get(served, "/gradio_api/file=/etc/hostname").status in (403, 404)
-    for path in ("/docs", "/redoc", "/openapi.json", "/monitoring/summary", "/gradio_api/mcp/schema"):
+    for path in (
+        "/docs",
+        "/redoc",
+        "/openapi.json",
+        "/monitoring/summary",
+        "/gradio_api/mcp/schema",
+    ):
         assert get(served, path).status >= 400
 
 
@@ -313,7 +379,13 @@ def test_the_page_loads_nothing_from_elsewhere_and_gives_nothing_away(served):
 def test_a_foreign_name_that_points_here_is_not_answered(served, path):
     """DNS rebinding: the browser believes the page to be another site's, and says that site's name."""
     port = urlsplit(served).port
-    for name in ("host.example", f"host.example:{port}", "127.0.0.1.host.example", "localhost.host.example", ""):
+    for name in (
+        "host.example",
+        f"host.example:{port}",
+        "127.0.0.1.host.example",
+        "localhost.host.example",
+        "",
+    ):
         refused = get(served, path, Host=name)
         assert (refused.status, refused.text) == (400, "Invalid host header"), name
     for name in (f"localhost:{port}", f"127.0.0.1:{port}", "LOCALHOST", f"[::1]:{port}"):

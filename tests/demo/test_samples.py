@@ -35,7 +35,9 @@ def write_facts(tmp_path):
 
 
 def test_a_pretraining_run_shows_its_held_out_text(tiny_checkpoint, write_facts, tmp_path_factory):
-    folder = write_facts({"kind": "pretraining", "held_out": {"masks": MASKS, "verdicts": VERDICTS}})
+    folder = write_facts(
+        {"kind": "pretraining", "held_out": {"masks": MASKS, "verdicts": VERDICTS}}
+    )
     shutil.copytree(tiny_checkpoint, folder, dirs_exist_ok=True)
     values = values_of(open_demo_model(str(folder), tmp_path_factory.mktemp("work"), use_cpu=True))
     assert values["fill_mask"][0] == "das haus [MASK] neu und"
@@ -43,7 +45,9 @@ def test_a_pretraining_run_shows_its_held_out_text(tiny_checkpoint, write_facts,
     assert values["attention"][0] == values["pieces"][0] == "das haus ist neu und"
 
 
-@pytest.mark.parametrize("kind", ["sequence_classification", "token_classification", "question_answering"])
+@pytest.mark.parametrize(
+    "kind", ["sequence_classification", "token_classification", "question_answering"]
+)
 def test_a_fine_tuned_run_shows_its_first_validation_example(fine_tuned, tiny_runs, kind):
     model = fine_tuned(kind)
     file = tiny_runs(kind).parent / "data" / "validation.jsonl"
@@ -58,8 +62,12 @@ def test_choices_are_shown_one_per_line(fine_tuned, tiny_runs):
     file = tiny_runs("multiple_choice").parent / "data" / "validation.jsonl"
     row = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
     values = values_of(fine_tuned("multiple_choice"))["choose"]
-    assert values[0] == " ".join(row[fine_tuned("multiple_choice").predictor.task.text_columns[0]].split())
-    assert [line.split() for line in values[-1].splitlines()] == [row[name].split() for name in "abc"]
+    assert values[0] == " ".join(
+        row[fine_tuned("multiple_choice").predictor.task.text_columns[0]].split()
+    )
+    assert [line.split() for line in values[-1].splitlines()] == [
+        row[name].split() for name in "abc"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +95,13 @@ def test_a_checkpoint_that_is_no_run_shows_what_the_page_has(demo_model):
     assert set(MADE_UP) >= {"fill_mask", "next_sentence", "attention", "pieces"}
 
 
-def test_an_example_that_cannot_be_answered_waits_for_a_text(tiny_checkpoint, write_facts, tmp_path_factory):
+def test_an_example_that_cannot_be_answered_waits_for_a_text(
+    tiny_checkpoint, write_facts, tmp_path_factory
+):
     verdicts = [{"first": "ein haus", "second": "", "truth": True}]
-    folder = write_facts({"kind": "pretraining", "held_out": {"masks": MASKS, "verdicts": verdicts}})
+    folder = write_facts(
+        {"kind": "pretraining", "held_out": {"masks": MASKS, "verdicts": verdicts}}
+    )
     shutil.copytree(tiny_checkpoint, folder, dirs_exist_ok=True)
     model = open_demo_model(str(folder), tmp_path_factory.mktemp("work"), use_cpu=True)
     assert page.build_page(model) is not None

@@ -24,7 +24,9 @@ def pretrained_run(small_store, tmp_path_factory):
     torch.manual_seed(0)
     BertForPreTraining(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    (folder / "run.yaml").write_text(f"store: {small_store}\nmax_seq_length: 32\nmax_eval_pairs: 7\nseed: 3\n")
+    (folder / "run.yaml").write_text(
+        f"store: {small_store}\nmax_seq_length: 32\nmax_eval_pairs: 7\nseed: 3\n"
+    )
     return folder
 
 
@@ -42,8 +44,20 @@ def export(runs, tmp_path_factory):
 
     def make(run, *flags, folder=None):
         folder = tmp_path_factory.mktemp("export") / "out" if folder is None else folder
-        argv = ["--model_name_or_path", run, "--output_dir", folder, "--rounds", 1, "--speed_examples", 8, *flags]
-        (args,) = parse_arguments(ExportArguments, argv=list(map(str, argv)), check_first=check_request)
+        argv = [
+            "--model_name_or_path",
+            run,
+            "--output_dir",
+            folder,
+            "--rounds",
+            1,
+            "--speed_examples",
+            8,
+            *flags,
+        ]
+        (args,) = parse_arguments(
+            ExportArguments, argv=list(map(str, argv)), check_first=check_request
+        )
         return folder, way.export_checkpoint(args)
 
     return make

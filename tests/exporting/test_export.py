@@ -14,13 +14,26 @@ from bert_recipes.errors import InputError
 from bert_recipes.exporting import arguments as module
 from bert_recipes.exporting import export as way
 from bert_recipes.exporting.arguments import ExportArguments, check_request
-from bert_recipes.exporting.export import Int8Try, Side, choose_int8, format_report, format_table, measure_speed
+from bert_recipes.exporting.export import (
+    Int8Try,
+    Side,
+    choose_int8,
+    format_report,
+    format_table,
+    measure_speed,
+)
 from bert_recipes.exporting.onnx import Head
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
 
-HEADS = ("pretraining", "sequence_classification", "token_classification", "question_answering", "multiple_choice")
+HEADS = (
+    "pretraining",
+    "sequence_classification",
+    "token_classification",
+    "question_answering",
+    "multiple_choice",
+)
 FILES = {"config.json", "example.py", "export.json", "export.md", "model.onnx"}
 FILES |= {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
 
@@ -40,7 +53,9 @@ def test_the_folder_is_whole_and_the_model_is_the_checkpoint(exported, runs, hea
     assert after["scores"] == pytest.approx(before["scores"], abs=1e-5)
     assert after["bytes"] == (folder / "model.onnx").stat().st_size
     assert before["bytes"] == (runs(head) / "model.safetensors").stat().st_size
-    assert json.loads((folder / "config.json").read_text())["architectures"] == [report["architecture"]]
+    assert json.loads((folder / "config.json").read_text())["architectures"] == [
+        report["architecture"]
+    ]
     if head != "pretraining":
         # Validation split, lengths, stride, decoder: all as run.yaml and task.yaml say.
         results = json.loads((runs(head) / "all_results.json").read_text())
@@ -79,7 +94,11 @@ def test_a_run_of_two_phases_is_compared_as_the_second_was_measured(
     check_scores(export(run)[1], run, 48, store=str(small_store), max_predictions_per_seq=4)
     (tmp_path / "texts.txt").write_text("w1 w2 w3\n")
     folder, report = export(run, "--input_file", tmp_path / "texts.txt")
-    assert report["max_seq_length"] == json.loads((folder / "export.json").read_text())["max_seq_length"] == 48
+    assert (
+        report["max_seq_length"]
+        == json.loads((folder / "export.json").read_text())["max_seq_length"]
+        == 48
+    )
     (run / "run.yaml").write_text(first + "phase2_steps: 0\nphase2_max_seq_length: 48\n")
     assert export(run, "--input_file", tmp_path / "texts.txt")[1]["max_seq_length"] == 32
 
@@ -104,7 +123,10 @@ def test_int8_is_smaller_and_says_what_it_is(exported, head):
     assert f"on {made['tried_on']} {report['compared_on']['unit']}:" in text
     assert made["tried_on"] == report["compared_on"]["number"]
     # Each layer multiplies queries by keys and scores by values.
-    assert made["float_products"] == 2 * json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    assert (
+        made["float_products"]
+        == 2 * json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    )
     assert "MatMul" not in made["float_operators"]
     # Both tables are straight: as many cells in a row as in its header.
     tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
@@ -132,7 +154,16 @@ def test_the_best_int8_is_small_as_long_as_that_costs_nothing(tmp_path):
 
 
 def test_choices_of_int8_can_be_made_by_hand(export, runs, known_graphs):
-    flags = ["--format", "int8", "--per_channel", "true", "--embeddings", "false", "--reduce_range", "true"]
+    flags = [
+        "--format",
+        "int8",
+        "--per_channel",
+        "true",
+        "--embeddings",
+        "false",
+        "--reduce_range",
+        "true",
+    ]
     _, report = export(runs("multiple_choice"), *flags, "--max_score_drop", 100)
     made = report["int8"]
     assert (made["per_channel"], made["embeddings"], made["reduce_range"]) == (True, False, True)
@@ -142,15 +173,24 @@ def test_choices_of_int8_can_be_made_by_hand(export, runs, known_graphs):
 
 
 def test_inputs_may_be_named_instead(export, runs, tmp_path, known_graphs):
-    rows = [json.dumps({"first": "abc de", "second": "fgh"}), json.dumps({"first": "a", "second": "b c d"})]
+    rows = [
+        json.dumps({"first": "abc de", "second": "fgh"}),
+        json.dumps({"first": "a", "second": "b c d"}),
+    ]
     (tmp_path / "inputs.jsonl").write_text("\n".join(rows) + "\n")
     _, report = export(runs("sequence_classification"), "--input_file", tmp_path / "inputs.jsonl")
-    assert report["compared_on"] == {"source": "inputs.jsonl (2 of 2)", "unit": "examples", "number": 2}
+    assert report["compared_on"] == {
+        "source": "inputs.jsonl (2 of 2)",
+        "unit": "examples",
+        "number": 2,
+    }
     assert report["score"] is None
     assert report["rows"][-1]["scores"] == {}
     assert report["rows"][-1]["same_predictions"] == 1.0
     (tmp_path / "texts.txt").write_text("w1 w2 w3\n\nw4 w5\n")
-    _, report = export(runs("pretraining"), "--input_file", tmp_path / "texts.txt", "--format", "int8")
+    _, report = export(
+        runs("pretraining"), "--input_file", tmp_path / "texts.txt", "--format", "int8"
+    )
     assert report["compared_on"] == {"source": "texts.txt (2 texts)", "unit": "texts", "number": 2}
     assert set(report["rows"][0]["scores"]) == {"mlm_loss", "mlm_accuracy"}
 
@@ -165,8 +205,14 @@ def test_the_folder_lies_beside_the_run(tmp_path, tiny_checkpoint, monkeypatch):
         (tmp_path / name).mkdir(parents=True)
     assert str(folder_of("runs/sst2")) == "runs/sst2_onnx"
     assert str(folder_of("runs/sst2/", format="int8")) == "runs/sst2_int8"
-    assert str(folder_of("google-bert/bert-base-uncased", format="int8")) == "runs/bert-base-uncased_int8"
-    assert folder_of("runs/sst2/checkpoint-20").resolve() == tmp_path / "runs" / "sst2_checkpoint-20_onnx"
+    assert (
+        str(folder_of("google-bert/bert-base-uncased", format="int8"))
+        == "runs/bert-base-uncased_int8"
+    )
+    assert (
+        folder_of("runs/sst2/checkpoint-20").resolve()
+        == tmp_path / "runs" / "sst2_checkpoint-20_onnx"
+    )
     monkeypatch.chdir(tmp_path / "runs" / "sst2")
     assert folder_of(".").resolve() == tmp_path / "runs" / "sst2_onnx"
     assert str(folder_of("x", output_dir="y")) == "y"
@@ -176,7 +222,9 @@ def test_a_moved_task_file_is_found_beside_the_weights(export, runs, tmp_path, k
     original = runs("sequence_classification")
     run = shutil.copytree(original, tmp_path / "run")
     text = (run / "run.yaml").read_text()
-    (run / "run.yaml").write_text(text.replace(str(original.parent / "data" / "task.yaml"), "/no/such/task.yaml"))
+    (run / "run.yaml").write_text(
+        text.replace(str(original.parent / "data" / "task.yaml"), "/no/such/task.yaml")
+    )
     assert text != (run / "run.yaml").read_text()
     _, report = export(run, "--data_dir", original.parent / "data")
     assert report["compared_on"]["number"] == 23
@@ -194,8 +242,16 @@ def test_the_page_shows_the_committed_reports_and_no_other_figures(repository):
         assert file.with_suffix(".md").read_text(encoding="utf-8") == format_report(report)
 
 
-TAGS = ("token_classification", "AutoModelForTokenClassification", {"logits": ("sequence", "classes")})
-CLASSES = ("sequence_classification", "AutoModelForSequenceClassification", {"logits": ("classes",)})
+TAGS = (
+    "token_classification",
+    "AutoModelForTokenClassification",
+    {"logits": ("sequence", "classes")},
+)
+CLASSES = (
+    "sequence_classification",
+    "AutoModelForSequenceClassification",
+    {"logits": ("classes",)},
+)
 
 
 def side(head, reference=None, shift=0.0):
@@ -223,7 +279,11 @@ def test_differences_are_those_of_real_tokens():
     # As many classes as positions: nothing of them is a pad.
     two = side(CLASSES)
     output = torch.tensor([[0, 0, 0.5], [0, -1.0, 0]])
-    two.compare({"logits": torch.zeros(2, 3)}, {"logits": output}, torch.tensor([[1, 1, 0], [1, 0, 0]]).bool())
+    two.compare(
+        {"logits": torch.zeros(2, 3)},
+        {"logits": output},
+        torch.tensor([[1, 1, 0], [1, 0, 0]]).bool(),
+    )
     assert (two.largest, two.mean) == (1.0, 0.25)
     for wrong in (math.nan, math.inf):
         three = side(CLASSES)
@@ -238,7 +298,12 @@ def test_sides_take_turns_on_the_same_inputs():
             ids = torch.arange(3 * length).view(3, length)
             mask = torch.ones_like(ids)
             mask[1:, -1] = 0
-            yield {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids), "labels": ids}
+            yield {
+                "input_ids": ids,
+                "attention_mask": mask,
+                "token_type_ids": torch.zeros_like(ids),
+                "labels": ids,
+            }
 
     sides = {"one": side(TAGS), "two": side(TAGS, shift=1.0)}
     calls = []
@@ -251,10 +316,16 @@ def test_sides_take_turns_on_the_same_inputs():
     # A batch that is not counted, both batches, and the same with one input at a time, without its pads.
     singles = [(1, 4), (1, 3), (1, 3), (1, 2), (1, 3), (1, 2)]
     assert of_one == 2 * [(3, 4), (3, 4), (3, 3), (1, 4), *singles]
-    order = [shift for number, (shift, _) in enumerate(calls) if number == 0 or calls[number - 1][0] != shift]
+    order = [
+        shift
+        for number, (shift, _) in enumerate(calls)
+        if number == 0 or calls[number - 1][0] != shift
+    ]
     assert order == [0, 1, 0]  # the second round begins with the other one
     assert (speed["examples"], speed["tokens"]) == (6, 10 + 7)
-    assert all(len(found["rounds"]["examples_per_second"]) == 2 for found in speed["sides"].values())
+    assert all(
+        len(found["rounds"]["examples_per_second"]) == 2 for found in speed["sides"].values()
+    )
 
 
 # What is refused, in one line and without a trace of a folder
@@ -289,7 +360,10 @@ def shifted(runs, tmp_path):
 def test_a_model_that_is_not_the_checkpoint_is_not_written(export, shifted, tmp_path, known_graphs):
     run = shifted(lambda bias: bias + 2e-4)
     message = refused(export, run, folder=tmp_path / "out")
-    assert "outputs differ by up to 0.0002, allowed: 0.0001 (--tolerance); nothing was written" in message
+    assert (
+        "outputs differ by up to 0.0002, allowed: 0.0001 (--tolerance); nothing was written"
+        in message
+    )
     _, report = export(run, "--tolerance", "1e-3", folder=tmp_path / "out")
     assert report["rows"][-1]["largest_difference"] == pytest.approx(2e-4, abs=2e-5)
 
@@ -305,7 +379,9 @@ def test_int8_that_loses_too_much_is_not_written(export, runs, tmp_path, monkeyp
         return tried[0]
 
     monkeypatch.setattr(way, "choose_int8", with_a_loss)
-    message = refused(export, runs("question_answering"), "--format", "int8", folder=tmp_path / "out")
+    message = refused(
+        export, runs("question_answering"), "--format", "int8", folder=tmp_path / "out"
+    )
     assert "int8 loses too much: f1 is" in message
     assert "2 points less (--max_score_drop); nothing was written" in message
 
@@ -347,8 +423,12 @@ def test_what_cannot_be_is_said_at_once(tmp_path, tiny_checkpoint, monkeypatch, 
 
 
 def test_packages_that_are_missing_are_named(tiny_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "onnxscript" else object())
-    with pytest.raises(InputError, match=r"an export needs onnxscript; pip install 'bert-recipes\[export\]'"):
+    monkeypatch.setattr(
+        module, "find_spec", lambda name: None if name == "onnxscript" else object()
+    )
+    with pytest.raises(
+        InputError, match=r"an export needs onnxscript; pip install 'bert-recipes\[export\]'"
+    ):
         arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "new")
 
 
@@ -376,10 +456,16 @@ def test_a_checkpoint_of_another_kind_or_with_missing_weights_is_refused(export,
     run = shutil.copytree(runs("pretraining"), tmp_path / "run")
     weights = load_file(run / "model.safetensors")
     (run / "run.yaml").write_text("store: nowhere\n")  # no data is looked at before
-    kept = {name: weight for name, weight in weights.items() if not name.startswith("cls.seq_relationship")}
+    kept = {
+        name: weight
+        for name, weight in weights.items()
+        if not name.startswith("cls.seq_relationship")
+    }
     save_file(kept, run / "model.safetensors", metadata={"format": "pt"})
     message = refused(export, run, folder=tmp_path / "out")
     assert "has no weights for cls.seq_relationship.bias" in message
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
-    assert "is BertModel; allowed: BertForPreTraining" in refused(export, run, folder=tmp_path / "out")
+    assert "is BertModel; allowed: BertForPreTraining" in refused(
+        export, run, folder=tmp_path / "out"
+    )

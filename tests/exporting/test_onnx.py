@@ -15,10 +15,16 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 
 HEADS = {
-    "pretraining": {"prediction_logits": ["batch", "sequence", 120], "seq_relationship_logits": ["batch", 2]},
+    "pretraining": {
+        "prediction_logits": ["batch", "sequence", 120],
+        "seq_relationship_logits": ["batch", 2],
+    },
     "sequence_classification": {"logits": ["batch", 3]},
     "token_classification": {"logits": ["batch", "sequence", 3]},
-    "question_answering": {"start_logits": ["batch", "sequence"], "end_logits": ["batch", "sequence"]},
+    "question_answering": {
+        "start_logits": ["batch", "sequence"],
+        "end_logits": ["batch", "sequence"],
+    },
     "multiple_choice": {"logits": ["batch", "choices"]},
 }
 
@@ -102,7 +108,9 @@ def test_what_stands_at_pads_changes_nothing(exported, head):
     assert pads.any()
     other = batch | {"input_ids": torch.where(pads, 77, batch["input_ids"])}
     assert largest_difference(found, expected, session(**other), batch) < 1e-5
-    output = session(**{name: torch.nn.functional.pad(values, (0, 6)) for name, values in batch.items()})
+    output = session(
+        **{name: torch.nn.functional.pad(values, (0, 6)) for name, values in batch.items()}
+    )
     for name in found.outputs:
         if found.is_by_token(name):
             output[name] = output[name][:, : batch["input_ids"].shape[-1]]
@@ -113,7 +121,12 @@ def test_what_stands_at_pads_changes_nothing(exported, head):
 def test_a_model_without_segments_has_no_input_for_them(tiny_checkpoint, tmp_path, export):
     tokenizer = load_tokenizer(tiny_checkpoint)
     config = DistilBertConfig(
-        vocab_size=len(tokenizer), dim=32, hidden_dim=64, n_layers=2, n_heads=2, max_position_embeddings=64
+        vocab_size=len(tokenizer),
+        dim=32,
+        hidden_dim=64,
+        n_layers=2,
+        n_heads=2,
+        max_position_embeddings=64,
     )
     config.num_labels = 2
     DistilBertForSequenceClassification(config).save_pretrained(tmp_path / "model")
@@ -132,12 +145,20 @@ def test_large_weights_lie_beside_the_graph(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(graphs, "EXTERNAL_DATA_BYTES", 1000)
     file = graphs.export_graph(stock.model, stock.head, tmp_path, 20)
     assert (tmp_path / "model.onnx.data").stat().st_size > 2 * file.stat().st_size
-    assert graphs.size_of(file) == file.stat().st_size + (tmp_path / "model.onnx.data").stat().st_size
+    assert (
+        graphs.size_of(file) == file.stat().st_size + (tmp_path / "model.onnx.data").stat().st_size
+    )
     batch = make_batch((3, 9), vocab_size=70)
     expected = stock(**batch)
-    assert largest_difference(stock.head, expected, session_of(tmp_path, stock.head)(**batch), batch) < 1e-5
+    assert (
+        largest_difference(stock.head, expected, session_of(tmp_path, stock.head)(**batch), batch)
+        < 1e-5
+    )
     small = tmp_path / "int8"
     settings = graphs.Int8Settings(per_channel=True, embeddings=True)
     assert graphs.quantize(file, small, settings) == small / "model.onnx"
     assert sorted(path.name for path in small.iterdir()) == ["model.onnx", "model.onnx.data"]
-    assert largest_difference(stock.head, expected, session_of(small, stock.head)(**batch), batch) < 1.0
+    assert (
+        largest_difference(stock.head, expected, session_of(small, stock.head)(**batch), batch)
+        < 1.0
+    )

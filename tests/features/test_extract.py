@@ -59,11 +59,16 @@ def test_names_are_those_of_table_7_and_numbers_those_of_transformers(wanted, la
 
 def test_layers_are_summed_put_side_by_side_or_kept_apart():
     last_two = choose_columns(["-1", "-2"], "none", 6)
-    assert [(column.name, column.layers) for column in last_two] == [("layer_6", (6,)), ("layer_5", (5,))]
+    assert [(column.name, column.layers) for column in last_two] == [
+        ("layer_6", (6,)),
+        ("layer_5", (5,)),
+    ]
     (summed,) = choose_columns(["-1", "-2"], "sum", 6)
     assert torch.equal(summed.take(HIDDEN), torch.full((3, 2), 1_100_000.0))
     (joined,) = choose_columns(["-2", "1"], "concat", 6)
-    assert joined.take(HIDDEN).tolist() == [[1e5, 1e5, 10.0, 10.0]] * 3  # in the order that was asked for
+    assert (
+        joined.take(HIDDEN).tolist() == [[1e5, 1e5, 10.0, 10.0]] * 3
+    )  # in the order that was asked for
     assert (joined.size(2), summed.size(2)) == (4, 2)
     assert (joined.name, summed.name) == ("concat_5_1", "sum_6_5")
 
@@ -102,7 +107,9 @@ def tokenizer(tiny_checkpoint):
 def test_lines_are_read_as_the_original_reads_them(tmp_path):
     """google-research/bert extract_features.py `read_examples`: stripped, and divided at the last ' ||| '."""
     path = tmp_path / "in.txt"
-    path.write_text("  one text \n\na ||| b\na ||| b ||| c\na |||b\n||| b\na ||| \n", encoding="utf-8")
+    path.write_text(
+        "  one text \n\na ||| b\na ||| b ||| c\na |||b\n||| b\na ||| \n", encoding="utf-8"
+    )
     assert list(read_inputs(path)) == [
         ("one text", None),
         ("", None),
@@ -115,7 +122,11 @@ def test_lines_are_read_as_the_original_reads_them(tmp_path):
 
 
 def test_tables_give_the_named_columns_row_by_row(tmp_path):
-    rows = [{"text": "a", "text_pair": "b", "n": 1}, {"text": "c ||| d", "text_pair": None}, {"text": ""}]
+    rows = [
+        {"text": "a", "text_pair": "b", "n": 1},
+        {"text": "c ||| d", "text_pair": None},
+        {"text": ""},
+    ]
     path = tmp_path / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     # In a table a text is a text: only lines are divided.
@@ -131,8 +142,18 @@ def test_tables_give_the_named_columns_row_by_row(tmp_path):
     [
         ("none.txt", None, None, "no such file"),
         ("a.doc", "x", None, "unknown ending '.doc'; allowed: .txt, .jsonl"),
-        ("a.jsonl", '{"sentence": "x"}\n', None, r"a.jsonl, line 1: no column 'text'; .*--text_columns"),
-        ("a.jsonl", '{"text": "x"}\n{"text": [3]}\n', None, r"line 2: column 'text' holds \[3\]; text is expected"),
+        (
+            "a.jsonl",
+            '{"sentence": "x"}\n',
+            None,
+            r"a.jsonl, line 1: no column 'text'; .*--text_columns",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "x"}\n{"text": [3]}\n',
+            None,
+            r"line 2: column 'text' holds \[3\]; text is expected",
+        ),
         ("a.jsonl", '{"a": "x"}\n', ["a", "b"], "line 1: no column 'b'"),
         ("a.jsonl", '{"text": "x"\n', None, "line 1: broken JSON"),
         ("a.txt", b"good\nb\xe9d\n", None, "line 2: not valid UTF-8"),
@@ -194,7 +215,9 @@ def random_inputs(tokenizer, number=23, seed=0, length=40):
     rng = np.random.default_rng(seed)
     texts = ["".join(rng.choice(list("abcdefg "), rng.integers(0, 60))) for _ in range(2 * number)]
     texts[4] = texts[5] = texts[6] = ""
-    pairs = [(a, b if rng.random() < 0.4 else None) for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    pairs = [
+        (a, b if rng.random() < 0.4 else None) for a, b in zip(texts[::2], texts[1::2], strict=True)
+    ]
     return [encode_input(pair, tokenizer, length) for pair in pairs]
 
 
@@ -202,14 +225,24 @@ def extractor(checkpoint, layers, **settings):
     args = FeatureArguments(str(checkpoint), "", **{"fast_layers": "off"} | settings)
     encoder, tokenizer = open_encoder(str(checkpoint))
     columns = choose_columns(layers, "none", encoder.config.num_hidden_layers)
-    make_fast(encoder, max(number for column in columns for number in column.layers), args.fast_layers)
+    make_fast(
+        encoder, max(number for column in columns for number in column.layers), args.fast_layers
+    )
     return FeatureExtractor(encoder.eval(), tokenizer, columns, args)
 
 
 @pytest.mark.parametrize("fast_layers", ["off", "plain", "auto"])
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_token_vectors_are_stocks_hidden_states(checkpoint, stock_states, fast_layers, batch_size):
-    names = ["last", "second_to_last", "concat_last_four", "sum_last_four", "sum_all", "embeddings", "-5"]
+    names = [
+        "last",
+        "second_to_last",
+        "concat_last_four",
+        "sum_last_four",
+        "sum_all",
+        "embeddings",
+        "-5",
+    ]
     own = extractor(checkpoint, names, fast_layers=fast_layers, batch_size=batch_size)
     inputs = random_inputs(own.tokenizer)
     part = own.extract(inputs, first_row=5)
@@ -232,14 +265,24 @@ def test_token_vectors_are_stocks_hidden_states(checkpoint, stock_states, fast_l
         for name, vectors in expected.items():
             assert part.vectors[name].dtype == np.float32
             # Of sums, each of the terms.
-            atol = 1e-5 * (len(next(c.layers for c in own.columns if c.name == name)) if "sum" in name else 1)
-            np.testing.assert_allclose(part.vectors[name][rows], vectors, atol=atol, rtol=0, err_msg=name)
+            atol = 1e-5 * (
+                len(next(c.layers for c in own.columns if c.name == name)) if "sum" in name else 1
+            )
+            np.testing.assert_allclose(
+                part.vectors[name][rows], vectors, atol=atol, rtol=0, err_msg=name
+            )
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "mean_all"])
 @pytest.mark.parametrize("fast_layers", ["off", "auto"])
 def test_an_input_has_the_vector_of_cls_or_a_mean(checkpoint, stock_states, pooling, fast_layers):
-    own = extractor(checkpoint, ["last", "concat_last_four"], pooling=pooling, fast_layers=fast_layers, batch_size=4)
+    own = extractor(
+        checkpoint,
+        ["last", "concat_last_four"],
+        pooling=pooling,
+        fast_layers=fast_layers,
+        batch_size=4,
+    )
     inputs = random_inputs(own.tokenizer)
     part = own.extract(inputs)
     specials = {own.tokenizer.cls_token_id, own.tokenizer.sep_token_id}
@@ -252,8 +295,13 @@ def test_an_input_has_the_vector_of_cls_or_a_mean(checkpoint, stock_states, pool
         else:
             # Of an input without words there is nothing but [CLS] and [SEP].
             places = words if pooling == "mean" and words else list(range(len(each.input_ids)))
-        for name, hidden in {"last": states[6], "concat_last_four": torch.cat(states[3:], -1)}.items():
-            np.testing.assert_allclose(part.vectors[name][number], hidden[places].mean(0), atol=1e-5, rtol=0)
+        for name, hidden in {
+            "last": states[6],
+            "concat_last_four": torch.cat(states[3:], -1),
+        }.items():
+            np.testing.assert_allclose(
+                part.vectors[name][number], hidden[places].mean(0), atol=1e-5, rtol=0
+            )
         kinds.add((bool(words), sum(each.token_type_ids) > 0))
     assert kinds == {(True, True), (True, False), (False, False)}
 
@@ -285,7 +333,9 @@ def test_parts_follow_each_other_and_hold_what_they_may(checkpoint):
     budget = 40 * whole.bytes_per_vector
     parts = list(whole.parts(iter(inputs), budget, first_row=7))
     assert len(parts) > 5
-    assert [part.first_row for part in parts] == [7 + int(n) for n in np.cumsum([0, *(len(p) for p in parts[:-1])])]
+    assert [part.first_row for part in parts] == [
+        7 + int(n) for n in np.cumsum([0, *(len(p) for p in parts[:-1])])
+    ]
     assert sum(map(len, parts)) == 60
     for part in parts:
         assert part.vectors["last"].nbytes <= budget or len(part) == 1
@@ -353,7 +403,12 @@ def test_another_architecture_is_read_too(tiny_checkpoint, tmp_path):
     _, tokenizer = open_encoder(str(tiny_checkpoint))
     torch.manual_seed(0)
     config = DistilBertConfig(
-        vocab_size=len(tokenizer), dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
+        vocab_size=len(tokenizer),
+        dim=32,
+        n_layers=2,
+        n_heads=2,
+        hidden_dim=64,
+        max_position_embeddings=64,
     )
     stock = DistilBertModel(config).eval()
     stock.save_pretrained(tmp_path)
@@ -378,11 +433,16 @@ def test_a_model_of_base_size_is_as_close(tiny_checkpoint, tmp_path, fast_layers
     stock = BertModel(BertConfig(vocab_size=len(tokenizer))).eval()
     stock.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    own = extractor(tmp_path, ["last", "concat_last_four", "embeddings"], fast_layers=fast_layers, batch_size=8)
+    own = extractor(
+        tmp_path, ["last", "concat_last_four", "embeddings"], fast_layers=fast_layers, batch_size=8
+    )
     inputs = random_inputs(own.tokenizer, 16, length=128)
     part = own.extract(inputs)
     for each, start, end in zip(inputs, part.offsets, part.offsets[1:], strict=False):
-        ids = {"input_ids": torch.tensor([each.input_ids]), "token_type_ids": torch.tensor([each.token_type_ids])}
+        ids = {
+            "input_ids": torch.tensor([each.input_ids]),
+            "token_type_ids": torch.tensor([each.token_type_ids]),
+        }
         with torch.no_grad():
             states = torch.cat(stock(**ids, output_hidden_states=True).hidden_states)
         expected = (states[12], torch.cat(list(states[9:]), -1), states[0])
@@ -422,10 +482,14 @@ def stock(tiny_checkpoint):
 
     def states(line):
         first, _, second = line.partition(" ||| ")
-        inputs = tokenizer(first, second or None, return_tensors="pt", truncation=True, max_length=16)
+        inputs = tokenizer(
+            first, second or None, return_tensors="pt", truncation=True, max_length=16
+        )
         with torch.no_grad():
             hidden = model(**inputs, output_hidden_states=True).hidden_states
-        return tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), [state[0].numpy() for state in hidden]
+        return tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), [
+            state[0].numpy() for state in hidden
+        ]
 
     return states
 
@@ -436,17 +500,27 @@ def extract(tiny_checkpoint, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BYTES_PER_MB", 5_000)
 
     def run(*flags):
-        given = {"--model_name_or_path": tiny_checkpoint, "--input_file": texts, "--output_dir": tmp_path / "out"}
+        given = {
+            "--model_name_or_path": tiny_checkpoint,
+            "--input_file": texts,
+            "--output_dir": tmp_path / "out",
+        }
         given |= {"--max_seq_length": 16, "--part_mb": 1}
-        argv = [word for flag, value in given.items() if flag not in flags for word in (flag, value)]
-        return extract_features(parse_arguments(FeatureArguments, argv=list(map(str, (*argv, *flags))))[0])
+        argv = [
+            word for flag, value in given.items() if flag not in flags for word in (flag, value)
+        ]
+        return extract_features(
+            parse_arguments(FeatureArguments, argv=list(map(str, (*argv, *flags))))[0]
+        )
 
     return run
 
 
 def read_index(folder):
     index = json.loads((folder / "features.json").read_text(encoding="utf-8"))
-    assert [part["file"] for part in index["parts"]] == sorted(path.name for path in folder.glob("features[-.]*[!n]"))
+    assert [part["file"] for part in index["parts"]] == sorted(
+        path.name for path in folder.glob("features[-.]*[!n]")
+    )
     return index
 
 
@@ -465,11 +539,16 @@ def test_googles_lines_are_the_originals(extract, stock, tmp_path, caplog):
             assert [list(layer) for layer in feature["layers"]] == [["index", "values"]] * 2
             assert [layer["index"] for layer in feature["layers"]] == [-1, -2]
             for layer in feature["layers"]:
-                np.testing.assert_allclose(layer["values"], hidden[layer["index"]][position], atol=1e-5 + 5e-7)
+                np.testing.assert_allclose(
+                    layer["values"], hidden[layer["index"]][position], atol=1e-5 + 5e-7
+                )
                 assert all(value == round(value, 6) for value in layer["values"])
         assert line == json.dumps(row), "separators as json writes them"
     assert "1 of 26 inputs are longer than 16 positions" in caplog.text
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"features.json", "features.jsonl"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "features.json",
+        "features.jsonl",
+    }
     assert extract("--format", "google_jsonl", "--layers=-1,-2").computed == 0
 
 
@@ -483,8 +562,12 @@ def test_parquet_holds_a_row_per_input_with_vectors_of_every_token(extract, stoc
         assert row["tokens"] == tokens
         assert row["truncated"] == (len(text) > 15)
         np.testing.assert_allclose(row["last"], hidden[-1], atol=1e-5)
-        np.testing.assert_allclose(row["concat_2_1"], np.concatenate([hidden[2], hidden[1]], -1), atol=1e-5)
-        assert row["token_type_ids"] == [0] * row["token_type_ids"].count(0) + [1] * row["token_type_ids"].count(1)
+        np.testing.assert_allclose(
+            row["concat_2_1"], np.concatenate([hidden[2], hidden[1]], -1), atol=1e-5
+        )
+        assert row["token_type_ids"] == [0] * row["token_type_ids"].count(0) + [1] * row[
+            "token_type_ids"
+        ].count(1)
     assert sum(rows[3]["token_type_ids"]) == 4  # d ##e f [SEP]
     assert index["is_complete"]
     assert (index["num_inputs"], index["num_truncated"]) == (len(LINES), 1)
@@ -503,15 +586,28 @@ def test_safetensors_parts_and_their_index_give_every_input_its_vectors(extract,
         assert part["num_inputs"] == len(tensors["truncated"]) == len(tensors["offsets"]) - 1
         assert tensors["last"].nbytes <= 5_000
         for start, end in zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True):
-            np.testing.assert_allclose(tensors["last"][start:end], stock(LINES[row])[1][-1], atol=1e-5)
+            np.testing.assert_allclose(
+                tensors["last"][start:end], stock(LINES[row])[1][-1], atol=1e-5
+            )
             row += 1
     assert row == len(LINES)
-    flags = ("--format", "safetensors", "--pooling", "mean_all", "--dtype", "float16", "--overwrite", "true")
+    flags = (
+        "--format",
+        "safetensors",
+        "--pooling",
+        "mean_all",
+        "--dtype",
+        "float16",
+        "--overwrite",
+        "true",
+    )
     extract(*flags)
     parts = read_index(tmp_path / "out")["parts"]
     vectors = np.concatenate([load_file(tmp_path / "out" / part["file"])["last"] for part in parts])
     assert vectors.dtype == np.float16
-    np.testing.assert_allclose(vectors, np.stack([stock(text)[1][-1].mean(0) for text in LINES]), atol=2e-3)
+    np.testing.assert_allclose(
+        vectors, np.stack([stock(text)[1][-1].mean(0) for text in LINES]), atol=2e-3
+    )
 
 
 @pytest.mark.parametrize("form", ["parquet", "safetensors"])
@@ -575,7 +671,9 @@ def test_googles_file_is_complete_or_absent(extract, tmp_path, monkeypatch):
     assert extract("--format", "google_jsonl", "--layers", "-1").computed == len(LINES)
 
 
-def test_features_of_other_settings_are_neither_taken_nor_replaced(extract, tiny_checkpoint, texts, tmp_path):
+def test_features_of_other_settings_are_neither_taken_nor_replaced(
+    extract, tiny_checkpoint, texts, tmp_path
+):
     extract()
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     other = shutil.copytree(tiny_checkpoint, tmp_path / "other")
@@ -612,7 +710,9 @@ def test_an_index_of_somebody_else_is_kept(extract, tmp_path):
 
 def test_what_a_killed_process_leaves_is_taken_over(extract, tmp_path):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ".features.json.1.tmp").write_text("{", encoding="utf-8")  # killed before there was an index
+    (tmp_path / "out" / ".features.json.1.tmp").write_text(
+        "{", encoding="utf-8"
+    )  # killed before there was an index
     assert extract().computed == len(LINES)
     for path in (tmp_path / "out").glob("*.parquet"):
         path.unlink()  # killed while old features were deleted
@@ -624,10 +724,16 @@ def test_what_a_killed_process_leaves_is_taken_over(extract, tmp_path):
     [
         (["--pooling", "max"], "pooling is 'max'; allowed: tokens, cls, mean, mean_all"),
         (["--layers", "9"], "layers: 9 is given, the model has 2: -2 to 2"),
-        (["--format", "google_jsonl", "--pooling", "cls"], "pooling is 'cls'; the original's lines"),
+        (
+            ["--format", "google_jsonl", "--pooling", "cls"],
+            "pooling is 'cls'; the original's lines",
+        ),
         (["--format", "google_jsonl"], "layers: -3 is given, the model has 2"),
         *(
-            (["--format", "google_jsonl", f"--layers={text}"], f"layers: '{text}' is given; google_jsonl counts from")
+            (
+                ["--format", "google_jsonl", f"--layers={text}"],
+                f"layers: '{text}' is given; google_jsonl counts from",
+            )
             for text in ("last", "0", "3", "-0", "-x")
         ),
         (["--max_seq_length", "500"], "max_seq_length is 500, the model has 128 positions"),
@@ -635,10 +741,15 @@ def test_what_a_killed_process_leaves_is_taken_over(extract, tmp_path):
         (["--text_columns", "a"], "text_columns: "),
         (["--output_dir", "recipes"], "output_dir recipes holds files that are no features"),
         (["--output_dir", "Makefile"], "output_dir Makefile is a file"),
-        (["--model_name_or_path", "no/such/folder"], "model_name_or_path: no folder no/such/folder"),
+        (
+            ["--model_name_or_path", "no/such/folder"],
+            "model_name_or_path: no folder no/such/folder",
+        ),
     ],
 )
-def test_a_mistake_is_found_before_the_work(extract, repository, tmp_path, monkeypatch, flags, message):
+def test_a_mistake_is_found_before_the_work(
+    extract, repository, tmp_path, monkeypatch, flags, message
+):
     monkeypatch.chdir(repository)
     with pytest.raises(InputError) as error:
         extract(*flags)

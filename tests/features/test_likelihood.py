@@ -14,12 +14,24 @@ from bert_recipes.features.likelihood import blimp_table, measure_blimp, open_sc
 from bert_recipes.tokenization.others import train_byte_bpe
 
 
-SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 CONFIGS = {
     "bert": SIZES | {"max_position_embeddings": 40},
     "roberta": SIZES | {"max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1},
-    "modernbert": SIZES | {"max_position_embeddings": 40, "pad_token_id": 1, "global_attn_every_n_layers": 1},
-    "distilbert": {"dim": 64, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "max_position_embeddings": 40},
+    "modernbert": SIZES
+    | {"max_position_embeddings": 40, "pad_token_id": 1, "global_attn_every_n_layers": 1},
+    "distilbert": {
+        "dim": 64,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 64,
+        "max_position_embeddings": 40,
+    },
 }
 LETTERS = "abcdefuvwxyz"
 SENTENCES = ["ab cd", "abc", "zz yz uv ab", "", "c d e f, u", "abcd cd", "fe. dc. ba", "abc"]
@@ -28,12 +40,26 @@ SENTENCES = ["ab cd", "abc", "zz yz uv ab", "", "c d e f, u", "abcd cd", "fe. dc
 def save(folder, kind, model_class=AutoModelForMaskedLM, **changes):
     """A model whose weights matter, and its tokenizer."""
     if kind in ("roberta", "modernbert"):
-        tokenizer = train_byte_bpe(["ab cd ef uv wx yz"] * 3, vocab_size=270, show_progress=False)[0]
+        tokenizer = train_byte_bpe(["ab cd ef uv wx yz"] * 3, vocab_size=270, show_progress=False)[
+            0
+        ]
     else:
-        pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *LETTERS, *(f"##{each}" for each in LETTERS)]
+        pieces = [
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            ".",
+            ",",
+            *LETTERS,
+            *(f"##{each}" for each in LETTERS),
+        ]
         tokenizer = BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
     tokenizer.save_pretrained(folder)
-    config = transformers.AutoConfig.for_model(kind, vocab_size=len(tokenizer), **CONFIGS[kind], **changes)
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=len(tokenizer), **CONFIGS[kind], **changes
+    )
     torch.manual_seed(1)
     model = getattr(model_class, "from_config", model_class)(config)
     with torch.no_grad():
@@ -52,7 +78,10 @@ def model_folder(request, tmp_path_factory):
 @torch.no_grad()
 def plain_scores(folder, sentences, *, whole_words=False):
     """Salazar et al. 2020, equation 1, by stock transformers: a forward pass for each token."""
-    model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModelForMaskedLM.from_pretrained(folder).eval(),
+        AutoTokenizer.from_pretrained(folder),
+    )
     scores = []
     for sentence in sentences:
         encoded, total = tokenizer(sentence, return_tensors="pt"), 0.0
@@ -70,7 +99,9 @@ def plain_scores(folder, sentences, *, whole_words=False):
 
 
 def likelihoods(folder, sentences, **settings):
-    scores = open_scorer(LikelihoodArguments(model_name_or_path=folder, use_cpu=True, **settings)).score(sentences)
+    scores = open_scorer(
+        LikelihoodArguments(model_name_or_path=folder, use_cpu=True, **settings)
+    ).score(sentences)
     return [score.log_likelihood for score in scores]
 
 
@@ -106,16 +137,22 @@ def test_a_model_that_reads_from_left_to_right_says_the_probability_of_the_sente
     for sentence in SENTENCES:
         ids = tokenizer(sentence, return_tensors="pt")["input_ids"]
         said = model(ids).logits[0].log_softmax(-1)
-        expected.append(sum(float(said[place - 1, ids[0, place]]) for place in range(1, ids.shape[1] - 1)))
+        expected.append(
+            sum(float(said[place - 1, ids[0, place]]) for place in range(1, ids.shape[1] - 1))
+        )
     assert likelihoods(folder, SENTENCES) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def test_real_pairs_are_scored_as_by_a_plain_loop(shared_data, tmp_path):
     files = sorted((shared_data / "blimp").glob("*.jsonl"))
-    lines = [json.loads(line) for file in files[::7] for line in file.read_text().splitlines()[:20]][:200]
+    lines = [
+        json.loads(line) for file in files[::7] for line in file.read_text().splitlines()[:20]
+    ][:200]
     sentences = [line[key] for line in lines for key in ("sentence_good", "sentence_bad")]
     vocabulary = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text().splitlines()
-    BertTokenizer(vocab={piece: number for number, piece in enumerate(vocabulary)}).save_pretrained(tmp_path)
+    BertTokenizer(vocab={piece: number for number, piece in enumerate(vocabulary)}).save_pretrained(
+        tmp_path
+    )
     torch.manual_seed(0)
     config = transformers.BertConfig(vocab_size=len(vocabulary), **SIZES)
     transformers.BertForMaskedLM(config).save_pretrained(tmp_path)
@@ -131,7 +168,12 @@ def write_pairs(folder, paradigms):
     folder.mkdir(exist_ok=True)
     for name, (phenomenon, pairs) in paradigms.items():
         lines = [
-            {"sentence_good": good, "sentence_bad": bad, "linguistics_term": phenomenon, "UID": name}
+            {
+                "sentence_good": good,
+                "sentence_bad": bad,
+                "linguistics_term": phenomenon,
+                "UID": name,
+            }
             for good, bad in pairs
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -145,17 +187,27 @@ def test_accuracies_count_the_pairs_whose_good_sentence_is_likelier(tmp_path):
     said = plain_scores(folder, sentences)
     right = [good > bad for good, bad in zip(said[::2], said[1::2], strict=True)]
     assert 0 < sum(right) < 40
-    paradigms = {"a": ("x", pairs[:10]), "b": ("y", pairs[10:20]), "c": ("x", [*pairs[20:39], ("a b", "a b")])}
+    paradigms = {
+        "a": ("x", pairs[:10]),
+        "b": ("y", pairs[10:20]),
+        "c": ("x", [*pairs[20:39], ("a b", "a b")]),
+    }
     data = write_pairs(tmp_path / "data", paradigms)
     results = measure_blimp(BlimpArguments(model_name_or_path=folder, data_dir=data, use_cpu=True))
     of_c = sum(right[20:39])
     assert results["paradigms"]["c"]["accuracy"] == of_c / 20  # a tie is no success
     assert results["phenomena"]["x"]["accuracy"] == (sum(right[:10]) + of_c) / 30
     assert results["overall"]["accuracy"] == pytest.approx((sum(right[:20]) + of_c) / 40)
-    assert results["overall"]["interval"][0] < results["overall"]["accuracy"] < results["overall"]["interval"][1]
+    assert (
+        results["overall"]["interval"][0]
+        < results["overall"]["accuracy"]
+        < results["overall"]["interval"][1]
+    )
     table = blimp_table(results).splitlines()
     assert len(table) == 2 + 1 + 2 + 3
-    few = measure_blimp(BlimpArguments(model_name_or_path=folder, data_dir=data, use_cpu=True, max_pairs=5))
+    few = measure_blimp(
+        BlimpArguments(model_name_or_path=folder, data_dir=data, use_cpu=True, max_pairs=5)
+    )
     assert few["overall"]["pairs"] == 15
     assert few["paradigms"]["a"]["accuracy"] == sum(right[:5]) / 5
 

@@ -35,7 +35,12 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 def make_encoder(seed=0, **changes):
     torch.manual_seed(seed)
-    settings = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
+    settings = {
+        "vocab_size": 200,
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+    }
     settings |= {"intermediate_size": 64, "max_position_embeddings": 64}
     # In training mode, as a caller may have left it: dropout must not reach the features.
     return BertModel(BertConfig(**settings | changes)).train()
@@ -59,12 +64,17 @@ def compute(encoder, tokenizer, examples, folder, **settings):
 def sentences(seed=0, number=9):
     rng, found = np.random.default_rng(seed), []
     for idx in range(number):
-        words = ["".join(rng.choice(list("abcdefghij"), rng.integers(1, 4))) for _ in range(rng.integers(1, 9))]
+        words = [
+            "".join(rng.choice(list("abcdefghij"), rng.integers(1, 4)))
+            for _ in range(rng.integers(1, 9))
+        ]
         found.append(TaggedExample(idx=idx, tokens=tuple(words), document=idx // 3))
     return found
 
 
-def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document(tokenizer, encoder, tmp_path):
+def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document(
+    tokenizer, encoder, tmp_path
+):
     """BERT, Devlin et al. 2019, section 5.3; against one plain pass over each document."""
     examples = sentences()
     features = compute(encoder, tokenizer, examples, tmp_path, dtype="float32")
@@ -85,10 +95,16 @@ def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document
     assert encoder.training, "the encoder is left as it was"
 
 
-def test_features_do_not_depend_on_the_batch_and_half_precision_rounds_them(tokenizer, encoder, tmp_path):
+def test_features_do_not_depend_on_the_batch_and_half_precision_rounds_them(
+    tokenizer, encoder, tmp_path
+):
     settings = {"max_seq_length": 16}
-    one = compute(encoder, tokenizer, sentences(1), tmp_path / "a", batch_size=1, dtype="float32", **settings)
-    many = compute(encoder, tokenizer, sentences(1), tmp_path / "b", batch_size=50, dtype="float32", **settings)
+    one = compute(
+        encoder, tokenizer, sentences(1), tmp_path / "a", batch_size=1, dtype="float32", **settings
+    )
+    many = compute(
+        encoder, tokenizer, sentences(1), tmp_path / "b", batch_size=50, dtype="float32", **settings
+    )
     half = compute(encoder, tokenizer, sentences(1), tmp_path / "c", **settings)
     np.testing.assert_allclose(one.vectors, many.vectors, atol=1e-5)
     assert half.vectors.dtype == np.float16
@@ -96,10 +112,14 @@ def test_features_do_not_depend_on_the_batch_and_half_precision_rounds_them(toke
 
 
 @pytest.mark.parametrize("damage", [None, "missing", "cut short"])
-def test_features_are_computed_once_unless_they_are_damaged(tokenizer, tmp_path, damage, monkeypatch, caplog):
+def test_features_are_computed_once_unless_they_are_damaged(
+    tokenizer, tmp_path, damage, monkeypatch, caplog
+):
     encoder, calls = make_encoder(), []
     forward = encoder.forward
-    monkeypatch.setattr(encoder, "forward", lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs))
+    monkeypatch.setattr(
+        encoder, "forward", lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
+    )
     expected = np.array(compute(encoder, tokenizer, sentences(), tmp_path).vectors)
     computed = len(calls)
     (file,) = tmp_path.glob("*/vectors.npy")
@@ -129,7 +149,9 @@ def test_an_interrupted_computation_leaves_nothing_behind(tokenizer, tmp_path, m
 
 def test_only_what_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_path):
     def key(model=encoder, own=tokenizer, examples=None, length=64, dtype="float16"):
-        return FeatureRequest(model, own, examples or sentences(), max_seq_length=length, dtype=dtype).key()
+        return FeatureRequest(
+            model, own, examples or sentences(), max_seq_length=length, dtype=dtype
+        ).key()
 
     same = make_encoder()
     torch.nn.init.normal_(same.pooler.dense.weight)  # hidden states do not depend on it
@@ -139,7 +161,9 @@ def test_only_what_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_p
     nudged = make_encoder()
     with torch.no_grad():
         nudged.encoder.layer[0].output.dense.bias[3] += 1e-6
-    (tmp_path / "vocab.txt").write_text("\n".join(reversed(tokenizer.get_vocab())) + "\n", encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(reversed(tokenizer.get_vocab())) + "\n", encoding="utf-8"
+    )
     first, last = sentences()[0], sentences()[-1]
     keys = [
         key(),
@@ -169,7 +193,9 @@ def test_what_cannot_be_kept_is_refused(tokenizer, encoder, tmp_path, monkeypatc
 # The BiLSTM
 
 CPU = torch.device("cpu")
-SETTINGS = TaggerSettings(lstm_dim=24, dropout=0.1, learning_rate=1e-2, batch_size=16, num_epochs=12)
+SETTINGS = TaggerSettings(
+    lstm_dim=24, dropout=0.1, learning_rate=1e-2, batch_size=16, num_epochs=12
+)
 
 
 def build(way, *, hidden_size=8, lstm_dim=6, num_labels=3):
@@ -201,14 +227,20 @@ def test_the_six_ways_take_the_layers_of_the_paper(way, taken, input_size, paper
 def test_the_lstm_has_two_layers_of_768_units_in_both_directions_and_one_linear_layer_behind():
     """BERT, Devlin et al. 2019, section 5.3."""
     tagger = build("last", lstm_dim=TaggerSettings().lstm_dim, num_labels=9)
-    assert (tagger.lstm.num_layers, tagger.lstm.hidden_size, tagger.lstm.bidirectional) == (2, 768, True)
+    assert (tagger.lstm.num_layers, tagger.lstm.hidden_size, tagger.lstm.bidirectional) == (
+        2,
+        768,
+        True,
+    )
     assert tagger.classifier.weight.shape == (9, 1536)
 
 
 def test_a_weighted_sum_starts_as_the_mean_of_its_layers_and_learns_its_weights():
     tagger = build("weighted_sum_last_four").eval()
     plain = build("last").eval()
-    plain.load_state_dict({k: v for k, v in tagger.state_dict().items() if k not in ("layer_weights", "scale")})
+    plain.load_state_dict(
+        {k: v for k, v in tagger.state_dict().items() if k not in ("layer_weights", "scale")}
+    )
     vectors = torch.randn(4, 5, 8)
     logits = tagger(vectors, [3, 2])
     torch.testing.assert_close(logits, plain(vectors.mean(0, keepdim=True), [3, 2]))
@@ -220,7 +252,9 @@ def test_a_weighted_sum_starts_as_the_mean_of_its_layers_and_learns_its_weights(
 def test_concatenation_keeps_each_layer_of_a_word_together():
     tagger = build("concat_last_four").eval()
     vectors = torch.randn(4, 5, 8)
-    joined = torch.stack([torch.cat([vectors[layer, word] for layer in range(4)]) for word in range(5)])
+    joined = torch.stack(
+        [torch.cat([vectors[layer, word] for layer in range(4)]) for word in range(5)]
+    )
     outputs, _ = tagger.lstm(joined[:, None])
     torch.testing.assert_close(tagger(vectors, [5]), tagger.classifier(outputs[:, 0]))
 
@@ -241,7 +275,9 @@ def toy_corpus(num_sentences, seed, num_words=12, hidden_size=16):
     words_of = [rng.integers(0, num_words, rng.integers(1, 9)) for _ in range(num_sentences)]
     labels = [np.concatenate([[0], own_label[words[:-1]]]) for words in words_of]
     starts = np.concatenate([[0], np.cumsum([len(words) for words in words_of])])
-    return LayerFeatures(embedding[:, np.concatenate(words_of)].astype(np.float16), starts), np.concatenate(labels)
+    return LayerFeatures(
+        embedding[:, np.concatenate(words_of)].astype(np.float16), starts
+    ), np.concatenate(labels)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +292,9 @@ def test_every_way_learns_a_corpus_in_which_context_decides(way, precision, devi
     train, labels = toy_corpus(200, seed=0)
     held_out, expected = toy_corpus(60, seed=1)
     choice, settings = LAYER_CHOICES[way], replace(SETTINGS, precision=precision)
-    tagger = train_tagger(train, labels, choice, settings, num_labels=4, seed=3, device=torch.device(device))
+    tagger = train_tagger(
+        train, labels, choice, settings, num_labels=4, seed=3, device=torch.device(device)
+    )
     assert not tagger.training
     found = predict_labels(tagger, held_out, choice, precision=precision, batch_size=7)
     assert [len(sentence) for sentence in found] == np.diff(held_out.starts).tolist()
@@ -268,7 +306,9 @@ def test_the_same_seed_gives_the_same_tagger_and_another_seed_another_one():
     train, labels = toy_corpus(40, seed=0)
     settings = TaggerSettings(lstm_dim=8, batch_size=8, num_epochs=1)
     first, again, other = (
-        train_tagger(train, labels, LAYER_CHOICES["last"], settings, num_labels=4, seed=seed, device=CPU).state_dict()
+        train_tagger(
+            train, labels, LAYER_CHOICES["last"], settings, num_labels=4, seed=seed, device=CPU
+        ).state_dict()
         for seed in (1, 1, 2)
     )
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -279,7 +319,9 @@ def test_sentences_without_words_are_passed_over_in_training_and_stay_in_place()
     train, labels = toy_corpus(6, seed=0)
     with_empty = LayerFeatures(train.vectors, np.insert(train.starts, 3, train.starts[3]))
     settings = TaggerSettings(lstm_dim=8, batch_size=32, num_epochs=1)
-    tagger = train_tagger(with_empty, labels, LAYER_CHOICES["last"], settings, num_labels=4, seed=1, device=CPU)
+    tagger = train_tagger(
+        with_empty, labels, LAYER_CHOICES["last"], settings, num_labels=4, seed=1, device=CPU
+    )
     found = predict_labels(tagger, with_empty, LAYER_CHOICES["last"], precision="fp32")
     assert [len(sentence) for sentence in found] == np.diff(with_empty.starts).tolist()
     assert found[3] == []
@@ -292,12 +334,18 @@ def test_sentences_without_words_are_passed_over_in_training_and_stay_in_place()
 def folder(tmp_path_factory):
     """A folder with data/, model4/ and model2/."""
     folder = tmp_path_factory.mktemp("feature-ner")
-    runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "ner_folder.py"))["make_folder"](folder)
+    runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "ner_folder.py"))["make_folder"](
+        folder
+    )
     return folder
 
 
 def arguments(folder, out, **changes):
-    settings = {"model_name_or_path": str(folder / "model4"), "data_dir": str(folder / "data"), "output_dir": str(out)}
+    settings = {
+        "model_name_or_path": str(folder / "model4"),
+        "data_dir": str(folder / "data"),
+        "output_dir": str(out),
+    }
     settings |= {"features_dir": str(folder / "features"), "layers": ["last"], "max_seq_length": 64}
     settings |= {"num_train_epochs": 1, "lstm_dim": 8, "use_cpu": True, "precision": "fp32"}
     return FeatureNerArguments(**(settings | changes))
@@ -311,9 +359,13 @@ def test_runs_of_other_settings_are_neither_mixed_nor_replaced(folder, tmp_path)
     measure(arguments(folder, tmp_path))
     kept = (tmp_path / "runs" / "last-seed1.json").read_text(encoding="utf-8")
     # The clash is found before "embeddings", which comes first, is trained.
-    with pytest.raises(InputError, match=r"last-seed1.json was measured with dropout 0.2, not 0.25; give another"):
+    with pytest.raises(
+        InputError, match=r"last-seed1.json was measured with dropout 0.2, not 0.25; give another"
+    ):
         measure(arguments(folder, tmp_path, layers=["embeddings", "last"], dropout=0.25))
-    with pytest.raises(InputError, match="was measured with another model or other data; give another --output_dir"):
+    with pytest.raises(
+        InputError, match="was measured with another model or other data; give another --output_dir"
+    ):
         measure(arguments(folder, tmp_path, max_train_sentences=20))
     # And before features are computed.
     other = {"model_name_or_path": str(folder / "model2"), "features_dir": str(tmp_path / "new")}
@@ -336,18 +388,31 @@ def test_kept_runs_stay_and_others_are_added(folder, tmp_path):
     assert list(found) == ["f1_embeddings", "f1_last"]  # the third was not measured
     for way, replicates in found.items():
         own = [record for record in records if f"f1_{record['way']}" == way]
-        assert replicates == pytest.approx(np.mean([record["f1_jackknife"] for record in own], axis=0), abs=1e-6)
-        assert np.mean(replicates) == pytest.approx(np.mean([record["f1"] for record in own]), abs=0.1)
+        assert replicates == pytest.approx(
+            np.mean([record["f1_jackknife"] for record in own], axis=0), abs=1e-6
+        )
+        assert np.mean(replicates) == pytest.approx(
+            np.mean([record["f1"] for record in own]), abs=0.1
+        )
     assert mean_replicates([{"way": "last", "f1": 0.5}], ["last"]) == {}
 
 
 def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(folder, tmp_path):
-    data = load_feature_data(arguments(folder, tmp_path, max_train_sentences=20, max_eval_sentences=10))
+    data = load_feature_data(
+        arguments(folder, tmp_path, max_train_sentences=20, max_eval_sentences=10)
+    )
     seconds = {"train_seconds": 9, "eval_seconds": 2}
     records = [
         {"way": "concat_last_four", "seed": 1, "f1": 0.95, "input_size": 3072, **seconds},
         {"way": "concat_last_four", "seed": 2, "f1": 0.96, "input_size": 3072, **seconds},
-        {"way": "embeddings", "seed": 1, "f1": 0.9, "input_size": 768, "train_seconds": 4, "eval_seconds": 1},
+        {
+            "way": "embeddings",
+            "seed": 1,
+            "f1": 0.9,
+            "input_size": 768,
+            "train_seconds": 4,
+            "eval_seconds": 1,
+        },
     ]
     assert make_table(records, data) == (
         "Dev F1, 20 training and 10 dev sentences (a part of CoNLL-2003); the model has 4 layers. The paper's are those of "
@@ -358,20 +423,28 @@ def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(fold
         "| Concat Last Four Hidden | 3,072 | 95.50 ± 0.71 | 96.1 | 2 | 11 |\n"
     )
     full = replace(
-        data, train=replace(data.train, published_rows=20), validation=replace(data.validation, published_rows=10)
+        data,
+        train=replace(data.train, published_rows=20),
+        validation=replace(data.validation, published_rows=10),
     )
     assert "20 training and 10 dev sentences; the model" in make_table(records, full)
 
 
-def test_a_masked_lm_checkpoint_is_opened_without_its_head_and_always_alike(folder, tmp_path, caplog):
-    BertForMaskedLM(BertConfig.from_pretrained(folder / "model4")).bfloat16().save_pretrained(tmp_path)
+def test_a_masked_lm_checkpoint_is_opened_without_its_head_and_always_alike(
+    folder, tmp_path, caplog
+):
+    BertForMaskedLM(BertConfig.from_pretrained(folder / "model4")).bfloat16().save_pretrained(
+        tmp_path
+    )
     load_tokenizer(folder / "model4").save_pretrained(tmp_path)
     encoder, _ = open_encoder(str(tmp_path))
     assert type(encoder) is BertModel
     assert encoder.dtype == torch.float32
     settings = {"model_name_or_path": str(tmp_path), "features_dir": str(tmp_path / "f")}
     with caplog.at_level(logging.INFO):
-        first, again = (load_feature_data(arguments(folder, tmp_path / name, **settings)) for name in "ab")
+        first, again = (
+            load_feature_data(arguments(folder, tmp_path / name, **settings)) for name in "ab"
+        )
     assert first.settings == again.settings
     assert caplog.text.count("kept ones reused") == 2
 
@@ -379,8 +452,13 @@ def test_a_masked_lm_checkpoint_is_opened_without_its_head_and_always_alike(fold
 def test_windows_are_as_long_as_the_inputs_that_the_model_was_trained_on(folder, tmp_path):
     model = shutil.copytree(folder / "model4", tmp_path / "model")
     settings = {"model_name_or_path": str(model)}
-    given = load_feature_data(arguments(folder, tmp_path / "a", **settings, max_seq_length=16)).settings
-    for run in ("max_seq_length: 16\n", "max_seq_length: 32\nphase2_steps: 0.1\nphase2_max_seq_length: 16\n"):
+    given = load_feature_data(
+        arguments(folder, tmp_path / "a", **settings, max_seq_length=16)
+    ).settings
+    for run in (
+        "max_seq_length: 16\n",
+        "max_seq_length: 32\nphase2_steps: 0.1\nphase2_max_seq_length: 16\n",
+    ):
         (model / "run.yaml").write_text(run)
         unsaid = arguments(folder, tmp_path / "a", **settings, max_seq_length=None)
         assert load_feature_data(unsaid).settings == given
@@ -404,7 +482,10 @@ def test_windows_are_as_long_as_the_inputs_that_the_model_was_trained_on(folder,
         ({"lstm_dim": 0}, "lstm_dim is 0; allowed: 1 or more"),
         ({"precision": "fp16"}, "precision is 'fp16'; allowed: auto, fp32, bf16"),
         ({"max_seq_length": 512}, "max_seq_length is 512, the model has 64 positions"),
-        ({"model_name_or_path": "nowhere/at/all", "data_dir": "no data"}, "no folder nowhere/at/all"),
+        (
+            {"model_name_or_path": "nowhere/at/all", "data_dir": "no data"},
+            "no folder nowhere/at/all",
+        ),
         (
             {"model_name_or_path": "model2", "layers": list(LAYER_CHOICES)},
             "needs 4 layers, the model has 2; give others: --layers embeddings second_to_last last weighted_sum_all",
@@ -420,5 +501,7 @@ def test_mistakes_are_found_before_the_work(folder, tmp_path, monkeypatch, chang
         BertModel(config).save_pretrained("other")
         load_tokenizer(folder / "model2").save_pretrained("other")
     with pytest.raises(InputError, match=message):
-        load_feature_data(arguments(folder, tmp_path, **{"features_dir": str(tmp_path / "features")} | changes))
+        load_feature_data(
+            arguments(folder, tmp_path, **{"features_dir": str(tmp_path / "features")} | changes)
+        )
     assert not any(tmp_path.iterdir())

@@ -31,7 +31,13 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 @pytest.mark.parametrize(
     ("task", "folder"),
-    [("sst2", "sst2"), ("my-task 2", "my-task 2"), ("../../x", "------x"), ("/etc", "-etc"), ("..", "--")],
+    [
+        ("sst2", "sst2"),
+        ("my-task 2", "my-task 2"),
+        ("../../x", "------x"),
+        ("/etc", "-etc"),
+        ("..", "--"),
+    ],
 )
 def test_the_name_of_a_task_is_no_path(task, folder):
     assert StaticArguments().folder(task) == Path("runs/static") / folder
@@ -75,12 +81,17 @@ def test_word_vectors_are_left_singular_vectors_times_roots():
 
 def test_a_text_is_the_mean_of_its_known_words():
     words = WordVectors({"a": 0, "b": 1}, np.array([[1.0, 0.0], [0.0, 4.0]]))
-    np.testing.assert_allclose(words.mean(["A b b", "a c", "c", ""]), [[1 / 3, 8 / 3], [1, 0], [0, 0], [0, 0]])
+    np.testing.assert_allclose(
+        words.mean(["A b b", "a c", "c", ""]), [[1 / 3, 8 / 3], [1, 0], [0, 0], [0, 0]]
+    )
 
 
 def test_word_vectors_of_files_know_their_words(tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(["red green", "green red"] * 5), encoding="utf-8")
-    assert set(train_word_vectors([], StaticArguments(files=[str(tmp_path)])).numbers) == {"red", "green"}
+    assert set(train_word_vectors([], StaticArguments(files=[str(tmp_path)])).numbers) == {
+        "red",
+        "green",
+    }
     with pytest.raises(InputError, match="no two words that occur 11 times"):
         train_word_vectors([], StaticArguments(files=[str(tmp_path)], min_count=11))
 
@@ -103,7 +114,11 @@ def write_task(folder, rows_of, **values):
 
 def compare_task(task_file, checkpoint, folder, **settings):
     settings = {"min_count": 2, "vector_size": 8, "use_cpu": True} | settings
-    names = {"task_file": task_file, "model_name_or_path": str(checkpoint), "output_dir": str(folder)}
+    names = {
+        "task_file": task_file,
+        "model_name_or_path": str(checkpoint),
+        "output_dir": str(folder),
+    }
     return compare(StaticArguments(**names, **settings))
 
 
@@ -122,7 +137,11 @@ def equal_rows(rng, number):
     for _ in range(number):
         first, other = rng.choice(["red", "green", "blue", "black"], 2, replace=False)
         label = int(rng.integers(2))
-        yield {"text": f"it is {first}", "pair": f"it is {first if label else other}", "label": label}
+        yield {
+            "text": f"it is {first}",
+            "pair": f"it is {first if label else other}",
+            "label": label,
+        }
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +166,11 @@ def test_a_planted_word_is_learned_and_each_way_has_a_row(planted, checkpoint, t
 
 def test_two_texts_are_compared_by_their_difference(checkpoint, tmp_path):
     task = write_task(
-        tmp_path, equal_rows, text_columns=["text", "pair"], labels=["other", "same"], metrics=["accuracy", "f1"]
+        tmp_path,
+        equal_rows,
+        text_columns=["text", "pair"],
+        labels=["other", "same"],
+        metrics=["accuracy", "f1"],
     )
     rows = compare_task(task, checkpoint, tmp_path)["rows"]
     assert [row["figures"]["f1"][0] for row in rows[1:3]] == [1, 1]
@@ -159,12 +182,21 @@ def test_frozen_vectors_are_those_of_stock_transformers(checkpoint, stock_states
         TextExample(idx=1, text="f", text_pair="d e"),
         TextExample(idx=2, text=""),
     ]
-    split, tokenizer = Split(name="train", examples=examples, source="", num_rows=3), load_tokenizer(checkpoint)
+    split, tokenizer = (
+        Split(name="train", examples=examples, source="", num_rows=3),
+        load_tokenizer(checkpoint),
+    )
     found = dict(frozen_features([split], str(checkpoint), StaticArguments(use_cpu=True)))
     for row, example in enumerate(examples):
         ids = [tokenizer.cls_token_id, *tokenizer.encode_ids(example.text), tokenizer.sep_token_id]
-        pair = [*tokenizer.encode_ids(example.text_pair), tokenizer.sep_token_id] if example.text_pair else []
-        states = [state.numpy() for state in stock_states(ids + pair, [0] * len(ids) + [1] * len(pair))]
+        pair = (
+            [*tokenizer.encode_ids(example.text_pair), tokenizer.sep_token_id]
+            if example.text_pair
+            else []
+        )
+        states = [
+            state.numpy() for state in stock_states(ids + pair, [0] * len(ids) + [1] * len(pair))
+        ]
         expected = [states[-1][0], states[-1].mean(0), sum(states[-4:]).mean(0)]
         for (vectors,), plain in zip(found.values(), expected, strict=True):
             np.testing.assert_allclose(vectors[row], plain, atol=2e-5)
@@ -176,7 +208,9 @@ def test_c_is_chosen_without_the_evaluation_labels(planted, checkpoint, tmp_path
         return rows if number == 160 else [row | {"label": 1 - row["label"]} for row in rows]
 
     other = write_task(tmp_path / "other", other_labels, labels=["bad", "good"])
-    first, second = (compare_task(task, checkpoint, tmp_path)["rows"][1:] for task in (planted, other))
+    first, second = (
+        compare_task(task, checkpoint, tmp_path)["rows"][1:] for task in (planted, other)
+    )
     assert [row["C"] for row in first] == [row["C"] for row in second]
     for one, two in zip(first, second, strict=True):
         assert one["figures"]["accuracy"][0] == pytest.approx(1 - two["figures"]["accuracy"][0])
@@ -203,13 +237,18 @@ def test_the_fine_tuned_row_is_read_from_its_run(finetuned, checkpoint, tmp_path
     task = str(finetuned.parent / "data" / "task.yaml")
     last = compare_task(task, checkpoint, tmp_path, finetuned=str(finetuned))["rows"][-1]
     assert last["vectors"] == "fine-tuned"
-    assert last["figures"]["accuracy"] == [results["eval_accuracy"], *results["intervals"]["accuracy"]]
+    assert last["figures"]["accuracy"] == [
+        results["eval_accuracy"],
+        *results["intervals"]["accuracy"],
+    ]
 
 
 def test_a_run_on_other_examples_is_refused(planted, finetuned, checkpoint, tmp_path):
     with pytest.raises(InputError, match=r"has other examples than these 160 of .*train.jsonl"):
         compare_task(planted, checkpoint, tmp_path, finetuned=str(finetuned))
-    with pytest.raises(InputError, match=r"all_results.json is missing; give the folder of a finished run"):
+    with pytest.raises(
+        InputError, match=r"all_results.json is missing; give the folder of a finished run"
+    ):
         compare_task(planted, checkpoint, tmp_path, finetuned=str(tmp_path))
 
 
@@ -275,8 +314,15 @@ def tagged_rows(rng, number):
     for _row in range(number):
         kind = int(rng.integers(3))
         start = [["in", "rome"], ["mr", "rome"], ["in", "paris"]][kind]
-        words = [*rng.choice([*"abcdefgh"], 3).tolist(), *start, *rng.choice([*"abcdefgh"], 2).tolist()]
-        yield {"tokens": words, "labels": ["O"] * 4 + [["B-LOC", "B-PER", "B-LOC"][kind]] + ["O"] * 2}
+        words = [
+            *rng.choice([*"abcdefgh"], 3).tolist(),
+            *start,
+            *rng.choice([*"abcdefgh"], 2).tolist(),
+        ]
+        yield {
+            "tokens": words,
+            "labels": ["O"] * 4 + [["B-LOC", "B-PER", "B-LOC"][kind]] + ["O"] * 2,
+        }
 
 
 @pytest.fixture(scope="module")
@@ -300,13 +346,19 @@ def test_contexts_tell_the_types_that_one_vector_cannot(tagged, checkpoint, tmp_
     assert embeddings["accuracy"] == static["accuracy"]
     assert len(layers) == 6
     assert all(layer["accuracy"][0] > 0.9 > static["accuracy"][0] for layer in layers)
-    assert all(layer["cosine, same type"][0] < 1 and layer["beyond another type"][0] > 0 for layer in layers)
+    assert all(
+        layer["cosine, same type"][0] < 1 and layer["beyond another type"][0] > 0
+        for layer in layers
+    )
 
 
 def test_words_without_two_types_are_refused(tagged, checkpoint, tmp_path):
-    with pytest.raises(InputError, match=r"words: paris not tagged as two types, 5 times each, .* or take rome$"):
+    with pytest.raises(
+        InputError, match=r"words: paris not tagged as two types, 5 times each, .* or take rome$"
+    ):
         compare_task(tagged, checkpoint, tmp_path, words=["rome", "paris"])
     with pytest.raises(
-        InputError, match=r"words: none not tagged .* lower --min_mentions or --min_count, or take more"
+        InputError,
+        match=r"words: none not tagged .* lower --min_mentions or --min_count, or take more",
     ):
         compare_task(tagged, checkpoint, tmp_path, min_mentions=100)

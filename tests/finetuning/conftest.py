@@ -15,7 +15,9 @@ LETTERS = "abcdefghij"
 
 
 @pytest.fixture(scope="session")
-def make_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Iterable[str]], OriginalBertTokenizer]:
+def make_tokenizer(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[Iterable[str]], OriginalBertTokenizer]:
     """A lower-casing tokenizer whose vocabulary are the special tokens and the pieces given."""
 
     def make(pieces: Iterable[str]) -> OriginalBertTokenizer:
@@ -27,7 +29,9 @@ def make_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Iterab
 
 
 @pytest.fixture(scope="session")
-def letters_tokenizer(make_tokenizer: Callable[[Iterable[str]], OriginalBertTokenizer]) -> OriginalBertTokenizer:
+def letters_tokenizer(
+    make_tokenizer: Callable[[Iterable[str]], OriginalBertTokenizer],
+) -> OriginalBertTokenizer:
     """Words over ten letters have a piece for each letter."""
     return make_tokenizer([*LETTERS, *(f"##{letter}" for letter in LETTERS)])
 
@@ -37,7 +41,12 @@ def tiny_config() -> Callable[..., BertConfig]:
     """Two layers of 32 units for a vocabulary of that size; more settings as keywords."""
 
     def make(vocab_size: int, **settings: Any) -> BertConfig:
-        small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+        small = {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 64,
+        }
         return BertConfig(vocab_size=vocab_size, max_position_embeddings=64, **small | settings)
 
     return make

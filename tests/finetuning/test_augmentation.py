@@ -20,7 +20,9 @@ TEXTS = ["b cd of xyz 12 !", "the d, e: f", "Q", "of the 7", "g h " * 30]
 def make(tiny_checkpoint):
     model, _ = open_checkpoint(str(tiny_checkpoint), cached_only=True)
     with torch.no_grad():
-        for weight in model.bert.parameters():  # as small as new weights are, all inputs get much the same answer
+        for weight in (
+            model.bert.parameters()
+        ):  # as small as new weights are, all inputs get much the same answer
             if weight.ndim > 1:
                 weight.mul_(8)
     tokenizer = load_tokenizer(tiny_checkpoint)
@@ -28,17 +30,24 @@ def make(tiny_checkpoint):
 
 
 def copies_of(augmenter, texts):
-    rows = list(augmenter.augment([TextExample(idx=n, text=text, label=1) for n, text in enumerate(texts)]))
+    rows = list(
+        augmenter.augment([TextExample(idx=n, text=text, label=1) for n, text in enumerate(texts)])
+    )
     return {text: [row.text for row in rows if row.idx == n] for n, text in enumerate(texts)}
 
 
 def expected_words(augmenter, words, place):
     """data_augmentation.py, `_word_augment` and `_masked_language_model`: masked [SEP] original [SEP], types 0 and 1."""
-    tokenizer, stock = augmenter.tokenizer, transformers.BertForMaskedLM(augmenter.model.config).eval()
+    tokenizer, stock = (
+        augmenter.tokenizer,
+        transformers.BertForMaskedLM(augmenter.model.config).eval(),
+    )
     stock.load_state_dict(augmenter.model.state_dict(), strict=False)
     stock.tie_weights()
     masked = [
-        piece for n, word in enumerate(words) for piece in (["[MASK]"] if n == place else tokenizer.tokenize(word))
+        piece
+        for n, word in enumerate(words)
+        for piece in (["[MASK]"] if n == place else tokenizer.tokenize(word))
     ]
     first = ["[CLS]", *masked, "[SEP]"]
     second = [*tokenizer.tokenize(" ".join(words)), "[SEP]"]
@@ -56,7 +65,9 @@ def test_words_come_from_the_best_of_a_masked_lm_that_also_reads_the_text(make):
     for place, word in enumerate(words):
         seen = {copy[place] for copy in copies}
         # Stop words and what has no letters stay; words of several pieces are asked for with one [MASK].
-        assert seen == (set(expected_words(augmenter, words, place)) if word in ("b", "cd", "xyz") else {word})
+        assert seen == (
+            set(expected_words(augmenter, words, place)) if word in ("b", "cd", "xyz") else {word}
+        )
 
 
 def test_words_are_replaced_with_their_probability_and_nothing_comes_twice(make):
@@ -65,7 +76,9 @@ def test_words_are_replaced_with_their_probability_and_nothing_comes_twice(make)
     original, *copies = copies_of(augmenter, TEXTS)[TEXTS[4]]
     assert original == TEXTS[4]  # as it was read
     words = TEXTS[4].split()
-    changed = sum(own != word for copy in copies for own, word in zip(copy.split(), words, strict=True))
+    changed = sum(
+        own != word for copy in copies for own, word in zip(copy.split(), words, strict=True)
+    )
     share = changed / len(copies) / len(words)
     assert 0.3 < share <= 0.41
     assert len(set(copies)) == len(copies)
@@ -84,7 +97,9 @@ def test_a_copy_of_one_text_of_a_pair_stands_beside_the_other_as_it_was(make):
     first, *rows = list(make().augment([pair]))
     assert first == pair
     assert all((row.text == pair.text) != (row.text_pair == pair.text_pair) for row in rows)
-    assert {row.text for row in rows if row.text != pair.text} == set(copies_of(make(), TEXTS)[TEXTS[0]][1:])
+    assert {row.text for row in rows if row.text != pair.text} == set(
+        copies_of(make(), TEXTS)[TEXTS[0]][1:]
+    )
     assert any(row.text_pair != pair.text_pair for row in rows)
 
 
@@ -97,6 +112,9 @@ def test_rows_are_written_as_their_task_reads_them():
         "label": "equivalent",
     }
     assert (
-        json.loads(as_line(get_task("stsb"), TextExample(idx=7, text="a", text_pair="b", label=2.5)))["label"] == 2.5
+        json.loads(
+            as_line(get_task("stsb"), TextExample(idx=7, text="a", text_pair="b", label=2.5))
+        )["label"]
+        == 2.5
     )
     assert "label" not in json.loads(as_line(get_task("sst2"), TextExample(idx=7, text="a")))

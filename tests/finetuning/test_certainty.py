@@ -30,10 +30,15 @@ def certainty_of(kind, examples, predictions):
 
 def classified(folder, task, labels, values):
     kind = SequenceClassification(
-        task, load_tokenizer(folder), TaskArguments(task="mrpc"), {name: n for n, name in enumerate(task.labels)}
+        task,
+        load_tokenizer(folder),
+        TaskArguments(task="mrpc"),
+        {name: n for n, name in enumerate(task.labels)},
     )
     examples = [TextExample(idx=row, text="a", label=label) for row, label in enumerate(labels)]
-    return certainty_of(kind, examples, [Prediction(row, value) for row, value in enumerate(values)])
+    return certainty_of(
+        kind, examples, [Prediction(row, value) for row, value in enumerate(values)]
+    )
 
 
 def test_the_f1_of_mrpc_stands_beside_that_of_always_equivalent(tiny_checkpoint):
@@ -54,14 +59,22 @@ def test_a_constant_answer_knows_no_correlation(tiny_checkpoint):
     assert found["baselines"] == {"matthews_correlation": 0.0}
     rng = np.random.default_rng(0)
     gold = rng.normal(size=40)
-    found = classified(tiny_checkpoint, replace(stsb, labels=()), gold.tolist(), (gold + rng.normal(size=40)).tolist())
+    found = classified(
+        tiny_checkpoint,
+        replace(stsb, labels=()),
+        gold.tolist(),
+        (gold + rng.normal(size=40)).tolist(),
+    )
     assert found["baselines"] == {"pearson": 0.0, "spearmanr": 0.0}
     assert all(0 < low < high <= 1 for low, high in found["intervals"].values())
 
 
 def test_several_labels_are_held_against_all_and_the_most_frequent(tiny_checkpoint):
     multi = replace(
-        get_task("mrpc"), labels=("a", "b", "c"), problem_type="multi_label_classification", metrics=("multi_label",)
+        get_task("mrpc"),
+        labels=("a", "b", "c"),
+        problem_type="multi_label_classification",
+        metrics=("multi_label",),
     )
     labels = [(0,), (0,), (0, 1), (), (0,), (2,)]
     found = classified(tiny_checkpoint, multi, labels, [["a"]] * 6)
@@ -78,10 +91,13 @@ def test_a_model_that_says_one_class_and_one_that_is_always_right(tiny_checkpoin
 
 def test_answers_are_held_against_no_answer(tiny_checkpoint):
     task = get_task("squad_v2")
-    kind = QuestionAnswering(task, load_tokenizer(tiny_checkpoint), TaskArguments(task="squad_v2"), {})
+    kind = QuestionAnswering(
+        task, load_tokenizer(tiny_checkpoint), TaskArguments(task="squad_v2"), {}
+    )
     answers = [(Answer(text="b", answer_start=2),) if row % 3 else () for row in range(30)]
     examples = [
-        QuestionExample(idx=str(row), question="q", context="a b", answers=each) for row, each in enumerate(answers)
+        QuestionExample(idx=str(row), question="q", context="a b", answers=each)
+        for row, each in enumerate(answers)
     ]
     said = [AnswerPrediction(str(row), "b", best_text="b", null_odds=-1.0) for row in range(30)]
     found = certainty_of(kind, examples, said)
@@ -95,14 +111,20 @@ def test_answers_are_held_against_no_answer(tiny_checkpoint):
     "kind",
     [
         "sequence_classification",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("token_classification", "question_answering")),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("token_classification", "question_answering")
+        ),
         pytest.param("multiple_choice", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_leaves_them_in_its_results(tiny_runs, kind):
     folder = tiny_runs(kind)
     results = json.loads((folder / "all_results.json").read_text())
-    rows = [json.loads(line) for line in (folder.parent / "data" / "validation.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (folder.parent / "data" / "validation.jsonl").read_text().splitlines()
+    ]
     if kind == "question_answering":
         expected = {"f1": 0.0, "exact_match": 0.0}
     else:
@@ -110,7 +132,9 @@ def test_a_run_leaves_them_in_its_results(tiny_runs, kind):
         expected = {"accuracy": max(counts.values()) / counts.total()}
     for name, value in expected.items():
         assert results["baselines"][name] == pytest.approx(value)
-        assert np.mean(results["jackknife"][name]) == pytest.approx(results[f"eval_{name}"], abs=0.02 * TOP[kind])
+        assert np.mean(results["jackknife"][name]) == pytest.approx(
+            results[f"eval_{name}"], abs=0.02 * TOP[kind]
+        )
         if name in results["intervals"]:
             low, high = results["intervals"][name]
             assert low <= results[f"eval_{name}"] <= high

@@ -23,7 +23,9 @@ from bert_recipes.tasks.catalogue import get_task
 def open_for(folder, task, kind=SequenceClassification, seed=1, needs_head=False, **settings):
     tokenizer = open_tokenizer(str(folder))
     arguments = TaskArguments(task=task, **{"max_seq_length": 64} | settings)
-    return open_model(str(folder), get_task(task), kind, tokenizer, arguments, seed=seed, needs_head=needs_head)
+    return open_model(
+        str(folder), get_task(task), kind, tokenizer, arguments, seed=seed, needs_head=needs_head
+    )
 
 
 @pytest.fixture
@@ -73,7 +75,9 @@ def test_a_new_head_is_a_cut_off_normal_without_bias(tiny_checkpoint):
         {"id2label": {n: f"LABEL_{n}" for n in range(3)}},
     ],
 )
-def test_a_head_with_the_same_labels_is_kept_and_class_numbers_are_those_of_id2label(mnli_run, caplog, edited):
+def test_a_head_with_the_same_labels_is_kept_and_class_numbers_are_those_of_id2label(
+    mnli_run, caplog, edited
+):
     """Labels without names are taken in the order of the task."""
     edit_config(mnli_run, **edited)
     with caplog.at_level(logging.INFO):
@@ -97,7 +101,11 @@ NAMES = ["entailment", "neutral", "contradiction"]
             {},
             "the checkpoint's labels are entailment, neutral, contradiction; the task's are not_equivalent, eq",
         ),
-        ("stsb", {}, "the checkpoint's labels are entailment, neutral, contradiction; the task's are one number"),
+        (
+            "stsb",
+            {},
+            "the checkpoint's labels are entailment, neutral, contradiction; the task's are one number",
+        ),
         (
             "mnli",
             {"id2label": dict(enumerate([*NAMES, "neutral"])), "label2id": {"entailment": 0}},
@@ -108,7 +116,11 @@ NAMES = ["entailment", "neutral", "contradiction"]
             {"problem_type": "multi_label_classification"},
             "the checkpoint is for multi_label_classification, the task is single_label_classification",
         ),
-        ("mnli", {"architectures": ["BertForPreTraining"]}, "BertForPreTraining, which has no head ForSequenceClass"),
+        (
+            "mnli",
+            {"architectures": ["BertForPreTraining"]},
+            "BertForPreTraining, which has no head ForSequenceClass",
+        ),
     ],
 )
 def test_a_head_for_something_else_is_replaced_and_a_checkpoint_with_it_cannot_be_measured(
@@ -146,12 +158,19 @@ def test_a_new_pooler_is_not_frozen(copy, caplog):
 
     head = {"classifier.weight", "classifier.bias"}
     assert trained(open_for(copy, "mrpc", freeze_encoder=True)) == head
-    weights = {name: weight for name, weight in load_file(copy / "model.safetensors").items() if "pooler" not in name}
+    weights = {
+        name: weight
+        for name, weight in load_file(copy / "model.safetensors").items()
+        if "pooler" not in name
+    }
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with caplog.at_level(logging.INFO):
         model = open_for(copy, "mrpc", freeze_encoder=True)
     assert trained(model) == head | {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
-    assert "frozen but for what is new: bert.pooler.dense.bias, bert.pooler.dense.weight" in caplog.text
+    assert (
+        "frozen but for what is new: bert.pooler.dense.bias, bert.pooler.dense.weight"
+        in caplog.text
+    )
 
 
 def test_dropout_of_encoder_and_head_can_be_set(tiny_checkpoint):
@@ -186,7 +205,8 @@ def test_weights_of_pytorch_are_read_where_there_are_no_others(copy, caplog):
     network, new_heads = open_checkpoint(str(copy), cached_only=True)
     assert new_heads == []
     assert torch.equal(
-        network.bert.embeddings.word_embeddings.weight, weights["bert.embeddings.word_embeddings.weight"]
+        network.bert.embeddings.word_embeddings.weight,
+        weights["bert.embeddings.word_embeddings.weight"],
     )
 
 
@@ -197,7 +217,9 @@ def test_code_in_a_weights_file_is_not_run(copy, tmp_path):
 
     (copy / "model.safetensors").unlink()
     torch.save({"bert.embeddings.word_embeddings.weight": Runs()}, copy / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model\.bin is damaged or holds other things than tensors"):
+    with pytest.raises(
+        InputError, match=r"pytorch_model\.bin is damaged or holds other things than tensors"
+    ):
         open_for(copy, "mrpc")
     (copy / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(InputError, match=r"pytorch_model\.bin is damaged"):
@@ -232,7 +254,11 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkp
         if name != "unfinished":
             (runs / name / "all_results.json").write_text("{}")
             os.utime(runs / name / "all_results.json", (1e9 - age, 1e9 - age))
-    for name, text in (("null", "null"), ("numbers", '{"architectures": 5}'), ("deep", "[" * 100_000)):
+    for name, text in (
+        ("null", "null"),
+        ("numbers", '{"architectures": 5}'),
+        ("deep", "[" * 100_000),
+    ):
         shutil.copytree(runs / "new", runs / name)
         (runs / name / "config.json").write_text(text)
     tuned = shutil.copytree(runs / "new", runs / "mrpc")
@@ -245,7 +271,9 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkp
         choose_checkpoint(None, tmp_path / "empty")
 
 
-def test_layers_that_config_json_does_not_count_are_refused_by_all_who_open_a_checkpoint(copy, mnli_run):
+def test_layers_that_config_json_does_not_count_are_refused_by_all_who_open_a_checkpoint(
+    copy, mnli_run
+):
     """transformers drops them: a model of half the depth would be trained and measured."""
     for folder in (copy, mnli_run):
         edit_config(folder, num_hidden_layers=1)
@@ -277,7 +305,9 @@ def test_a_regression_is_computed_in_float32_under_bfloat16(tiny_checkpoint, fas
         logits = model(input_ids=ids).logits
     logits.sum().backward()
     assert logits.dtype == torch.float32
-    expected = pooled[0].double() @ model.classifier.weight.double().T + model.classifier.bias.double()
+    expected = (
+        pooled[0].double() @ model.classifier.weight.double().T + model.classifier.bias.double()
+    )
     assert (logits.double() - expected).abs().max() < 1e-6
     assert not torch.equal(logits, logits.bfloat16().float())
     assert model.classifier.weight.grad is not None
@@ -300,7 +330,9 @@ def test_a_bilstm_reads_each_text_alone(copy, packed):
     logits = model(input_ids=ids, attention_mask=mask).logits
     for row, length in enumerate(lengths):
         states, _ = model.bilstm(plain(input_ids=ids[row : row + 1, :length]).last_hidden_state)
-        torch.testing.assert_close(logits[row], model.classifier(states[0].amax(dim=0)), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            logits[row], model.classifier(states[0].amax(dim=0)), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_a_checkpoint_with_a_bilstm_is_not_taken_for_one_without(copy, tmp_path):

@@ -35,8 +35,22 @@ def prepare(tiny_runs, tmp_path):
             "--max_seq_length",
             40,
         ]
-        arguments += ["--model_name_or_path", teacher.parent / "start", "--teacher", teacher, "--distil", distil]
-        arguments += ["--output_dir", tmp_path / folder, "--max_steps", 4, "--global_train_batch_size", 8]
+        arguments += [
+            "--model_name_or_path",
+            teacher.parent / "start",
+            "--teacher",
+            teacher,
+            "--distil",
+            distil,
+        ]
+        arguments += [
+            "--output_dir",
+            tmp_path / folder,
+            "--max_steps",
+            4,
+            "--global_train_batch_size",
+            8,
+        ]
         arguments += ["--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true", *flags]
         kinds = (TaskArguments, FineTuningArguments, TeachingArguments)
         settings, args, teaching = parse_arguments(*kinds, argv=keep_last(arguments))
@@ -65,7 +79,9 @@ def test_the_answers_loss_and_its_gradient_are_the_soft_cross_entropy(prepare, f
     (3 * original).backward()
     assert loss.item() == pytest.approx(3 * original.item(), rel=1e-5)
     for name, parameter in stock.named_parameters():
-        torch.testing.assert_close(dict(student.named_parameters())[name].grad, parameter.grad, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            dict(student.named_parameters())[name].grad, parameter.grad, rtol=1e-3, atol=1e-5
+        )
 
 
 def test_the_teachers_classes_may_have_another_order(prepare, tiny_runs, tmp_path):
@@ -78,10 +94,16 @@ def test_the_teachers_classes_may_have_another_order(prepare, tiny_runs, tmp_pat
         model.classifier.weight.copy_(model.classifier.weight[order])
         model.classifier.bias.copy_(model.classifier.bias[order])
     names = [list(LABELS)[number] for number in order.tolist()]
-    model.config.id2label, model.config.label2id = dict(enumerate(names)), {name: n for n, name in enumerate(names)}
+    model.config.id2label, model.config.label2id = (
+        dict(enumerate(names)),
+        {name: n for n, name in enumerate(names)},
+    )
     model.save_pretrained(other)
     turned = prepare("prediction", "--teacher", other, folder="turned").trainer
-    losses = [each.compute_loss(each.model.eval(), first_batch(each)).item() for each in (straight, turned)]
+    losses = [
+        each.compute_loss(each.model.eval(), first_batch(each)).item()
+        for each in (straight, turned)
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -90,11 +112,18 @@ def test_one_model_however_the_batch_is_split(prepare, distil):
     weights = []
     for size in (8, 2):
         trainer = prepare(
-            distil, "--per_device_train_batch_size", size, "--learning_rate", 1e-3, folder=f"run{size}"
+            distil,
+            "--per_device_train_batch_size",
+            size,
+            "--learning_rate",
+            1e-3,
+            folder=f"run{size}",
         ).trainer
         before = {name: value.clone() for name, value in trainer.teacher.state_dict().items()}
         trainer.train()
-        assert all(torch.equal(value, before[name]) for name, value in trainer.teacher.state_dict().items())
+        assert all(
+            torch.equal(value, before[name]) for name, value in trainer.teacher.state_dict().items()
+        )
         weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-5)
@@ -116,8 +145,12 @@ def test_numbers_are_learned_from_the_labels(prepare, tiny_runs, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     rows = TINY_RUNS["make_rows"]("sequence_classification", 0)
-    TINY_RUNS["write_jsonl"](data / "train.jsonl", [row | {"label": row["label"] / 2} for row in rows])
-    TINY_RUNS["write_jsonl"](data / "validation.jsonl", [row | {"label": row["label"] / 2} for row in rows])
+    TINY_RUNS["write_jsonl"](
+        data / "train.jsonl", [row | {"label": row["label"] / 2} for row in rows]
+    )
+    TINY_RUNS["write_jsonl"](
+        data / "validation.jsonl", [row | {"label": row["label"] / 2} for row in rows]
+    )
     (data / "task.yaml").write_text(
         "name: mine\nkind: sequence_classification\nproblem_type: regression\ntext_columns: [first, second]\n"
         "files: {train: train.jsonl, validation: validation.jsonl}\n"
@@ -127,17 +160,26 @@ def test_numbers_are_learned_from_the_labels(prepare, tiny_runs, tmp_path):
     teacher.save_pretrained(tmp_path / "teacher")
     shutil.copy(start / "tokenizer.json", tmp_path / "teacher")
     shutil.copy(start / "tokenizer_config.json", tmp_path / "teacher")
-    trainer = prepare("prediction", "--teacher", tmp_path / "teacher", task=data / "task.yaml").trainer
+    trainer = prepare(
+        "prediction", "--teacher", tmp_path / "teacher", task=data / "task.yaml"
+    ).trainer
     batch = first_batch(trainer)
     loss, output = trainer.compute_loss(trainer.model.eval(), batch, return_outputs=True)
-    assert loss.item() == pytest.approx(F.mse_loss(output.logits[:, 0], batch["labels"]).item(), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        F.mse_loss(output.logits[:, 0], batch["labels"]).item(), rel=1e-5
+    )
 
 
 def test_what_cannot_teach_is_one_line(prepare, tiny_runs, tiny_checkpoint):
-    with pytest.raises(InputError, match="has no head for task mine: the checkpoint is a BertForPreTraining"):
+    with pytest.raises(
+        InputError, match="has no head for task mine: the checkpoint is a BertForPreTraining"
+    ):
         prepare("prediction", "--teacher", tiny_checkpoint)
     tagger = tiny_runs("token_classification")
-    with pytest.raises(InputError, match="task mine is token_classification; classes and numbers of texts are taught"):
+    with pytest.raises(
+        InputError,
+        match="task mine is token_classification; classes and numbers of texts are taught",
+    ):
         prepare("intermediate", "--teacher", tagger, task=tagger.parent / "data" / "task.yaml")
     with pytest.raises(InputError, match="give neither --eval_strategy nor --do_predict"):
         prepare("intermediate", "--eval_strategy", "epoch")

@@ -22,7 +22,10 @@ def plain_truncation(a, b, limit):
 
 def test_pairs_are_cut_as_the_original_cuts_them():
     for size_a, size_b, limit in itertools.product(range(13), range(13), range(26)):
-        plain, ours = (list(range(size_a)), list(range(size_b))), (list(range(size_a)), list(range(size_b)))
+        plain, ours = (
+            (list(range(size_a)), list(range(size_b))),
+            (list(range(size_a)), list(range(size_b))),
+        )
         plain_truncation(*plain, limit)
         truncate_pair(*ours, limit)
         assert ours == plain, (size_a, size_b, limit)
@@ -30,7 +33,11 @@ def test_pairs_are_cut_as_the_original_cuts_them():
 
 FEATURES = [
     {"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "labels": [-100, 1, -100]},
-    {"input_ids": [2, 7, 8, 3, 9, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "labels": [-100, 0, 2, -100, 1, -100]},
+    {
+        "input_ids": [2, 7, 8, 3, 9, 3],
+        "token_type_ids": [0, 0, 0, 0, 1, 1],
+        "labels": [-100, 0, 2, -100, 1, -100],
+    },
 ]
 
 
@@ -39,7 +46,10 @@ def test_a_batch_is_padded_to_its_longest_row():
     assert batch["input_ids"].tolist() == [[2, 7, 3, 0, 0, 0], [2, 7, 8, 3, 9, 3]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6]
     assert batch["token_type_ids"].tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
-    assert batch["labels"].tolist() == [[-100, 1, -100, -100, -100, -100], [-100, 0, 2, -100, 1, -100]]
+    assert batch["labels"].tolist() == [
+        [-100, 1, -100, -100, -100, -100],
+        [-100, 0, 2, -100, 1, -100],
+    ]
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
 
 
@@ -49,7 +59,9 @@ KNOWN = TextExample(idx=0, text="the fox"), [1, *range(200, 230), 100, 2]
 
 
 @pytest.mark.parametrize(
-    ("example", "input_ids", "share"), [(*TEXTS, "50.0%"), (*CHOICES, "28.6%"), (*KNOWN, None)], ids=str
+    ("example", "input_ids", "share"),
+    [(*TEXTS, "50.0%"), (*CHOICES, "28.6%"), (*KNOWN, None)],
+    ids=str,
 )
 def test_a_split_that_the_tokenizer_does_not_know_is_warned_of(caplog, example, input_ids, share):
     """A fine-tuning on it would be a quiet run on nothing."""
@@ -60,4 +72,7 @@ def test_a_split_that_the_tokenizer_does_not_know_is_warned_of(caplog, example, 
         assert caplog.text == ""
     else:
         assert f"train.csv: {share} of the tokens are [UNK]" in caplog.text
-        assert "script Cyrillic; give a checkpoint whose tokenizer was trained on such text" in caplog.text
+        assert (
+            "script Cyrillic; give a checkpoint whose tokenizer was trained on such text"
+            in caplog.text
+        )

@@ -13,7 +13,11 @@ from transformers import BertForSequenceClassification
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import InputArguments, PredictionArguments, read_trained_settings
+from bert_recipes.finetuning.arguments import (
+    InputArguments,
+    PredictionArguments,
+    read_trained_settings,
+)
 from bert_recipes.finetuning.prediction import load_predictor, read_chunks
 from bert_recipes.metrics.entities import find_entities
 from bert_recipes.tasks.task import Task
@@ -31,7 +35,16 @@ def copy(tiny_runs, tmp_path):
 
 
 def load(model, file, **flags):
-    argv = ["--model_name_or_path", str(model), "--input_file", str(file), "--precision", "fp32", "--use_cpu", "true"]
+    argv = [
+        "--model_name_or_path",
+        str(model),
+        "--input_file",
+        str(file),
+        "--precision",
+        "fp32",
+        "--use_cpu",
+        "true",
+    ]
     for name, value in flags.items():
         argv += [f"--{name}", *(map(str, value) if isinstance(value, list) else [str(value)])]
     args, inputs = parse_arguments(PredictionArguments, InputArguments, argv=argv)
@@ -47,7 +60,9 @@ def predict(model, file, chunk_size=10_000, **flags):
 
 
 def predicted_in_training(run):
-    return [json.loads(line) for line in (run / "predictions_validation.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (run / "predictions_validation.jsonl").read_text().splitlines()
+    ]
 
 
 def data_of(run):
@@ -70,7 +85,9 @@ def assert_same(found, expected, *, but_for_ids=False):
         assert shares == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_tagger_from_before_the_setting_reads_documents_and_a_later_one_what_it_read_in_training(tmp_path):
+def test_a_tagger_from_before_the_setting_reads_documents_and_a_later_one_what_it_read_in_training(
+    tmp_path,
+):
     (tmp_path / "run.yaml").write_text("max_seq_length: 64\n")
     assert read_trained_settings(tmp_path) == {"max_seq_length": 64, "context": "document"}
     (tmp_path / "run.yaml").write_text("context: sentence\n")
@@ -102,9 +119,14 @@ def test_every_form_of_file_gives_the_same(tiny_runs, tmp_path):
     (tmp_path / "in.json").write_text(json.dumps(rows))
     for file in sorted(tmp_path.glob("in.*")):
         assert_same(predict(run, file), expected)
-    renamed = [{"x": row["first"], "y": row["second"], "number": f"n{n}"} for n, row in enumerate(rows)]
+    renamed = [
+        {"x": row["first"], "y": row["second"], "number": f"n{n}"} for n, row in enumerate(rows)
+    ]
     found = predict(
-        run, TINY["write_jsonl"](tmp_path / "re.jsonl", renamed), text_columns=["x", "y"], id_column="number"
+        run,
+        TINY["write_jsonl"](tmp_path / "re.jsonl", renamed),
+        text_columns=["x", "y"],
+        id_column="number",
     )
     assert_same(found, expected, but_for_ids=True)
     assert [line["idx"] for line in found] == [row["number"] for row in renamed]
@@ -134,8 +156,16 @@ def test_words_may_be_a_line_of_text_or_conll_columns(tiny_runs, tmp_path):
 
 
 def test_a_document_is_not_cut_between_two_chunks(tmp_path):
-    (tmp_path / "in.conll").write_text("-DOCSTART- O\n\na O\n\nb O\n\nc O\n\n-DOCSTART- O\n\nd O\n\ne O\n")
-    task = Task(name="t", kind="token_classification", text_columns=("tokens",), label_column="labels", labels=("O",))
+    (tmp_path / "in.conll").write_text(
+        "-DOCSTART- O\n\na O\n\nb O\n\nc O\n\n-DOCSTART- O\n\nd O\n\ne O\n"
+    )
+    task = Task(
+        name="t",
+        kind="token_classification",
+        text_columns=("tokens",),
+        label_column="labels",
+        labels=("O",),
+    )
     chunks = list(read_chunks(tmp_path / "in.conll", task, 1))
     words = ["".join(example.tokens[0] for example in chunk.split.examples) for chunk in chunks]
     assert words == ["abc", "de"]
@@ -144,7 +174,9 @@ def test_a_document_is_not_cut_between_two_chunks(tmp_path):
 
 def test_questions_may_have_no_answer_where_that_is_said(tiny_runs, tmp_path):
     run = tiny_runs("question_answering")
-    found = predict(run, data_of(run), version_2_with_negative="true", null_score_diff_threshold="-1000")
+    found = predict(
+        run, data_of(run), version_2_with_negative="true", null_score_diff_threshold="-1000"
+    )
     assert {line["prediction"] for line in found} == {""}
     assert "" not in {line["prediction"] for line in predict(run, data_of(run))}
 
@@ -152,7 +184,9 @@ def test_questions_may_have_no_answer_where_that_is_said(tiny_runs, tmp_path):
 def test_a_checkpoint_without_task_file_is_read_by_its_architecture(tiny_runs, tmp_path):
     for kind in KINDS:
         run, bare = tiny_runs(kind), tmp_path / kind
-        shutil.copytree(run, bare, ignore=shutil.ignore_patterns("task.yaml", "run.yaml", "predictions*"))
+        shutil.copytree(
+            run, bare, ignore=shutil.ignore_patterns("task.yaml", "run.yaml", "predictions*")
+        )
         flags = {"max_seq_length": 40}  # run.yaml said so
         if kind == "sequence_classification":
             flags["text_columns"] = ["first", "second"]
@@ -167,14 +201,18 @@ def test_regression_and_several_labels_follow_from_the_configuration(tiny_checkp
     (tmp_path / "in.txt").write_text("ab cd\nef\n")
     for problem, number in ((None, 1), ("multi_label_classification", 3)):
         folder = tmp_path / str(problem)
-        model = BertForSequenceClassification.from_pretrained(tiny_checkpoint, num_labels=number, problem_type=problem)
+        model = BertForSequenceClassification.from_pretrained(
+            tiny_checkpoint, num_labels=number, problem_type=problem
+        )
         model.save_pretrained(folder)
         load_tokenizer(tiny_checkpoint).save_pretrained(folder)
         for line in predict(folder, tmp_path / "in.txt"):
             shares = line.get("probabilities", {})
             assert list(shares) == ["LABEL_0", "LABEL_1", "LABEL_2"] * (problem is not None)
             chosen = [name for name, share in shares.items() if share >= 0.5]
-            assert line["prediction"] == chosen if problem else isinstance(line["prediction"], float)
+            assert (
+                line["prediction"] == chosen if problem else isinstance(line["prediction"], float)
+            )
 
 
 @pytest.mark.parametrize(
@@ -188,11 +226,17 @@ def test_regression_and_several_labels_follow_from_the_configuration(tiny_checkp
         ),
         ("in.jsonl", '{"first": " ", "second": ""}\n', "line 1: column 'first' is empty"),
         ("in.txt", "a\tb\n\na\tb\n", "line 2: a blank line; every line is an input"),
-        ("in.txt", "a\tb\na b\n", "line 2: 'a b'; every line is an input of the form: first TAB second"),
+        (
+            "in.txt",
+            "a\tb\na b\n",
+            "line 2: 'a b'; every line is an input of the form: first TAB second",
+        ),
         ("in.docx", "a", "unknown ending '.docx'; allowed: .jsonl"),
     ],
 )
-def test_an_input_that_does_not_fit_is_named_with_its_row(tiny_runs, tmp_path, name, content, words):
+def test_an_input_that_does_not_fit_is_named_with_its_row(
+    tiny_runs, tmp_path, name, content, words
+):
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError) as caught:
         predict(tiny_runs("sequence_classification"), tmp_path / name)
@@ -207,7 +251,10 @@ def test_an_input_that_does_not_fit_is_named_with_its_row(tiny_runs, tmp_path, n
         ({"choice_columns": ["a", "b"]}, "is for multiple choice"),
         ({"output_file": "validation.jsonl"}, "is the input file"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"id_column": "nowhere"}, r"line 1: no column 'nowhere'; columns present: first, second, label"),
+        (
+            {"id_column": "nowhere"},
+            r"line 1: no column 'nowhere'; columns present: first, second, label",
+        ),
     ],
 )
 def test_flags_that_do_not_fit_the_model_are_refused(tiny_runs, monkeypatch, flags, message):
@@ -223,12 +270,18 @@ def edit_config(folder, **values):
 
 
 def set_labels(folder, names):
-    edit_config(folder, id2label=dict(enumerate(names)), label2id={name: number for number, name in enumerate(names)})
+    edit_config(
+        folder,
+        id2label=dict(enumerate(names)),
+        label2id={name: number for number, name in enumerate(names)},
+    )
 
 
 def without_head(folder):
     weights = load_file(folder / "model.safetensors")
-    weights = {name: weight for name, weight in weights.items() if not name.startswith("classifier")}
+    weights = {
+        name: weight for name, weight in weights.items() if not name.startswith("classifier")
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -240,12 +293,24 @@ def without_tokenizer(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: set_labels(folder, ["yes", "no"]), "labels are yes, no; the task's are yes, no, perhaps"),
-        (lambda folder: edit_config(folder, vocab_size=100), "has a vocabulary of 100, the tokenizer"),
+        (
+            lambda folder: set_labels(folder, ["yes", "no"]),
+            "labels are yes, no; the task's are yes, no, perhaps",
+        ),
+        (
+            lambda folder: edit_config(folder, vocab_size=100),
+            "has a vocabulary of 100, the tokenizer",
+        ),
         (without_tokenizer, "its own tokenizer"),
         (without_head, "classifier"),
-        (lambda folder: (folder / "task.yaml").write_text("kind: other\n"), "kind is 'other'; allowed"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"12345678"), "cannot be opened"),
+        (
+            lambda folder: (folder / "task.yaml").write_text("kind: other\n"),
+            "kind is 'other'; allowed",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"12345678"),
+            "cannot be opened",
+        ),
     ],
 )
 def test_a_checkpoint_whose_parts_do_not_belong_together_is_refused(tiny_runs, copy, damage, words):
@@ -262,5 +327,7 @@ def test_a_checkpoint_without_task_file_and_without_its_head_is_refused(tiny_run
     with pytest.raises(InputError, match="classifier"):
         load(copy, file, text_columns=["first", "second"])
     edit_config(copy, architectures=["BertModel"])
-    with pytest.raises(InputError, match="is BertModel, which predicts none of: SequenceClassification, TokenCl"):
+    with pytest.raises(
+        InputError, match="is BertModel, which predicts none of: SequenceClassification, TokenCl"
+    ):
         load(copy, file, text_columns=["first", "second"])

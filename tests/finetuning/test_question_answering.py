@@ -15,7 +15,15 @@ from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 
 
-WORDS = ["who", "when", "did", "?", *(f"word{letter}" for letter in "abcdefghijklmnopqrst"), ".", ","]
+WORDS = [
+    "who",
+    "when",
+    "did",
+    "?",
+    *(f"word{letter}" for letter in "abcdefghijklmnopqrst"),
+    ".",
+    ",",
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +52,30 @@ def make_split(number=12, *, v2=False):
     rng = np.random.default_rng(0)
     examples = []
     for index in range(number):
-        words = [word.title() if rng.random() < 0.3 else word for word in rng.choice(WORDS[4:-2], rng.integers(5, 40))]
+        words = [
+            word.title() if rng.random() < 0.3 else word
+            for word in rng.choice(WORDS[4:-2], rng.integers(5, 40))
+        ]
         first = int(rng.integers(0, len(words)))
-        answer = Answer(text=" ".join(words[first : first + 2]), answer_start=len("".join(words[:first])) + first)
+        answer = Answer(
+            text=" ".join(words[first : first + 2]),
+            answer_start=len("".join(words[:first])) + first,
+        )
         question = " ".join(rng.choice(WORDS[:3], rng.integers(1, 9))) + "?"
         answers = () if v2 and index % 3 == 0 else (answer,)
         examples.append(
-            QuestionExample(idx=f"id{index}", question=question, context=" ".join(words) + ".", answers=answers)
+            QuestionExample(
+                idx=f"id{index}", question=question, context=" ".join(words) + ".", answers=answers
+            )
         )
     return as_split(*examples)
 
 
 def run(model, batch):
     with torch.no_grad():
-        return model(**{key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")})
+        return model(
+            **{key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
+        )
 
 
 def predict(kind, model, encoded, batch_size=5):
@@ -81,7 +99,9 @@ def logits_for(feature, *, first=None, last=None):
 
 @pytest.mark.parametrize("pad_to_max_length", [False, True])
 @pytest.mark.parametrize("v2", [False, True])
-def test_loss_is_that_of_the_stock_model_on_the_same_padded_batch(tokenizer, model, v2, pad_to_max_length):
+def test_loss_is_that_of_the_stock_model_on_the_same_padded_batch(
+    tokenizer, model, v2, pad_to_max_length
+):
     """Source: google-research/bert run_squad.py `compute_loss`; the softmax is over all positions, padding included."""
     kind = make_kind(tokenizer, v2=v2, pad_to_max_length=pad_to_max_length)
     encoded = kind.encode(make_split(v2=v2), for_training=True)
@@ -97,7 +117,9 @@ def test_loss_is_that_of_the_stock_model_on_the_same_padded_batch(tokenizer, mod
 def test_a_window_whose_answer_was_not_found_takes_no_part_in_the_loss(tokenizer, model):
     kind = make_kind(tokenizer)
     answer = Answer(text="wordb\u00a0wordc", answer_start=6)
-    lost = QuestionExample(idx="x", question="who?", context="worda wordb\u00a0wordc wordd", answers=(answer,))
+    lost = QuestionExample(
+        idx="x", question="who?", context="worda wordb\u00a0wordc wordd", answers=(answer,)
+    )
     losses, counts = [], []
     for examples in (make_split(3).examples, (lost, *make_split(3).examples)):
         batch = kind.collate(kind.encode(as_split(*examples)).features[:])
@@ -133,7 +155,10 @@ def test_right_logits_give_the_gold_answers(tokenizer, decoder):
     scores = kind.score(split.examples, predictions)
     assert {scores[name] for name in ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_f1")} == {100.0}
     # Two windows may hold the answer: the offsets decoder lists it twice.
-    assert all(prediction.probabilities > (0.9 if decoder == "original" else 0.3) for prediction in predictions)
+    assert all(
+        prediction.probabilities > (0.9 if decoder == "original" else 0.3)
+        for prediction in predictions
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -146,9 +171,15 @@ def test_added_tokens_are_one_piece_each_and_stand_in_answers(make_tokenizer, de
     kind = make_kind(tokenizer, decoder=decoder)
     encoded = kind.encode(as_split(example))
     (feature,) = encoded.features
-    assert feature["input_ids"] == tokenizer.stock_tokenizer()(example.question, context)["input_ids"]
+    assert (
+        feature["input_ids"] == tokenizer.stock_tokenizer()(example.question, context)["input_ids"]
+    )
     first, last = feature["start_positions"], feature["end_positions"]
-    assert tokenizer.convert_ids_to_tokens(feature["input_ids"][first : last + 1]) == ["<e1>", "wordb", "</e1>"]
+    assert tokenizer.convert_ids_to_tokens(feature["input_ids"][first : last + 1]) == [
+        "<e1>",
+        "wordb",
+        "</e1>",
+    ]
     assert kind.decode(encoded, [logits_for(feature)])[0].value == answer.text
     # Part of a word: the markers are left out.
     logits = logits_for(feature, first=first + 1, last=first + 1)
@@ -159,7 +190,9 @@ def silent_outputs(encoded):
     """Of a model that is half right, and says "no answer" far too often."""
     rng, outputs = np.random.default_rng(0), []
     for feature in encoded.features:
-        logits = rng.normal(0, 2, (2, len(feature["input_ids"]))).astype(np.float32) + 0.6 * logits_for(feature)
+        logits = rng.normal(0, 2, (2, len(feature["input_ids"]))).astype(
+            np.float32
+        ) + 0.6 * logits_for(feature)
         logits[:, 0] += 8
         outputs.append(logits)
     return outputs
@@ -168,7 +201,9 @@ def silent_outputs(encoded):
 def test_a_threshold_is_also_chosen_on_other_articles(tokenizer, model):
     """Each half, decoded with the threshold that is the best one of the other."""
     split = make_split(60, v2=True)
-    examples = [replace(row, title=f"article {number % 5}") for number, row in enumerate(split.examples)]
+    examples = [
+        replace(row, title=f"article {number % 5}") for number, row in enumerate(split.examples)
+    ]
     kind = make_kind(tokenizer, v2=True)
     encoded = kind.encode(replace(split, examples=examples))
     outputs = silent_outputs(encoded)
@@ -176,15 +211,21 @@ def test_a_threshold_is_also_chosen_on_other_articles(tokenizer, model):
     halves = [[number for number in range(60) if number % 5 % 2 == side] for side in (0, 1)]
     f1 = []
     for half, other in (halves, halves[::-1]):
-        own = kind.score([examples[number] for number in half], [predictions[number] for number in half])
+        own = kind.score(
+            [examples[number] for number in half], [predictions[number] for number in half]
+        )
         again = make_kind(tokenizer, v2=True, null_score_diff_threshold=own["best_f1_thresh"])
         decoded = again.decode(encoded, outputs)
-        scores = again.score([examples[number] for number in other], [decoded[number] for number in other])
+        scores = again.score(
+            [examples[number] for number in other], [decoded[number] for number in other]
+        )
         f1 += [scores["f1"]] * len(other)
     scores = kind.score(examples, predictions)
     assert scores["split_f1"] == pytest.approx(np.mean(f1))
     assert scores["f1"] + 5 < scores["split_f1"] <= scores["best_f1"]
-    assert "split_f1" not in kind.score([replace(row, title="one") for row in examples], predictions)
+    assert "split_f1" not in kind.score(
+        [replace(row, title="one") for row in examples], predictions
+    )
 
 
 def test_the_best_threshold_is_found_where_predictions_say_no_answer(tokenizer, model):
@@ -203,7 +244,10 @@ def test_the_best_threshold_is_found_where_predictions_say_no_answer(tokenizer, 
     assert promised["best_f1"] == pytest.approx(scores["best_f1"])
     # The figures at the threshold are those of the texts in predictions.json.
     pairs = zip(predictions, split.examples, strict=True)
-    exact = [said.value.lower() in ([each.text.lower() for each in row.answers] or [""]) for said, row in pairs]
+    exact = [
+        said.value.lower() in ([each.text.lower() for each in row.answers] or [""])
+        for said, row in pairs
+    ]
     assert promised["exact"] == pytest.approx(100 * np.mean(exact))
 
 
@@ -224,16 +268,24 @@ def test_the_official_files_are_written(tokenizer, model, tmp_path, v2):
     rows = [json.loads(line) for line in paths[0].read_text(encoding="utf-8").splitlines()]
     answers, nbest, *others = (json.loads(path.read_text(encoding="utf-8")) for path in paths[1:])
     assert [(row["idx"], row["prediction"]) for row in rows] == list(answers.items())
-    assert [row["idx"] for row in rows] == list(nbest) == [example.idx for example in split.examples]
+    assert (
+        [row["idx"] for row in rows] == list(nbest) == [example.idx for example in split.examples]
+    )
     for row in rows:
         entries = nbest[row["idx"]]
-        assert {tuple(entry) for entry in entries} == {("text", "probability", "start_logit", "end_logit")}
+        assert {tuple(entry) for entry in entries} == {
+            ("text", "probability", "start_logit", "end_logit")
+        }
         assert sum(entry["probability"] for entry in entries) == pytest.approx(1)
-        share = next(entry["probability"] for entry in entries if entry["text"] == row["prediction"])
+        share = next(
+            entry["probability"] for entry in entries if entry["text"] == row["prediction"]
+        )
         assert row["probabilities"] == pytest.approx(share, abs=1e-6)
         assert v2 or entries[0]["text"] == row["prediction"]
     assert paths[1].read_text(encoding="utf-8").startswith('{\n    "id0": "')
-    assert all((odds[idx] > 0) == (answer == "") for odds in others for idx, answer in answers.items())
+    assert all(
+        (odds[idx] > 0) == (answer == "") for odds in others for idx, answer in answers.items()
+    )
     names = [path.name for path in kind.write(tmp_path, "test", split.examples, predictions)]
     assert names == ["predictions_test.jsonl", *(f"test_{name}" for name in official)]
 
@@ -244,7 +296,10 @@ def test_the_official_files_are_written(tokenizer, model, tmp_path, v2):
 def test_an_added_token_with_a_space_is_refused(make_tokenizer):
     tokenizer = make_tokenizer(WORDS)
     tokenizer.add_tokens(["new york"])
-    with pytest.raises(InputError, match="added token 'new york' holds a space, and paragraphs are cut word by word"):
+    with pytest.raises(
+        InputError,
+        match="added token 'new york' holds a space, and paragraphs are cut word by word",
+    ):
         make_kind(tokenizer)
 
 

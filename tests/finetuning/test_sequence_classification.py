@@ -15,7 +15,9 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 
 def make_kind(folder, task, label2id, **settings):
-    return SequenceClassification(task, load_tokenizer(folder), TaskArguments(task="mrpc", **settings), label2id)
+    return SequenceClassification(
+        task, load_tokenizer(folder), TaskArguments(task="mrpc", **settings), label2id
+    )
 
 
 def split(*examples):
@@ -32,15 +34,31 @@ MULTI = replace(
 
 def test_inputs_are_those_of_the_original(tiny_checkpoint):
     """google-research/bert run_classifier.py `convert_single_example`."""
-    kind = make_kind(tiny_checkpoint, get_task("mrpc"), {"not_equivalent": 0, "equivalent": 1}, max_seq_length=12)
+    kind = make_kind(
+        tiny_checkpoint, get_task("mrpc"), {"not_equivalent": 0, "equivalent": 1}, max_seq_length=12
+    )
     tokenizer = kind.tokenizer
     pair, single = kind.encode(
         split(
-            TextExample(idx=0, text="abcdefgh", text_pair="xyz12", label=1), TextExample(idx=1, text="a" * 30, label=0)
+            TextExample(idx=0, text="abcdefgh", text_pair="xyz12", label=1),
+            TextExample(idx=1, text="a" * 30, label=0),
         )
     ).features
     pieces = tokenizer.convert_ids_to_tokens(pair["input_ids"])
-    assert pieces == ["[CLS]", "a", "##b", "##c", "##d", "##e", "[SEP]", "x", "##y", "##z", "##1", "[SEP]"]
+    assert pieces == [
+        "[CLS]",
+        "a",
+        "##b",
+        "##c",
+        "##d",
+        "##e",
+        "[SEP]",
+        "x",
+        "##y",
+        "##z",
+        "##1",
+        "[SEP]",
+    ]
     assert pair["token_type_ids"] == [0] * 7 + [1] * 5
     assert len(single["input_ids"]) == 12
     assert single["input_ids"][-1] == tokenizer.sep_token_id
@@ -49,8 +67,13 @@ def test_inputs_are_those_of_the_original(tiny_checkpoint):
 
 def test_an_empty_second_text_is_none(tiny_checkpoint):
     """google-research/bert run_classifier.py `convert_single_example`: `if tokens_b`."""
-    kind = make_kind(tiny_checkpoint, get_task("mrpc"), {"not_equivalent": 0, "equivalent": 1}, max_seq_length=12)
-    pairs = [TextExample(idx=n, text="a" * 30, text_pair=pair, label=1) for n, pair in enumerate(("", " ", None))]
+    kind = make_kind(
+        tiny_checkpoint, get_task("mrpc"), {"not_equivalent": 0, "equivalent": 1}, max_seq_length=12
+    )
+    pairs = [
+        TextExample(idx=n, text="a" * 30, text_pair=pair, label=1)
+        for n, pair in enumerate(("", " ", None))
+    ]
     empty, blank, single = kind.encode(split(*pairs)).features
     assert len(single["input_ids"]) == 12
     assert empty == blank == single
@@ -80,7 +103,9 @@ def test_the_loss_is_that_of_the_stock_head(tiny_checkpoint, task, labels, probl
     model = transformers.BertForSequenceClassification.from_pretrained(
         tiny_checkpoint, num_labels=max(1, len(task.labels)), problem_type=problem_type
     ).eval()
-    examples = [TextExample(idx=n, text="ab" * (n + 1), label=label) for n, label in enumerate(labels)]
+    examples = [
+        TextExample(idx=n, text="ab" * (n + 1), label=label) for n, label in enumerate(labels)
+    ]
     batch = kind.collate(kind.encode(split(*examples)).features)
     stock = model(**batch)
     ours = kind.loss_sum(stock, batch) / kind.count_items(batch)
@@ -99,12 +124,20 @@ def test_several_labels_are_those_of_probability_one_half_and_more(tiny_checkpoi
 
 def test_a_line_of_the_file_is_a_row(tiny_checkpoint, tmp_path):
     kind = make_kind(tiny_checkpoint, get_task("stsb"), {})
-    encoded = kind.encode(split(*(TextExample(idx=n * 3, text="a", text_pair="b") for n in range(3))))
-    predictions = kind.decode(encoded, [np.array([value], dtype=np.float32) for value in (1.5, 2.25, -0.125)])
+    encoded = kind.encode(
+        split(*(TextExample(idx=n * 3, text="a", text_pair="b") for n in range(3)))
+    )
+    predictions = kind.decode(
+        encoded, [np.array([value], dtype=np.float32) for value in (1.5, 2.25, -0.125)]
+    )
     (file,) = kind.write(tmp_path, "test", encoded.split.examples, predictions)
     assert file.name == "predictions_test.jsonl"
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    assert rows == [{"idx": 0, "prediction": 1.5}, {"idx": 3, "prediction": 2.25}, {"idx": 6, "prediction": -0.125}]
+    assert rows == [
+        {"idx": 0, "prediction": 1.5},
+        {"idx": 3, "prediction": 2.25},
+        {"idx": 6, "prediction": -0.125},
+    ]
 
 
 def test_what_is_read_of_a_long_text(tiny_checkpoint):
@@ -115,12 +148,17 @@ def test_what_is_read_of_a_long_text(tiny_checkpoint):
     found = {}
     for way in (None, "head", "tail", "head_tail", "windows"):
         settings = {"max_seq_length": 10, "long_documents": way, "doc_stride": 6}
-        kind = make_kind(tiny_checkpoint, single, {"not_equivalent": 0, "equivalent": 1}, **settings)
+        kind = make_kind(
+            tiny_checkpoint, single, {"not_equivalent": 0, "equivalent": 1}, **settings
+        )
         encoded = kind.encode(split(text, short))
         assert encoded.details == [len(encoded.features) - 1, 1]
-        assert [feature["labels"] for feature in encoded.features] == [1] * (len(encoded.features) - 1) + [0]
+        assert [feature["labels"] for feature in encoded.features] == [1] * (
+            len(encoded.features) - 1
+        ) + [0]
         pieces = [
-            kind.tokenizer.convert_ids_to_tokens(feature["input_ids"][1:-1]) for feature in encoded.features[:-1]
+            kind.tokenizer.convert_ids_to_tokens(feature["input_ids"][1:-1])
+            for feature in encoded.features[:-1]
         ]
         found[way] = ["".join(piece.removeprefix("##") for piece in window) for window in pieces]
     assert found[None] == found["head"] == ["abcdefgh"]
@@ -130,7 +168,8 @@ def test_what_is_read_of_a_long_text(tiny_checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("pool", "expected"), [("mean", [1.0, 1.0]), ("max", [3.0, 2.0]), ("first", [3.0, 0.0]), ("vote", None)]
+    ("pool", "expected"),
+    [("mean", [1.0, 1.0]), ("max", [3.0, 2.0]), ("first", [3.0, 0.0]), ("vote", None)],
 )
 def test_windows_of_a_document_become_one_answer(pool, expected):
     windows = np.array([[3.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
@@ -145,7 +184,9 @@ def test_windows_of_a_document_become_one_answer(pool, expected):
 
 
 def test_windows_vote_where_one_class_is_right(tiny_checkpoint):
-    with pytest.raises(InputError, match="pool is vote; task stsb has no classes of which one is right"):
+    with pytest.raises(
+        InputError, match="pool is vote; task stsb has no classes of which one is right"
+    ):
         make_kind(tiny_checkpoint, get_task("stsb"), {}, long_documents="windows", pool="vote")
 
 

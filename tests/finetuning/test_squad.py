@@ -31,7 +31,9 @@ from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-ORIGINAL, RULES = (runpy.run_path(str(FIXTURES / name)) for name in ("original_squad.py", "original_rules.py"))
+ORIGINAL, RULES = (
+    runpy.run_path(str(FIXTURES / name)) for name in ("original_squad.py", "original_rules.py")
+)
 DEV_FILES = ("dev-v1.1.json", "dev-v2.0.json", "squadshifts_amazon-v1.1.json")
 TRAIN_FILES = ("train-v1.1.json", "train-v2.0.json")
 VOCABULARIES = ("uncased", "cased")
@@ -39,7 +41,22 @@ VOCABULARIES = ("uncased", "cased")
 LENGTHS = ((384, 128, 64, False), (48, 16, 12, False), (64, 24, 20, True))
 PIECES = [
     *"abcdefghij",
-    *["born", "when", "was", "john", "smith", "japan", "##ese", "(", ")", "-", ".", "1895", "1943", "?"],
+    *[
+        "born",
+        "when",
+        "was",
+        "john",
+        "smith",
+        "japan",
+        "##ese",
+        "(",
+        ")",
+        "-",
+        ".",
+        "1895",
+        "1943",
+        "?",
+    ],
 ]
 
 
@@ -107,7 +124,9 @@ def test_an_answer_inside_a_word_is_narrowed_to_its_pieces(tokenizer):
     assert features[0]["start_positions"] == features[0]["end_positions"] == 7
 
 
-def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_named(tokenizer, caplog):
+def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_named(
+    tokenizer, caplog
+):
     """Source: run_squad.py `read_squad_examples`, "Could not find answer".
 
     A no-break space is part of a word for the paragraph and a space for the answer.
@@ -131,7 +150,11 @@ def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_na
 
 
 # Letters of scripts that part no words by spaces; Japanese and Thai words are cut into ## pieces, Chinese into characters.
-UNSPACED = {"Chinese": "北岛林夏港口工作早上送信午", "Japanese": "あいうえおカキクケコ東京駅", "Thai": "กขคงจฉชซฌญฐดต"}
+UNSPACED = {
+    "Chinese": "北岛林夏港口工作早上送信午",
+    "Japanese": "あいうえおカキクケコ東京駅",
+    "Thai": "กขคงจฉชซฌญฐดต",
+}
 
 
 def ask_for_later_occurrences(letters, number=60):
@@ -140,7 +163,9 @@ def ask_for_later_occurrences(letters, number=60):
     questions = []
     for index in range(number):
         answer = "".join(draw.sample(letters, 2))
-        parts = ["".join(draw.choices(letters, k=draw.randint(1, 15))) for _ in range(draw.randint(3, 5))]
+        parts = [
+            "".join(draw.choices(letters, k=draw.randint(1, 15))) for _ in range(draw.randint(3, 5))
+        ]
         which = draw.randrange(1, len(parts) - 1)
         start = len(answer.join(parts[: which + 1]))
         questions.append(question(answer.join(parts), (answer, start), text="a", idx=str(index)))
@@ -161,9 +186,14 @@ def test_the_annotated_occurrence_is_trained_on_in_scripts_without_spaces(make_t
         if feature["start_positions"] == 0:
             continue  # another window holds it
         before = tokenizer.layout.start_of_second(len(features.queries[number]))
-        first, last = (feature[name] - before + first_piece for name in ("start_positions", "end_positions"))
+        first, last = (
+            feature[name] - before + first_piece for name in ("start_positions", "end_positions")
+        )
         start, end = context.offsets[first][0], context.offsets[last][1]
-        assert (asked.context[start:end], start) == (asked.answers[0].text, asked.answers[0].answer_start)
+        assert (asked.context[start:end], start) == (
+            asked.answers[0].text,
+            asked.answers[0].answer_start,
+        )
         num_trained += 1
     assert num_trained >= len(questions)
     assert features.dropped == []
@@ -175,16 +205,22 @@ def test_right_logits_give_the_answers_of_scripts_without_spaces(make_tokenizer,
     letters = UNSPACED[script]
     tokenizer = make_tokenizer([*letters, *(f"##{letter}" for letter in letters), "a"])
     questions = ask_for_later_occurrences(letters)
-    settings = TaskArguments(task="squad", max_seq_length=32, max_query_length=8, doc_stride=4, decoder=decoder)
+    settings = TaskArguments(
+        task="squad", max_seq_length=32, max_query_length=8, doc_stride=4, decoder=decoder
+    )
     kind = QuestionAnswering(get_task("squad"), tokenizer, settings, {})
-    encoded = kind.encode(Split(name="train", examples=questions, source="made", num_rows=len(questions)))
+    encoded = kind.encode(
+        Split(name="train", examples=questions, source="made", num_rows=len(questions))
+    )
     outputs = []
     for feature in encoded.features:
         logits = np.full((2, len(feature["input_ids"])), -20, np.float32)
         logits[0, feature["start_positions"]] = logits[1, feature["end_positions"]] = 5
         outputs.append(logits)
     predictions = kind.decode(encoded, outputs)
-    assert [prediction.value for prediction in predictions] == [asked.answers[0].text for asked in questions]
+    assert [prediction.value for prediction in predictions] == [
+        asked.answers[0].text for asked in questions
+    ]
     assert kind.score(questions, predictions)["exact_match"] == 100.0
 
 
@@ -212,7 +248,9 @@ def window(starts, ends, *, size=3, first_piece=0, owned=True, null=(-50, -50)):
 
 def decode(*windows, v2=False, **settings):
     settings = TaskArguments(task="squad", **settings)
-    return decode_answer("q", windows, lambda first, last: f"{first}-{last}", settings, allows_no_answer=v2)
+    return decode_answer(
+        "q", windows, lambda first, last: f"{first}-{last}", settings, allows_no_answer=v2
+    )
 
 
 def test_an_answer_of_30_pieces_is_allowed_and_one_of_31_is_not():
@@ -223,16 +261,24 @@ def test_an_answer_of_30_pieces_is_allowed_and_one_of_31_is_not():
 
 def test_logits_are_added_in_double_precision():
     """2**24 + 1 is no float32: in single precision both sums would be equal, and the first would win."""
-    windows = [window({0: 2**24}, {0: 0.0}, size=2), window({0: 2**24}, {0: 1.0}, size=2, first_piece=5)]
+    windows = [
+        window({0: 2**24}, {0: 0.0}, size=2),
+        window({0: 2**24}, {0: 1.0}, size=2, first_piece=5),
+    ]
     assert decode(*windows).value == "5-5"
     assert decode(*windows, decoder="offsets").value == "0-0"
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize(("threshold", "expected"), [(-7.5, ""), (-7.0, "0-1"), (-6.5, "0-1"), (0.0, "0-1")])
+@pytest.mark.parametrize(
+    ("threshold", "expected"), [(-7.5, ""), (-7.0, "0-1"), (-6.5, "0-1"), (0.0, "0-1")]
+)
 def test_the_answer_is_null_only_where_the_odds_exceed_the_threshold(threshold, expected, decoder):
     """Source: run_squad.py null_score_diff_threshold: odds of -7 are not greater than a threshold of -7."""
-    windows = [window({0: 4}, {1: 5}, null=(0, 2)), window({0: 1}, {1: 1}, first_piece=3, null=(3, 1))]
+    windows = [
+        window({0: 4}, {1: 5}, null=(0, 2)),
+        window({0: 1}, {1: 1}, first_piece=3, null=(3, 1)),
+    ]
     answer = decode(*windows, v2=True, decoder=decoder, null_score_diff_threshold=threshold)
     assert (answer.value, answer.best_text, answer.null_odds) == (expected, "0-1", -7.0)
 
@@ -248,13 +294,20 @@ def test_a_question_without_a_single_span_has_no_answer_whatever_the_threshold(t
     null_on_top = window({1: 3}, {2: 4}, null=(10, 10))
     for windows, odds in (([none_owned], 3.0), ([null_on_top], 20.0), ([], 1e6)):
         answer = decode(*windows, v2=True, n_best_size=1, null_score_diff_threshold=threshold)
-        assert (answer.value, answer.best_text, answer.null_odds, answer.probabilities) == ("", "", odds, 1.0)
+        assert (answer.value, answer.best_text, answer.null_odds, answer.probabilities) == (
+            "",
+            "",
+            odds,
+            1.0,
+        )
         assert [entry.text for entry in answer.nbest] == [""]
 
 
 def test_the_offsets_decoder_answers_empty_there():
     """Source: utils_qa.py, "we create a fake prediction to avoid failure"."""
-    answer = decode(window({2: 9}, {0: 9}, null=(10, 10)), v2=True, n_best_size=1, decoder="offsets")
+    answer = decode(
+        window({2: 9}, {0: 9}, null=(10, 10)), v2=True, n_best_size=1, decoder="offsets"
+    )
     assert [entry.text for entry in answer.nbest] == ["empty", ""]
     assert (answer.value, answer.null_odds) == ("", 20.0)
     assert decode(decoder="offsets").value == "empty"
@@ -284,14 +337,22 @@ def test_answers_are_aligned_to_the_original_characters(predicted, original, nor
 
 def test_span_texts_come_from_the_words_of_the_paragraph(make_tokenizer):
     """Pieces: the, steve, sm, ##ith, ', s, (, 1895, -, caf, ##e, ). Spaces of the paragraph become single ones."""
-    steve = make_tokenizer(["steve", "sm", "##ith", "'", "s", "the", "caf", "##e", ",", "(", ")", "1895", "-"])
+    steve = make_tokenizer(
+        ["steve", "sm", "##ith", "'", "s", "the", "caf", "##e", ",", "(", ")", "1895", "-"]
+    )
     paragraph = "The  Steve\n Smith's (1895-Caf\u00e9)"
     context = encode_context(paragraph, steve.encode_ids)
     assert len(context.piece_ids) == 12
     pieces = steve.convert_ids_to_tokens(list(range(len(steve))))
     original = original_texts(context, pieces, steve.normalize)
     offsets = offset_texts(context, steve)
-    spans = {(1, 3): "Steve Smith", (0, 1): "The Steve", (7, 7): "1895", (9, 10): "Caf\u00e9", (4, 5): "'s"}
+    spans = {
+        (1, 3): "Steve Smith",
+        (0, 1): "The Steve",
+        (7, 7): "1895",
+        (9, 10): "Caf\u00e9",
+        (4, 5): "'s",
+    }
     assert {span: original(*span) for span in spans} == spans
     assert original(3, 3) == "ith"
     spans |= {(1, 3): "Steve\n Smith", (0, 1): "The  Steve"}
@@ -303,15 +364,28 @@ def test_span_texts_come_from_the_words_of_the_paragraph(make_tokenizer):
 
 @pytest.fixture(scope="module", params=VOCABULARIES)
 def tools(request, shared_data):
-    return make_tools(shared_data / "vocab" / f"bert-base-{request.param}-vocab.txt", lower=request.param == "uncased")
+    return make_tools(
+        shared_data / "vocab" / f"bert-base-{request.param}-vocab.txt",
+        lower=request.param == "uncased",
+    )
 
 
 @pytest.fixture(scope="module", params=VOCABULARIES)
 def made_tools(request, tmp_path_factory):
     """The same with a vocabulary of letters, marks and a few words."""
-    letters = [*string.ascii_letters, *string.digits, *"\u00e9\u00df\u03c3\u03a3\u03b1\u0391\u4e2d\u0915"]
+    letters = [
+        *string.ascii_letters,
+        *string.digits,
+        *"\u00e9\u00df\u03c3\u03a3\u03b1\u0391\u4e2d\u0915",
+    ]
     words = ["the", "cafe", "steve", "Steve", "smith", "##mith", "##eill", "##an", "##bul", "##xx"]
-    pieces = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *string.punctuation, *words]
+    pieces = [
+        *SPECIAL_TOKENS,
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *string.punctuation,
+        *words,
+    ]
     path = tmp_path_factory.mktemp("made") / "vocab.txt"
     path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
     return make_tools(path, lower=request.param == "uncased")
@@ -338,7 +412,10 @@ def as_split(questions):
             idx=each["id"],
             question=each["question"],
             context=each["context"],
-            answers=tuple(Answer(text=item["text"], answer_start=item["answer_start"]) for item in each["answers"]),
+            answers=tuple(
+                Answer(text=item["text"], answer_start=item["answer_start"])
+                for item in each["answers"]
+            ),
         )
         for each in questions
     ]
@@ -362,7 +439,9 @@ def random_logits(rng, features, length=None):
 def check_features(kind, tokenize, lengths, questions, training):
     """Returns the encoded split and the plain features of each question."""
     encoded = kind.encode(as_split(questions), for_training=training)
-    plain = [ORIGINAL["make_features"](item, tokenize, *lengths[:3], training) for item in questions]
+    plain = [
+        ORIGINAL["make_features"](item, tokenize, *lengths[:3], training) for item in questions
+    ]
     flat = [feature for features in plain for feature in features]
     assert len(encoded) == len(flat)
     vocabulary = kind.tokenizer.get_vocab()
@@ -371,10 +450,15 @@ def check_features(kind, tokenize, lengths, questions, training):
         assert feature["token_type_ids"] == expected["types"]
         assert feature["attention_mask"] == [1] * len(expected["tokens"])
         if training:
-            assert (feature["start_positions"], feature["end_positions"]) == (expected["start"], expected["end"])
+            assert (feature["start_positions"], feature["end_positions"]) == (
+                expected["start"],
+                expected["end"],
+            )
     assert encoded.lengths.tolist() == [len(feature["tokens"]) for feature in flat]
     if training:
-        without = [question["id"] for question in questions if ORIGINAL["training_words"](question) is None]
+        without = [
+            question["id"] for question in questions if ORIGINAL["training_words"](question) is None
+        ]
         assert encoded.details.dropped == without
     return encoded, plain
 
@@ -389,14 +473,19 @@ def check_decoding(kind, tools, lengths, questions, seed):
     settings, position = kind.settings, 0
     limits = (settings.n_best_size, settings.max_answer_length, kind.allows_no_answer)
     for prediction, question, features in zip(predictions, questions, plain, strict=True):
-        logits = [tuple(map(np.ndarray.tolist, array)) for array in outputs[position : position + len(features)]]
+        logits = [
+            tuple(map(np.ndarray.tolist, array))
+            for array in outputs[position : position + len(features)]
+        ]
         position += len(features)
         text, n_best, odds = ORIGINAL["decode"](
             question, features, logits, basic, *limits, settings.null_score_diff_threshold
         )
         assert prediction.idx == question["id"]
         ours = [(entry.text, entry.start_logit, entry.end_logit) for entry in prediction.nbest]
-        assert ours == [(entry["text"], entry["start_logit"], entry["end_logit"]) for entry in n_best]
+        assert ours == [
+            (entry["text"], entry["start_logit"], entry["end_logit"]) for entry in n_best
+        ]
         shares = [entry["probability"] for entry in n_best]
         assert [entry.probability for entry in prediction.nbest] == pytest.approx(shares, rel=1e-12)
         if text == "CRASH":
@@ -451,16 +540,52 @@ def test_training_features_equal_the_original(shared_data, tools, name, lengths,
 # What breaks alignments: accents in two forms, case that changes length, spaces that are none for the original, marks that
 # are dropped, characters that are dropped, pieces and special tokens written out, Han characters, unknown ones.
 ODD = [
-    *("caf\u00e9", "cafe\u0301", "\u0130stanbul", "Stra\u00dfe", "\ufb01ne", "\u00a0", "\u3000", "\u202f", "\u200b"),
-    *("\x07", "##ing", "[SEP]", "[UNK]", "#", "'s", "(1895-1943).", "\u4e2d\u6587", "\U0001f600", "\u0915\u093f"),
-    *("\ufffd", "\u2028", "O\u2019Neill", "\u03a3\u0391\u03a3", "A.B.C.", "--", "$5", "x" * 210, "\t", "\n", "\r"),
+    *(
+        "caf\u00e9",
+        "cafe\u0301",
+        "\u0130stanbul",
+        "Stra\u00dfe",
+        "\ufb01ne",
+        "\u00a0",
+        "\u3000",
+        "\u202f",
+        "\u200b",
+    ),
+    *(
+        "\x07",
+        "##ing",
+        "[SEP]",
+        "[UNK]",
+        "#",
+        "'s",
+        "(1895-1943).",
+        "\u4e2d\u6587",
+        "\U0001f600",
+        "\u0915\u093f",
+    ),
+    *(
+        "\ufffd",
+        "\u2028",
+        "O\u2019Neill",
+        "\u03a3\u0391\u03a3",
+        "A.B.C.",
+        "--",
+        "$5",
+        "x" * 210,
+        "\t",
+        "\n",
+        "\r",
+    ),
     *("the", "Steve", "Smith's"),
 ]
 
 
 def odd_question(rng, number):
     """A paragraph of odd words, and an answer that is any part of it."""
-    parts = [rng.choice(ODD) + rng.choice(["", "", " ", " ", " ", "\t", "\u00a0"]) for _ in range(rng.randint(1, 70))]
+    parts = [
+        rng.choice(ODD) + rng.choice(["", "", " ", " ", " ", "\t", "\u00a0"])
+        for _ in range(rng.randint(1, 70))
+    ]
     context = "".join(parts)
     start = rng.randrange(len(context))
     text = context[start : start + rng.choice([1, 2, 5, 20])]
@@ -488,7 +613,9 @@ def test_features_and_decoder_equal_the_original_on_odd_texts(made_tools):
     check_odd_texts(made_tools)
 
 
-def test_features_and_decoder_equal_the_original_on_odd_texts_with_the_published_vocabularies(tools):
+def test_features_and_decoder_equal_the_original_on_odd_texts_with_the_published_vocabularies(
+    tools,
+):
     """Source: google-research/bert run_squad.py, as above."""
     check_odd_texts(tools)
 
@@ -504,8 +631,13 @@ def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, nam
     rng = np.random.default_rng(5)
     outputs = [rng.normal(0, 3, (2, length)).astype(np.float32) for length in encoded.lengths]
     position, differing = 0, 0
-    for prediction, question, features in zip(kind.decode(encoded, outputs), questions, plain, strict=True):
-        logits = [tuple(map(np.ndarray.tolist, array)) for array in outputs[position : position + len(features)]]
+    for prediction, question, features in zip(
+        kind.decode(encoded, outputs), questions, plain, strict=True
+    ):
+        logits = [
+            tuple(map(np.ndarray.tolist, array))
+            for array in outputs[position : position + len(features)]
+        ]
         position += len(features)
         offsets = position_offsets(tokenizer, question["context"], features)
         text, n_best, odds = ORIGINAL["decode_offsets"](
@@ -523,7 +655,9 @@ def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, nam
 
 def position_offsets(tokenizer, context, features):
     """For each feature, position -> span of characters, from the tokenizer's view of the whole paragraph."""
-    spans = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    spans = tokenizer(
+        context, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+    )["offset_mapping"]
     pieces = [token for feature in features for token in feature["tokens"]]
     assert pieces
     result, start = [], 0
@@ -531,5 +665,7 @@ def position_offsets(tokenizer, context, features):
         first = min(feature["word_at"])
         if number:
             start += min(len(features[number - 1]["word_at"]), 16)
-        result.append({position: spans[start + position - first] for position in feature["word_at"]})
+        result.append(
+            {position: spans[start + position - first] for position in feature["word_at"]}
+        )
     return result

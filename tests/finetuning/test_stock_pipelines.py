@@ -20,14 +20,21 @@ TOLERANCE = 1e-5
 
 
 def read(run):
-    rows = [json.loads(line) for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()]
-    lines = [json.loads(line) for line in (run / "predictions_validation.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()
+    ]
+    lines = [
+        json.loads(line) for line in (run / "predictions_validation.jsonl").read_text().splitlines()
+    ]
     return list(zip(rows, lines, strict=True))
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_run_opens_in_stock_transformers_with_nothing_missing(tiny_runs, kind):
-    model, info = getattr(transformers, CLASSES[kind]).from_pretrained(tiny_runs(kind), output_loading_info=True)
+    model, info = getattr(transformers, CLASSES[kind]).from_pretrained(
+        tiny_runs(kind), output_loading_info=True
+    )
     assert type(model).__module__.startswith("transformers.models.bert.")
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -39,7 +46,9 @@ def test_a_run_opens_in_stock_transformers_with_nothing_missing(tiny_runs, kind)
 def test_text_classification(tiny_runs, caplog):
     run = tiny_runs("sequence_classification")
     with caplog.at_level(logging.WARNING):
-        classify = transformers.pipeline("text-classification", model=str(run), top_k=None, device="cpu")
+        classify = transformers.pipeline(
+            "text-classification", model=str(run), top_k=None, device="cpu"
+        )
     assert classify.model.config.label2id == {"yes": 0, "no": 1, "perhaps": 2}
     compared = 0
     for row, line in read(run):
@@ -57,7 +66,9 @@ def test_text_classification(tiny_runs, caplog):
 def test_token_classification(tiny_runs):
     """Every row of these data is a document of its own, as for a pipeline; predictions are read off first pieces."""
     run = tiny_runs("token_classification")
-    tag = transformers.pipeline("token-classification", model=str(run), ignore_labels=[], device="cpu")
+    tag = transformers.pipeline(
+        "token-classification", model=str(run), ignore_labels=[], device="cpu"
+    )
     compared = 0
     for row, line in read(run):
         text = " ".join(row["tokens"])
@@ -66,7 +77,9 @@ def test_token_classification(tiny_runs):
         starts = np.cumsum([0, *(len(word) + 1 for word in row["tokens"][:-1])]).tolist()
         at = {item["start"]: item for item in tag(text)}
         assert [at[start]["entity"] for start in starts] == line["prediction"]
-        assert [float(at[start]["score"]) for start in starts] == pytest.approx(line["probabilities"], abs=TOLERANCE)
+        assert [float(at[start]["score"]) for start in starts] == pytest.approx(
+            line["probabilities"], abs=TOLERANCE
+        )
         compared += 1
     assert compared >= 8
 
@@ -78,7 +91,9 @@ def test_multiple_choice(tiny_runs):
     tokenizer = transformers.AutoTokenizer.from_pretrained(run)
     compared = 0
     for row, line in read(run):
-        batch = tokenizer([row["start"]] * 3, [row[name] for name in "abc"], padding=True, return_tensors="pt")
+        batch = tokenizer(
+            [row["start"]] * 3, [row[name] for name in "abc"], padding=True, return_tensors="pt"
+        )
         if batch["input_ids"].shape[1] > 40:
             continue
         with torch.no_grad():
@@ -96,16 +111,24 @@ def test_question_answering(tiny_runs):
     tokenizer = transformers.AutoTokenizer.from_pretrained(run)
     compared = 0
     for row, line in read(run):
-        encoded = tokenizer(row["question"], row["context"], return_tensors="pt", return_offsets_mapping=True)
+        encoded = tokenizer(
+            row["question"], row["context"], return_tensors="pt", return_offsets_mapping=True
+        )
         offsets = encoded.pop("offset_mapping")[0].tolist()
         if len(offsets) > 40 or len(tokenizer.tokenize(row["question"])) > 12:
             continue
         with torch.no_grad():
             output = model(**encoded)
         in_context = np.array([part == 1 for part in encoded.sequence_ids(0)])
-        allowed = np.triu(np.ones((len(offsets), len(offsets)), dtype=bool)) & in_context & in_context[:, None]
+        allowed = (
+            np.triu(np.ones((len(offsets), len(offsets)), dtype=bool))
+            & in_context
+            & in_context[:, None]
+        )
         allowed &= ~np.triu(allowed, k=30)  # max_answer_length
-        scores = np.where(allowed, output.start_logits[0].numpy()[:, None] + output.end_logits[0].numpy(), -np.inf)
+        scores = np.where(
+            allowed, output.start_logits[0].numpy()[:, None] + output.end_logits[0].numpy(), -np.inf
+        )
         first, last = np.unravel_index(scores.argmax(), scores.shape)
         # An answer is made of whole words where its pieces are; the stock offsets cut within them.
         assert row["context"][offsets[first][0] : offsets[last][1]] == line["prediction"]

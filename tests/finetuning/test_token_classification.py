@@ -40,7 +40,10 @@ def tokenizer(letters_tokenizer):
 
 
 def sentences(*texts, document=0):
-    return [TaggedExample(idx=i, tokens=tuple(text.split()), document=document) for i, text in enumerate(texts)]
+    return [
+        TaggedExample(idx=i, tokens=tuple(text.split()), document=document)
+        for i, text in enumerate(texts)
+    ]
 
 
 def random_examples(rng, num_documents, max_sentences, max_words, max_letters):
@@ -87,7 +90,9 @@ def test_windows_are_stretches_of_one_document_in_its_order(tokenizer, max_seq_l
         assert (first, last) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
         assert len(window.input_ids) <= max_seq_length
         (document,) = {examples[sentence].document for sentence in window.sentences}
-        words = [word for example in examples if example.document == document for word in example.tokens]
+        words = [
+            word for example in examples if example.document == document for word in example.tokens
+        ]
         whole = [piece for word in words for piece in tokenizer.encode_ids(word)]
         assert any(whole[start : start + len(inner)] == inner for start in range(len(whole)))
         places = list(zip(window.sentences.tolist(), window.words.tolist(), strict=True))
@@ -139,7 +144,12 @@ def test_words_without_pieces_become_unknown_and_are_counted(tokenizer, caplog):
     with caplog.at_level(logging.INFO):
         [window] = lay_out_documents(examples, tokenizer, 16)
     unknown = tokenizer.unk_token_id
-    assert [window.input_ids[position] == unknown for position in window.positions] == [False, True, False, True]
+    assert [window.input_ids[position] == unknown for position in window.positions] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     assert "1 distinct words have no pieces" in caplog.text
 
 
@@ -148,7 +158,12 @@ def test_a_word_with_more_pieces_than_a_window_keeps_its_first_ones(tokenizer, c
     with caplog.at_level(logging.WARNING):
         windows = lay_out_documents(examples, tokenizer, 6)
     [(window, position, count)] = occurrences(windows)[0, 1]
-    assert tokenizer.convert_ids_to_tokens(window.input_ids[position : position + count]) == ["b", "##c", "##d", "##e"]
+    assert tokenizer.convert_ids_to_tokens(window.input_ids[position : position + count]) == [
+        "b",
+        "##c",
+        "##d",
+        "##e",
+    ]
     assert "1 distinct words have more than 4 pieces" in caplog.text
 
 
@@ -163,7 +178,9 @@ def model(tokenizer, tiny_config):
 
 
 def kind_for(tokenizer, **settings):
-    return TokenClassification(TASK, tokenizer, TaskArguments(task="conll2003", **settings), LABEL2ID)
+    return TokenClassification(
+        TASK, tokenizer, TaskArguments(task="conll2003", **settings), LABEL2ID
+    )
 
 
 def example(text, tags, *, idx=0, document=0):
@@ -183,7 +200,10 @@ def random_split(seed):
     rng = np.random.default_rng(seed)
     examples = random_examples(rng, 4, 4, 11, 3)
     return as_split(
-        [replace(each, labels=tuple(rng.integers(0, len(TASK.labels), len(each.tokens)))) for each in examples]
+        [
+            replace(each, labels=tuple(rng.integers(0, len(TASK.labels), len(each.tokens))))
+            for each in examples
+        ]
     )
 
 
@@ -198,23 +218,41 @@ SENTENCE = example("abc d efg hi", "B-PER I-PER O B-LOC")
 def test_the_first_piece_of_a_word_bears_its_label(tokenizer):
     """BERT, Devlin et al. 2019, section 5.3: "the representation of the first sub-token"."""
     encoded = kind_for(tokenizer).encode(as_split([SENTENCE]), for_training=True)
-    assert names(encoded[0]["labels"]) == ["-", "B-PER", "-", "-", "I-PER", "O", "-", "-", "B-LOC", "-", "-"]
+    assert names(encoded[0]["labels"]) == [
+        "-",
+        "B-PER",
+        "-",
+        "-",
+        "I-PER",
+        "O",
+        "-",
+        "-",
+        "B-LOC",
+        "-",
+        "-",
+    ]
 
 
 def test_with_label_all_pieces_a_word_that_begins_an_entity_goes_on_inside(tokenizer):
     """A label without a form for the inside is repeated."""
     task = replace(TASK, labels=("O", "B-PER", "NOUN", "B-LOC", "I-LOC"))
     label2id = {name: number for number, name in enumerate(task.labels)}
-    kind = TokenClassification(task, tokenizer, TaskArguments(task="conll2003", label_all_pieces=True), label2id)
+    kind = TokenClassification(
+        task, tokenizer, TaskArguments(task="conll2003", label_all_pieces=True), label2id
+    )
     sentence = TaggedExample(idx=0, tokens=("ab", "cd", "efg", "hi"), labels=(1, 2, 3, 4))
     assert kind.encode(as_split([sentence]))[0]["labels"] == [-100, 1, 1, 2, 2, 3, 4, 4, 4, 4, -100]
 
 
-def test_with_the_context_of_a_sentence_an_input_is_a_sentence_and_with_that_of_a_document_all_of_it(tokenizer):
+def test_with_the_context_of_a_sentence_an_input_is_a_sentence_and_with_that_of_a_document_all_of_it(
+    tokenizer,
+):
     split = random_split(6)
     sentences = kind_for(tokenizer, context="sentence").encode(split)
     assert [window.sentences[0] for window in sentences.details] == list(range(len(split.examples)))
-    assert [len(window.words) for window in sentences.details] == [len(each.tokens) for each in split.examples]
+    assert [len(window.words) for window in sentences.details] == [
+        len(each.tokens) for each in split.examples
+    ]
     documents = kind_for(tokenizer, context="document", max_seq_length=512).encode(split)
     assert len(documents) == len({each.document for each in split.examples})
 
@@ -254,7 +292,9 @@ def perfect_outputs(encoded, wanted, num_classes, rng):
     outputs = []
     for feature, window in zip(encoded, encoded.details, strict=True):
         logits = rng.normal(size=(len(feature["input_ids"]), num_classes)).astype(np.float32)
-        for sentence, word, position in zip(window.sentences, window.words, window.positions, strict=True):
+        for sentence, word, position in zip(
+            window.sentences, window.words, window.positions, strict=True
+        ):
             logits[position] = 0.0
             logits[position, LABEL2ID[wanted[sentence][word]]] = 2.0
         outputs.append(logits)
@@ -263,14 +303,18 @@ def perfect_outputs(encoded, wanted, num_classes, rng):
 
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("max_seq_length", [8, 16, 64])
-def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(tokenizer, max_seq_length, context):
+def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(
+    tokenizer, max_seq_length, context
+):
     rng = np.random.default_rng(2)
     split = random_split(3)
     kind = kind_for(tokenizer, max_seq_length=max_seq_length, context=context)
     encoded = kind.encode(split)
     # Every word is trained on once, too.
     labels = sorted(label for feature in encoded for label in feature["labels"] if label != -100)
-    assert labels == sorted(LABEL2ID[TASK.labels[label]] for each in split.examples for label in each.labels)
+    assert labels == sorted(
+        LABEL2ID[TASK.labels[label]] for each in split.examples for label in each.labels
+    )
     wanted = [[str(rng.choice(TASK.labels)) for _ in each.tokens] for each in split.examples]
     predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))
     assert [prediction.value for prediction in predictions] == wanted
@@ -283,11 +327,16 @@ def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(to
 def test_score_is_the_entity_score_and_other_metrics_count_words(tokenizer):
     split = random_split(5)
     kind = TokenClassification(
-        replace(TASK, metrics=("entities", "f1_macro")), tokenizer, TaskArguments(task="conll2003"), LABEL2ID
+        replace(TASK, metrics=("entities", "f1_macro")),
+        tokenizer,
+        TaskArguments(task="conll2003"),
+        LABEL2ID,
     )
     gold = [[TASK.labels[label] for label in each.labels] for each in split.examples]
     wanted = [["O", *tags[1:]] for tags in gold]
-    predictions = [Prediction(each.idx, tags) for each, tags in zip(split.examples, wanted, strict=True)]
+    predictions = [
+        Prediction(each.idx, tags) for each, tags in zip(split.examples, wanted, strict=True)
+    ]
     figures = kind.score(split.examples, predictions)
     expected = entity_scores(gold, wanted)
     assert 0 < expected["f1"] < 1
@@ -302,9 +351,14 @@ def test_columns_hold_every_word_gold_label_and_prediction(tokenizer, tmp_path):
         example("f", "B-LOC", idx=2, document=1),
     ]
     wanted = [["B-PER", "O"], ["I-ORG"], ["B-LOC"]]
-    predictions = [Prediction(number, tags, [0.5] * len(tags)) for number, tags in enumerate(wanted)]
+    predictions = [
+        Prediction(number, tags, [0.5] * len(tags)) for number, tags in enumerate(wanted)
+    ]
     files = kind_for(tokenizer).write(tmp_path, "validation", examples, predictions)
-    assert [file.name for file in files] == ["predictions_validation.jsonl", "predictions_validation.txt"]
+    assert [file.name for file in files] == [
+        "predictions_validation.jsonl",
+        "predictions_validation.txt",
+    ]
     assert files[1].read_text(encoding="utf-8") == (
         "-DOCSTART- O O\n\nabc B-PER B-PER\nd O O\n\ne O I-ORG\n\n-DOCSTART- O O\n\nf B-LOC B-LOC\n\n"
     )

@@ -36,7 +36,9 @@ def train(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def run(*flags: object) -> tuple[list[dict], list[tuple[BatchStats, int]]]:
         steps = ("--max_steps", 3, "--logging_steps", 1)
-        folder = TINY_RUNS["make_run"]("sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags)
+        folder = TINY_RUNS["make_run"](
+            "sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags
+        )
         history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
         return [line for line in history if "loss" in line], counted
 
@@ -70,7 +72,9 @@ def test_nobody_waits_for_the_machine_to_be_measured_where_nobody_looks_on(train
     assert not [line for line in lines if {"mfu", "hours_left"} & set(line)]
 
 
-def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resumed(tiny_checkpoint, tmp_path):
+def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resumed(
+    tiny_checkpoint, tmp_path
+):
     """With a rate of 0 the first evaluation is never beaten."""
     flags = (
         "--max_steps",
@@ -85,19 +89,27 @@ def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resu
         1,
     )
     flags += ("--learning_rate", 0, "--early_stopping_patience", 3, "--save_total_limit", 9)
-    folder = TINY_RUNS["make_run"]("sequence_classification", tiny_checkpoint, tmp_path / "a", *flags)
+    folder = TINY_RUNS["make_run"](
+        "sequence_classification", tiny_checkpoint, tmp_path / "a", *flags
+    )
     state = json.loads((folder / "trainer_state.json").read_text())
     assert state["global_step"] == 4
     assert state["best_model_checkpoint"].endswith("checkpoint-1")
     resumed = TINY_RUNS["make_run"](
-        "sequence_classification", tiny_checkpoint, tmp_path / "b", *flags, "--resume", folder / "checkpoint-3"
+        "sequence_classification",
+        tiny_checkpoint,
+        tmp_path / "b",
+        *flags,
+        "--resume",
+        folder / "checkpoint-3",
     )
     assert json.loads((resumed / "trainer_state.json").read_text())["global_step"] == 4
 
 
 def test_early_stopping_wants_evaluations(tmp_path):
     with pytest.raises(
-        InputError, match="early_stopping_patience is 2 and eval_strategy 'no'; allowed: 1 or more evaluations"
+        InputError,
+        match="early_stopping_patience is 2 and eval_strategy 'no'; allowed: 1 or more evaluations",
     ):
         FineTuningArguments(output_dir=str(tmp_path), early_stopping_patience=2)
 
@@ -105,8 +117,15 @@ def test_early_stopping_wants_evaluations(tmp_path):
 def test_the_plan_of_a_batch_is_that_of_its_longer_rows():
     """Where padding counts in the loss, micro-batches are padded alike after they were collated and planned."""
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
-    batch = {"input_ids": mask * 7, "attention_mask": mask, "token_type_ids": mask * 0, PACKING: plan_rows(mask)}
-    padded = FineTuningTrainer._pad_to(SimpleNamespace(processing_class=SimpleNamespace(pad_token_id=9)), batch, 6)
+    batch = {
+        "input_ids": mask * 7,
+        "attention_mask": mask,
+        "token_type_ids": mask * 0,
+        PACKING: plan_rows(mask),
+    }
+    padded = FineTuningTrainer._pad_to(
+        SimpleNamespace(processing_class=SimpleNamespace(pad_token_id=9)), batch, 6
+    )
     assert padded["input_ids"].tolist() == [[7, 7, 7, 0, 9, 9], [7, 7, 7, 7, 9, 9]]
     expected = plan_rows(padded["attention_mask"])
     assert padded[PACKING].keys() == expected.keys()

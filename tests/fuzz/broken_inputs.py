@@ -22,7 +22,9 @@ class File(NamedTuple):
 def mostly(good: Any, bad: Any, parts: int = 4) -> st.SearchStrategy:
     """Draw from `bad` one time in `parts`."""
     # Hypothesis likes the ends of a range, and small numbers best.
-    return st.integers(0, 4 * parts - 1).flatmap(lambda number: bad if number % parts == parts // 2 else good)
+    return st.integers(0, 4 * parts - 1).flatmap(
+        lambda number: bad if number % parts == parts // 2 else good
+    )
 
 
 # Texts
@@ -48,12 +50,26 @@ ODD_WORDS = [
     ".)" * 40,
     "!" * 200,
 ]
-LINE_ENDS = ["\n", "\n", "\n\n", "\r\n", "\r\n\r\n", "\r", "\u2028", "\x85", "\x0c", "\n \t\n", "\n\n\n\n"]
+LINE_ENDS = [
+    "\n",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\r\n\r\n",
+    "\r",
+    "\u2028",
+    "\x85",
+    "\x0c",
+    "\n \t\n",
+    "\n\n\n\n",
+]
 
 words = mostly(st.sampled_from(WORDS), st.sampled_from(ODD_WORDS))
 lines = st.one_of(
     st.lists(words, min_size=1, max_size=12).map(" ".join),
-    st.lists(words, min_size=2, max_size=12).map(lambda drawn: f"{' '.join(drawn)}. The red apple falls!"),
+    st.lists(words, min_size=2, max_size=12).map(
+        lambda drawn: f"{' '.join(drawn)}. The red apple falls!"
+    ),
     st.text(max_size=30).map(lambda text: text.encode("utf-8", "replace").decode("utf-8")),
     st.sampled_from(["", " ", "\t", "a" * 5000]),
 )
@@ -73,13 +89,26 @@ def damaged(data: bytes) -> st.SearchStrategy[bytes]:
     pieces = st.one_of(
         st.binary(min_size=1, max_size=8),
         st.sampled_from(
-            [b"\0", b"\xef\xbb\xbf", b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\n", b"\r", b"\x1f\x8b", b"]", b"{"]
+            [
+                b"\0",
+                b"\xef\xbb\xbf",
+                b"\xff\xfe",
+                b"\xc3",
+                b"\xed\xa0\x80",
+                b"\n",
+                b"\r",
+                b"\x1f\x8b",
+                b"]",
+                b"{",
+            ]
         ),
     )
     return st.one_of(
         places.map(lambda place: data[:place]),
         st.tuples(places, pieces).map(lambda drawn: data[: drawn[0]] + drawn[1] + data[drawn[0] :]),
-        st.tuples(places, pieces).map(lambda drawn: data[: drawn[0]] + drawn[1] + data[drawn[0] + len(drawn[1]) :]),
+        st.tuples(places, pieces).map(
+            lambda drawn: data[: drawn[0]] + drawn[1] + data[drawn[0] + len(drawn[1]) :]
+        ),
         st.tuples(places, st.integers(1, 255)).map(lambda drawn: flipped(data, *drawn)),
     )
 
@@ -92,14 +121,26 @@ def flipped(data: bytes, place: int, bits: int) -> bytes:
     return data[:place] + bytes([data[place] ^ bits]) + data[place + 1 :]
 
 
-CODECS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be", "latin-1", "cp1252", "shift_jis"]
+CODECS = [
+    "utf-8-sig",
+    "utf-16",
+    "utf-16-le",
+    "utf-16-be",
+    "utf-32",
+    "utf-32-be",
+    "latin-1",
+    "cp1252",
+    "shift_jis",
+]
 
 
 @st.composite
 def text_bytes(draw: st.DrawFn) -> bytes:
     """A text file: UTF-8, another encoding, two in one, or no text at all."""
     data = draw(texts()).encode("utf-8")
-    kind = draw(st.sampled_from(["whole"] * 12 + ["codec", "mixed", "damaged", "damaged", "binary"]))
+    kind = draw(
+        st.sampled_from(["whole"] * 12 + ["codec", "mixed", "damaged", "damaged", "binary"])
+    )
     if kind == "whole":
         return data
     if kind == "damaged":
@@ -156,7 +197,9 @@ ODD_ROWS = [
 def row_texts(draw: st.DrawFn) -> list[str]:
     """Rows as JSON texts, most of them good."""
     values = mostly(texts(), st.sampled_from(ODD_VALUES), 12)
-    rows = draw(st.lists(st.fixed_dictionaries({"text": values}, optional={"body": values}), max_size=6))
+    rows = draw(
+        st.lists(st.fixed_dictionaries({"text": values}, optional={"body": values}), max_size=6)
+    )
     written = [json.dumps(row, ensure_ascii=draw(st.booleans())) for row in rows]
     if draw(mostly(st.just(False), st.just(True), 8)):
         written.insert(draw(st.integers(0, len(written))), draw(st.sampled_from(ODD_ROWS)))
@@ -198,7 +241,9 @@ def parquet_bytes(draw: st.DrawFn) -> bytes:
     )
     names = draw(
         mostly(
-            st.sampled_from([["text"], ["text", "body"]]), st.sampled_from([["body"], ["text", "text"], ["te\nxt"]]), 8
+            st.sampled_from([["text"], ["text", "body"]]),
+            st.sampled_from([["body"], ["text", "text"], ["te\nxt"]]),
+            8,
         )
     )
     sink = io.BytesIO()
@@ -212,7 +257,18 @@ def parquet_bytes(draw: st.DrawFn) -> bytes:
 TEXT_SUFFIXES = [".txt", ".txt", ".txt.gz"]
 ROW_SUFFIXES = [".jsonl", ".json", ".parquet", ".jsonl.gz", ".json.gz"]
 SUFFIXES = [*TEXT_SUFFIXES, *ROW_SUFFIXES]
-ODD_SUFFIXES = [".TXT", ".JSON", ".Jsonl.GZ", ".PARQUET", ".json.jsonl", ".csv", ".txt.zst", ".zip", "", ".txt.txt"]
+ODD_SUFFIXES = [
+    ".TXT",
+    ".JSON",
+    ".Jsonl.GZ",
+    ".PARQUET",
+    ".json.jsonl",
+    ".csv",
+    ".txt.zst",
+    ".zip",
+    "",
+    ".txt.txt",
+]
 
 
 @st.composite

@@ -22,7 +22,9 @@ LONGEST_MESSAGE = 4000
 
 def numbers(fast: int, slow: int) -> pytest.MarkDecorator:
     """How many inputs the fast tests take, and the longer proofs."""
-    return pytest.mark.parametrize("num_examples", [fast, pytest.param(slow, marks=pytest.mark.slow)])
+    return pytest.mark.parametrize(
+        "num_examples", [fast, pytest.param(slow, marks=pytest.mark.slow)]
+    )
 
 
 class Outcomes:
@@ -49,7 +51,9 @@ class Outcomes:
         """
         least_share, least_kinds = (share, kinds) if num_examples >= 200 else (0.05, min(3, kinds))
         num_refused = self.refused.total()
-        print(f"\n{self.num_accepted + num_refused} inputs: {self.num_accepted} accepted, {num_refused} refused:")  # noqa: T201
+        print(
+            f"\n{self.num_accepted + num_refused} inputs: {self.num_accepted} accepted, {num_refused} refused:"
+        )  # noqa: T201
         for kind, number in self.refused.most_common():
             print(f"{number:6} {kind}")  # noqa: T201
         assert self.num_accepted + num_refused >= num_examples

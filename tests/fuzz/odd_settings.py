@@ -11,9 +11,18 @@ VALUES = {
     "keep": (["all", "passages"], ["ALL", "none", ""]),
     "wrapped_lines": (["true", "false", "yes", "0"], ["2", "maybe", "", "null"]),
     "encoding_errors": (["strict", "replace"], ["ignore", "", "surrogatepass"]),
-    "max_line_bytes": (["16777216", "10_000"], ["0", "-1", "1", "1e6", "inf", "9" * 30, "9" * 5000, "x"]),
-    "validation_fraction": (["0", "0.3", ".5", "1e-3"], ["1", "-0.1", "nan", "inf", "1e-400", "half", "0,5"]),
-    "shard_gigabytes": (["1.0", "1e-9", "2e-7", "1e300"], ["0", "-1", "nan", "inf", ".nan", "-.inf", "1e-400", "x"]),
+    "max_line_bytes": (
+        ["16777216", "10_000"],
+        ["0", "-1", "1", "1e6", "inf", "9" * 30, "9" * 5000, "x"],
+    ),
+    "validation_fraction": (
+        ["0", "0.3", ".5", "1e-3"],
+        ["1", "-0.1", "nan", "inf", "1e-400", "half", "0,5"],
+    ),
+    "shard_gigabytes": (
+        ["1.0", "1e-9", "2e-7", "1e300"],
+        ["0", "-1", "nan", "inf", ".nan", "-.inf", "1e-400", "x"],
+    ),
     "seed": (["1", "-5", "9" * 40], ["1.5", "nan", "", "null", "9" * 5000]),
     "num_processes": (["1"], ["0", "-3", "1.5", "two"]),
     "overwrite": (["true", "false"], ["perhaps", "-1"]),
@@ -21,7 +30,16 @@ VALUES = {
     "dataset_name": ([], ["nobody/nothing", "", "../..", "a b\nc"]),
     "dataset_split": (["train"], ["validation[:1%]", ""]),
 }
-OUTPUTS = ["store", "store/", "./store", "new/a/b/store", "link_to_empty", "link_to_nothing", "empty", "x/../store"]
+OUTPUTS = [
+    "store",
+    "store/",
+    "./store",
+    "new/a/b/store",
+    "link_to_empty",
+    "link_to_nothing",
+    "empty",
+    "x/../store",
+]
 ODD_OUTPUTS = [
     "",
     ".",
@@ -112,10 +130,19 @@ stray_words = st.text(max_size=8).filter(lambda text: not text.startswith(("/", 
 def command_lines(draw: st.DrawFn) -> tuple[list[str], bytes | None]:
     """Flags, and what stands in the file of --config, if there is one; about half of them right."""
     is_right = draw(st.booleans())
-    flags = ["--output_dir", draw(st.sampled_from(OUTPUTS if is_right else OUTPUTS * 2 + ODD_OUTPUTS))]
-    flags += ["--files", *draw(st.sampled_from(INPUTS if is_right else INPUTS * 3 + ODD_INPUTS)).split(" ")]
+    flags = [
+        "--output_dir",
+        draw(st.sampled_from(OUTPUTS if is_right else OUTPUTS * 2 + ODD_OUTPUTS)),
+    ]
+    flags += [
+        "--files",
+        *draw(st.sampled_from(INPUTS if is_right else INPUTS * 3 + ODD_INPUTS)).split(" "),
+    ]
     if draw(mostly(st.just(False), st.just(True))):
-        flags += ["--validation_files", *draw(st.sampled_from(INPUTS[:4] + ODD_INPUTS * (not is_right))).split(" ")]
+        flags += [
+            "--validation_files",
+            *draw(st.sampled_from(INPUTS[:4] + ODD_INPUTS * (not is_right))).split(" "),
+        ]
     for name in draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=4, unique=True)):
         right, wrong = VALUES[name]
         values = right if is_right else right + wrong

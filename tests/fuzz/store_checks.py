@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from bert_recipes.data.prepare import CorpusArguments, PreparationReport, find_sources, format_report
+from bert_recipes.data.prepare import (
+    CorpusArguments,
+    PreparationReport,
+    find_sources,
+    format_report,
+)
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -26,7 +31,9 @@ def check_prepared(arguments: CorpusArguments, report: PreparationReport) -> Non
     kept = Counter(num_documents=0, num_sentences=0, num_tokens=0)
     for entry in metadata["splits"].values():
         kept.update({name: entry[name] for name in kept})
-    dropped: Counter[str] = sum((Counter(counts) for counts in metadata["dropped"].values()), Counter())
+    dropped: Counter[str] = sum(
+        (Counter(counts) for counts in metadata["dropped"].values()), Counter()
+    )
     read = metadata["read"]
     num_read = sum(counts["documents"] for counts in read.values())
     assert num_read == kept["num_documents"] + dropped["documents_without_sentences"]
@@ -50,7 +57,10 @@ def check_reading(read: dict[str, Any], paths: Sequence[Path], arguments: Corpus
     if None in found:
         return
     assert read["documents"] == sum(part["documents"] for part in found)
-    expected = {name: sum(part[name] for part in found) for name in ("rows_without_text", "files_without_text")}
+    expected = {
+        name: sum(part[name] for part in found)
+        for name in ("rows_without_text", "files_without_text")
+    }
     assert read["dropped"] == {name: number for name, number in expected.items() if number}
     if not any(path.name.lower().endswith(".parquet") for path in paths):
         assert read["text_bytes"] == sum(len(unpacked(path)) for path in paths)
@@ -71,7 +81,9 @@ def reading_of(path: Path, arguments: CorpusArguments) -> Counter[str] | None:
         if name.endswith(".txt"):
             return count(documents_of(text.replace("\0", ""), arguments), 0)
         try:
-            values = [json.loads(line) for line in text.replace("\0", "").split("\n") if line.strip()]
+            values = [
+                json.loads(line) for line in text.replace("\0", "").split("\n") if line.strip()
+            ]
         except ValueError:
             return None
         rows = [value[arguments.text_column] for value in values]
@@ -89,7 +101,9 @@ def count(documents: list[list[str]], num_empty_rows: int) -> Counter[str]:
     )
 
 
-def documents_of(text: str, arguments: CorpusArguments, boundary: str | None = None) -> list[list[str]]:
+def documents_of(
+    text: str, arguments: CorpusArguments, boundary: str | None = None
+) -> list[list[str]]:
     """The paragraphs of each document, by regular expressions instead of line by line."""
     boundary = boundary or arguments.document_boundary
     lines = [line.strip() for line in text.split("\n")]
@@ -97,7 +111,9 @@ def documents_of(text: str, arguments: CorpusArguments, boundary: str | None = N
         return [[line] for line in lines if line]
     blocks = [block.strip("\n") for block in re.split("\n\n+", "\n".join(lines))]
     paragraphs = [
-        [block.replace("\n", " ")] if arguments.wrapped_lines else block.split("\n") for block in blocks if block
+        [block.replace("\n", " ")] if arguments.wrapped_lines else block.split("\n")
+        for block in blocks
+        if block
     ]
     if boundary == "file":
         return [[line for block in paragraphs for line in block]] if paragraphs else []

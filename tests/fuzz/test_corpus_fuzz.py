@@ -25,7 +25,10 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 
 GOOD_TEXT = "The red apple falls. A green tree grows!\nMr. Blue\n\nthe pear falls\n\na tree\n"
-GOOD_ROWS = '{"text": "The red apple falls. A green tree grows!"}\n{"text": "the pear falls\\na tree"}\n' * 2
+GOOD_ROWS = (
+    '{"text": "The red apple falls. A green tree grows!"}\n{"text": "the pear falls\\na tree"}\n'
+    * 2
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,14 @@ def vocabulary(tmp_path_factory):
 def old_store(vocabulary, tmp_path_factory):
     folder = tmp_path_factory.mktemp("old")
     (folder / "a.txt").write_text(GOOD_TEXT)
-    flags = ["--files", str(folder / "a.txt"), "--output_dir", str(folder / "store"), "--num_processes", "1"]
+    flags = [
+        "--files",
+        str(folder / "a.txt"),
+        "--output_dir",
+        str(folder / "store"),
+        "--num_processes",
+        "1",
+    ]
     (arguments,) = parse_arguments(CorpusArguments, argv=[*flags, "--tokenizer", str(vocabulary)])
     prepare_store(arguments, load_tokenizer(vocabulary))
     return folder / "store"
@@ -71,7 +81,9 @@ def cases(draw):
         **draw(st.sampled_from(HOW_TO_CUT)),
         "document_boundary": draw(mostly(st.sampled_from(boundaries), any_boundary, 16)),
         "encoding_errors": draw(st.sampled_from(["strict", "replace", "replace"])),
-        "max_line_bytes": draw(mostly(st.just("16777216"), st.sampled_from(["1", "40", "4000"]), 20)),
+        "max_line_bytes": draw(
+            mostly(st.just("16777216"), st.sampled_from(["1", "40", "4000"]), 20)
+        ),
         "shard_gigabytes": draw(mostly(st.just("1"), st.sampled_from(["1e-9", "2e-7"]), 3)),
         "text_column": draw(mostly(st.just("text"), st.just("body"), 16)),
     }
@@ -84,7 +96,11 @@ def cases(draw):
         flags += ["--validation_files", names[-1]]
     flags += ["--files", *draw(mostly(st.just(["texts"]), st.just(names)))]
     is_replaced = draw(st.sampled_from([*[None] * 5, "true", "true", "false"]))
-    return files, flags if is_replaced is None else [*flags, "--overwrite", is_replaced], is_replaced is not None
+    return (
+        files,
+        flags if is_replaced is None else [*flags, "--overwrite", is_replaced],
+        is_replaced is not None,
+    )
 
 
 def prepare(argv, vocabulary):
@@ -95,7 +111,9 @@ def prepare(argv, vocabulary):
 
 
 @numbers(30, 800)
-def test_any_text_becomes_a_store_that_counts_all_of_it_or_one_line(num_examples, vocabulary, old_store, tmp_path):
+def test_any_text_becomes_a_store_that_counts_all_of_it_or_one_line(
+    num_examples, vocabulary, old_store, tmp_path
+):
     outcomes, done = Outcomes(), []
 
     def check(case):
@@ -159,7 +177,9 @@ def lay_out(folder, old_store):
 
 
 @numbers(60, 400)
-def test_any_settings_are_followed_or_refused_in_one_line(num_examples, vocabulary, old_store, tmp_path):
+def test_any_settings_are_followed_or_refused_in_one_line(
+    num_examples, vocabulary, old_store, tmp_path
+):
     outcomes, done = Outcomes(), []
 
     def check(case):
@@ -174,13 +194,19 @@ def test_any_settings_are_followed_or_refused_in_one_line(num_examples, vocabula
                 flags = ["--config", "config.yaml", *flags]
             before = everything_in(outer)
             done.clear()
-            message = refusal_of(lambda: done.extend(prepare(flags, vocabulary)), may_name_paths=True)
+            message = refusal_of(
+                lambda: done.extend(prepare(flags, vocabulary)), may_name_paths=True
+            )
             if message is None:
                 check_prepared(*done)
             else:
                 left = [path for path in everything_in(outer) if path not in before]
-                assert not [path for path in left if (outer / path).is_file() and ".shards" not in str(path)]
-                assert not [path for path in left if ".partial-" in str(path) or ".old-" in str(path)]
+                assert not [
+                    path for path in left if (outer / path).is_file() and ".shards" not in str(path)
+                ]
+                assert not [
+                    path for path in left if ".partial-" in str(path) or ".old-" in str(path)
+                ]
                 assert contents_of(folder / "old") == contents_of(old_store)
             outcomes.add(message)
 

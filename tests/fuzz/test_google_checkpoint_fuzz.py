@@ -83,15 +83,23 @@ def change_block(draw: st.DrawFn, folder) -> None:
     path = folder / f"{NAME}.index"
     block = b""
     for key, value in read_table(path).items():
-        block += encode_varint(0) + encode_varint(len(key)) + encode_varint(len(value)) + key + value
+        block += (
+            encode_varint(0) + encode_varint(len(key)) + encode_varint(len(value)) + key + value
+        )
     block += struct.pack("<II", 0, 1)
     kind = draw(st.sampled_from(["snappy", "snappy damaged", "damaged", "type"]))
-    stored = pa.compress(block, codec="snappy", asbytes=True) if kind.startswith("snappy") else block
+    stored = (
+        pa.compress(block, codec="snappy", asbytes=True) if kind.startswith("snappy") else block
+    )
     if kind == "snappy damaged":
-        stored = draw(mostly(damaged(stored), st.just(encode_varint(draw(st.sampled_from(HUGE))) + stored), 3))
+        stored = draw(
+            mostly(damaged(stored), st.just(encode_varint(draw(st.sampled_from(HUGE))) + stored), 3)
+        )
     elif kind == "damaged":
         stored = draw(damaged(block))
-    type_byte = 1 if kind.startswith("snappy") else draw(st.integers(0, 255)) if kind == "type" else 0
+    type_byte = (
+        1 if kind.startswith("snappy") else draw(st.integers(0, 255)) if kind == "type" else 0
+    )
     path.write_bytes(_table(stored, type_byte))
 
 
@@ -102,14 +110,23 @@ def _table(stored: bytes, type_byte: int) -> bytes:
 
     first = trailed(stored, type_byte)
     handle = encode_varint(0) + encode_varint(len(stored))
-    index = encode_varint(0) + encode_varint(1) + encode_varint(len(handle)) + b"z" + handle + struct.pack("<II", 0, 1)
+    index = (
+        encode_varint(0)
+        + encode_varint(1)
+        + encode_varint(len(handle))
+        + b"z"
+        + handle
+        + struct.pack("<II", 0, 1)
+    )
     footer = b"\0\0" + encode_varint(len(first)) + encode_varint(len(index))
     return first + trailed(index, 0) + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
 
 
 def change_bytes(draw: st.DrawFn, folder) -> None:
     """Bytes lost, changed or added in one of the files."""
-    path = folder / draw(st.sampled_from([f"{NAME}.index", f"{NAME}.index", DATA, "bert_config.json", "vocab.txt"]))
+    path = folder / draw(
+        st.sampled_from([f"{NAME}.index", f"{NAME}.index", DATA, "bert_config.json", "vocab.txt"])
+    )
     path.write_bytes(draw(damaged(path.read_bytes())))
 
 

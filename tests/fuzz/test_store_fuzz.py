@@ -25,7 +25,10 @@ def stores(tmp_path_factory):
     tokenizer = load_tokenizer(write_vocabulary(folder / "vocab.txt"))
     (folder / "texts").mkdir()
     for number in range(6):
-        text = "".join(f"The red apple falls. A tree grows!\nMr. pear {'green ' * number}\n\n" for number in range(4))
+        text = "".join(
+            f"The red apple falls. A tree grows!\nMr. pear {'green ' * number}\n\n"
+            for number in range(4)
+        )
         (folder / "texts" / f"{number}.txt").write_text(text)
     for name, size in (("whole", 1.0), ("shards", 3e-7)):
         arguments = CorpusArguments(
@@ -43,17 +46,25 @@ def stores(tmp_path_factory):
 @st.composite
 def injuries(draw):
     """Which store, which of its files (by a number), and what becomes of it."""
-    kind = draw(st.sampled_from(["flip", "flip", "flip", "cut", "add", "swap", "fill", "remove", "folder"]))
+    kind = draw(
+        st.sampled_from(["flip", "flip", "flip", "cut", "add", "swap", "fill", "remove", "folder"])
+    )
     numbers = draw(st.lists(st.integers(0, 2**16), min_size=3, max_size=3))
     is_head = draw(st.booleans())  # where the file says what it is
     return draw(st.sampled_from(["whole", "shards"])), kind, numbers, is_head
 
 
 def injure(folder, kind, numbers, is_head):
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and "tokenizer" not in path.parts)
+    paths = sorted(
+        path for path in folder.rglob("*") if path.is_file() and "tokenizer" not in path.parts
+    )
     path = paths[numbers[0] % len(paths)]
     data = path.read_bytes()
-    place = numbers[1] % min(len(data), 700) if is_head else len(data) - 1 - numbers[1] % min(len(data), 700)
+    place = (
+        numbers[1] % min(len(data), 700)
+        if is_head
+        else len(data) - 1 - numbers[1] % min(len(data), 700)
+    )
     if kind == "flip":
         path.write_bytes(flipped(data, place, 1 + numbers[2] % 255))
     elif kind == "cut":

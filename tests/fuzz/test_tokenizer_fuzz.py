@@ -35,7 +35,9 @@ def cases(draw):
     for name in draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=4, unique=True)):
         right, wrong = VALUES[name]
         settings[name] = draw(mostly(st.sampled_from(right), st.sampled_from(wrong), 12))
-    return draw(corpora()), [word for name, value in settings.items() for word in (f"--{name}", value)]
+    return draw(corpora()), [
+        word for name, value in settings.items() for word in (f"--{name}", value)
+    ]
 
 
 @numbers(40, 300)
@@ -50,14 +52,26 @@ def test_any_text_becomes_a_tokenizer_or_one_line(num_examples, repository, tmp_
             for file in files:
                 (folder / "texts" / file.name).write_bytes(file.data)
             output = folder / "tokenizer"
-            command = ["train.py", "--files", str(folder / "texts"), "--output_dir", str(output), *flags]
+            command = [
+                "train.py",
+                "--files",
+                str(folder / "texts"),
+                "--output_dir",
+                str(output),
+                *flags,
+            ]
             monkeypatch.setattr(sys, "argv", command)
             message = refusal_of(main)
             names = {path.name for path in folder.iterdir()} - {"texts"}
             if message is None:
                 assert names == {"tokenizer"}
                 tokenizer = load_tokenizer(output)
-                pieces = (output / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+                pieces = (
+                    (output / "vocab.txt")
+                    .read_text(encoding="utf-8")
+                    .removesuffix("\n")
+                    .split("\n")
+                )
                 assert len(tokenizer) == len(pieces) == len(set(pieces))
                 assert tokenizer.text_encoder("The red apple")
             else:

@@ -35,7 +35,16 @@ ENVIRONMENT = {
     "PYTHONPATH": str(REPOSITORY / "src"),
     "PYTHONHASHSEED": "0",
 }
-SMALL = ["--size", "tiny", "--max_seq_length", 48, "--global_train_batch_size", 16, "--per_device_train_batch_size", 8]
+SMALL = [
+    "--size",
+    "tiny",
+    "--max_seq_length",
+    48,
+    "--global_train_batch_size",
+    16,
+    "--per_device_train_batch_size",
+    8,
+]
 SMALL += [
     "--learning_rate",
     1e-3,
@@ -56,7 +65,14 @@ def machine() -> dict[str, str]:
     import torch
     import transformers
 
-    cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
+    cpu = next(
+        (
+            line
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("flags")
+        ),
+        "",
+    )
     return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -98,7 +114,13 @@ class Workspace:
     def command(self, script: str, *flags: object, processes: int = 1) -> list[str]:
         start = [sys.executable]
         if processes > 1:
-            start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+            start += [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(processes),
+            ]
         return [*start, str(REPOSITORY / script), *map(str, flags)]
 
     def run(self, script: str, *flags: object, processes: int = 1, fails: bool = False) -> str:
@@ -106,14 +128,20 @@ class Workspace:
             self.command(script, *flags, processes=processes),
             cwd=self.folder,
             # With WANDB_MODE transformers speaks on stdout.
-            env={name: value for name, value in {**os.environ, **ENVIRONMENT}.items() if name != "WANDB_MODE"},
+            env={
+                name: value
+                for name, value in {**os.environ, **ENVIRONMENT}.items()
+                if name != "WANDB_MODE"
+            },
             capture_output=True,
             text=True,
             timeout=600,
             check=False,
         )
         if done.returncode and not fails:
-            raise RuntimeError(f"{script} {flags} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            raise RuntimeError(
+                f"{script} {flags} ended with {done.returncode}:\n{done.stderr[-3000:]}"
+            )
         return done.stdout
 
     def once(self, name: str, make: Callable[[], object]) -> Path:
@@ -129,7 +157,23 @@ class Workspace:
 
         def make() -> None:
             rng = random.Random(7)
-            syllables = ["ba", "ke", "lo", "mi", "nu", "ra", "sé", "ti", "vo", "zür", "an", "er", "ist", "ung", "th"]
+            syllables = [
+                "ba",
+                "ke",
+                "lo",
+                "mi",
+                "nu",
+                "ra",
+                "sé",
+                "ti",
+                "vo",
+                "zür",
+                "an",
+                "er",
+                "ist",
+                "ung",
+                "th",
+            ]
             words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(700)]
             marks = [1 / (rank + 3) for rank in range(len(words))]
             documents = []
@@ -146,17 +190,35 @@ class Workspace:
         return self.once("text.txt", make)
 
     def tokenizer(self) -> Path:
-        flags = ["--files", self.text().name, "--output_dir", "tokenizer", "--vocab_size", 500, "--num_unused", 9]
+        flags = [
+            "--files",
+            self.text().name,
+            "--output_dir",
+            "tokenizer",
+            "--vocab_size",
+            500,
+            "--num_unused",
+            9,
+        ]
         return self.once("tokenizer", lambda: self.run("tokenizer/train.py", *flags))
 
     def store(self) -> Path:
-        flags = ["--files", self.text().name, "--tokenizer", self.tokenizer().name, "--output_dir", "store"]
+        flags = [
+            "--files",
+            self.text().name,
+            "--tokenizer",
+            self.tokenizer().name,
+            "--output_dir",
+            "store",
+        ]
         flags += ["--validation_fraction", 0.2, "--sentences", "lines"]
         return self.once("store", lambda: self.run("recipes/prepare_corpus.py", *flags))
 
     def pretrained(self) -> Path:
         """The run that fine-tuning, features, export and conversion begin with."""
-        return self.once("base", lambda: self.pretrain("base", "--precision", "fp32", "--fast_layers", "off"))
+        return self.once(
+            "base", lambda: self.pretrain("base", "--precision", "fp32", "--fast_layers", "off")
+        )
 
     def pretrain(self, name: str, *flags: object, processes: int = 1) -> Path:
         self.store()
@@ -182,20 +244,36 @@ class Workspace:
                 answer = " ".join(context.split()[start : start + rng.randint(1, 3)])
                 found = {"text": [answer], "answer_start": [context.index(answer)]}
                 answers = found if number % 3 else {"text": [], "answer_start": []}
-                return {"id": f"q{number}", "question": sentence(3, 8), "context": context, "answers": answers}
+                return {
+                    "id": f"q{number}",
+                    "question": sentence(3, 8),
+                    "context": context,
+                    "answers": answers,
+                }
 
             def tagged(_: int) -> dict:
                 tokens = sentence(2, 20).split()
                 inside = [False, *(len(word) % 3 > 0 for word in tokens)]
-                tags = [("I-X" if was else "B-X") if now else "O" for was, now in itertools.pairwise(inside)]
+                tags = [
+                    ("I-X" if was else "B-X") if now else "O"
+                    for was, now in itertools.pairwise(inside)
+                ]
                 return {"tokens": tokens, "labels": tags}
 
             makers: dict[str, Callable[[int], dict]] = {
                 "pairs": lambda n: {"first": sentence(), "second": sentence(), "label": n % 3},
-                "score": lambda n: {"first": sentence(), "second": sentence(), "label": round(rng.random() * 5, 2)},
+                "score": lambda n: {
+                    "first": sentence(),
+                    "second": sentence(),
+                    "label": round(rng.random() * 5, 2),
+                },
                 "tags": tagged,
                 "questions": answerable,
-                "choices": lambda n: {"start": sentence(), "label": n % 3, **{name: sentence() for name in "abc"}},
+                "choices": lambda n: {
+                    "start": sentence(),
+                    "label": n % 3,
+                    **{name: sentence() for name in "abc"},
+                },
             }
             heads = {
                 "pairs": "kind: sequence_classification\ntext_columns: [first, second]\nlabels: [yes, no, perhaps]\n",
@@ -216,8 +294,22 @@ class Workspace:
         return self.once("rows", make)
 
     def finetuned(self, name: str) -> Path:
-        flags = ["--task_file", f"{self.rows().name}/{name}.yaml", "--model_name_or_path", self.pretrained().name]
-        flags += ["--output_dir", f"tuned-{name}", "--max_seq_length", 40, "--doc_stride", 8, "--max_query_length", 12]
+        flags = [
+            "--task_file",
+            f"{self.rows().name}/{name}.yaml",
+            "--model_name_or_path",
+            self.pretrained().name,
+        ]
+        flags += [
+            "--output_dir",
+            f"tuned-{name}",
+            "--max_seq_length",
+            40,
+            "--doc_stride",
+            8,
+            "--max_query_length",
+            12,
+        ]
         flags += [
             "--num_train_epochs",
             2,
@@ -228,7 +320,16 @@ class Workspace:
             "--logging_steps",
             1,
         ]
-        flags += ["--precision", "fp32", "--fast_layers", "off", "--use_cpu", "true", "--disable_tqdm", "true"]
+        flags += [
+            "--precision",
+            "fp32",
+            "--fast_layers",
+            "off",
+            "--use_cpu",
+            "true",
+            "--disable_tqdm",
+            "true",
+        ]
         flags += ["--do_predict", "true"]
         return self.once(f"tuned-{name}", lambda: self.run("recipes/finetune.py", *flags))
 
@@ -243,13 +344,21 @@ def tokenizer(work: Workspace) -> dict[str, Any]:
     rng = random.Random(3)
     lines = work.text().read_text(encoding="utf-8").split("\n")
     strange = "aZé ĂŽ\u0301ß中文\u200b\u00ad'’—…[MASK]-9½ﬁ\t\u3000\U0001f600ﷺ"
-    texts = [rng.choice(lines) + "".join(rng.choices(strange, k=rng.randint(0, 12))) for _ in range(1000)]
-    texts += ["".join(chr(rng.randrange(32, 0x3000)) for _ in range(rng.randint(1, 40))) for _ in range(1000)]
+    texts = [
+        rng.choice(lines) + "".join(rng.choices(strange, k=rng.randint(0, 12))) for _ in range(1000)
+    ]
+    texts += [
+        "".join(chr(rng.randrange(32, 0x3000)) for _ in range(rng.randint(1, 40)))
+        for _ in range(1000)
+    ]
     found: dict[str, Any] = {"vocabulary": sha(work.tokenizer() / "vocab.txt")}
     for lower in (True, False):
         made = load_tokenizer(work.tokenizer() / "vocab.txt", do_lower_case=lower)
         encoded = made(texts, return_offsets_mapping=True)
-        found["uncased" if lower else "cased"] = [sha(encoded["input_ids"]), sha(encoded["offset_mapping"])]
+        found["uncased" if lower else "cased"] = [
+            sha(encoded["input_ids"]),
+            sha(encoded["offset_mapping"]),
+        ]
     return found
 
 
@@ -259,8 +368,16 @@ def instances(work: Workspace) -> dict[str, Any]:
     for suffix in ("tfrecord", "jsonl", "parquet"):
         for whole in ("False", "True"):
             file = f"instances-{whole}.{suffix}"
-            flags = [f"--input_file={work.text().name}", f"--output_file={file}", f"--do_whole_word_mask={whole}"]
-            flags += [f"--vocab_file={work.tokenizer().name}/vocab.txt", "--max_seq_length=64", "--dupe_factor=3"]
+            flags = [
+                f"--input_file={work.text().name}",
+                f"--output_file={file}",
+                f"--do_whole_word_mask={whole}",
+            ]
+            flags += [
+                f"--vocab_file={work.tokenizer().name}/vocab.txt",
+                "--max_seq_length=64",
+                "--dupe_factor=3",
+            ]
             work.run("recipes/create_pretraining_data.py", *flags, "--max_predictions_per_seq=10")
             data: Any = work.folder / file
             if suffix == "parquet":
@@ -276,7 +393,9 @@ def store(work: Workspace) -> dict[str, Any]:
     shown = {}
     for extra in ((), ("--whole_word", "true"), ("--selection", "bernoulli")):
         shown[" ".join(extra)] = sha(
-            work.run("recipes/show_data.py", "--store", work.store().name, "--num_pairs", 20, *extra)
+            work.run(
+                "recipes/show_data.py", "--store", work.store().name, "--num_pairs", 20, *extra
+            )
         )
     return {"shown": shown, "ids": sorted(sha(file) for file in work.store().rglob("*.arrow"))}
 
@@ -308,7 +427,9 @@ def _pretrain(*flags: object) -> Callable[[Workspace], dict[str, Any]]:
     def section(work: Workspace) -> dict[str, Any]:
         found = {}
         for processes in (1, 2):
-            name = f"run{processes}-" + "-".join(str(flag) for flag in flags if not str(flag).startswith("--"))
+            name = f"run{processes}-" + "-".join(
+                str(flag) for flag in flags if not str(flag).startswith("--")
+            )
             found[f"processes {processes}"] = _trained(
                 work.once(name, lambda: work.pretrain(name, *flags, processes=processes))
             )
@@ -326,7 +447,11 @@ def killed(work: Workspace) -> dict[str, Any]:
     command = work.command("recipes/pretrain.py", *settings)
     run = subprocess.Popen(command, cwd=work.folder, env={**os.environ, **ENVIRONMENT}, **silent)
     end = time.monotonic() + 300
-    while not (work.folder / "killed" / "checkpoint-20").exists() and run.poll() is None and time.monotonic() < end:
+    while (
+        not (work.folder / "killed" / "checkpoint-20").exists()
+        and run.poll() is None
+        and time.monotonic() < end
+    ):
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
     run.wait()
@@ -340,7 +465,10 @@ def phases(work: Workspace) -> dict[str, Any]:
     """Both phases of the paper as one run, with longer inputs in the second."""
     flags = ["--precision", "fp32", "--phase2_steps", 10, "--phase2_max_seq_length", 96]
     return _trained(
-        work.once("phases", lambda: work.pretrain("phases", *flags, "--phase2_per_device_train_batch_size", 4))
+        work.once(
+            "phases",
+            lambda: work.pretrain("phases", *flags, "--phase2_per_device_train_batch_size", 4),
+        )
     )
 
 
@@ -348,7 +476,14 @@ def instance_training(work: Workspace) -> dict[str, Any]:
     """Training from ready-made instances instead of a store."""
     instances(work)
     settings = [flag for flag in SMALL if flag not in ("--store", "store")]
-    settings += ["--train_file", "instances-False.tfrecord", "--tokenizer", "tokenizer", "--max_seq_length", 64]
+    settings += [
+        "--train_file",
+        "instances-False.tfrecord",
+        "--tokenizer",
+        "tokenizer",
+        "--max_seq_length",
+        64,
+    ]
     settings += ["--max_steps", 10, "--output_dir", "from-instances", "--precision", "fp32"]
     work.once("from-instances", lambda: work.run("recipes/pretrain.py", *settings))
     return _trained(work.folder / "from-instances")
@@ -358,10 +493,15 @@ def _finetune(name: str) -> Callable[[Workspace], dict[str, Any]]:
     def section(work: Workspace) -> dict[str, Any]:
         folder = work.finetuned(name)
         files = {
-            file.name: sha(file) for file in sorted(folder.glob("predictions_*")) + sorted(folder.glob("*nbest*"))
+            file.name: sha(file)
+            for file in sorted(folder.glob("predictions_*")) + sorted(folder.glob("*nbest*"))
         }
         results = json.loads((folder / "all_results.json").read_text())
-        measured = {key: value for key, value in results.items() if key.startswith("eval") and key != "eval_seconds"}
+        measured = {
+            key: value
+            for key, value in results.items()
+            if key.startswith("eval") and key != "eval_seconds"
+        }
         return {**_trained(folder), "predictions": files, "metrics": measured}
 
     return section
@@ -375,14 +515,32 @@ def conversion(work: Workspace) -> dict[str, Any]:
         work.once(
             f"hub-{name}",
             lambda: work.run(
-                "recipes/convert_checkpoint.py", "--tf_checkpoint", source, "--output_dir", f"hub-{name}"
+                "recipes/convert_checkpoint.py",
+                "--tf_checkpoint",
+                source,
+                "--output_dir",
+                f"hub-{name}",
             ),
         )
-        found[name] = [weights(work.folder / f"hub-{name}"), sha(work.folder / f"hub-{name}" / "config.json")]
+        found[name] = [
+            weights(work.folder / f"hub-{name}"),
+            sha(work.folder / f"hub-{name}" / "config.json"),
+        ]
         back = f"tf-{name}"
-        flags = ["--to_tensorflow", "true", "--model_name_or_path", f"hub-{name}", "--output_dir", back]
+        flags = [
+            "--to_tensorflow",
+            "true",
+            "--model_name_or_path",
+            f"hub-{name}",
+            "--output_dir",
+            back,
+        ]
         work.once(back, lambda: work.run("recipes/convert_checkpoint.py", *flags))
-        found[back] = {file.name: sha(file) for file in sorted((work.folder / back).iterdir()) if file.suffix != ".md"}
+        found[back] = {
+            file.name: sha(file)
+            for file in sorted((work.folder / back).iterdir())
+            if file.suffix != ".md"
+        }
     return found
 
 
@@ -391,7 +549,9 @@ def features(work: Workspace) -> dict[str, Any]:
     import pyarrow.parquet
 
     texts = work.folder / "texts.txt"
-    texts.write_text("\n".join(work.text().read_text(encoding="utf-8").split("\n")[:20]) + "\n", encoding="utf-8")
+    texts.write_text(
+        "\n".join(work.text().read_text(encoding="utf-8").split("\n")[:20]) + "\n", encoding="utf-8"
+    )
     found = {}
     for pooling in ("tokens", "mean"):
         flags = [
@@ -403,7 +563,14 @@ def features(work: Workspace) -> dict[str, Any]:
             f"features-{pooling}",
         ]
         work.run(
-            "recipes/extract_features.py", *flags, "--pooling", pooling, "--overwrite", "true", "--use_cpu", "true"
+            "recipes/extract_features.py",
+            *flags,
+            "--pooling",
+            pooling,
+            "--overwrite",
+            "true",
+            "--use_cpu",
+            "true",
         )
         rows: list[dict] = []
         for file in sorted((work.folder / f"features-{pooling}").rglob("*.parquet")):
@@ -431,7 +598,11 @@ def onnx(work: Workspace) -> dict[str, Any]:
     work.once("onnx", lambda: work.run("recipes/export.py", *flags))
     session = onnxruntime.InferenceSession(work.folder / "onnx" / "model.onnx")
     ids = np.random.default_rng(5).integers(5, 200, (3, 24))
-    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
     outputs = session.run(None, {item.name: inputs[item.name] for item in session.get_inputs()})
     return {"outputs": [output.round(4).tolist() for output in outputs]}
 
@@ -442,7 +613,9 @@ def folders(work: Workspace) -> dict[str, Any]:
     for folder in (work.pretrained(), work.finetuned("pairs"), work.finetuned("questions")):
         results = json.loads((folder / "all_results.json").read_text())
         found[folder.name] = {
-            "files": sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()),
+            "files": sorted(
+                str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()
+            ),
             "keys": sorted(results),
             "settings": (folder / "run.yaml").read_text(encoding="utf-8").split("\n"),
         }
@@ -451,9 +624,15 @@ def folders(work: Workspace) -> dict[str, Any]:
 
 def reports(work: Workspace) -> dict[str, Any]:
     """The facts of finished runs that their reports are made of; the remark is prose."""
-    runs = [work.pretrained(), *map(work.finetuned, ("pairs", "score", "tags", "questions", "choices"))]
+    runs = [
+        work.pretrained(),
+        *map(work.finetuned, ("pairs", "score", "tags", "questions", "choices")),
+    ]
     facts = {folder.name: json.loads((folder / "report.json").read_text()) for folder in runs}
-    return {name: sha({key: value for key, value in each.items() if key != "remark"}) for name, each in facts.items()}
+    return {
+        name: sha({key: value for key, value in each.items() if key != "remark"})
+        for name, each in facts.items()
+    }
 
 
 SECTIONS: dict[str, Callable[[Workspace], dict[str, Any]]] = {
@@ -469,7 +648,10 @@ SECTIONS: dict[str, Callable[[Workspace], dict[str, Any]]] = {
     "killed": killed,
     "phases": phases,
     "instance_training": instance_training,
-    **{f"finetune_{name}": _finetune(name) for name in ("pairs", "score", "tags", "questions", "choices")},
+    **{
+        f"finetune_{name}": _finetune(name)
+        for name in ("pairs", "score", "tags", "questions", "choices")
+    },
     "conversion": conversion,
     "features": features,
     "onnx": onnx,
@@ -482,7 +664,9 @@ EXACT_EVERYWHERE = ("tokenizer", "instances", "store", "batches", "conversion", 
 
 def main() -> None:
     """Record the sections that are asked for, keep the others."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=GOLDEN)
     parser.add_argument("--sections", nargs="*", default=list(SECTIONS))
     parser.add_argument("--workspace", type=Path, required=True)
@@ -494,7 +678,9 @@ def main() -> None:
         start = time.monotonic()
         known[name] = SECTIONS[name](work)
         known["machine"] = machine()
-        options.output.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        options.output.write_text(
+            json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
         print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
 
 

@@ -16,7 +16,12 @@ FAST = ("tokenizer", "batches")
 # Of numbers on another processor, relative to the largest of their list: another order of sums, and bfloat16 that is emulated. Metrics of
 # a few dozen examples change by whole examples.
 TOLERANCE = 0.02
-TOLERANCES = {"pretrain_off_fp32": 1e-3, "pretrain_plain_fp32": 1e-3, "pretrain_kernels_fp32": 1e-3, "phases": 1e-3}
+TOLERANCES = {
+    "pretrain_off_fp32": 1e-3,
+    "pretrain_plain_fp32": 1e-3,
+    "pretrain_kernels_fp32": 1e-3,
+    "phases": 1e-3,
+}
 
 
 def assert_alike(found: Any, expected: Any, tolerance: float, place: str) -> None:
@@ -42,7 +47,9 @@ def assert_alike(found: Any, expected: Any, tolerance: float, place: str) -> Non
 
 def test_what_differs_by_more_than_rounding_is_not_alike():
     recorded = {"losses": [6.9, 5.0], "weights": "1f37401c", "rows": 20}
-    assert_alike({"losses": [6.9001, 4.9999], "weights": "another", "rows": 20}, recorded, 1e-3, "a")
+    assert_alike(
+        {"losses": [6.9001, 4.9999], "weights": "another", "rows": 20}, recorded, 1e-3, "a"
+    )
     for wrong in ({"losses": [6.9, 5.1]}, {"losses": [6.9]}, {"rows": 21}, {"weights": 3}):
         with pytest.raises(AssertionError):
             assert_alike(recorded | wrong, recorded, 1e-3, "a")
@@ -50,15 +57,24 @@ def test_what_differs_by_more_than_rounding_is_not_alike():
 
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> record.Workspace:
-    return record.Workspace(Path(os.environ.get("GOLDEN_WORKSPACE") or tmp_path_factory.mktemp("golden")))
+    return record.Workspace(
+        Path(os.environ.get("GOLDEN_WORKSPACE") or tmp_path_factory.mktemp("golden"))
+    )
 
 
 @pytest.mark.parametrize(
-    "section", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in record.SECTIONS]
+    "section",
+    [
+        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+        for name in record.SECTIONS
+    ],
 )
 def test_outputs_are_those_recorded(section, workspace):
     # As JSON has it: tuples are lists there.
-    found, expected = json.loads(json.dumps(record.SECTIONS[section](workspace))), dict(GOLDEN[section])
+    found, expected = (
+        json.loads(json.dumps(record.SECTIONS[section](workspace))),
+        dict(GOLDEN[section]),
+    )
     if section not in record.EXACT_EVERYWHERE and record.machine() != GOLDEN["machine"]:
         assert_alike(found, expected, TOLERANCES.get(section, TOLERANCE), section)
         return

@@ -27,7 +27,8 @@ def check_outputs(model: Any, wanted: dict[str, np.ndarray]) -> None:
     """
     with torch.no_grad():
         got = model.eval()(
-            **{name: torch.from_numpy(array) for name, array in INPUTS.items()}, output_hidden_states=True
+            **{name: torch.from_numpy(array) for name, array in INPUTS.items()},
+            output_hidden_states=True,
         )
     found = {"hidden": got.hidden_states[-1], "pooled": getattr(got, "pooler_output", None)}
     if "squad" in wanted:
@@ -43,4 +44,6 @@ def check_outputs(model: Any, wanted: dict[str, np.ndarray]) -> None:
             continue
         mine = tensor.log_softmax(-1) if name in ("masked_lm", "next_sentence") else tensor
         rows = real if mine.ndim == 3 else slice(None)
-        np.testing.assert_allclose(mine.numpy()[rows], wanted[name].reshape(mine.shape)[rows], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(
+            mine.numpy()[rows], wanted[name].reshape(mine.shape)[rows], rtol=0, atol=2e-5
+        )

@@ -16,7 +16,9 @@ from bert_recipes.tensorflow_files import BundleWriter
 PRETRAINING = ("masked_lm", "next_sentence")
 
 
-def shapes(config: Mapping, heads: tuple[str, ...] = PRETRAINING, num_labels: int = 3) -> dict[str, tuple[int, ...]]:
+def shapes(
+    config: Mapping, heads: tuple[str, ...] = PRETRAINING, num_labels: int = 3
+) -> dict[str, tuple[int, ...]]:
     """Name of every variable -> shape, as the original's code makes them."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     found = {
@@ -57,11 +59,18 @@ def shapes(config: Mapping, heads: tuple[str, ...] = PRETRAINING, num_labels: in
 
 
 def draw_variables(
-    config: Mapping = CONFIG, heads: tuple[str, ...] = PRETRAINING, *, with_adam: bool = False, seed: int = 0
+    config: Mapping = CONFIG,
+    heads: tuple[str, ...] = PRETRAINING,
+    *,
+    with_adam: bool = False,
+    seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """Random values for all of them, and for what the optimiser adds."""
     rng = np.random.default_rng(seed)
-    values = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes(config, heads).items()}
+    values = {
+        name: rng.normal(size=shape).astype(np.float32)
+        for name, shape in shapes(config, heads).items()
+    }
     if with_adam:
         for name in list(values):
             values[f"{name}/adam_m"] = rng.normal(size=values[name].shape).astype(np.float32)

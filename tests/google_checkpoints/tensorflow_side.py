@@ -40,7 +40,9 @@ def layer_norm(inputs: Any, begin_norm_axis: int, begin_params_axis: int, scope:
         beta = tf.get_variable("beta", shape, initializer=tf.zeros_initializer())
         gamma = tf.get_variable("gamma", shape, initializer=tf.ones_initializer())
         mean, variance = tf.nn.moments(inputs, [-1], keepdims=True)
-        return tf.nn.batch_normalization(inputs, mean, variance, offset=beta, scale=gamma, variance_epsilon=1e-12)
+        return tf.nn.batch_normalization(
+            inputs, mean, variance, offset=beta, scale=gamma, variance_epsilon=1e-12
+        )
 
 
 def google_code() -> tuple[Any, Any, Any]:
@@ -55,17 +57,24 @@ def google_code() -> tuple[Any, Any, Any]:
     return modeling, optimization, run_pretraining
 
 
-def build(config: dict, inputs: dict[str, np.ndarray], head: str, *, partitions: int = 0) -> dict[str, Any]:
+def build(
+    config: dict, inputs: dict[str, np.ndarray], head: str, *, partitions: int = 0
+) -> dict[str, Any]:
     """The graph of Google's code for these inputs: its outputs by name, and the loss of pre-training."""
     modeling, _, run_pretraining = google_code()
     partitioner = tf.fixed_size_partitioner(partitions) if partitions else None
     bert_config = modeling.BertConfig.from_dict(config)
     ids, mask, types_ = (
-        tf.constant(inputs[name], tf.int32) for name in ("input_ids", "attention_mask", "token_type_ids")
+        tf.constant(inputs[name], tf.int32)
+        for name in ("input_ids", "attention_mask", "token_type_ids")
     )
     with tf.variable_scope(tf.get_variable_scope(), partitioner=partitioner):
         model = modeling.BertModel(
-            config=bert_config, is_training=False, input_ids=ids, input_mask=mask, token_type_ids=types_
+            config=bert_config,
+            is_training=False,
+            input_ids=ids,
+            input_mask=mask,
+            token_type_ids=types_,
         )
         found = {"hidden": model.get_sequence_output(), "pooled": model.get_pooled_output()}
         if head == "pretraining":
@@ -83,28 +92,48 @@ def build(config: dict, inputs: dict[str, np.ndarray], head: str, *, partitions:
             next_loss, _, next_log_probs = run_pretraining.get_next_sentence_output(
                 bert_config, model.get_pooled_output(), labels
             )
-            found |= {"masked_lm": log_probs, "next_sentence": next_log_probs, "loss": loss + next_loss}
+            found |= {
+                "masked_lm": log_probs,
+                "next_sentence": next_log_probs,
+                "loss": loss + next_loss,
+            }
         else:
             # As in run_classifier.py and run_squad.py, `create_model`, whose other halves are of the training on TPUs.
             scope, rows = ("", NUM_LABELS) if head == "classifier" else ("cls/squad/", 2)
             features = (
-                found["pooled"] if head == "classifier" else tf.reshape(found["hidden"], [-1, config["hidden_size"]])
+                found["pooled"]
+                if head == "classifier"
+                else tf.reshape(found["hidden"], [-1, config["hidden_size"]])
             )
             weights = tf.get_variable(f"{scope}output_weights", [rows, config["hidden_size"]])
-            bias = tf.get_variable(f"{scope}output_bias", [rows], initializer=tf.zeros_initializer())
+            bias = tf.get_variable(
+                f"{scope}output_bias", [rows], initializer=tf.zeros_initializer()
+            )
             found[head] = tf.nn.bias_add(tf.matmul(features, weights, transpose_b=True), bias)
     return found
 
 
 def make_fixture(
-    folder: Path, name: str, head: str, *, train_steps: int = 0, partitions: int = 0, sharded: bool = False
+    folder: Path,
+    name: str,
+    head: str,
+    *,
+    train_steps: int = 0,
+    partitions: int = 0,
+    sharded: bool = False,
 ) -> None:
     """A checkpoint of Google's model with random weights, and its outputs."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(len(name) + HEADS.index(head))
     places = iter(range(1 << 20))
     place = (
-        (lambda op: f"/cpu:{next(places) % 2}" if op.type == "VarHandleOp" or "Variable" in op.type else "/cpu:0")
+        (
+            lambda op: (
+                f"/cpu:{next(places) % 2}"
+                if op.type == "VarHandleOp" or "Variable" in op.type
+                else "/cpu:0"
+            )
+        )
         if sharded
         else None
     )
@@ -116,7 +145,9 @@ def make_fixture(
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
             session.run(tf.global_variables_initializer())
             for variable in tf.trainable_variables():
-                variable.load(rng.normal(scale=0.5, size=variable.shape.as_list()).astype(np.float32), session)
+                variable.load(
+                    rng.normal(scale=0.5, size=variable.shape.as_list()).astype(np.float32), session
+                )
             for _ in range(train_steps):
                 session.run(trained)
             computed = session.run({key: value for key, value in found.items() if key != "loss"})
@@ -151,7 +182,12 @@ def write(file: str, prefix: str) -> None:
     with tf.Graph().as_default(), tf.Session() as session:
         tensors = [tf.constant(values[name]) for name in names]
         session.run(
-            tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors)
+            tf.raw_ops.SaveV2(
+                prefix=prefix,
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=tensors,
+            )
         )
 
 
@@ -171,8 +207,12 @@ def outputs(folder: str, file: str) -> None:
     with tf.Graph().as_default():
         found = build(config, inputs, head)
         modeling = google_code()[0]
-        assignment, _ = modeling.get_assignment_map_from_checkpoint(tf.trainable_variables(), prefix)
-        assert {name for name in names if not name.endswith(("adam_m", "adam_v", "global_step"))} == set(assignment)
+        assignment, _ = modeling.get_assignment_map_from_checkpoint(
+            tf.trainable_variables(), prefix
+        )
+        assert {
+            name for name in names if not name.endswith(("adam_m", "adam_v", "global_step"))
+        } == set(assignment)
         assert len(assignment) == len(tf.trainable_variables())
         tf.train.init_from_checkpoint(prefix, assignment)
         with tf.Session() as session:
@@ -183,6 +223,9 @@ def outputs(folder: str, file: str) -> None:
 
 if __name__ == "__main__":
     command, *words = sys.argv[1:]
-    {"read": read, "write": write, "outputs": outputs, "fixtures": lambda folder: make_fixtures(Path(folder))}[
-        command
-    ](*words)
+    {
+        "read": read,
+        "write": write,
+        "outputs": outputs,
+        "fixtures": lambda folder: make_fixtures(Path(folder)),
+    }[command](*words)

@@ -16,7 +16,14 @@ from bert_recipes.google_checkpoints import convert_to_tensorflow
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
-HEADS = [(), ("masked_lm", "next_sentence"), ("masked_lm",), ("next_sentence",), ("classifier",), ("squad",)]
+HEADS = [
+    (),
+    ("masked_lm", "next_sentence"),
+    ("masked_lm",),
+    ("next_sentence",),
+    ("classifier",),
+    ("squad",),
+]
 
 
 @pytest.mark.parametrize("heads", HEADS, ids="-".join)
@@ -24,7 +31,9 @@ def test_stock_takes_it_and_there_and_back_is_the_same_bit_for_bit(tmp_path, hea
     variables = draw_variables(heads=heads)
     prefix = write_original(tmp_path / "google", variables)
     done = to_hub(tmp_path / "google", tmp_path / "hub")
-    _, info = getattr(transformers, done.architecture).from_pretrained(tmp_path / "hub", output_loading_info=True)
+    _, info = getattr(transformers, done.architecture).from_pretrained(
+        tmp_path / "hub", output_loading_info=True
+    )
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     assert all("pooler" in name for name in info["unexpected_keys"])
@@ -43,7 +52,10 @@ def test_a_folder_is_what_stock_writes(tmp_path):
     model = transformers.BertForPreTraining.from_pretrained(tmp_path / "hub")
     model.save_pretrained(tmp_path / "stock")
     mine, stock = (load_file(tmp_path / name / "model.safetensors") for name in ("hub", "stock"))
-    shared = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}  # second names, in some versions
+    shared = {
+        "cls.predictions.decoder.weight",
+        "cls.predictions.decoder.bias",
+    }  # second names, in some versions
     assert mine.keys() == stock.keys() - shared
     assert all(torch.equal(mine[name], stock[name]) for name in mine)
     assert model.config.hidden_act == "gelu_new"
@@ -75,7 +87,9 @@ def test_a_folder_of_the_first_converters_names_types_and_parts_is_taken(tmp_pat
     to_hub(tmp_path / "google", tmp_path / "hub")
     weights = load_file(tmp_path / "hub" / "model.safetensors")
     old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
         for name, tensor in weights.items()
     }
     old["cls.predictions.decoder.weight"] = old.pop("bert.embeddings.word_embeddings.weight")
@@ -99,7 +113,10 @@ def test_weights_of_smaller_types_become_float32_in_both_directions(tmp_path):
     to_hub(tmp_path / "google", tmp_path / "hub")
     weights = load_file(tmp_path / "hub" / "model.safetensors")
     np.testing.assert_array_equal(weights[tensor].numpy(), variables[name].astype(np.float32).T)
-    save_file({name: each.bfloat16() for name, each in weights.items()}, tmp_path / "hub" / "model.safetensors")
+    save_file(
+        {name: each.bfloat16() for name, each in weights.items()},
+        tmp_path / "hub" / "model.safetensors",
+    )
     got = read_all(convert_to_tensorflow(tmp_path / "hub", tmp_path / "back").prefix)
     np.testing.assert_array_equal(got[name], weights[tensor].bfloat16().float().numpy().T)
 
@@ -109,7 +126,9 @@ def test_weights_of_smaller_types_become_float32_in_both_directions(tmp_path):
 
 def test_heads_can_be_left_out_in_both_directions(tmp_path):
     write_original(tmp_path / "google", {**draw_variables(), **draw_variables(heads=("squad",))})
-    done = to_hub(tmp_path / "google", tmp_path / "hub", skipped=["cls/predictions", "cls/seq_relationship"])
+    done = to_hub(
+        tmp_path / "google", tmp_path / "hub", skipped=["cls/predictions", "cls/seq_relationship"]
+    )
     assert done.architecture == "BertForQuestionAnswering"
     assert len(done.skipped) == 7
     written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back", skipped=["qa_outputs"])
@@ -124,10 +143,17 @@ def test_labels_of_a_classifier(tmp_path):
     to_hub(tmp_path / "google", tmp_path / "hub", labels=["no", "yes", "perhaps"])
     config = transformers.AutoConfig.from_pretrained(tmp_path / "hub")
     assert config.id2label == {0: "no", 1: "yes", 2: "perhaps"}
-    assert convert_to_tensorflow(tmp_path / "hub", tmp_path / "back").labels == ["no", "yes", "perhaps"]
+    assert convert_to_tensorflow(tmp_path / "hub", tmp_path / "back").labels == [
+        "no",
+        "yes",
+        "perhaps",
+    ]
     with pytest.raises(InputError, match="labels: 2 different ones for a classifier of 3"):
         to_hub(tmp_path / "google", tmp_path / "other", labels=["no", "yes"])
-    assert to_hub(tmp_path / "google", tmp_path / "other").architecture == "BertForSequenceClassification"
+    assert (
+        to_hub(tmp_path / "google", tmp_path / "other").architecture
+        == "BertForSequenceClassification"
+    )
     write_original(tmp_path / "google", draw_variables())
     with pytest.raises(InputError, match=r"for a classifier of 0 classes .0: there is none"):
         to_hub(tmp_path / "google", tmp_path / "third", labels=["no"])
@@ -171,8 +197,14 @@ def test_gelu_is_the_originals_unless_the_exact_form_is_asked_for(tmp_path, capl
 
 
 def test_what_the_multilingual_configurations_have_besides_stays(tmp_path, caplog):
-    extra = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token_transform"}
-    write_original(tmp_path / "google", draw_variables(), {**CONFIG, **extra, "auto_map": {"x": "y"}})
+    extra = {
+        "directionality": "bidi",
+        "pooler_fc_size": 768,
+        "pooler_type": "first_token_transform",
+    }
+    write_original(
+        tmp_path / "google", draw_variables(), {**CONFIG, **extra, "auto_map": {"x": "y"}}
+    )
     to_hub(tmp_path / "google", tmp_path / "hub")
     assert "left out" in caplog.text
     assert "auto_map" not in json.loads((tmp_path / "hub" / "config.json").read_text())

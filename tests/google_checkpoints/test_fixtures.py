@@ -16,7 +16,11 @@ from bert_recipes.google_checkpoints import convert_to_tensorflow, find_files
 from bert_recipes.tensorflow_files import BundleReader, BundleWriter, read_table
 
 
-HEADS = {"pretraining": ("masked_lm", "next_sentence"), "classifier": ("classifier",), "squad": ("squad",)}
+HEADS = {
+    "pretraining": ("masked_lm", "next_sentence"),
+    "classifier": ("classifier",),
+    "squad": ("squad",),
+}
 
 
 @pytest.fixture(params=list(HEADS))
@@ -60,7 +64,9 @@ def test_they_are_partitioned_and_in_several_files(repository):
         ("squad", {}, "BertForQuestionAnswering"),
     ],
 )
-def test_stock_computes_what_googles_code_computed(repository, tmp_path, name, skipped, architecture):
+def test_stock_computes_what_googles_code_computed(
+    repository, tmp_path, name, skipped, architecture
+):
     folder = repository / "tests" / "fixtures" / "google" / name
     done = to_hub(folder, tmp_path / "hub", skipped=list(skipped))
     assert done.architecture == architecture
@@ -93,7 +99,9 @@ def test_there_and_back_again(original, tmp_path):
     got = read_all(written.prefix)
     assert got.keys() == wanted.keys()
     assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
-    assert (tmp_path / "back" / "bert_config.json").read_bytes() == (folder / "bert_config.json").read_bytes()
+    assert (tmp_path / "back" / "bert_config.json").read_bytes() == (
+        folder / "bert_config.json"
+    ).read_bytes()
 
 
 def test_half_of_two_files_is_not_enough(repository, tmp_path):

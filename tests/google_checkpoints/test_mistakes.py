@@ -36,18 +36,31 @@ def config_with(**changes):
     ("parts", "message"),
     [
         (
-            {"variables": without(PLAIN, "bert/pooler/dense/bias", "cls/predictions/transform/dense/kernel")},
+            {
+                "variables": without(
+                    PLAIN, "bert/pooler/dense/bias", "cls/predictions/transform/dense/kernel"
+                )
+            },
             "google/bert_model.ckpt: bert/pooler/dense/bias and 1 more are missing; the checkpoint is not complete",
         ),
-        ({"variables": without(PLAIN, "cls/seq_relationship/output_bias")}, "seq_relationship/output_bias is missing"),
+        (
+            {"variables": without(PLAIN, "cls/seq_relationship/output_bias")},
+            "seq_relationship/output_bias is missing",
+        ),
         (
             {"variables": PLAIN | dict.fromkeys(("other/kernel", "z", "z\n" * 100), np.zeros(1))},
             "other/kernel and 2 more are not of the original's model; leave such out with --skip_variables other/kernel",
         ),
-        ({"variables": PLAIN | draw_variables(heads=("squad",))}, "heads for masked_lm, next_sentence, squad"),
+        (
+            {"variables": PLAIN | draw_variables(heads=("squad",))},
+            "heads for masked_lm, next_sentence, squad",
+        ),
         (config_with(num_hidden_layers=3), "has 2 layers, .* says num_hidden_layers 3"),
         (config_with(num_hidden_layers=10**9), "has 2 layers"),
-        (config_with(hidden_size=10), r"bert/embeddings/word_embeddings is \[58, 8\], by .* it is \[58, 10\]"),
+        (
+            config_with(hidden_size=10),
+            r"bert/embeddings/word_embeddings is \[58, 8\], by .* it is \[58, 10\]",
+        ),
         (config_with(hidden_size=9), "no multiple of num_attention_heads"),
         (config_with(hidden_size=True), "hidden_size is True"),
         (config_with(hidden_act=["gelu"]), "hidden_act is"),
@@ -58,12 +71,20 @@ def config_with(**changes):
         ({"config": [1]}, "a JSON object is wanted, not a list"),
         ({"pieces": [*PIECES, "one", "more"]}, r"vocabulary of 58, the tokenizer 60 pieces"),
         ({"pieces": PIECES[1:]}, r"no \[PAD\]"),
-        ({"variables": {name: array.astype(np.int32) for name, array in PLAIN.items()}}, "is int32; converted are"),
+        (
+            {"variables": {name: array.astype(np.int32) for name, array in PLAIN.items()}},
+            "is int32; converted are",
+        ),
         ({"variables": {"global_step": np.asarray(1)}}, "none of the original's weights"),
-        ({"variables": {"model/layer/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(2)}}, "TensorFlow 2's objects"),
+        (
+            {"variables": {"model/layer/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(2)}},
+            "TensorFlow 2's objects",
+        ),
     ],
 )
-def test_files_that_do_not_belong_together_are_refused_and_nothing_is_written(tmp_path, parts, message):
+def test_files_that_do_not_belong_together_are_refused_and_nothing_is_written(
+    tmp_path, parts, message
+):
     folder = original(tmp_path, **parts)
     with pytest.raises(InputError, match=message) as caught:
         to_hub(folder, tmp_path / "hub")
@@ -93,12 +114,19 @@ def test_the_checkpoint_is_found_by_folder_path_or_file(tmp_path):
         'model_checkpoint_path: "/elsewhere/model.ckpt-10"\nall_model_checkpoint_paths: "x"\n'
     )
     assert prefix() == folder / "model.ckpt-10"
-    for name in ("model.ckpt-9", "model.ckpt-9.index", "model.ckpt-9.data-00000-of-00001", "model.ckpt-9.meta"):
+    for name in (
+        "model.ckpt-9",
+        "model.ckpt-9.index",
+        "model.ckpt-9.data-00000-of-00001",
+        "model.ckpt-9.meta",
+    ):
         assert prefix(folder / name) == folder / "model.ckpt-9"
     write_original(folder, PLAIN)
     assert prefix() == folder / "bert_model.ckpt"
     shutil.move(folder / "vocab.txt", tmp_path / "v.txt")
-    with pytest.raises(InputError, match=r"no file .*vocab\.txt; say where it is with --vocab_file"):
+    with pytest.raises(
+        InputError, match=r"no file .*vocab\.txt; say where it is with --vocab_file"
+    ):
         prefix()
     assert find_files(str(folder), None, str(tmp_path / "v.txt")).vocab_file == tmp_path / "v.txt"
     (tmp_path / "bert_model.ckpt").write_bytes(b"of version 1")
@@ -131,7 +159,9 @@ def add_token(folder):
 def index_names(name):
     def change(folder):
         (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"a": name}})
+        )
 
     return change
 
@@ -143,15 +173,36 @@ def index_names(name):
         (lambda folder: (folder / "config.json").write_text("{"), "broken JSON"),
         (lambda folder: change_config(folder, model_type="roberta"), "model_type is 'roberta'"),
         (lambda folder: change_config(folder, hidden_act="silu"), "the original has gelu"),
-        (lambda folder: change_config(folder, position_embedding_type="relative_key"), "not the original's"),
+        (
+            lambda folder: change_config(folder, position_embedding_type="relative_key"),
+            "not the original's",
+        ),
         (lambda folder: change_config(folder, is_decoder=True), "sees both sides"),
         (lambda folder: change_config(folder, num_hidden_layers=1), "has 2 layers"),
-        (lambda folder: change_config(folder, intermediate_size=17), r"is \[16, 8\], by .* it is \[17, 8\]"),
-        (lambda folder: change_config(folder, vocab_size=50), "58 pieces in the vocabulary, but vocab_size is 50"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors; no other weights are opened"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 20), "no safetensors file, or damaged"),
-        (lambda folder: change_weights(folder, lambda w: w.pop("bert.pooler.dense.bias")), "dense.bias is missing"),
-        (lambda folder: change_weights(folder, lambda w: w.update(x=torch.zeros(1))), "x is not of the original's"),
+        (
+            lambda folder: change_config(folder, intermediate_size=17),
+            r"is \[16, 8\], by .* it is \[17, 8\]",
+        ),
+        (
+            lambda folder: change_config(folder, vocab_size=50),
+            "58 pieces in the vocabulary, but vocab_size is 50",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").unlink(),
+            "no model.safetensors; no other weights are opened",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 20),
+            "no safetensors file, or damaged",
+        ),
+        (
+            lambda folder: change_weights(folder, lambda w: w.pop("bert.pooler.dense.bias")),
+            "dense.bias is missing",
+        ),
+        (
+            lambda folder: change_weights(folder, lambda w: w.update(x=torch.zeros(1))),
+            "x is not of the original's",
+        ),
         (
             lambda folder: change_weights(
                 folder, lambda w: w.update({"cls.predictions.decoder.weight": torch.zeros(58, 8)})
@@ -200,7 +251,11 @@ def test_heads_that_the_original_does_not_have_are_refused(tmp_path, rows, chang
             {name: weights[name][:rows].clone() for name in weights if "classifier" in name}
         ),
     )
-    words = r"a 'BertForTokenC.*, and the original's code has none" if "architectures" in changes else "is for '"
+    words = (
+        r"a 'BertForTokenC.*, and the original's code has none"
+        if "architectures" in changes
+        else "is for '"
+    )
     with pytest.raises(InputError, match=rf"{words}.*; give --skip_variables classifier"):
         convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
     assert not (tmp_path / "back").exists()

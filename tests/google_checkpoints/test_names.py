@@ -8,7 +8,12 @@ import transformers
 from fixture_parts import CONFIG
 from original_model import shapes
 
-from bert_recipes.google_checkpoints import OF_OPTIMIZER, list_weights, select_skipped, select_weights
+from bert_recipes.google_checkpoints import (
+    OF_OPTIMIZER,
+    list_weights,
+    select_skipped,
+    select_weights,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +35,16 @@ def test_the_names_are_the_originals_variables_and_stocks_tensors(heads, archite
     config = transformers.BertConfig(**CONFIG, num_labels=2 if "squad" in heads else 3)
     with torch.device("meta"):
         stock = getattr(transformers, architecture)(config)
-    tied = {name for name in stock.all_tied_weights_keys or {} if name != "bert.embeddings.word_embeddings.weight"}
+    tied = {
+        name
+        for name in stock.all_tied_weights_keys or {}
+        if name != "bert.embeddings.word_embeddings.weight"
+    }
     prefix = "bert." if architecture == "BertModel" else ""
-    wanted = {prefix + name: tuple(tensor.shape) for name, tensor in stock.named_parameters(remove_duplicate=False)}
+    wanted = {
+        prefix + name: tuple(tensor.shape)
+        for name, tensor in stock.named_parameters(remove_duplicate=False)
+    }
     has_pooler = any(".pooler." in name for name in wanted)
     mine = {
         weight.tensor: weight.shape[:: -1 if weight.is_kernel else 1]
@@ -44,17 +56,36 @@ def test_the_names_are_the_originals_variables_and_stocks_tensors(heads, archite
 
 def test_every_variable_and_every_tensor_has_one_counterpart():
     weights = list_weights(CONFIG, num_labels=3)
-    assert len({weight.variable for weight in weights}) == len({weight.tensor for weight in weights}) == len(weights)
+    assert (
+        len({weight.variable for weight in weights})
+        == len({weight.tensor for weight in weights})
+        == len(weights)
+    )
 
 
 def test_what_the_optimiser_adds():
-    names = ["global_step", "bert/pooler/dense/kernel/adam_m", "x/adam_v", "cls/AdamWeightDecayOptimizer_1"]
+    names = [
+        "global_step",
+        "bert/pooler/dense/kernel/adam_m",
+        "x/adam_v",
+        "cls/AdamWeightDecayOptimizer_1",
+    ]
     assert all(map(OF_OPTIMIZER.fullmatch, names))
-    assert not any(map(OF_OPTIMIZER.fullmatch, ["bert/pooler/dense/kernel", "adam_mean/kernel", "bert/global_step"]))
+    assert not any(
+        map(
+            OF_OPTIMIZER.fullmatch,
+            ["bert/pooler/dense/kernel", "adam_mean/kernel", "bert/global_step"],
+        )
+    )
 
 
 def test_names_are_left_out_whole_or_with_all_below_them():
-    names = ["cls/predictions/output_bias", "cls.predictions.bias", "output_bias", "cls/predictions_2/bias"]
+    names = [
+        "cls/predictions/output_bias",
+        "cls.predictions.bias",
+        "output_bias",
+        "cls/predictions_2/bias",
+    ]
     for number, start in enumerate(("cls/predictions", "cls.predictions", "output_bias")):
         assert select_skipped(names, [start], "here") == {names[number]}
     assert select_skipped(names, ["cls/predictions", "output_bias"], "here") == {names[0], names[2]}

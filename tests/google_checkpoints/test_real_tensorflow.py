@@ -32,7 +32,13 @@ from bert_recipes.tensorflow_files import (
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("tensorflow_side.py")
-BASE = {**CONFIG, "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+BASE = {
+    **CONFIG,
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}
 BASE |= {"intermediate_size": 3072, "max_position_embeddings": 512}
 
 
@@ -52,7 +58,9 @@ def tensorflow():
         # Its packages are its own: ours may be of another Python.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [python, str(SCRIPT), *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=600, check=False, env=environment
+        )
         assert done.returncode == 0, done.stderr[-3000:]
 
     return run
@@ -90,7 +98,9 @@ def test_what_tensorflow_writes_we_read_and_would_have_written(tensorflow, tmp_p
         for name in sorted(variables):
             writer.add(name, variables[name])
     for suffix in (".index", ".data-00000-of-00001"):
-        assert (tmp_path / f"ours.ckpt{suffix}").read_bytes() == (tmp_path / f"theirs.ckpt{suffix}").read_bytes()
+        assert (tmp_path / f"ours.ckpt{suffix}").read_bytes() == (
+            tmp_path / f"theirs.ckpt{suffix}"
+        ).read_bytes()
 
 
 def test_tensorflow_reads_an_index_of_many_blocks_and_a_packed_one_as_we_do(tensorflow, tmp_path):
@@ -109,7 +119,9 @@ def packed_table(table: dict[bytes, bytes]) -> bytes:
     """One block, compressed by snappy."""
     block = b""
     for key, value in table.items():
-        block += encode_varint(0) + encode_varint(len(key)) + encode_varint(len(value)) + key + value
+        block += (
+            encode_varint(0) + encode_varint(len(key)) + encode_varint(len(value)) + key + value
+        )
     stored = pa.compress(block + struct.pack("<II", 0, 1), codec="snappy", asbytes=True)
 
     def trailed(contents: bytes, kind: int) -> bytes:
@@ -118,14 +130,32 @@ def packed_table(table: dict[bytes, bytes]) -> bytes:
 
     first, empty = trailed(stored, 1), trailed(struct.pack("<II", 0, 1), 0)
     handle = encode_varint(0) + encode_varint(len(stored))
-    index = encode_varint(0) + encode_varint(1) + encode_varint(len(handle)) + b"z" + handle + struct.pack("<II", 0, 1)
-    footer = (
-        encode_varint(len(first)) + encode_varint(8) + encode_varint(len(first + empty)) + encode_varint(len(index))
+    index = (
+        encode_varint(0)
+        + encode_varint(1)
+        + encode_varint(len(handle))
+        + b"z"
+        + handle
+        + struct.pack("<II", 0, 1)
     )
-    return first + empty + trailed(index, 0) + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+    footer = (
+        encode_varint(len(first))
+        + encode_varint(8)
+        + encode_varint(len(first + empty))
+        + encode_varint(len(index))
+    )
+    return (
+        first
+        + empty
+        + trailed(index, 0)
+        + footer.ljust(40, b"\0")
+        + bytes.fromhex("57fb808b247547db")
+    )
 
 
-@pytest.mark.parametrize("heads", [("masked_lm", "next_sentence"), ("classifier",), ("squad",)], ids="-".join)
+@pytest.mark.parametrize(
+    "heads", [("masked_lm", "next_sentence"), ("classifier",), ("squad",)], ids="-".join
+)
 def test_googles_code_computes_the_same_from_what_we_write(tensorflow, tmp_path, heads):
     write_original(tmp_path / "google", draw_variables(heads=heads))
     done = to_hub(tmp_path / "google", tmp_path / "hub")
@@ -141,7 +171,9 @@ def test_the_fixtures_are_what_the_script_makes(tensorflow, tmp_path, repository
     """Names, shapes and parts; the numbers of a training step may differ in the last bit from machine to machine."""
     tensorflow("fixtures", tmp_path)
     for folder in (repository / "tests" / "fixtures" / "google").iterdir():
-        assert {path.name for path in folder.iterdir()} == {path.name for path in (tmp_path / folder.name).iterdir()}
+        assert {path.name for path in folder.iterdir()} == {
+            path.name for path in (tmp_path / folder.name).iterdir()
+        }
         (index,) = folder.glob("*.index")
         again = BundleReader(tmp_path / folder.name / index.stem)
         assert again.variables == BundleReader(index.with_suffix("")).variables

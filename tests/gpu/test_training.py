@@ -54,10 +54,14 @@ def make_member(objective):
     own = OBJECTIVES[objective]
     torch.manual_seed(0)
     if objective == "distilbert":
-        settings = DistillationArguments(teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0)
+        settings = DistillationArguments(
+            teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0
+        )
         return make_student(make_member("bert"), settings, seed=0).train()
     sizes = {"vocab_size": VOCAB, "dropout": 0.0, "initializer_range": 0.1}
-    return MEMBERS[own.model](pretraining_config("mini", model_type=own.model_type, **sizes, **own.config)).train()
+    return MEMBERS[own.model](
+        pretraining_config("mini", model_type=own.model_type, **sizes, **own.config)
+    ).train()
 
 
 def batch_of(objective):
@@ -65,14 +69,19 @@ def batch_of(objective):
     if objective not in ("bert", "albert"):
         del batch["next_sentence_label"]
     if objective == "electra":
-        batch["draws"] = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(5))
+        batch["draws"] = torch.rand(
+            batch["input_ids"].shape, generator=torch.Generator().manual_seed(5)
+        )
     if objective == "distilbert":
         del batch["token_type_ids"]
     return batch
 
 
 def to_gpu(batch):
-    return {name: to_gpu(value) if isinstance(value, dict) else value.cuda() for name, value in batch.items()}
+    return {
+        name: to_gpu(value) if isinstance(value, dict) else value.cuda()
+        for name, value in batch.items()
+    }
 
 
 def gradients_of(model, batch, *, autocast=False):
@@ -101,7 +110,9 @@ def test_gradients_of_a_member_are_the_cpus(objective, tmp_path):
     enable_packed_layers(model, "auto", args)
     planned = batch | {"packing": plan_rows(batch["attention_mask"], batch["labels"])}
     torch._dynamo.utils.counters.clear()
-    assert distance(gradients_of(model, to_gpu(planned), autocast=True), expected) < max(1.5 * allowed, 1e-3)
+    assert distance(gradients_of(model, to_gpu(planned), autocast=True), expected) < max(
+        1.5 * allowed, 1e-3
+    )
     assert not torch._dynamo.utils.counters["graph_break"]
     # Batches of other sizes take the same functions.
     compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -114,7 +125,12 @@ def test_gradients_of_a_member_are_the_cpus(objective, tmp_path):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled
 
 
-RUN = {"max_steps": 60, "per_device_train_batch_size": 16, "logging_steps": 10, "max_grad_norm": 1.0}
+RUN = {
+    "max_steps": 60,
+    "per_device_train_batch_size": 16,
+    "logging_steps": 10,
+    "max_grad_norm": 1.0,
+}
 
 
 def losses_of(result):
@@ -122,11 +138,17 @@ def losses_of(result):
 
 
 def test_sixty_steps_have_the_losses_of_the_cpu(small_store, tmp_path):
-    expected = small_run(store=str(small_store), output_dir=str(tmp_path / "cpu"), fast_layers="off", **RUN)
+    expected = small_run(
+        store=str(small_store), output_dir=str(tmp_path / "cpu"), fast_layers="off", **RUN
+    )
     ours = small_run(store=str(small_store), output_dir=str(tmp_path / "gpu"), use_cpu=False, **RUN)
     assert losses_of(ours) == pytest.approx(losses_of(expected), rel=1e-3)
-    assert ours["metrics"]["eval_mlm_loss"] == pytest.approx(expected["metrics"]["eval_mlm_loss"], rel=1e-3)
-    assert ours["metrics"]["eval_nsp_accuracy"] == pytest.approx(expected["metrics"]["eval_nsp_accuracy"], abs=0.08)
+    assert ours["metrics"]["eval_mlm_loss"] == pytest.approx(
+        expected["metrics"]["eval_mlm_loss"], rel=1e-3
+    )
+    assert ours["metrics"]["eval_nsp_accuracy"] == pytest.approx(
+        expected["metrics"]["eval_nsp_accuracy"], abs=0.08
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["bert_adam", "adamw", "lamb", "muon"])
@@ -136,7 +158,9 @@ def test_packed_rows_in_bfloat16_learn_as_much(small_store, tmp_path, optimizer)
     settings |= {"use_cpu": False, "precision": "bf16", "dataloader_num_workers": 2}
     ours = small_run(store=str(small_store), output_dir=str(tmp_path / "gpu"), **settings)
     assert losses_of(ours)[-1] == pytest.approx(losses_of(expected)[-1], abs=0.15)
-    assert ours["metrics"]["eval_mlm_loss"] == pytest.approx(expected["metrics"]["eval_mlm_loss"], abs=0.15)
+    assert ours["metrics"]["eval_mlm_loss"] == pytest.approx(
+        expected["metrics"]["eval_mlm_loss"], abs=0.15
+    )
 
 
 def test_a_step_makes_nobody_wait(small_store, tmp_path, monkeypatch):
@@ -150,12 +174,21 @@ def test_a_step_makes_nobody_wait(small_store, tmp_path, monkeypatch):
         return step(self, *args, **kwargs)
 
     monkeypatch.setattr(BertTrainer, "training_step", watched)
-    settings = {"max_steps": 9, "logging_steps": 100, "per_device_train_batch_size": 16, "precision": "bf16"}
+    settings = {
+        "max_steps": 9,
+        "logging_steps": 100,
+        "per_device_train_batch_size": 16,
+        "precision": "bf16",
+    }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             args = PreTrainingArguments(
-                output_dir=str(tmp_path), save_strategy="no", disable_tqdm=True, dataloader_num_workers=2, **settings
+                output_dir=str(tmp_path),
+                save_strategy="no",
+                disable_tqdm=True,
+                dataloader_num_workers=2,
+                **settings,
             )
             data = load_data(DataArguments(store=str(small_store), max_seq_length=48), args.seed)
             model = load_model(ModelArguments(size="tiny"), data.tokenizer, 48, args.seed)
@@ -163,7 +196,11 @@ def test_a_step_makes_nobody_wait(small_store, tmp_path, monkeypatch):
             trainer.train()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        found = [str(warning.message) for warning in caught if "synchronizing CUDA operation" in str(warning.message)]
+        found = [
+            str(warning.message)
+            for warning in caught
+            if "synchronizing CUDA operation" in str(warning.message)
+        ]
     # The end of the run reads the sum of the losses.
     assert len(found) <= 4, found
 
@@ -173,9 +210,15 @@ def test_a_distillation_learns(small_store, tmp_path):
         output_dir=str(tmp_path), max_steps=30, logging_steps=10, precision="bf16", per_device_train_batch_size=16,
         save_strategy="no", disable_tqdm=True, learning_rate=1e-3,
     )  # fmt: skip
-    data = load_data(DataArguments(store=str(small_store), max_seq_length=48, pair_label="none"), args.seed)
-    teacher = load_model(ModelArguments(size="tiny", dropout=0.0), data.tokenizer, 48, args.seed).eval()
-    settings = DistillationArguments(teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0)
+    data = load_data(
+        DataArguments(store=str(small_store), max_seq_length=48, pair_label="none"), args.seed
+    )
+    teacher = load_model(
+        ModelArguments(size="tiny", dropout=0.0), data.tokenizer, 48, args.seed
+    ).eval()
+    settings = DistillationArguments(
+        teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0
+    )
     student = make_student(teacher, settings, seed=1)
     trainer = DistillationTrainer(
         student, args, data.collator, teacher=teacher, settings=settings, train_dataset=data.train
@@ -196,7 +239,9 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
     command += [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
 
     def start(folder):
-        return subprocess.Popen([*command, "--output_dir", str(folder)], cwd=tmp_path, env=dict(os.environ))
+        return subprocess.Popen(
+            [*command, "--output_dir", str(folder)], cwd=tmp_path, env=dict(os.environ)
+        )
 
     assert start(tmp_path / "whole").wait(timeout=200) == 0
     process = start(tmp_path / "stopped")
@@ -206,13 +251,27 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=100) in (0, 128 + signal.SIGTERM)
     assert start(tmp_path / "stopped").wait(timeout=200) == 0
-    results = [json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("whole", "stopped")]
+    results = [
+        json.loads((tmp_path / name / "all_results.json").read_text())
+        for name in ("whole", "stopped")
+    ]
     assert results[1]["eval_mlm_loss"] == pytest.approx(results[0]["eval_mlm_loss"], rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["sequence_classification", "question_answering", "token_classification"])
+@pytest.mark.parametrize(
+    "kind", ["sequence_classification", "question_answering", "token_classification"]
+)
 def test_fine_tuning_and_prediction_run(kind, tiny_checkpoint, tmp_path):
-    flags = ("--use_cpu", "false", "--precision", "bf16", "--max_steps", 30, "--dataloader_num_workers", 2)
+    flags = (
+        "--use_cpu",
+        "false",
+        "--precision",
+        "bf16",
+        "--max_steps",
+        30,
+        "--dataloader_num_workers",
+        2,
+    )
     folder = TINY_RUNS["make_run"](kind, tiny_checkpoint, tmp_path, *flags)
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = [line["loss"] for line in history if "loss" in line]

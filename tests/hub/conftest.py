@@ -31,7 +31,14 @@ def model_names() -> set[str]:
 @pytest.fixture
 def pushed() -> set[str]:
     """Names of what of `run_folder` is pushed."""
-    named = {"README.md", "run.yaml", "run_identity.json", "all_results.json", "trainer_state.json", "losses.png"}
+    named = {
+        "README.md",
+        "run.yaml",
+        "run_identity.json",
+        "all_results.json",
+        "trainer_state.json",
+        "losses.png",
+    }
     return MODEL | named | {"report.md", "report.html"}
 
 

@@ -42,12 +42,20 @@ def test_only_the_files_of_the_list_are_uploaded(run_folder: Path, pushed: set[s
     assert model.size == sum((run_folder / name).stat().st_size for name in pushed)
 
 
-def test_a_model_folder_of_anybody_and_its_shards(tiny_checkpoint: Path, tmp_path: Path, model_names: set[str]):
+def test_a_model_folder_of_anybody_and_its_shards(
+    tiny_checkpoint: Path, tmp_path: Path, model_names: set[str]
+):
     assert set(collect_files(tiny_checkpoint).files) == model_names
-    BertForPreTraining.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / "shards", max_shard_size="30KB")
+    BertForPreTraining.from_pretrained(tiny_checkpoint).save_pretrained(
+        tmp_path / "shards", max_shard_size="30KB"
+    )
     model = collect_files(tmp_path / "shards")
     assert len(model.hash_weights()) > 1
-    assert set(model.files) == {"config.json", "model.safetensors.index.json", *model.hash_weights()}
+    assert set(model.files) == {
+        "config.json",
+        "model.safetensors.index.json",
+        *model.hash_weights(),
+    }
 
 
 def test_a_checkpoint_is_uploaded_without_its_states(
@@ -65,12 +73,16 @@ def test_a_checkpoint_is_uploaded_without_its_states(
         collect_files(checkpoint)
 
 
-def test_an_unfinished_run_is_refused_and_its_checkpoint_named(run_folder: Path, tiny_checkpoint: Path):
+def test_an_unfinished_run_is_refused_and_its_checkpoint_named(
+    run_folder: Path, tiny_checkpoint: Path
+):
     (run_folder / "all_results.json").unlink()
     with pytest.raises(InputError, match="has no complete checkpoint yet"):
         collect_files(run_folder)
     checkpoint = make_checkpoint(run_folder, tiny_checkpoint)
-    with pytest.raises(InputError, match=f"not come to its end; to push its newest one give {checkpoint}"):
+    with pytest.raises(
+        InputError, match=f"not come to its end; to push its newest one give {checkpoint}"
+    ):
         collect_files(run_folder)
 
 
@@ -82,7 +94,9 @@ def index_names(name: object):
     def spoil(folder: Path) -> None:
         (folder.parent / "secret.safetensors").write_bytes(b"secret")
         (folder / "model.safetensors").unlink()
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+        (folder / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"w": name}})
+        )
 
     return spoil
 
@@ -94,12 +108,18 @@ def index_names(name: object):
         (lambda f: (shutil.rmtree(f), f.write_text("x")), "no folder"),
         (lambda f: (f / "config.json").unlink(), "holds no model: it has no config.json"),
         (lambda f: (f / "config.json").write_text("{}"), "with a model_type"),
-        (lambda f: (f / "model.safetensors").unlink(), r"has no model\.safetensors; no weights of another"),
+        (
+            lambda f: (f / "model.safetensors").unlink(),
+            r"has no model\.safetensors; no weights of another",
+        ),
         (
             lambda f: ((f / "model.safetensors").unlink(), (f / "global_step4").mkdir()),
             r"recipes/consolidate_checkpoint\.py makes a model",
         ),
-        (lambda f: (f / "model.safetensors").write_bytes(b"\x80\x04 a pickle by another name"), "cannot be opened as"),
+        (
+            lambda f: (f / "model.safetensors").write_bytes(b"\x80\x04 a pickle by another name"),
+            "cannot be opened as",
+        ),
         (cut_off, "cannot be opened as safetensors"),
         (index_names("../secret.safetensors"), r"cannot be opened as safetensors|leads out of"),
         (index_names("/etc/passwd"), "cannot be opened as safetensors"),
@@ -117,10 +137,20 @@ def test_what_is_no_model_is_refused(run_folder: Path, spoil, message: str):
 def test_paths_of_this_machine_and_texts_of_the_data_are_warned_of_when_they_are_published(
     run_folder: Path, caplog: pytest.LogCaptureFixture
 ):
-    lines = ["train_file: [/home/me/a b.tfrecord, data/c.tfrecord]", "validation_file:", "- '/home/me/d.tfrecord'"]
-    lines += ["fsdp_config: {min_num_params: 0, path: /home/me/e}", "logging_dir: runs/log", "warmup_steps: 1"]
+    lines = [
+        "train_file: [/home/me/a b.tfrecord, data/c.tfrecord]",
+        "validation_file:",
+        "- '/home/me/d.tfrecord'",
+    ]
+    lines += [
+        "fsdp_config: {min_num_params: 0, path: /home/me/e}",
+        "logging_dir: runs/log",
+        "warmup_steps: 1",
+    ]
     (run_folder / "run.yaml").write_text("\n".join(lines) + "\n")
-    (run_folder / "trainer_state.json").write_text('{\n  "best_model_checkpoint": "/home/me/f"\n}\n')
+    (run_folder / "trainer_state.json").write_text(
+        '{\n  "best_model_checkpoint": "/home/me/f"\n}\n'
+    )
     model = list_files(run_folder)
     with caplog.at_level(logging.WARNING):
         warn_of_what_is_seen(model, True)
@@ -145,7 +175,9 @@ def test_a_link_out_of_the_folder_is_refused(
         collect_files(run_folder, with_checkpoints=is_checkpoint)
 
 
-def test_a_link_within_the_folder_and_a_folder_that_is_a_link_are_fine(run_folder: Path, tmp_path: Path):
+def test_a_link_within_the_folder_and_a_folder_that_is_a_link_are_fine(
+    run_folder: Path, tmp_path: Path
+):
     (run_folder / "LICENSE").unlink(missing_ok=True)
     (run_folder / "LICENSE").symlink_to("vocab.txt")
     (tmp_path / "link").symlink_to(run_folder)
@@ -167,7 +199,8 @@ def test_a_run_keeps_its_id_wherever_it_goes_on(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"format": "bert-recipes run", "run_id": 3}', '{"run_id": "abc"}']
+    "text",
+    ["", "{", "[]", "{}", '{"format": "bert-recipes run", "run_id": 3}', '{"run_id": "abc"}'],
 )
 def test_a_file_that_says_nothing_of_a_run_is_none(text: str):
     assert parse_run_id(text) is None

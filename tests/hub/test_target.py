@@ -7,7 +7,14 @@ import time
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.hub import PushTarget, check_names, collect_files, explain, make_client, open_target
+from bert_recipes.hub import (
+    PushTarget,
+    check_names,
+    collect_files,
+    explain,
+    make_client,
+    open_target,
+)
 from bert_recipes.hub_access import refuse_token_flags
 
 
@@ -38,7 +45,9 @@ def test_a_new_repository_is_made_private_and_named_in_full(hub):
         assert not hub.repositories[name].private
 
 
-def test_requests_bear_the_token_where_they_would_not_by_themselves(hub, monkeypatch: pytest.MonkeyPatch):
+def test_requests_bear_the_token_where_they_would_not_by_themselves(
+    hub, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
     hub.add_repository("me/hidden", {})
     assert make_client().model_info("me/hidden").private
@@ -63,7 +72,9 @@ def test_a_token_that_does_not_do_is_said_and_not_repeated(
     assert not hub.requests or "character" not in message
 
 
-@pytest.mark.parametrize("flag", ["--hub_token", "--hub-token", "--token", "--hub_token=hf_abcdefgh"])
+@pytest.mark.parametrize(
+    "flag", ["--hub_token", "--hub-token", "--token", "--hub_token=hf_abcdefgh"]
+)
 def test_a_token_on_the_command_line_is_refused_and_not_repeated(flag: str):
     with pytest.raises(InputError, match="log in with `hf auth login`, or set HF_TOKEN") as caught:
         refuse_token_flags(["--run", "x", flag, "hf_abcdefgh"])
@@ -73,10 +84,13 @@ def test_a_token_on_the_command_line_is_refused_and_not_repeated(flag: str):
 
 def test_somebody_elses_place_is_refused(hub):
     refused(
-        r"stranger/bert: the token in .* may not write there \(403: .*give a repository under me/", "stranger/bert"
+        r"stranger/bert: the token in .* may not write there \(403: .*give a repository under me/",
+        "stranger/bert",
     )
     hub.add_repository("stranger/public", {}, private=False)
-    refused("stranger/public: the token in .* may not write there", "stranger/public", private=False)
+    refused(
+        "stranger/public: the token in .* may not write there", "stranger/public", private=False
+    )
 
 
 def test_another_model_is_refused_and_described(hub):
@@ -85,7 +99,9 @@ def test_another_model_is_refused_and_described(hub):
     said = refused(message, run_ids=frozenset({"mine"}))
     assert "give another repository or branch, or replace it with --overwrite true" in said
     assert ask(overwrite=True).overwrite
-    assert ask(run_ids=frozenset({"another"})).repo_id == "me/my-bert"  # an earlier push of the same run
+    assert (
+        ask(run_ids=frozenset({"another"})).repo_id == "me/my-bert"
+    )  # an earlier push of the same run
     for name in ("pytorch_model.bin", "weights/model.gguf", "config.json"):
         hub.add_repository("me/my-bert", {name: b"{}"})
         refused("holds another model")
@@ -95,7 +111,9 @@ def test_another_model_is_refused_and_described(hub):
 
 def test_the_same_weights_are_ours(hub, tiny_checkpoint):
     model = collect_files(tiny_checkpoint)
-    hub.add_repository("me/my-bert", {name: path.read_bytes() for name, path in model.files.items()})
+    hub.add_repository(
+        "me/my-bert", {name: path.read_bytes() for name, path in model.files.items()}
+    )
     wanted = PushTarget("me/my-bert")
     assert open_target(wanted, later="", hash_weights=model.hash_weights) == wanted
     with pytest.raises(InputError, match="holds another model"):
@@ -132,7 +150,9 @@ def test_a_new_branch_begins_empty_beside_another_model(hub):
         ("me/x", "two words", "cannot be a branch"),
     ],
 )
-def test_impossible_names_are_found_without_the_network(name: str, revision: str | None, message: str):
+def test_impossible_names_are_found_without_the_network(
+    name: str, revision: str | None, message: str
+):
     with pytest.raises(InputError, match=message):
         check_names(name, revision)
 
@@ -142,7 +162,9 @@ def test_what_cannot_be_reached_is_said_within_seconds(hub, monkeypatch: pytest.
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
     start = time.monotonic()
-    refused(rf"^the Hub \({url}\) cannot be reached, so nothing was uploaded; push it later with PUSH")
+    refused(
+        rf"^the Hub \({url}\) cannot be reached, so nothing was uploaded; push it later with PUSH"
+    )
     assert time.monotonic() - start < 5
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     refused("HF_HUB_OFFLINE is set, so nothing was uploaded; push it later with PUSH")
@@ -157,7 +179,9 @@ def test_a_server_in_trouble_is_one_line_with_the_way_out(hub, action: int | str
     assert str(action) in said or action == "cut"
 
 
-@pytest.mark.parametrize(("action", "status"), [(401, 401), (503, 503), ("silence", None), ("cut", None)])
+@pytest.mark.parametrize(
+    ("action", "status"), [(401, 401), (503, 503), ("silence", None), ("cut", None)]
+)
 def test_answers_are_told_apart_and_a_server_that_does_not_answer_is_left_after_the_limit(
     hub, action: int | str, status: int | None
 ):

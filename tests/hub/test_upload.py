@@ -25,10 +25,14 @@ from bert_recipes.reports.page import PLOT_FILE
 
 
 def target(**values: object) -> PushTarget:
-    return open_target(PushTarget("me/my-bert", run_ids=frozenset({"0123abcd"}), **values), later="")
+    return open_target(
+        PushTarget("me/my-bert", run_ids=frozenset({"0123abcd"}), **values), later=""
+    )
 
 
-def send(model: Path | ModelFiles, message: str = "Step 4", tags: tuple[str, ...] = (), **values: object) -> str:
+def send(
+    model: Path | ModelFiles, message: str = "Step 4", tags: tuple[str, ...] = (), **values: object
+) -> str:
     files = collect_files(model) if isinstance(model, Path) else model
     return push(target(**values), files, message, tags=tags)
 
@@ -45,7 +49,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return slept
 
 
-def test_the_bytes_arrive_as_one_commit_and_are_not_sent_again(hub, run_folder: Path, pushed: set[str]):
+def test_the_bytes_arrive_as_one_commit_and_are_not_sent_again(
+    hub, run_folder: Path, pushed: set[str]
+):
     assert send(run_folder) == f"{hub.url}/me/my-bert"
     repository = hub.repositories["me/my-bert"]
     assert there(hub) == pushed | {".gitattributes"}
@@ -67,7 +73,9 @@ def test_a_branch_is_written_to_and_main_is_not(hub, run_folder: Path):
 
 def test_the_same_bytes_under_two_names_are_sent_once(hub, run_folder: Path):
     model = collect_files(run_folder)
-    second = {f"checkpoint-4/{name}": model.files[name] for name in ("config.json", "model.safetensors")}
+    second = {
+        f"checkpoint-4/{name}": model.files[name] for name in ("config.json", "model.safetensors")
+    }
     send(ModelFiles(model.folder, {**model.files, **second}))
     repository = hub.repositories["me/my-bert"]
     assert repository.read("checkpoint-4/model.safetensors") == repository.read("model.safetensors")
@@ -77,10 +85,15 @@ def test_the_same_bytes_under_two_names_are_sent_once(hub, run_folder: Path):
 # What breaks
 
 
-def test_a_connection_that_breaks_in_the_middle_is_tried_again(hub, run_folder: Path, quick: list[float]):
+def test_a_connection_that_breaks_in_the_middle_is_tried_again(
+    hub, run_folder: Path, quick: list[float]
+):
     hub.fail("PUT", "/storage/", "cut", times=2)
     send(run_folder)
-    assert hub.repositories["me/my-bert"].read("model.safetensors") == (run_folder / "model.safetensors").read_bytes()
+    assert (
+        hub.repositories["me/my-bert"].read("model.safetensors")
+        == (run_folder / "model.safetensors").read_bytes()
+    )
     assert hub.count("PUT", "/storage/") == 3
     assert quick == [1, 2]
 
@@ -110,7 +123,9 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(
     hub, tiny_checkpoint: Path, tmp_path: Path, quick: list[float]
 ):
     folder = tmp_path / "shards"
-    BertForPreTraining.from_pretrained(tiny_checkpoint).save_pretrained(folder, max_shard_size="30KB")
+    BertForPreTraining.from_pretrained(tiny_checkpoint).save_pretrained(
+        folder, max_shard_size="30KB"
+    )
     model = collect_files(folder)
     hub.fail("PUT", "/storage/", "cut", times=999, skip=1)
     with pytest.raises(PushError):
@@ -127,7 +142,9 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(
 
 
 @pytest.mark.parametrize("action", [500, 429, "cut"])
-def test_a_commit_that_fails_is_tried_again(hub, run_folder: Path, quick: list[float], action: int | str):
+def test_a_commit_that_fails_is_tried_again(
+    hub, run_folder: Path, quick: list[float], action: int | str
+):
     hub.fail("POST", "/commit/", action)
     send(run_folder)
     assert quick == [5]
@@ -144,7 +161,11 @@ def test_a_refusal_is_not_tried_again(hub, run_folder: Path, quick: list[float],
 
 @pytest.mark.parametrize("is_during_the_upload", [True, False])
 def test_whoever_commits_meanwhile_is_not_written_over(
-    hub, run_folder: Path, quick: list[float], monkeypatch: pytest.MonkeyPatch, is_during_the_upload: bool
+    hub,
+    run_folder: Path,
+    quick: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    is_during_the_upload: bool,
 ):
     place = target()
     repository = hub.repositories["me/my-bert"]
@@ -172,7 +193,12 @@ def test_whoever_commits_meanwhile_is_not_written_over(
 
 def test_a_replaced_model_leaves_nothing_but_its_history(hub, run_folder: Path, pushed: set[str]):
     (run_folder / "README.md").unlink()
-    former = {"config.json": b"{}", "pytorch_model.bin": b"old", "README.md": b"# Another", "merges.txt": b"a b"}
+    former = {
+        "config.json": b"{}",
+        "pytorch_model.bin": b"old",
+        "README.md": b"# Another",
+        "merges.txt": b"a b",
+    }
     repository = hub.add_repository("me/my-bert", former)
     send(run_folder, overwrite=True)
     assert there(hub) == (pushed - {"README.md"}) | {".gitattributes"}
@@ -182,7 +208,9 @@ def test_a_replaced_model_leaves_nothing_but_its_history(hub, run_folder: Path, 
 def test_weights_of_an_earlier_push_in_another_form_do_not_stay(hub, run_folder: Path):
     send(run_folder)
     repository = hub.repositories["me/my-bert"]
-    files = repository.branches["main"].files | {"export.onnx": hub.file("export.onnx", b"of the user's")}
+    files = repository.branches["main"].files | {
+        "export.onnx": hub.file("export.onnx", b"of the user's")
+    }
     repository.commit("main", "an export", files)
     model = BertForPreTraining.from_pretrained(run_folder)
     (run_folder / "model.safetensors").unlink()
@@ -193,7 +221,15 @@ def test_weights_of_an_earlier_push_in_another_form_do_not_stay(hub, run_folder:
     assert {"export.onnx", "model.safetensors.index.json", *shards} <= there(hub)
 
 
-DESCRIBED = {"README.md", EVAL_FILE, "bias_probe.json", "all_results.json", "report.md", "report.html", "losses.png"}
+DESCRIBED = {
+    "README.md",
+    EVAL_FILE,
+    "bias_probe.json",
+    "all_results.json",
+    "report.md",
+    "report.html",
+    "losses.png",
+}
 
 
 @pytest.fixture
@@ -205,7 +241,10 @@ def finished(hub, run_folder: Path) -> Path:
         (run_folder / name).write_text("{}")
     send(run_folder)
     repository = hub.repositories["me/my-bert"]
-    files = {name: hub.file(name, b"of the user's") for name in ("logo.png", "notes.md", "checkpoint-2/README.md")}
+    files = {
+        name: hub.file(name, b"of the user's")
+        for name in ("logo.png", "notes.md", "checkpoint-2/README.md")
+    }
     repository.commit("main", "by the user", repository.branches["main"].files | files)
     return run_folder
 
@@ -223,7 +262,9 @@ def checkpoint_of(folder: Path, *, has_other_weights: bool = True) -> ModelFiles
 
 
 @pytest.mark.parametrize("tags", [(), ("tiny",)])
-def test_what_tells_of_older_weights_does_not_stay_beside_newer_ones(hub, finished: Path, tags: tuple[str, ...]):
+def test_what_tells_of_older_weights_does_not_stay_beside_newer_ones(
+    hub, finished: Path, tags: tuple[str, ...]
+):
     assert PLOT_FILE in DESCRIPTIONS
     repository, before = hub.repositories["me/my-bert"], there(hub)
     assert before >= DESCRIBED
@@ -254,7 +295,10 @@ def test_what_tells_of_the_same_weights_stays_and_so_does_a_card_of_the_users(hu
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (b"---\nlicense:\tmit\n---\n", r"README\.md: the metadata at its head cannot be read: .* start any token"),
+        (
+            b"---\nlicense:\tmit\n---\n",
+            r"README\.md: the metadata at its head cannot be read: .* start any token",
+        ),
         (b"---\n- a\n- b\n---\n", "metadata block should be a dict"),
         (b"---\nlicense: mit\n---\n\xff", "codec can.t decode byte 0xff"),
     ],
@@ -307,6 +351,11 @@ def test_without_a_card_tags_stand_alone_and_no_card_is_made_without_tags(hub, r
 def test_the_command_for_afterwards_says_everything(tmp_path: Path):
     place = PushTarget("me/x", "trial", private=False, overwrite=True)
     command = push_command(tmp_path / "my run", place, ["a", "b"])
-    assert command.startswith(f"python recipes/push_to_hub.py --run '{tmp_path}/my run' --repo me/x --revision trial")
+    assert command.startswith(
+        f"python recipes/push_to_hub.py --run '{tmp_path}/my run' --repo me/x --revision trial"
+    )
     assert command.endswith("--private false --overwrite true --tags a b")
-    assert push_command(Path("runs/x"), PushTarget("me/x")) == "python recipes/push_to_hub.py --run runs/x --repo me/x"
+    assert (
+        push_command(Path("runs/x"), PushTarget("me/x"))
+        == "python recipes/push_to_hub.py --run runs/x --repo me/x"
+    )

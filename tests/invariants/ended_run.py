@@ -10,11 +10,45 @@ HERE = Path(__file__).parent
 STEPS = 160
 FLAGS = ["--size", "tiny", "--max_seq_length", "48", "--global_train_batch_size", "8"]
 FLAGS += ["--per_device_train_batch_size", "4"]
-FLAGS += ["--max_steps", str(STEPS), "--warmup_steps", "10", "--learning_rate", "1e-3", "--logging_steps", "3"]
-FLAGS += ["--save_steps", "2", "--save_total_limit", "2", "--eval_strategy", "steps", "--eval_steps", "50"]
-FLAGS += ["--max_eval_pairs", "8", "--use_cpu", "true", "--disable_tqdm", "true", "--dropout", "0.1"]
+FLAGS += [
+    "--max_steps",
+    str(STEPS),
+    "--warmup_steps",
+    "10",
+    "--learning_rate",
+    "1e-3",
+    "--logging_steps",
+    "3",
+]
+FLAGS += [
+    "--save_steps",
+    "2",
+    "--save_total_limit",
+    "2",
+    "--eval_strategy",
+    "steps",
+    "--eval_steps",
+    "50",
+]
+FLAGS += [
+    "--max_eval_pairs",
+    "8",
+    "--use_cpu",
+    "true",
+    "--disable_tqdm",
+    "true",
+    "--dropout",
+    "0.1",
+]
 # Across the end of an epoch, with accumulation, evaluation, dropout, the end of phase one.
-FLAGS += ["--phase2_steps", "60", "--phase2_max_seq_length", "64", "--phase2_per_device_train_batch_size", "4"]
+FLAGS += [
+    "--phase2_steps",
+    "60",
+    "--phase2_max_seq_length",
+    "64",
+    "--phase2_per_device_train_batch_size",
+    "4",
+]
 
 
 def flags_for(store: Path, folder: Path) -> list[str]:
@@ -24,7 +58,9 @@ def flags_for(store: Path, folder: Path) -> list[str]:
 
 def pretrain(repository: Path, argv: list[str], **options) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, **options)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=900, check=False, **options
+    )
 
 
 def wait_for(condition, seconds: float) -> bool:

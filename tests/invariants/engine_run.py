@@ -39,20 +39,30 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
         once = trainer.model_wrapped(
             **batch, num_items_in_batch=torch.tensor(1.0), num_pairs_in_batch=torch.tensor(1.0)
         )
-        by_count = {name: torch.tensor(COUNT) for name in ("num_items_in_batch", "num_pairs_in_batch")}
+        by_count = {
+            name: torch.tensor(COUNT) for name in ("num_items_in_batch", "num_pairs_in_batch")
+        }
         shared = trainer.model_wrapped(**batch, **by_count)
     found = {
         "wrapped": type(trainer.model_wrapped).__name__,
         "loss_types": [str(loss.dtype) for loss in (once.mlm_loss, once.nsp_loss)],
-        "weight_types": sorted({str(weight.dtype) for weight in trainer.model.state_dict().values()}),
+        "weight_types": sorted(
+            {str(weight.dtype) for weight in trainer.model.state_dict().values()}
+        ),
         "counts": [float(once.mlm_loss / shared.mlm_loss), float(once.nsp_loss / shared.nsp_loss)],
         "pretraining": {"history": pretraining["history"], "metrics": pretraining["metrics"]},
     }
     common |= {"max_steps": 2, "global_train_batch_size": 16, "per_device_train_batch_size": 2}
-    finetuning = finetuning_run("sequence_classification", output_dir=f"{output_dir}/finetuning", **common)
+    finetuning = finetuning_run(
+        "sequence_classification", output_dir=f"{output_dir}/finetuning", **common
+    )
     metrics = finetuning["trainer"].evaluate()
     predictions = [item.probabilities for item in finetuning["trainer"].predictions["validation"]]
-    found["finetuning"] = {"history": finetuning["history"], "metrics": metrics, "predictions": predictions}
+    found["finetuning"] = {
+        "history": finetuning["history"],
+        "metrics": metrics,
+        "predictions": predictions,
+    }
     weights = {name: whole(weight) for name, weight in finetuning["weights"].items()}
     if trainer.is_world_process_zero():
         save_file(gradient, f"{output_dir}/gradient.safetensors")
@@ -64,7 +74,9 @@ def first_moments(trainer: Any) -> dict[str, torch.Tensor]:
     """Return Adam's first moment of every weight, whole: after the first step a tenth of its gradient."""
     weights = dict(trainer.model.named_parameters())
     if not trainer.is_deepspeed_enabled:
-        states = {name: trainer.optimizer.state[weight]["exp_avg"] for name, weight in weights.items()}
+        states = {
+            name: trainer.optimizer.state[weight]["exp_avg"] for name, weight in weights.items()
+        }
         return {name: whole(state).clone() for name, state in states.items()}
     from deepspeed.utils import safe_get_full_optimizer_state
 
@@ -73,7 +85,10 @@ def first_moments(trainer: Any) -> dict[str, torch.Tensor]:
         # It has looked for the state of all groups after the step of the first one.
         optimizer._hp_optimizer_states_linked = False
         optimizer._lazy_init_hp_params_optimizer_state()
-    return {name: safe_get_full_optimizer_state(weight, "exp_avg").clone() for name, weight in weights.items()}
+    return {
+        name: safe_get_full_optimizer_state(weight, "exp_avg").clone()
+        for name, weight in weights.items()
+    }
 
 
 def whole(weight: torch.Tensor) -> torch.Tensor:

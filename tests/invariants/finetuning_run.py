@@ -20,7 +20,14 @@ from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.tasks.catalogue import get_task
-from bert_recipes.tasks.examples import Answer, ChoiceExample, QuestionExample, Split, TaggedExample, TextExample
+from bert_recipes.tasks.examples import (
+    Answer,
+    ChoiceExample,
+    QuestionExample,
+    Split,
+    TaggedExample,
+    TextExample,
+)
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 from bert_recipes.training.run import check_launch
@@ -47,22 +54,31 @@ class Words:
     def example(self, kind: str, number: int) -> Any:
         if kind == "sequence_classification":
             first, second = " ".join(self.some(2, 25)), " ".join(self.some(2, 12))
-            return TextExample(idx=number, text=first, text_pair=second, label=int(self.rng.integers(2)))
+            return TextExample(
+                idx=number, text=first, text_pair=second, label=int(self.rng.integers(2))
+            )
         if kind == "token_classification":
             tokens = self.some(1, 14)
             labels = tuple(self.rng.integers(0, 2, len(tokens)).tolist())
-            return TaggedExample(idx=number, tokens=tuple(tokens), labels=labels, document=number // 3)
+            return TaggedExample(
+                idx=number, tokens=tuple(tokens), labels=labels, document=number // 3
+            )
         if kind == "multiple_choice":
             choices = tuple(" ".join(self.some(1, 14)) for _ in range(4))
             return ChoiceExample(
-                idx=number, context=" ".join(self.some(2, 14)), choices=choices, label=int(self.rng.integers(4))
+                idx=number,
+                context=" ".join(self.some(2, 14)),
+                choices=choices,
+                label=int(self.rng.integers(4)),
             )
         words = self.some(6, 70)
         first = int(self.rng.integers(0, len(words) - 2))
         start = len(" ".join([*words[:first], ""]))
         answer = Answer(text=" ".join(words[first : first + 2]), answer_start=start)
         question = " ".join(self.some(2, 7))
-        return QuestionExample(idx=f"q{number}", question=question, context=" ".join(words), answers=(answer,))
+        return QuestionExample(
+            idx=f"q{number}", question=question, context=" ".join(words), answers=(answer,)
+        )
 
 
 def make_split(kind: str, name: str, rows: int, seed: int) -> Split:
@@ -113,8 +129,19 @@ def finetuning_run(
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    defaults = {"max_steps": 3, "logging_steps": 1, "warmup_steps": 2, "max_grad_norm": 0.0, "precision": "fp32"}
-    defaults |= {"save_strategy": "no", "disable_tqdm": True, "learning_rate": 1e-3, "use_cpu": True}
+    defaults = {
+        "max_steps": 3,
+        "logging_steps": 1,
+        "warmup_steps": 2,
+        "max_grad_norm": 0.0,
+        "precision": "fp32",
+    }
+    defaults |= {
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "learning_rate": 1e-3,
+        "use_cpu": True,
+    }
     defaults |= {"global_train_batch_size": 16, "per_device_train_batch_size": 16, "seed": 7}
     args = FineTuningArguments(output_dir=output_dir, **(defaults | settings))
     check_launch(args)
@@ -123,7 +150,11 @@ def finetuning_run(
     tokenizer = make_tokenizer(own)
     task = get_task(TASKS[kind])
     choices = TaskArguments(
-        task=task.name, max_seq_length=48, doc_stride=16, max_query_length=8, class_weights=class_weights
+        task=task.name,
+        max_seq_length=48,
+        doc_stride=16,
+        max_query_length=8,
+        class_weights=class_weights,
     )
     label2id = {name: number for number, name in enumerate(task.labels)}
     encoder = KIND_CLASSES[kind](task, tokenizer, choices, label2id)
@@ -142,7 +173,9 @@ def finetuning_run(
     )
     first = {name: p.detach().clone() for name, p in model.named_parameters()}
     metrics = trainer.evaluate()
-    predictions = [(item.idx, item.value, item.probabilities) for item in trainer.predictions["validation"]]
+    predictions = [
+        (item.idx, item.value, item.probabilities) for item in trainer.predictions["validation"]
+    ]
     if train:
         trainer.train(resume_from_checkpoint=resume_from)
     return {
@@ -164,7 +197,11 @@ if __name__ == "__main__":
         if os.environ.get("RANK", "0") == "0":
             from safetensors.torch import save_file
 
-            flat = {f"{step}/{name}": g for step, each in enumerate(result["gradients"]) for name, g in each.items()}
+            flat = {
+                f"{step}/{name}": g
+                for step, each in enumerate(result["gradients"])
+                for name, g in each.items()
+            }
             save_file(flat, folder / kind / "gradients.safetensors")
             logs = [result["history"], result["metrics"], result["predictions"]]
             (folder / kind / "logs.json").write_text(json.dumps(logs))

@@ -73,7 +73,9 @@ def seconds_to_first_save(argv: list[str], folder: Path, log: Path) -> float:
     begin = time.monotonic()
     pid = start(argv, log)
     while last_complete(folder)[0] is None:
-        assert os.waitpid(pid, os.WNOHANG)[0] == 0, log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        assert os.waitpid(pid, os.WNOHANG)[0] == 0, log.read_text(
+            encoding="utf-8", errors="replace"
+        )[-2000:]
         assert time.monotonic() - begin < 120, "no checkpoint"
         time.sleep(0.002)
     seconds = time.monotonic() - begin
@@ -95,7 +97,9 @@ def where_it_fell(folder: Path) -> str:
 def is_enough(lives: list[dict[str, Any]], told: dict[str, Any]) -> bool:
     """Whether there were kills enough, and enough of them inside a save, for which as many kills again may be spent."""
     inside = sum(life["fell"] == WRITING for life in lives)
-    return len(lives) >= told["kills"] and (inside >= told["inside_a_save"] or len(lives) >= 2 * told["kills"])
+    return len(lives) >= told["kills"] and (
+        inside >= told["inside_a_save"] or len(lives) >= 2 * told["kills"]
+    )
 
 
 def check_where_it_began(said: str, before: Path | None, after: list[Path]) -> None:
@@ -144,7 +148,12 @@ def main() -> None:
         assert is_finished or code != 0, said[-2000:]
         if code != 0:
             assert not enough, said[-2000:]
-            lives.append({"code": code, "fell": "writing the report" if has_results else where_it_fell(folder)})
+            lives.append(
+                {
+                    "code": code,
+                    "fell": "writing the report" if has_results else where_it_fell(folder),
+                }
+            )
         if is_finished:
             finished += 1
             keep(folder, finished)

@@ -28,7 +28,9 @@ class FirstGradient(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, *others: Any, **kwargs: Any) -> None:
         if state.global_step == 1:
-            self.gradient = {name: 10 * moment for name, moment in first_moments(self.trainer).items()}
+            self.gradient = {
+                name: 10 * moment for name, moment in first_moments(self.trainer).items()
+            }
 
 
 def member_run(member: str, store: str, output_dir: str) -> dict[str, Any]:
@@ -50,12 +52,19 @@ def member_run(member: str, store: str, output_dir: str) -> dict[str, Any]:
     resumed["trainer"].save_model(str(folder / "resumed_model"))
     if trainer.is_world_process_zero():
         save_file(first_gradient.gradient, folder / "gradient.safetensors")
-    return {"history": run["history"], "metrics": run["metrics"], "resumed_metrics": resumed["metrics"]}
+    return {
+        "history": run["history"],
+        "metrics": run["metrics"],
+        "resumed_metrics": resumed["metrics"],
+    }
 
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[1])
     use_gloo()
     output_dir = Path(settings["output_dir"])
-    found = {member: member_run(member, settings["store"], str(output_dir / member)) for member in MEMBERS}
+    found = {
+        member: member_run(member, settings["store"], str(output_dir / member))
+        for member in MEMBERS
+    }
     leave(output_dir / "found.json", found)

@@ -44,7 +44,9 @@ class Recorder(TrainerCallback):
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         # A step that is left out has none.
         parameters = self.model.named_parameters()
-        self.gradients.append({name: p.grad.clone() for name, p in parameters if p.grad is not None})
+        self.gradients.append(
+            {name: p.grad.clone() for name, p in parameters if p.grad is not None}
+        )
 
 
 class Recording:
@@ -57,8 +59,13 @@ class Recording:
     ) -> torch.Tensor:
         for row in range(len(inputs["input_ids"])):
             length = int(inputs["attention_mask"][row].sum())
-            ids, labels = inputs["input_ids"][row, :length].tolist(), inputs["labels"][row, :length].tolist()
-            label = int(inputs["next_sentence_label"][row]) if "next_sentence_label" in inputs else -100
+            ids, labels = (
+                inputs["input_ids"][row, :length].tolist(),
+                inputs["labels"][row, :length].tolist(),
+            )
+            label = (
+                int(inputs["next_sentence_label"][row]) if "next_sentence_label" in inputs else -100
+            )
             self.rows.append((self.state.global_step, tuple(ids), tuple(labels), label))
         return super().training_step(model, inputs, *args, **kwargs)
 
@@ -75,10 +82,14 @@ class RecordingDistillationTrainer(Recording, DistillationTrainer):
     """DistilBERT's."""
 
 
-def make_distilbert(objective_settings: dict[str, Any], vocab_size: int, seed: int) -> tuple[Any, Any]:
+def make_distilbert(
+    objective_settings: dict[str, Any], vocab_size: int, seed: int
+) -> tuple[Any, Any]:
     """Return a student of a random BERT, and what makes its trainer."""
     names = ("temperature", "alpha_ce", "alpha_mlm", "alpha_cos")
-    settings = DistillationArguments(teacher="random", **{name: objective_settings[name] for name in names})
+    settings = DistillationArguments(
+        teacher="random", **{name: objective_settings[name] for name in names}
+    )
     torch.manual_seed(seed)
     config = pretraining_config("mini", vocab_size=vocab_size, dropout=0.0, initializer_range=0.2)
     teacher = MEMBERS["bert"](config).eval()
@@ -107,10 +118,24 @@ def small_run(
     given = ModelArguments.settle({"objective": objective, **(inputs or {})}, (), {})
     own = {field.name for field in fields(DataArguments)}
     data_args = DataArguments(
-        store=store, max_seq_length=48, max_eval_pairs=27, **{name: given[name] for name in given if name in own}
+        store=store,
+        max_seq_length=48,
+        max_eval_pairs=27,
+        **{name: given[name] for name in given if name in own},
     )
-    defaults = {"max_steps": 3, "logging_steps": 1, "warmup_steps": 2, "max_grad_norm": 0.0, "precision": "fp32"}
-    defaults |= {"save_strategy": "no", "disable_tqdm": True, "learning_rate": 1e-3, "use_cpu": True}
+    defaults = {
+        "max_steps": 3,
+        "logging_steps": 1,
+        "warmup_steps": 2,
+        "max_grad_norm": 0.0,
+        "precision": "fp32",
+    }
+    defaults |= {
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "learning_rate": 1e-3,
+        "use_cpu": True,
+    }
     args = PreTrainingArguments(output_dir=output_dir, **(defaults | settings))
     check_launch(args)
     data = load_data(data_args, args.seed)
@@ -118,7 +143,9 @@ def small_run(
     if objective == "distilbert":
         model, kind = make_distilbert(given, len(data.tokenizer), args.seed)
     else:
-        of_model = {field.name: given[field.name] for field in fields(ModelArguments) if field.name in given}
+        of_model = {
+            field.name: given[field.name] for field in fields(ModelArguments) if field.name in given
+        }
         model_args = ModelArguments(**{"size": "tiny"} | of_model | {"dropout": dropout})
         model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     recorder = Recorder(model)
@@ -161,7 +188,9 @@ if __name__ == "__main__":
         from safetensors.torch import save_file
 
         flat = {
-            f"{step}/{name}": g for step, gradient in enumerate(result["gradients"]) for name, g in gradient.items()
+            f"{step}/{name}": g
+            for step, gradient in enumerate(result["gradients"])
+            for name, g in gradient.items()
         }
         save_file(flat, folder / "gradients.safetensors")
         save_file(result["weights"], folder / "weights.safetensors")

@@ -24,7 +24,10 @@ def chain_store(tmp_path_factory):
     words = [f"w{number}" for number in range(NUM_WORDS)]
     vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
     tokenizer = load_tokenizer(vocabulary, do_lower_case=True)
-    special_ids = {name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "cls", "sep", "mask")}
+    special_ids = {
+        name: getattr(tokenizer, f"{name}_token_id")
+        for name in ("pad", "unk", "cls", "sep", "mask")
+    }
     rng = np.random.default_rng(0)
     with StoreWriter(
         folder / "store",

@@ -53,7 +53,10 @@ def shared(request, repository, small_store, tmp_path_factory):
 
 def test_the_engine_has_the_model(shared):
     launch, found, _ = shared
-    assert found["wrapped"] == {"fsdp": "FSDPBertForPreTraining", "deepspeed_zero2": "DeepSpeedEngine"}[launch]
+    assert (
+        found["wrapped"]
+        == {"fsdp": "FSDPBertForPreTraining", "deepspeed_zero2": "DeepSpeedEngine"}[launch]
+    )
     assert found["weight_types"] == ["torch.float32"]
 
 
@@ -86,10 +89,18 @@ def test_the_run_is_that_of_one_process(alone, shared, recipe):
         for name in theirs.keys() & {"loss", "mlm_loss", "nsp_loss", "grad_norm"}:
             assert ours[name] == pytest.approx(theirs[name], rel=tolerance.get(name, 2e-3)), name
         tolerance["grad_norm"] = 2e-2
-    assert found["metrics"]["eval_loss"] == pytest.approx(expected["metrics"]["eval_loss"], rel=2e-3)
-    for ours, theirs in zip(found.get("predictions", []), expected.get("predictions", []), strict=True):
+    assert found["metrics"]["eval_loss"] == pytest.approx(
+        expected["metrics"]["eval_loss"], rel=2e-3
+    )
+    for ours, theirs in zip(
+        found.get("predictions", []), expected.get("predictions", []), strict=True
+    ):
         assert ours == pytest.approx(theirs, abs=1e-2)
     if recipe == "finetuning":
-        ours, theirs = (load_file(folder / "weights.safetensors") for folder in (shared[2], alone[1]))
+        ours, theirs = (
+            load_file(folder / "weights.safetensors") for folder in (shared[2], alone[1])
+        )
         for name, weight in theirs.items():
-            torch.testing.assert_close(ours[name], weight, rtol=0, atol=4e-3)  # two steps of at most 1e-3 each way
+            torch.testing.assert_close(
+                ours[name], weight, rtol=0, atol=4e-3
+            )  # two steps of at most 1e-3 each way

@@ -17,7 +17,12 @@ STEPS, LAST = 500, 100
 
 def run(*command: str) -> None:
     done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False
+        [sys.executable, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -33,7 +38,12 @@ def store(tmp_path_factory):
     )
     run(
         *("recipes/prepare_corpus.py", "--config", "recipes/configs/corpus/quickstart.yaml"),
-        *("--files", str(folder / "text" / "train"), "--validation_files", str(folder / "text" / "validation")),
+        *(
+            "--files",
+            str(folder / "text" / "train"),
+            "--validation_files",
+            str(folder / "text" / "validation"),
+        ),
         *("--tokenizer", str(folder / "tokenizer"), "--output_dir", str(folder / "store")),
     )
     return folder / "store"
@@ -42,10 +52,41 @@ def store(tmp_path_factory):
 def last_losses(store, folder, fast_layers, precision):
     """Means over the last steps of the logged losses."""
     run(
-        *("recipes/pretrain.py", "--config", "recipes/configs/pretrain/quickstart.yaml", "--store", str(store)),
-        *("--output_dir", str(folder), "--fast_layers", fast_layers, "--precision", precision, "--use_cpu", "true"),
-        *("--max_steps", str(STEPS), "--warmup_steps", "50", "--dropout", "0.1", "--eval_strategy", "no"),
-        *("--learning_rate", "3e-4", "--optimizer", "bert_adam", "--weight_init", "truncated_normal"),
+        *(
+            "recipes/pretrain.py",
+            "--config",
+            "recipes/configs/pretrain/quickstart.yaml",
+            "--store",
+            str(store),
+        ),
+        *(
+            "--output_dir",
+            str(folder),
+            "--fast_layers",
+            fast_layers,
+            "--precision",
+            precision,
+            "--use_cpu",
+            "true",
+        ),
+        *(
+            "--max_steps",
+            str(STEPS),
+            "--warmup_steps",
+            "50",
+            "--dropout",
+            "0.1",
+            "--eval_strategy",
+            "no",
+        ),
+        *(
+            "--learning_rate",
+            "3e-4",
+            "--optimizer",
+            "bert_adam",
+            "--weight_init",
+            "truncated_normal",
+        ),
         *("--global_train_batch_size", "16", "--per_device_train_batch_size", "16"),
         *(
             "--logging_steps",
@@ -58,7 +99,9 @@ def last_losses(store, folder, fast_layers, precision):
             "true",
         ),
     )
-    history = json.loads((folder / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())["log_history"]
+    history = json.loads((folder / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())[
+        "log_history"
+    ]
     line = next(line for line in history if line["step"] == STEPS and "mlm_loss" in line)
     return {name: line[name] for name in ("loss", "mlm_loss")}
 

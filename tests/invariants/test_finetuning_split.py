@@ -32,10 +32,21 @@ def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     settings = {"output_dir": str(folder), "kinds": KINDS, "per_device_train_batch_size": 4}
     settings["per_device_eval_batch_size"] = 5
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+    ]
     script = Path(__file__).with_name("finetuning_run.py")
     done = subprocess.run(
-        [*command, str(script), json.dumps(settings)], capture_output=True, text=True, timeout=300, check=False
+        [*command, str(script), json.dumps(settings)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
@@ -71,7 +82,9 @@ def losses(history):
 
 @pytest.mark.parametrize("micro_batch", [8, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(kind, micro_batch, whole_batch, tmp_path):
+def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(
+    kind, micro_batch, whole_batch, tmp_path
+):
     run = finetuning_run(kind, output_dir=str(tmp_path), per_device_train_batch_size=micro_batch)
     assert run["trainer"].args.gradient_accumulation_steps == 16 // micro_batch
     assert_same_gradients(run["gradients"], whole_batch[kind]["gradients"])
@@ -80,18 +93,25 @@ def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(kind, micro_
 
 
 @pytest.mark.parametrize("kind", ["sequence_classification", "token_classification"])
-def test_class_weights_are_those_of_torch_and_scikit_learn_however_the_batch_is_accumulated(kind, tmp_path):
+def test_class_weights_are_those_of_torch_and_scikit_learn_however_the_batch_is_accumulated(
+    kind, tmp_path
+):
     """The mean of `torch.nn.CrossEntropyLoss(weight=...)`, which divides by the sum of the weights."""
     runs = [
         finetuning_run(
-            kind, output_dir=str(tmp_path / str(size)), per_device_train_batch_size=size, class_weights="auto"
+            kind,
+            output_dir=str(tmp_path / str(size)),
+            per_device_train_batch_size=size,
+            class_weights="auto",
         )
         for size in (16, 4)
     ]
     assert_same_gradients(runs[0]["gradients"], runs[1]["gradients"])
     trainer = runs[0]["trainer"]
     trainer.model.eval()
-    classes = np.concatenate([np.ravel(feature["labels"]) for feature in trainer.train_dataset.features])
+    classes = np.concatenate(
+        [np.ravel(feature["labels"]) for feature in trainer.train_dataset.features]
+    )
     present, classes = np.unique(classes[classes != -100]), classes[classes != -100]
     balanced = compute_class_weight("balanced", classes=present, y=classes) * len(present)
     weights = torch.zeros(trainer.model.config.num_labels, dtype=torch.float64)
@@ -100,11 +120,14 @@ def test_class_weights_are_those_of_torch_and_scikit_learn_however_the_batch_is_
     inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
     logits = trainer.model(**inputs).logits.flatten(0, -2).double()
     wanted = torch.nn.CrossEntropyLoss(weight=weights)(logits, batch["labels"].flatten())
-    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(
+        wanted.item(), rel=1e-6
+    )
     plain = torch.nn.CrossEntropyLoss()(logits, batch["labels"].flatten())
     assert abs(plain.item() - wanted.item()) > 1e-4
     assert (
-        runs[0]["metrics"]["eval_loss"] == finetuning_run(kind, output_dir=str(tmp_path / "x"))["metrics"]["eval_loss"]
+        runs[0]["metrics"]["eval_loss"]
+        == finetuning_run(kind, output_dir=str(tmp_path / "x"))["metrics"]["eval_loss"]
     )
 
 
@@ -119,7 +142,11 @@ def test_class_weights_are_those_of_torch_and_scikit_learn_however_the_batch_is_
         ("token_classification", {"O": -1}, "'O': -1; allowed: O, B-PER"),
         ("multiple_choice", "auto", "task swag has no single class to choose"),
         ("question_answering", "auto", "task squad has no single class to choose"),
-        ("sequence_classification", "balanced", "class_weights is 'balanced'; allowed: auto, or a mapping"),
+        (
+            "sequence_classification",
+            "balanced",
+            "class_weights is 'balanced'; allowed: auto, or a mapping",
+        ),
     ],
 )
 def test_class_weights_that_fit_no_class_are_refused(kind, weights, words, tmp_path):
@@ -129,7 +156,9 @@ def test_class_weights_that_fit_no_class_are_refused(kind, weights, words, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_processes_have_the_same_loss_gradient_and_predictions(kind, whole_batch, two_processes):
+def test_two_processes_have_the_same_loss_gradient_and_predictions(
+    kind, whole_batch, two_processes
+):
     """A batch of 5 over 27 examples leaves the processes different numbers of batches."""
     gradients = [{} for _ in range(3)]
     for key, gradient in load_file(two_processes / kind / "gradients.safetensors").items():
@@ -143,7 +172,9 @@ def test_two_processes_have_the_same_loss_gradient_and_predictions(kind, whole_b
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_size_of_evaluation_batches_changes_no_prediction_and_no_figure(kind, whole_batch, tmp_path):
+def test_the_size_of_evaluation_batches_changes_no_prediction_and_no_figure(
+    kind, whole_batch, tmp_path
+):
     run = finetuning_run(kind, output_dir=str(tmp_path), per_device_eval_batch_size=1, train=False)
     assert_same_figures(run["metrics"], whole_batch[kind]["metrics"])
     assert_same_predictions(run["predictions"], whole_batch[kind]["predictions"])
@@ -152,7 +183,12 @@ def test_the_size_of_evaluation_batches_changes_no_prediction_and_no_figure(kind
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_equals_uninterrupted_bit_for_bit(kind, tmp_path):
     """Across the end of an epoch, with dropout, accumulation and evaluation in between."""
-    common = {"dropout": 0.1, "per_device_train_batch_size": 8, "max_grad_norm": 1.0, "max_steps": 7}
+    common = {
+        "dropout": 0.1,
+        "per_device_train_batch_size": 8,
+        "max_grad_norm": 1.0,
+        "max_steps": 7,
+    }
     common |= {"eval_strategy": "steps", "eval_steps": 3}
     straight = finetuning_run(kind, output_dir=str(tmp_path / "a"), **common)
     finetuning_run(
@@ -161,19 +197,25 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(kind, tmp_path):
         **(common | {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 2}),
     )
     checkpoint = tmp_path / "b" / "checkpoint-4"
-    resumed = finetuning_run(kind, output_dir=str(tmp_path / "c"), resume_from=str(checkpoint), **common)
+    resumed = finetuning_run(
+        kind, output_dir=str(tmp_path / "c"), resume_from=str(checkpoint), **common
+    )
     assert len(resumed["gradients"]) == 3
     assert losses(resumed["history"]) == losses(straight["history"])
     for name, weights in straight["weights"].items():
         assert torch.equal(weights, resumed["weights"][name]), name
-        assert not torch.equal(weights, straight["first_weights"][name]) or ".key.bias" in name, name
+        assert not torch.equal(weights, straight["first_weights"][name]) or ".key.bias" in name, (
+            name
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frozen_encoder_keeps_its_weights_and_has_no_dropout(kind, tmp_path):
     settings = {"freeze_encoder": True, "dropout": 0.5, "learning_rate": 0.1}
     run = finetuning_run(kind, output_dir=str(tmp_path), **settings)
-    changed = {name for name, p in run["weights"].items() if not torch.equal(p, run["first_weights"][name])}
+    changed = {
+        name for name, p in run["weights"].items() if not torch.equal(p, run["first_weights"][name])
+    }
     assert changed == {name for name in run["weights"] if not name.startswith("bert.")}
     trainer = run["trainer"]
     batch = trainer.kind.collate([trainer.train_dataset[number] for number in range(4)])
@@ -186,7 +228,9 @@ def test_a_frozen_encoder_keeps_its_weights_and_has_no_dropout(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_has_diverged_has_no_figures_and_predicts_nothing(kind, whole_batch, tmp_path, caplog):
+def test_a_model_that_has_diverged_has_no_figures_and_predicts_nothing(
+    kind, whole_batch, tmp_path, caplog
+):
     trainer = finetuning_run(kind, output_dir=str(tmp_path), train=False)["trainer"]
     with torch.no_grad():
         next(trainer.model.base_model.parameters()).fill_(float("nan"))

@@ -36,7 +36,9 @@ def assert_resumes(repository: Path, argv: list[str], folder: Path, straight: Pa
     """The same command ends with the weights of a run that was not ended; what it says."""
     done = pretrain(repository, argv)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == (
+        straight / "model.safetensors"
+    ).read_bytes()
     return done.stderr
 
 
@@ -44,7 +46,12 @@ def kill_again_and_again(
     store: Path, folder: Path, number: int, kills: int, seed: int, inside_a_save: int = 0
 ) -> dict:
     # Long enough to start, short enough to end in the middle.
-    told = {"argv": flags_for(store, folder), "output_dir": str(folder), "kills": kills, "signal": int(number)}
+    told = {
+        "argv": flags_for(store, folder),
+        "output_dir": str(folder),
+        "kills": kills,
+        "signal": int(number),
+    }
     told |= {"between": [0.6, 2.4], "inside_a_save": inside_a_save, "seed": seed}
     done = subprocess.run(
         [sys.executable, str(HERE / "killed_runs.py"), json.dumps(told)],
@@ -62,15 +69,20 @@ def assert_like(straight: Path, folder: Path, finished: int) -> None:
     assert finished >= 1
     for number in range(1, finished + 1):
         left = {
-            name: folder.parent / f"finished-{number}-{name}" for name in ("model.safetensors", "trainer_state.json")
+            name: folder.parent / f"finished-{number}-{name}"
+            for name in ("model.safetensors", "trainer_state.json")
         }
-        assert left["model.safetensors"].read_bytes() == (straight / "model.safetensors").read_bytes()
+        assert (
+            left["model.safetensors"].read_bytes() == (straight / "model.safetensors").read_bytes()
+        )
         assert history_of(left["trainer_state.json"]) == history_of(straight / "trainer_state.json")
 
 
 @pytest.mark.slow
 def test_fifty_kills_at_random_instants(straight, small_store, tmp_path, capsys):
-    result = kill_again_and_again(small_store, tmp_path / "run", signal.SIGKILL, 50, seed=1, inside_a_save=10)
+    result = kill_again_and_again(
+        small_store, tmp_path / "run", signal.SIGKILL, 50, seed=1, inside_a_save=10
+    )
     assert len(result["lives"]) >= 50
     assert all(life["code"] == -signal.SIGKILL for life in result["lives"])
     fell = collections.Counter(life["fell"] for life in result["lives"])
@@ -84,7 +96,9 @@ def test_fifty_kills_at_random_instants(straight, small_store, tmp_path, capsys)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_a_run_in_good_order_again_and_again(straight, small_store, tmp_path, capsys, number):
+def test_signals_end_a_run_in_good_order_again_and_again(
+    straight, small_store, tmp_path, capsys, number
+):
     result = kill_again_and_again(small_store, tmp_path / "run", number, 12, seed=2)
     codes = collections.Counter(life["code"] for life in result["lives"])
     with capsys.disabled():
@@ -113,12 +127,19 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(
     checkpoint, passed = last_complete(folder)
     assert checkpoint is not None
     assert not passed
-    assert f"stopped by {number.name} after step {checkpoint.name.rpartition('-')[2]} of {STEPS}" in said
-    assert f"is resumed from {checkpoint.name}" in assert_resumes(repository, argv, folder, straight)
+    assert (
+        f"stopped by {number.name} after step {checkpoint.name.rpartition('-')[2]} of {STEPS}"
+        in said
+    )
+    assert f"is resumed from {checkpoint.name}" in assert_resumes(
+        repository, argv, folder, straight
+    )
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(repository, small_store, straight, tmp_path):
+def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(
+    repository, small_store, straight, tmp_path
+):
     """No file may have more bytes than the weights: the optimiser's state does not fit."""
     import resource
 
@@ -142,7 +163,9 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(repository, sm
 
 
 @pytest.mark.slow
-def test_a_killed_data_worker_is_one_line_and_the_run_goes_on(repository, small_store, straight, tmp_path):
+def test_a_killed_data_worker_is_one_line_and_the_run_goes_on(
+    repository, small_store, straight, tmp_path
+):
     folder = tmp_path / "run"
     argv = [*flags_for(small_store, folder), "--dataloader_num_workers", "1"]
     process = begin(repository, argv)
@@ -163,7 +186,9 @@ def test_a_killed_data_worker_is_one_line_and_the_run_goes_on(repository, small_
 
 
 @pytest.mark.slow
-def test_a_store_that_vanishes_stays_open_and_is_missed_by_the_next_start(repository, small_store, straight, tmp_path):
+def test_a_store_that_vanishes_stays_open_and_is_missed_by_the_next_start(
+    repository, small_store, straight, tmp_path
+):
     """Also what is read for the first time in the second phase."""
     store, folder = tmp_path / "store", tmp_path / "run"
     shutil.copytree(small_store, store, ignore=shutil.ignore_patterns(".cache"))
@@ -173,7 +198,9 @@ def test_a_store_that_vanishes_stays_open_and_is_missed_by_the_next_start(reposi
     store.rename(tmp_path / "elsewhere")
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == (
+        straight / "model.safetensors"
+    ).read_bytes()
     done = pretrain(repository, [*argv, "--resume", "last"])
     assert done.returncode == 1
     assert f"error: {store}" in done.stderr.splitlines()[-1]

@@ -16,14 +16,27 @@ from bert_recipes.checkpointing import last_complete
 
 
 def launched(
-    repository: Path, store: Path, folder: Path, script: Path | None = None, flags: tuple[str, ...] = ()
+    repository: Path,
+    store: Path,
+    folder: Path,
+    script: Path | None = None,
+    flags: tuple[str, ...] = (),
 ) -> subprocess.Popen[str]:
     """Two processes, by the launcher that passes exit codes on."""
     script = script or repository / "recipes" / "pretrain.py"
-    command = [sys.executable, str(repository / "recipes" / "launch.py"), "--main_process_port", "0", "--config_file"]
+    command = [
+        sys.executable,
+        str(repository / "recipes" / "launch.py"),
+        "--main_process_port",
+        "0",
+        "--config_file",
+    ]
     command += [str(repository / "accelerate_configs" / "ddp_cpu.yaml"), str(script)]
     return subprocess.Popen(
-        [*command, *flags_for(store, folder), *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*command, *flags_for(store, folder), *flags],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -34,10 +47,14 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     return said
 
 
-def assert_resumes(repository: Path, store: Path, folder: Path, straight: Path, flags: tuple[str, ...] = ()) -> None:
+def assert_resumes(
+    repository: Path, store: Path, folder: Path, straight: Path, flags: tuple[str, ...] = ()
+) -> None:
     """The same command ends with the weights of a run that was not ended."""
     ended(launched(repository, store, folder, flags=flags))
-    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert (folder / "model.safetensors").read_bytes() == (
+        straight / "model.safetensors"
+    ).read_bytes()
 
 
 def with_preamble(file: Path, script: Path, preamble: str) -> Path:
@@ -71,18 +88,22 @@ def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
     assert checkpoint is not None
     assert not passed
     # Torch's launcher passes Ctrl-C on as it came, or as SIGTERM.
-    assert re.search(rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said), said[
-        -2000:
-    ]
+    assert re.search(
+        rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said
+    ), said[-2000:]
     assert_resumes(repository, small_store, folder, straight_pair)
 
 
 def children(process):
-    return subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
 @pytest.mark.slow
-def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(repository, small_store, straight_pair, tmp_path):
+def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(
+    repository, small_store, straight_pair, tmp_path
+):
     folder = tmp_path / "run"
     process = launched(repository, small_store, folder)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
@@ -110,10 +131,16 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
     folder, script = tmp_path / "run", repository / "recipes" / "pretrain.py"
     limited = with_preamble(tmp_path / "limited.py", script, ONE_CANNOT_WRITE)
     begin = time.monotonic()
-    process = launched(repository, small_store, folder, limited, flags=("--dataloader_num_workers", "0"))
+    process = launched(
+        repository, small_store, folder, limited, flags=("--dataloader_num_workers", "0")
+    )
     said = ended(process, 1)
     assert time.monotonic() - begin < 120
-    errors = [line for line in said.splitlines() if line.startswith("error: ") and "cannot be written" in line]
+    errors = [
+        line
+        for line in said.splitlines()
+        if line.startswith("error: ") and "cannot be written" in line
+    ]
     assert len(errors) == 1, said[-2000:]
     assert "Traceback" not in said
     assert not list(folder.glob("checkpoint-*"))
@@ -130,12 +157,24 @@ os.register_at_fork(after_in_child=lambda: resource.setrlimit(resource.RLIMIT_FS
 def test_a_batch_that_never_comes_ends_the_run(repository, small_store, tmp_path):
     script = repository / "recipes" / "pretrain.py"
     limited = with_preamble(tmp_path / "limited.py", script, WORKERS_CANNOT_SHARE)
-    flags = [*flags_for(small_store, tmp_path / "run"), "--dataloader_num_workers", "1", "--ddp_timeout", "5"]
+    flags = [
+        *flags_for(small_store, tmp_path / "run"),
+        "--dataloader_num_workers",
+        "1",
+        "--ddp_timeout",
+        "5",
+    ]
     done = subprocess.run(
-        [sys.executable, str(limited), *flags], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(limited), *flags],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: a data worker did not answer within --ddp_timeout seconds")
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: a data worker did not answer within --ddp_timeout seconds"
+    )
 
 
 # The first process gets a signal at a batch of an evaluation.
@@ -153,8 +192,12 @@ PreTrainingSums.add = called
 
 @pytest.mark.slow
 # Of two batches each: after step 50, 100 (where the second phase begins), 150, 160, and the last one.
-@pytest.mark.parametrize("call", [1, 3, 9], ids=["in the training", "at the end of a phase", "last evaluation"])
-def test_a_signal_to_one_process_ends_the_evaluation_of_both(repository, small_store, straight_pair, tmp_path, call):
+@pytest.mark.parametrize(
+    "call", [1, 3, 9], ids=["in the training", "at the end of a phase", "last evaluation"]
+)
+def test_a_signal_to_one_process_ends_the_evaluation_of_both(
+    repository, small_store, straight_pair, tmp_path, call
+):
     """The other one learns of it between two batches."""
     folder, script = tmp_path / "run", repository / "recipes" / "pretrain.py"
     program = with_preamble(tmp_path / "told_to_stop.py", script, SIGNAL_AT.format(call=call))
@@ -169,7 +212,9 @@ def test_a_signal_to_one_process_ends_the_evaluation_of_both(repository, small_s
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process that its parent has ended"
+)
 def test_a_killed_launcher_leaves_no_process(repository, small_store, straight_pair, tmp_path):
     folder = tmp_path / "run"
     process = launched(repository, small_store, folder)

@@ -32,7 +32,9 @@ CLASSES = {
 def alone(small_store, tmp_path_factory):
     """The logs of one process, and its folder."""
     folder = tmp_path_factory.mktemp("alone")
-    return {member: member_run(member, str(small_store), str(folder / member)) for member in MEMBERS}, folder
+    return {
+        member: member_run(member, str(small_store), str(folder / member)) for member in MEMBERS
+    }, folder
 
 
 @pytest.fixture(scope="module", params=LAUNCHES)
@@ -41,11 +43,32 @@ def launched(request, repository, small_store, tmp_path_factory):
     if request.param.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     folder = tmp_path_factory.mktemp(request.param)
-    command = [sys.executable, "recipes/launch.py", "--main_process_port", "0", "--num_processes", "2"]
-    command += ["--config_file", f"accelerate_configs/{request.param}.yaml", "tests/invariants/member_run.py"]
-    command += [json.dumps({"store": str(small_store), "output_dir": str(folder)}), "--use_cpu", "true"]
+    command = [
+        sys.executable,
+        "recipes/launch.py",
+        "--main_process_port",
+        "0",
+        "--num_processes",
+        "2",
+    ]
+    command += [
+        "--config_file",
+        f"accelerate_configs/{request.param}.yaml",
+        "tests/invariants/member_run.py",
+    ]
+    command += [
+        json.dumps({"store": str(small_store), "output_dir": str(folder)}),
+        "--use_cpu",
+        "true",
+    ]
     environment = os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    options = {"capture_output": True, "text": True, "timeout": 900, "cwd": repository, "env": environment}
+    options = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 900,
+        "cwd": repository,
+        "env": environment,
+    }
     done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "found.json").read_text()), folder
@@ -68,14 +91,18 @@ def test_losses_and_the_gradient_are_those_of_one_process(alone, launched, membe
         assert ours.keys() & names == theirs.keys() & names
         for name in theirs.keys() & names:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-5), name
-    gradient, expected = (load_file(folder / member / "gradient.safetensors") for _, folder in (launched, alone))
+    gradient, expected = (
+        load_file(folder / member / "gradient.safetensors") for _, folder in (launched, alone)
+    )
     assert gradient.keys() == expected.keys()
     difference = torch.stack([(gradient[name] - expected[name]).norm() for name in expected]).norm()
     assert difference < 2e-5 * torch.stack([each.norm() for each in expected.values()]).norm()
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_what_is_saved_has_one_name_for_each_weight_and_opens_in_the_stock_class(alone, launched, member):
+def test_what_is_saved_has_one_name_for_each_weight_and_opens_in_the_stock_class(
+    alone, launched, member
+):
     folder = launched[1] / member
     weights, expected = (weights_of(each / member / "model") for _, each in (launched, alone))
     # Not the second names of tied ones.

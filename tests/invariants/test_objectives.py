@@ -18,7 +18,11 @@ ROWS = {
     "electra, random words": {"objective": "electra", "training": {"random_replacements": 0.6}},
     "albert of layers of its own": {"objective": "albert", "share_layers": "none"},
     "sentence pairs": {"objective": "bert", "input_format": "sentence_pair"},
-    "documents, whole words": {"objective": "roberta", "input_format": "doc_sentences", "whole_word": True},
+    "documents, whole words": {
+        "objective": "roberta",
+        "input_format": "doc_sentences",
+        "whole_word": True,
+    },
     "electra's pairs, spans": {"objective": "mlm", "input_format": "electra", "selection": "spans"},
     "static masks": {"objective": "bert", "dupe_factor": 1},
 }
@@ -28,13 +32,24 @@ def run(row, store, folder, **settings):
     inputs = dict(ROWS[row])
     settings = inputs.pop("training", {}) | settings
     return small_run(
-        store=str(store), output_dir=str(folder), objective=inputs.pop("objective", row), inputs=inputs, **settings
+        store=str(store),
+        output_dir=str(folder),
+        objective=inputs.pop("objective", row),
+        inputs=inputs,
+        **settings,
     )
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_one_loss_and_one_gradient_and_an_exact_resume(small_store, tmp_path, row):
-    whole = run(row, small_store, tmp_path / "a", per_device_train_batch_size=16, save_strategy="steps", save_steps=2)
+    whole = run(
+        row,
+        small_store,
+        tmp_path / "a",
+        per_device_train_batch_size=16,
+        save_strategy="steps",
+        save_steps=2,
+    )
     parts = run(
         row,
         small_store,
@@ -48,12 +63,18 @@ def test_one_loss_and_one_gradient_and_an_exact_resume(small_store, tmp_path, ro
         norm = torch.stack([gradient.norm() for gradient in other.values()]).norm()
         difference = torch.stack([(own[name] - other[name]).norm() for name in other]).norm()
         assert difference / norm < 2e-6
-    assert parts["metrics"]["eval_mlm_loss"] == pytest.approx(whole["metrics"]["eval_mlm_loss"], rel=1e-4)
+    assert parts["metrics"]["eval_mlm_loss"] == pytest.approx(
+        whole["metrics"]["eval_mlm_loss"], rel=1e-4
+    )
     assert ("eval_sop_accuracy" in whole["metrics"]) == ("albert" in row)
     assert ("eval_nsp_accuracy" in whole["metrics"]) == (row in ("sentence pairs", "static masks"))
     checkpoint = str(tmp_path / "a" / "checkpoint-2")
-    resumed = run(row, small_store, tmp_path / "c", per_device_train_batch_size=16, resume_from=checkpoint)
-    assert all(torch.equal(resumed["weights"][name], weights) for name, weights in whole["weights"].items())
+    resumed = run(
+        row, small_store, tmp_path / "c", per_device_train_batch_size=16, resume_from=checkpoint
+    )
+    assert all(
+        torch.equal(resumed["weights"][name], weights) for name, weights in whole["weights"].items()
+    )
 
 
 def test_random_words_fall_to_none_and_are_in_no_evaluation(small_store, tmp_path):
@@ -110,7 +131,11 @@ def test_left_to_right_predicts_what_follows_each_token_and_hides_nothing(left_t
     for collator in (left_to_right.data_collator, left_to_right.eval_collator):
         batch = collator([dataset[(0, index)] for index in range(8)])
         for ids, mask, labels, text in zip(
-            batch["input_ids"].tolist(), batch["attention_mask"], batch["labels"].tolist(), plain, strict=True
+            batch["input_ids"].tolist(),
+            batch["attention_mask"],
+            batch["labels"].tolist(),
+            plain,
+            strict=True,
         ):
             length = int(mask.sum())
             assert ids[:length] == list(text)
@@ -124,7 +149,9 @@ def test_left_to_right_sees_nothing_of_what_follows(left_to_right):
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
     place = int(batch["attention_mask"].sum(1).min()) // 2
     changed = inputs["input_ids"].clone()
-    changed[:, place:] = torch.where(inputs["attention_mask"][:, place:] == 1, 7, changed[:, place:])
+    changed[:, place:] = torch.where(
+        inputs["attention_mask"][:, place:] == 1, 7, changed[:, place:]
+    )
     with torch.no_grad():
         before = model(**inputs).prediction_logits
         after = model(**inputs | {"input_ids": changed}).prediction_logits
@@ -135,12 +162,19 @@ def test_left_to_right_sees_nothing_of_what_follows(left_to_right):
 @pytest.mark.parametrize("row", ["mlm", "ltr", "roberta", "albert", "electra"])
 def test_dropout_reaches_every_place_of_a_member(small_store, tmp_path, row):
     model = run(row, small_store, tmp_path, max_steps=1, dropout=0.3)["trainer"].model
-    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)}
+    rates = {
+        name: module.p
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Dropout)
+    }
     # google-research/albert run_pretraining.py has none before the head for pairs.
     assert rates.pop("sop_classifier.dropout", 0.0) == 0.0
     assert set(rates.values()) == {0.3}
     # Attention's are no modules everywhere.
     attention = [
-        value for each in model.modules() for name, value in vars(each).items() if name == "attention_dropout"
+        value
+        for each in model.modules()
+        for name, value in vars(each).items()
+        if name == "attention_dropout"
     ]
     assert set(attention) <= {0.3}

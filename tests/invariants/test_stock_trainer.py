@@ -59,7 +59,9 @@ def accuracies(prediction):
     }
 
 
-def test_predictions_and_metrics_of_the_stock_trainer_are_those_of_the_stock_model(small_store, tmp_path, monkeypatch):
+def test_predictions_and_metrics_of_the_stock_trainer_are_those_of_the_stock_model(
+    small_store, tmp_path, monkeypatch
+):
     """transformers, `Trainer.prediction_step`: what is not in `keys_to_ignore_at_inference` is a prediction."""
     # Runs in this process before may have left their precision there.
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
@@ -75,7 +77,9 @@ def test_predictions_and_metrics_of_the_stock_trainer_are_those_of_the_stock_mod
     )
     collator = DataCollatorForPreTraining(tokenizer)
     # Eleven pairs in batches of 4, 4 and 3, each as long as its longest pair.
-    features = sorted((dataset[(0, index)] for index in range(11)), key=lambda pair: len(pair["input_ids"]))
+    features = sorted(
+        (dataset[(0, index)] for index in range(11)), key=lambda pair: len(pair["input_ids"])
+    )
     widths = {collator(features[start : start + 4])["input_ids"].shape[1] for start in (0, 4, 8)}
     assert len(widths) > 1
     torch.manual_seed(0)
@@ -91,11 +95,18 @@ def test_predictions_and_metrics_of_the_stock_trainer_are_those_of_the_stock_mod
         disable_tqdm=True,
         report_to="none",
     )
-    trainers = [Trainer(model, args, collator, compute_metrics=accuracies) for model in (ours, stock)]
+    trainers = [
+        Trainer(model, args, collator, compute_metrics=accuracies) for model in (ours, stock)
+    ]
     found, expected = (trainer.predict(features) for trainer in trainers)
-    assert [part.shape for part in found.predictions] == [(11, max(widths), len(tokenizer)), (11, 2)]
+    assert [part.shape for part in found.predictions] == [
+        (11, max(widths), len(tokenizer)),
+        (11, 2),
+    ]
     for own, other in zip(found.predictions, expected.predictions, strict=True):
-        torch.testing.assert_close(torch.from_numpy(own), torch.from_numpy(other), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            torch.from_numpy(own), torch.from_numpy(other), rtol=1e-4, atol=1e-5
+        )
     for name in ("test_loss", "test_mlm", "test_nsp"):
         assert found.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-4)
     figures = trainers[0].evaluate(features)

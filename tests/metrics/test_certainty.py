@@ -13,10 +13,14 @@ from bert_recipes.metrics.certainty import (
 from bert_recipes.metrics.classification import compute
 
 
-@pytest.mark.parametrize(("right", "rows"), [(0, 5), (5, 5), (1, 408), (279, 408), (830, 1000), (17269, 17269)])
+@pytest.mark.parametrize(
+    ("right", "rows"), [(0, 5), (5, 5), (1, 408), (279, 408), (830, 1000), (17269, 17269)]
+)
 def test_a_shares_interval_is_scipys(right, rows):
     expected = stats.binomtest(right, rows).proportion_ci(method="wilson")
-    assert wilson_interval(right / rows, rows) == pytest.approx((expected.low, expected.high), abs=1e-4)
+    assert wilson_interval(right / rows, rows) == pytest.approx(
+        (expected.low, expected.high), abs=1e-4
+    )
 
 
 def classes(rng, rows, share=0.3, noise=0.2):
@@ -33,7 +37,12 @@ def intervals_of(score, rows):
     return jackknife_intervals(score(range(rows)), jackknife_replicates(score, rows))
 
 
-CASES = [("f1", classes), ("matthews_correlation", classes), ("f1_macro", classes), ("pearson", numbers)]
+CASES = [
+    ("f1", classes),
+    ("matthews_correlation", classes),
+    ("f1_macro", classes),
+    ("pearson", numbers),
+]
 CASES += [("spearmanr", numbers), ("accuracy", classes)]
 
 
@@ -66,7 +75,8 @@ def test_nineteen_of_twenty_intervals_hold_the_true_figure():
     for _ in range(300):
         gold, said = classes(rng, 200)
         low, high = intervals_of(
-            lambda rows, gold=gold, said=said: compute(["f1"], said[list(rows)], gold[list(rows)]), 200
+            lambda rows, gold=gold, said=said: compute(["f1"], said[list(rows)], gold[list(rows)]),
+            200,
         )["f1"]
         held += low <= truth <= high
     assert 0.91 <= held / 300 <= 0.98
@@ -75,7 +85,10 @@ def test_nineteen_of_twenty_intervals_hold_the_true_figure():
 def test_without_spread_or_rows_there_is_no_interval():
     same, gold = np.ones(30, dtype=int), np.ones(30, dtype=int)
     assert intervals_of(lambda rows: compute(["f1"], same[list(rows)], gold[list(rows)]), 30) == {}
-    assert intervals_of(lambda rows: compute(["pearson"], same[list(rows)], gold[list(rows)]), 30) == {}
+    assert (
+        intervals_of(lambda rows: compute(["pearson"], same[list(rows)], gold[list(rows)]), 30)
+        == {}
+    )
     assert intervals_of(lambda rows: {"f1": float(len(rows))}, 4) == {}
 
 
@@ -88,7 +101,9 @@ def test_the_interval_of_a_mean_is_students_of_its_groups():
     assert groups.mean() == pytest.approx(values.mean())
     error = groups.std(ddof=1) / 20**0.5
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, 19) * error, rel=0.01)
-    ends = seed_and_row_certainty([values.mean()] * 2, [replicates["mean"]] * 2).intervals["of_rows"]
+    ends = seed_and_row_certainty([values.mean()] * 2, [replicates["mean"]] * 2).intervals[
+        "of_rows"
+    ]
     assert ends == pytest.approx(stats.t.interval(0.95, 19, values.mean(), error))
 
 
@@ -111,20 +126,28 @@ def test_a_figure_that_is_undefined_without_a_group_is_nan_there():
 def test_the_interval_over_seeds_is_students():
     """Three differences of 1, 2 and 3: 2 +- 4.303 / sqrt(3)."""
     intervals = seed_and_row_certainty([1.0, 2.0, 3.0]).intervals
-    assert intervals == {"of_seeds": pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-3)}
+    assert intervals == {
+        "of_seeds": pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-3)
+    }
 
 
 def test_variances_of_seeds_and_rows_are_those_of_a_crossed_design():
     """Beside the mean squares of an analysis of variance; what is of one seed on one group of rows counts once."""
     rng = np.random.default_rng(2)
     seeds, groups = 4, 20
-    table = rng.normal(size=(seeds, 1)) + 3 * rng.normal(size=groups) + 2 * rng.normal(size=(seeds, groups))
+    table = (
+        rng.normal(size=(seeds, 1))
+        + 3 * rng.normal(size=groups)
+        + 2 * rng.normal(size=(seeds, groups))
+    )
     figures, means = table.mean(axis=1), table.mean(axis=0)
     replicates = (table.sum(axis=1, keepdims=True) - table) / (groups - 1)
     certainty = seed_and_row_certainty(figures, replicates)
     halves = {name: (high - low) / 2 for name, (low, high) in certainty.intervals.items()}
     of_rows = seeds * means.var(ddof=1)
-    of_both = ((table - figures[:, None] - means + table.mean()) ** 2).sum() / ((seeds - 1) * (groups - 1))
+    of_both = ((table - figures[:, None] - means + table.mean()) ** 2).sum() / (
+        (seeds - 1) * (groups - 1)
+    )
     t_of_seeds, t_of_rows = stats.t.ppf(0.975, [seeds - 1, groups - 1])
     assert halves["of_seeds"] == pytest.approx(t_of_seeds * (figures.var(ddof=1) / seeds) ** 0.5)
     assert halves["of_rows"] == pytest.approx(t_of_rows * (of_rows / (seeds * groups)) ** 0.5)
@@ -154,10 +177,13 @@ def test_both_intervals_hold_a_true_difference_of_f1():
                 rate = np.where(hard, 0.6, 0.05) + rng.uniform(-0.03, 0.03)
                 said = gold ^ (rng.random(300) < rate)
                 replicates = jackknife_replicates(
-                    lambda rows, said=said, gold=gold: f1_of(gold[list(rows)], said[list(rows)]), 300
+                    lambda rows, said=said, gold=gold: f1_of(gold[list(rows)], said[list(rows)]),
+                    300,
                 )
                 tables.append([f1_of(gold, said)["f1"], *replicates["f1"]])
         differences = np.subtract(tables[:5], tables[5:])
-        low, high = seed_and_row_certainty(differences[:, 0], differences[:, 1:]).intervals["of_both"]
+        low, high = seed_and_row_certainty(differences[:, 0], differences[:, 1:]).intervals[
+            "of_both"
+        ]
         held += low <= 0 <= high
     assert held / 400 >= 0.94

@@ -24,7 +24,11 @@ def expected(name, predictions, references):
         # They warn where one class only is there, or one number; the value is what counts here.
         warnings.simplefilter("ignore")
         if name in ("pearson", "spearmanr"):
-            return float({"pearson": stats.pearsonr, "spearmanr": stats.spearmanr}[name](predictions, references)[0])
+            return float(
+                {"pearson": stats.pearsonr, "spearmanr": stats.spearmanr}[name](
+                    predictions, references
+                )[0]
+            )
         if name in ("accuracy", "subset_accuracy"):
             return metrics.accuracy_score(references, predictions)
         if name == "matthews_correlation":
@@ -46,7 +50,9 @@ def test_classes_are_measured_as_scikit_learn_does(name):
     for _ in range(25):
         classes = 2 if name == "f1" else rng.integers(2, 6)
         predictions, references = (
-            (rng.random(rows) ** 3 * classes).astype(int) for rows in [rng.integers(1, 30)] for _ in range(2)
+            (rng.random(rows) ** 3 * classes).astype(int)
+            for rows in [rng.integers(1, 30)]
+            for _ in range(2)
         )
         check(name, predictions, references)
 
@@ -71,10 +77,13 @@ def test_hard_inputs_are_measured_as_scikit_learn_does(name, predictions, refere
 def test_multi_label_rows_are_measured_as_scikit_learn_does(columns):
     rng = np.random.default_rng(2)
     for _ in range(25):
-        predictions, references = (rng.random((rng.integers(6, 7), columns)) < rng.random(columns) ** 2 for _ in "pr")
+        predictions, references = (
+            rng.random((rng.integers(6, 7), columns)) < rng.random(columns) ** 2 for _ in "pr"
+        )
         values = compute(["multi_label"], predictions, references)
         wanted = {
-            name: expected(name, predictions, references) for name in ("f1_micro", "f1_macro", "subset_accuracy")
+            name: expected(name, predictions, references)
+            for name in ("f1_micro", "f1_macro", "subset_accuracy")
         }
         assert values == pytest.approx(wanted, abs=1e-12)
 
@@ -89,7 +98,11 @@ def test_matthews_correlation_survives_as_many_rows_as_qqp_has():
     """The product of the variances passes 2 ** 63 there."""
     rng = np.random.default_rng(3)
     references = rng.integers(0, 2, 400_000)
-    check("matthews_correlation", np.where(rng.random(400_000) < 0.9, references, 1 - references), references)
+    check(
+        "matthews_correlation",
+        np.where(rng.random(400_000) < 0.9, references, 1 - references),
+        references,
+    )
 
 
 @pytest.mark.parametrize("values", [([0, 2], [0, 1]), ([0, 1], [2, 1]), (["0", "1"], ["0", "1"])])
@@ -128,7 +141,9 @@ def test_a_constant_side_or_a_single_row_has_no_correlation(constant):
     for sides in ((same, varied), (varied, same), (same, same), ([1.0], [2.0])):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert all(math.isnan(value) for value in compute(["pearson", "spearmanr"], *sides).values())
+            assert all(
+                math.isnan(value) for value in compute(["pearson", "spearmanr"], *sides).values()
+            )
 
 
 def test_no_correlation_passes_1():
@@ -145,7 +160,9 @@ def test_no_correlation_passes_1():
 def test_figures_stand_under_their_names_in_the_order_asked_for():
     scores = compute(("f1", "accuracy", "matthews_correlation"), [1, 1, 0, 0], [1, 0, 0, 0])
     assert list(scores) == ["f1", "accuracy", "matthews_correlation"]
-    assert scores == pytest.approx({"f1": 2 / 3, "accuracy": 0.75, "matthews_correlation": 1 / math.sqrt(3)})
+    assert scores == pytest.approx(
+        {"f1": 2 / 3, "accuracy": 0.75, "matthews_correlation": 1 / math.sqrt(3)}
+    )
     assert compute(["squad"], {"q": "x"}, {"q": ["x", "y"]}) == {"exact_match": 100.0, "f1": 100.0}
     assert compute(["squad_v2"], {"q": ""}, {"q": []})["NoAns_exact"] == 100.0
     tags = compute(["entities"], [["B-PER", "O"]], [["B-PER", "B-LOC"]])
@@ -171,7 +188,9 @@ def test_every_metric_refuses_empty_input_and_different_lengths(name):
     with pytest.raises(InputError, match=r"shape|none of the|no word"):
         compute([name], {} if "squad" in name else [], {} if "squad" in name else [])
     if "squad" not in name:
-        one, two = {"multi_label": ([[1]], [[1], [0]]), "entities": ([["O"]], [["O"], ["O"]])}.get(name, ([1], [1, 0]))
+        one, two = {"multi_label": ([[1]], [[1], [0]]), "entities": ([["O"]], [["O"], ["O"]])}.get(
+            name, ([1], [1, 0])
+        )
         with pytest.raises(InputError, match=r"shape|differ in the number"):
             compute([name], one, two)
 
@@ -194,5 +213,7 @@ def test_metrics_need_no_heavy_package():
         "import sys, bert_recipes.metrics.classification; "
         "print([m for m in ('torch', 'transformers', 'datasets', 'evaluate', 'sklearn', 'scipy') if m in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

@@ -9,16 +9,28 @@ from bert_recipes.metrics.entities import entity_scores, find_entities
 
 TYPES = ("PER", "ORG", "LOC", "MISC")
 IOB = ["O", "O", "O", *(f"{prefix}-{name}" for prefix in "BI" for name in TYPES)]
-ALL_TAGS = [*IOB, *(f"{prefix}-{name}" for prefix in "ES" for name in TYPES), "B", "I", "B-A-B", "I-A-B"]
+ALL_TAGS = [
+    *IOB,
+    *(f"{prefix}-{name}" for prefix in "ES" for name in TYPES),
+    "B",
+    "I",
+    "B-A-B",
+    "I-A-B",
+]
 
 
 def random_sentences(rng, tags):
-    return [rng.choice(tags, rng.integers(0, 9)).tolist() for _ in range(rng.integers(1, 6))] + [["O"]]
+    return [rng.choice(tags, rng.integers(0, 9)).tolist() for _ in range(rng.integers(1, 6))] + [
+        ["O"]
+    ]
 
 
 def changed(rng, sentences, tags):
     """The same sentences, some of their tags drawn anew."""
-    return [[str(rng.choice(tags)) if rng.random() < 0.3 else tag for tag in sentence] for sentence in sentences]
+    return [
+        [str(rng.choice(tags)) if rng.random() < 0.3 else tag for tag in sentence]
+        for sentence in sentences
+    ]
 
 
 def seqeval_report(references, predictions):
@@ -37,7 +49,10 @@ def seqeval_report(references, predictions):
         report = metrics.classification_report(references, predictions, output_dict=True)
     for name, figures in report.items():
         if not name.endswith(" avg"):
-            overall |= {f"{name}_precision": figures["precision"], f"{name}_recall": figures["recall"]}
+            overall |= {
+                f"{name}_precision": figures["precision"],
+                f"{name}_recall": figures["recall"],
+            }
             overall |= {f"{name}_f1": figures["f1-score"], f"{name}_number": figures["support"]}
     return overall
 
@@ -50,7 +65,10 @@ def test_random_tags_are_scored_as_seqeval_does(tags):
         references = random_sentences(rng, tags)
         predictions = changed(rng, references, tags)
         expected = seqeval_report(references, predictions)
-        assert entity_scores(references, predictions) == pytest.approx(expected, abs=1e-12), (references, predictions)
+        assert entity_scores(references, predictions) == pytest.approx(expected, abs=1e-12), (
+            references,
+            predictions,
+        )
 
 
 def test_the_entities_found_are_those_of_seqeval():
@@ -63,8 +81,12 @@ def test_the_entities_found_are_those_of_seqeval():
 
 def test_real_sentences_are_scored_as_seqeval_does(shared_data):
     """CoNLL-2003's test file, with tags of neighbouring sentences mixed in as wrong predictions."""
-    lines = (shared_data / "ner" / "conll2003" / "test.txt").read_text(encoding="utf-8").split("\n\n")
-    references = [[line.split()[-1] for line in block.splitlines()] for block in lines if block.strip()]
+    lines = (
+        (shared_data / "ner" / "conll2003" / "test.txt").read_text(encoding="utf-8").split("\n\n")
+    )
+    references = [
+        [line.split()[-1] for line in block.splitlines()] for block in lines if block.strip()
+    ]
     every_tag = sorted({tag for sentence in references for tag in sentence})
     predictions = changed(np.random.default_rng(2), references, [*every_tag, *["O"] * 20])
     scores = entity_scores(references, predictions)

@@ -14,7 +14,9 @@ from bert_recipes.metrics.classification import compute
 
 FILE = Path(squad.__file__).with_name("evaluate_metrics.py")
 ANSWERS = {"q1": ["the fox", "fox"], "q2": ["1889"], "q3": []}
-REFERENCES = [{"id": q, "answers": {"text": t, "answer_start": [0] * len(t)}} for q, t in ANSWERS.items()]
+REFERENCES = [
+    {"id": q, "answers": {"text": t, "answer_start": [0] * len(t)}} for q, t in ANSWERS.items()
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,10 @@ def test_glue_tasks_have_the_figures_of_glue(metrics, tmp_path, config, names):
 
 
 def test_squad_takes_and_gives_what_evaluates_own_does(metrics, tmp_path):
-    predictions = [{"id": "q1", "prediction_text": "A fox"}, {"id": "q2", "prediction_text": "in 1889"}]
+    predictions = [
+        {"id": "q1", "prediction_text": "A fox"},
+        {"id": "q2", "prediction_text": "in 1889"},
+    ]
     result = metrics.NamedMetric("squad", cache_dir=str(tmp_path)).compute(
         predictions=predictions, references=REFERENCES[:2]
     )
@@ -56,16 +61,31 @@ def test_squad_takes_and_gives_what_evaluates_own_does(metrics, tmp_path):
 
 def test_squad_v2_takes_and_gives_what_evaluates_own_does(metrics, tmp_path):
     texts, odds = {"q1": "fox", "q2": "1890", "q3": "no"}, {"q1": 0.1, "q2": 0.3, "q3": 0.9}
-    predictions = [{"id": q, "prediction_text": texts[q], "no_answer_probability": odds[q]} for q in texts]
+    predictions = [
+        {"id": q, "prediction_text": texts[q], "no_answer_probability": odds[q]} for q in texts
+    ]
     metric = metrics.NamedMetric("squad_v2", cache_dir=str(tmp_path))
     result = metric.compute(predictions=predictions, references=REFERENCES)
     assert result == squad.squad_v2_scores(ANSWERS, texts, odds, threshold=1.0)
     assert list(result) == [
-        *("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total", "NoAns_exact", "NoAns_f1"),
+        *(
+            "exact",
+            "f1",
+            "total",
+            "HasAns_exact",
+            "HasAns_f1",
+            "HasAns_total",
+            "NoAns_exact",
+            "NoAns_f1",
+        ),
         *("NoAns_total", "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
     ]
     result = metric.compute(predictions=predictions, references=REFERENCES, no_answer_threshold=0.5)
-    assert (result["NoAns_exact"], result["HasAns_exact"], result["best_exact_thresh"]) == (100.0, 50.0, 0.1)
+    assert (result["NoAns_exact"], result["HasAns_exact"], result["best_exact_thresh"]) == (
+        100.0,
+        50.0,
+        0.1,
+    )
 
 
 def test_entities_are_reported_as_evaluates_own_seqeval_does(metrics, tmp_path):
@@ -77,7 +97,12 @@ def test_entities_are_reported_as_evaluates_own_seqeval_does(metrics, tmp_path):
     assert result == {
         "MISC": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 1},
         "PER": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "number": 1},
-        **{"overall_precision": 0.5, "overall_recall": 0.5, "overall_f1": 0.5, "overall_accuracy": 0.8},
+        **{
+            "overall_precision": 0.5,
+            "overall_recall": 0.5,
+            "overall_f1": 0.5,
+            "overall_accuracy": 0.8,
+        },
     }
 
 
@@ -93,15 +118,28 @@ def test_the_file_is_loadable_by_its_path_with_every_configuration():
     import evaluate
 
     path = str(FILE)
-    assert evaluate.load(path, "mrpc").compute(predictions=[0, 1], references=[0, 1]) == {"accuracy": 1.0, "f1": 1.0}
+    assert evaluate.load(path, "mrpc").compute(predictions=[0, 1], references=[0, 1]) == {
+        "accuracy": 1.0,
+        "f1": 1.0,
+    }
     result = evaluate.load(path, "f1_macro").compute(predictions=[0, 1, 2], references=[0, 1, 1])
     assert result == compute(["f1_macro"], [0, 1, 2], [0, 1, 1])
-    result = evaluate.load(path, "accuracy").compute(predictions=[[0, 1], [1, 1]], references=[[0, 1], [0, 1]])
+    result = evaluate.load(path, "accuracy").compute(
+        predictions=[[0, 1], [1, 1]], references=[[0, 1], [0, 1]]
+    )
     assert result == {"accuracy": 0.5}
     predictions = [{"id": q, "prediction_text": "", "no_answer_probability": 0.0} for q in ANSWERS]
-    assert evaluate.load(path, "squad_v2").compute(predictions=predictions, references=REFERENCES)["NoAns_f1"] == 100.0
+    assert (
+        evaluate.load(path, "squad_v2").compute(predictions=predictions, references=REFERENCES)[
+            "NoAns_f1"
+        ]
+        == 100.0
+    )
     combined = evaluate.combine([evaluate.load(path, "sst2"), evaluate.load(path, "f1_macro")])
-    assert combined.compute(predictions=[0, 1], references=[0, 1]) == {"accuracy": 1.0, "f1_macro": 1.0}
+    assert combined.compute(predictions=[0, 1], references=[0, 1]) == {
+        "accuracy": 1.0,
+        "f1_macro": 1.0,
+    }
 
 
 def test_an_unknown_configuration_is_refused_with_those_that_there_are(metrics):
@@ -121,7 +159,9 @@ print(metric.compute())
 """
     command = [sys.executable, "-c", code]
     other = subprocess.Popen([*command, "1", str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    main = subprocess.run([*command, "0", str(tmp_path)], capture_output=True, text=True, timeout=200)
+    main = subprocess.run(
+        [*command, "0", str(tmp_path)], capture_output=True, text=True, timeout=200
+    )
     assert main.returncode == 0, main.stderr
     assert main.stdout.strip() == str(compute(["accuracy", "f1"], [0, 1, 1, 1, 0], [0, 1, 0, 1, 1]))
     assert other.communicate(timeout=200)[0].strip() == "None"

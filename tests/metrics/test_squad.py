@@ -16,7 +16,20 @@ OFFICIAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "official
 # Articles, their look-alikes, punctuation of ASCII and of other scripts, spaces of all sorts, letters whose lower case
 # is longer, an accent that stands alone.
 WORDS = (
-    *("the", "The", "a", "A", "an", "AN", "theatre", "ana", "a-the", "the\u0301", "th\u00e9", "a\u0300n"),
+    *(
+        "the",
+        "The",
+        "a",
+        "A",
+        "an",
+        "AN",
+        "theatre",
+        "ana",
+        "a-the",
+        "the\u0301",
+        "th\u00e9",
+        "a\u0300n",
+    ),
     *("in", "1889", "1,889", "$5", "u.s.", "o'clock", "snow_man", "fox", "Fox", "fox's", "fox."),
     *(
         "\u0130stanbul",
@@ -57,7 +70,10 @@ def changed(rng, text):
 
 def as_dataset(gold):
     """Answers by question in the official nesting, a few questions a paragraph."""
-    questions = [{"id": q, "answers": [{"text": t, "answer_start": 0} for t in texts]} for q, texts in gold.items()]
+    questions = [
+        {"id": q, "answers": [{"text": t, "answer_start": 0} for t in texts]}
+        for q, texts in gold.items()
+    ]
     return [{"paragraphs": [{"qas": questions[i : i + 3]}]} for i in range(0, len(questions), 3)]
 
 
@@ -90,7 +106,10 @@ def test_v1_scores_equal_the_plain_implementation_on_random_answers():
         gold = random_gold(rng, with_unanswerable=False)
         predictions = random_predictions(rng, gold)
         expected = OFFICIAL["evaluate_v1"](as_dataset(gold), predictions)
-        assert squad_scores(gold, predictions) == pytest.approx(expected, abs=1e-9), (gold, predictions)
+        assert squad_scores(gold, predictions) == pytest.approx(expected, abs=1e-9), (
+            gold,
+            predictions,
+        )
 
 
 def test_v2_scores_equal_the_plain_implementation_on_random_answers_and_odds():
@@ -102,7 +121,10 @@ def test_v2_scores_equal_the_plain_implementation_on_random_answers_and_odds():
         assert squad_v2_scores(gold, predictions) == pytest.approx(
             OFFICIAL["evaluate_v2"](as_dataset(gold), predictions), abs=1e-9
         )
-        odds = {q: float(rng.integers(-3, 4)) if rng.random() < 0.5 else float(rng.normal()) for q in predictions}
+        odds = {
+            q: float(rng.integers(-3, 4)) if rng.random() < 0.5 else float(rng.normal())
+            for q in predictions
+        }
         threshold = float(rng.choice([-1.0, 0.0, 1.0, 0.3]))
         expected = OFFICIAL["evaluate_v2"](as_dataset(gold), predictions, odds, threshold)
         scores = squad_v2_scores(gold, predictions, odds, threshold)
@@ -164,7 +186,9 @@ def test_what_cannot_be_scored_is_refused_in_one_line(score, gold, predictions, 
 
 
 def test_v1_refuses_a_question_without_gold_answers():
-    with pytest.raises(InputError, match=r"question 'b' has no gold answer, as in SQuAD 2\.0; take squad_v2"):
+    with pytest.raises(
+        InputError, match=r"question 'b' has no gold answer, as in SQuAD 2\.0; take squad_v2"
+    ):
         squad_scores({"a": ["x"], "b": []}, {"a": "x", "b": ""})
 
 
@@ -178,10 +202,14 @@ def test_odds_that_are_no_numbers_are_refused(odds, threshold):
 def test_real_v1_answers_are_scored_as_the_plain_implementation_does(shared_data, name):
     """The gold answers themselves, one of them each, whole or spoilt."""
     dataset, gold = read_gold(shared_data / "squad" / name)
-    assert squad_scores(gold, {q: answers[-1] for q, answers in gold.items()})["exact_match"] == 100.0
+    assert (
+        squad_scores(gold, {q: answers[-1] for q, answers in gold.items()})["exact_match"] == 100.0
+    )
     rng = np.random.default_rng(4)
     predictions = {
-        q: str(rng.choice(answers)) if rng.random() < 0.5 else changed(rng, str(rng.choice(answers)))
+        q: str(rng.choice(answers))
+        if rng.random() < 0.5
+        else changed(rng, str(rng.choice(answers)))
         for q, answers in gold.items()
     }
     scores = squad_scores(gold, predictions)
@@ -201,8 +229,12 @@ def test_real_v2_answers_are_scored_as_the_plain_implementation_does(shared_data
     plain = OFFICIAL["evaluate_v2"]
     # The search of the plain implementation takes the square of the questions: part of them is enough for it.
     some = dict(list(gold.items())[::6])
-    expected = plain(as_dataset(some), {q: predictions[q] for q in some}, {q: odds[q] for q in some}, 0.0)
-    assert squad_v2_scores(some, predictions, {q: odds[q] for q in some}) == pytest.approx(expected, abs=1e-9)
+    expected = plain(
+        as_dataset(some), {q: predictions[q] for q in some}, {q: odds[q] for q in some}, 0.0
+    )
+    assert squad_v2_scores(some, predictions, {q: odds[q] for q in some}) == pytest.approx(
+        expected, abs=1e-9
+    )
     scores = squad_v2_scores(gold, predictions)
     assert scores == pytest.approx(plain(dataset, predictions), abs=1e-9)
     assert (scores["total"], scores["HasAns_total"], scores["NoAns_total"]) == (3046, 1506, 1540)

@@ -78,17 +78,24 @@ def test_only_masked_positions_meet_the_vocabulary_in_training():
 
 
 @pytest.mark.parametrize(
-    "loader", ["BertForPreTraining", "BertForMaskedLM", "AutoModel", "BertForNextSentencePrediction"]
+    "loader",
+    ["BertForPreTraining", "BertForMaskedLM", "AutoModel", "BertForNextSentencePrediction"],
 )
 def test_checkpoint_loads_in_stock_classes_without_missing_keys(tmp_path, loader):
     model, batch = make_model().eval(), make_batch()
     model.save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [
+        "BertForPreTraining"
+    ]
     stock, info = getattr(transformers, loader).from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     # A class with fewer heads leaves the others' weights unused; those are the heads it does not have.
-    unused = {"BertForPreTraining": (), "BertForMaskedLM": ("bert.pooler", "cls.seq"), "AutoModel": ("cls",)}
+    unused = {
+        "BertForPreTraining": (),
+        "BertForMaskedLM": ("bert.pooler", "cls.seq"),
+        "AutoModel": ("cls",),
+    }
     allowed = unused.get(loader, ("cls.predictions",))
     assert all(key.startswith(allowed) for key in info["unexpected_keys"]), info["unexpected_keys"]
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
@@ -108,7 +115,11 @@ def test_checkpoint_loads_in_stock_classes_without_missing_keys(tmp_path, loader
 def test_a_stock_checkpoint_loads_in_ours_and_keeps_its_activation(tmp_path):
     torch.manual_seed(3)
     config = transformers.BertConfig(
-        vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128
+        vocab_size=VOCAB,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
     )
     stock = transformers.BertForPreTraining(config).eval()
     stock.save_pretrained(tmp_path)
@@ -119,7 +130,9 @@ def test_a_stock_checkpoint_loads_in_ours_and_keeps_its_activation(tmp_path):
     batch = make_batch()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
     with torch.no_grad():
-        assert torch.allclose(ours.eval()(**inputs).prediction_logits, stock(**inputs).prediction_logits, atol=1e-5)
+        assert torch.allclose(
+            ours.eval()(**inputs).prediction_logits, stock(**inputs).prediction_logits, atol=1e-5
+        )
 
 
 def test_weights_start_from_a_normal_cut_at_two_deviations():
@@ -141,7 +154,9 @@ def test_initialisation_and_activation_can_be_those_of_stock():
     model = make_model(weight_init="normal", hidden_act="gelu")
     assert model.bert.embeddings.word_embeddings.weight.abs().max() > 0.06
     assert model.config.hidden_act == "gelu"
-    assert make_model().config.hidden_act == "gelu_new"  # modeling.py gelu is the tanh approximation
+    assert (
+        make_model().config.hidden_act == "gelu_new"
+    )  # modeling.py gelu is the tanh approximation
     with pytest.raises(InputError, match="allowed: truncated_normal, normal"):
         make_model(weight_init="zeros")
 
@@ -166,7 +181,9 @@ def test_positions_may_begin_as_sinusoids_and_learn_from_there(tmp_path):
 
 @pytest.mark.parametrize("size", ["1/63", "1/1"])
 def test_sinusoids_fill_an_odd_number_of_dimensions(size):
-    config = pretraining_config(size, vocab_size=40, weight_init="sinusoidal_positions", max_position_embeddings=16)
+    config = pretraining_config(
+        size, vocab_size=40, weight_init="sinusoidal_positions", max_position_embeddings=16
+    )
     weight = BertForPreTraining(config).bert.embeddings.position_embeddings.weight
     assert weight.shape == (16, int(size[2:]))
     assert weight.std(dim=0).min() > 0.5 * 0.02
@@ -254,7 +271,9 @@ def test_new_rows_are_means_and_old_ones_stay(model):
     # One weight and one bias, still.
     assert model.cls.predictions.decoder.weight is grown
     assert model.cls.predictions.decoder.bias is model.cls.predictions.bias
-    torch.testing.assert_close(model.cls.predictions.bias[: OLD + 1], torch.cat([bias, bias[[7, 9, 7]].mean()[None]]))
+    torch.testing.assert_close(
+        model.cls.predictions.bias[: OLD + 1], torch.cat([bias, bias[[7, 9, 7]].mean()[None]])
+    )
 
 
 def test_what_it_says_about_old_tokens_stays(model):
@@ -271,7 +290,9 @@ def test_stock_opens_it(model, tmp_path):
     model.save_pretrained(tmp_path)
     stock = transformers.BertForPreTraining.from_pretrained(tmp_path).eval()
     ids = torch.tensor([[5, OLD, 8]])
-    torch.testing.assert_close(stock(ids).prediction_logits, model(ids).prediction_logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        stock(ids).prediction_logits, model(ids).prediction_logits, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_rows_that_padded_the_vocabulary_are_taken_first(model):

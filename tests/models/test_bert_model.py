@@ -51,7 +51,9 @@ def test_a_stock_model_with_a_head_gets_layers_on_packed_rows(tmp_path):
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
     model.save_pretrained(tmp_path)
     again = BertForSequenceClassification.from_pretrained(tmp_path).eval()
-    torch.testing.assert_close(again(**BATCH).logits, model.eval()(**BATCH).logits, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        again(**BATCH).logits, model.eval()(**BATCH).logits, rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("fast_layers", ["auto", "plain"])
@@ -73,7 +75,9 @@ def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers
         model.zero_grad()
         output = model(**inputs)
         output.loss.backward()
-        return output, {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        return output, {
+            name: parameter.grad.clone() for name, parameter in model.named_parameters()
+        }
 
     expected, wanted = outputs()
     enable_packed_layers(model, fast_layers)

@@ -33,7 +33,9 @@ def test_losses_and_gradients_are_those_of_padded_rows(lengths, is_planned):
     expected, its = run(make_model(), batch, "off")
     output, ours = run(make_model(), planned(batch) if is_planned else batch, "eager")
     for name in ("loss", "mlm_loss", "nsp_loss"):
-        assert getattr(output, name).item() == pytest.approx(getattr(expected, name).item(), rel=1e-5)
+        assert getattr(output, name).item() == pytest.approx(
+            getattr(expected, name).item(), rel=1e-5
+        )
     assert_gradients_alike(ours, its, 1e-5)
 
 
@@ -53,7 +55,8 @@ def test_bfloat16_is_as_near_to_float32_as_stock_is():
     _, stock = run(make_model(), batch, "off", autocast=True)
     _, ours = run(make_model(), planned(batch), "eager", autocast=True)
     error, allowed = (
-        sum((each[name] - exact[name]).square().sum() for name in exact) ** 0.5 for each in (ours, stock)
+        sum((each[name] - exact[name]).square().sum() for name in exact) ** 0.5
+        for each in (ours, stock)
     )
     assert error <= 1.2 * allowed
 
@@ -66,7 +69,9 @@ def test_hidden_states_of_tokens_are_those_of_padded_rows():
     model.bert.use_fast_layers("eager")
     ours = model.bert(**inputs)
     is_token = batch["attention_mask"].bool()
-    torch.testing.assert_close(ours.last_hidden_state[is_token], expected.last_hidden_state[is_token])
+    torch.testing.assert_close(
+        ours.last_hidden_state[is_token], expected.last_hidden_state[is_token]
+    )
     assert not ours.last_hidden_state[~is_token].any()
     torch.testing.assert_close(ours.pooler_output, expected.pooler_output)
 
@@ -107,7 +112,9 @@ def test_questions_have_the_hidden_states_of_pads_that_stock_has(is_planned):
     output = model(**inputs, **ends, **packing)
     output.loss.backward()
     torch.testing.assert_close(output.start_logits, expected.start_logits)
-    assert_gradients_alike({name: parameter.grad for name, parameter in model.named_parameters()}, its, 1e-5)
+    assert_gradients_alike(
+        {name: parameter.grad for name, parameter in model.named_parameters()}, its, 1e-5
+    )
 
 
 def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_plan():
@@ -128,13 +135,25 @@ def test_the_trainer_trains_on_plans_as_on_padded_rows(fast_layers, small_store,
     """The batches have a plan where the encoder reads one, and make one buffer where they go to a GPU."""
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    dataset = PreTrainingDataset(store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint)
+    dataset = PreTrainingDataset(
+        store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint
+    )
     losses = []
     for layers, joins in (("off", False), (fast_layers, True)):
         torch.manual_seed(0)
-        model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer), dropout=0.0))
-        args = RunArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=3, fast_layers=layers, report_to="none")
-        trainer = BertTrainer(model, args, DataCollatorForPreTraining(tokenizer), train_dataset=dataset)
+        model = BertForPreTraining(
+            pretraining_config("tiny", vocab_size=len(tokenizer), dropout=0.0)
+        )
+        args = RunArguments(
+            output_dir=str(tmp_path),
+            use_cpu=True,
+            max_steps=3,
+            fast_layers=layers,
+            report_to="none",
+        )
+        trainer = BertTrainer(
+            model, args, DataCollatorForPreTraining(tokenizer), train_dataset=dataset
+        )
         if joins:
             make_collator = trainer.device_collator
             trainer.device_collator = lambda collator, make=make_collator: _joining(make(collator))
@@ -161,14 +180,20 @@ def test_a_layer_is_one_graph_for_batches_of_all_sizes(is_causal):
     graphs = []
     torch._dynamo.utils.counters.clear()
     for lengths in (LENGTHS["ragged"], LENGTHS["one_long"], LENGTHS["full_rows"]):
-        layout = planned_layout(plan_rows(make_batch(lengths)["attention_mask"]), (len(lengths), max(lengths)))
+        layout = planned_layout(
+            plan_rows(make_batch(lengths)["attention_mask"]), (len(lengths), max(lengths))
+        )
         rows = torch.randn(sum(lengths), 48, requires_grad=True)
         torch._dynamo.maybe_mark_dynamic(rows, 0)
         output = compiled(rows, layout.offsets, settings, parts.parameters)
-        torch.testing.assert_close(output, encode_layer(rows, layout.offsets, settings, parts.parameters))
+        torch.testing.assert_close(
+            output, encode_layer(rows, layout.offsets, settings, parts.parameters)
+        )
         output.sum().backward()
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert graphs[-1] <= 2  # the second has other numbers of sequences, which then become symbols, too
+    assert (
+        graphs[-1] <= 2
+    )  # the second has other numbers of sequences, which then become symbols, too
 
 
 def test_rows_attend_to_their_own_sequence():
@@ -198,11 +223,19 @@ def test_rows_attend_to_their_own_sequence():
         (False, False, (9, 0), "FlashAttention-2"),
     ],
 )
-def test_the_flash_kernel_is_the_fastest_that_fits(monkeypatch, is_installed, has_dropout, capability, expected):
+def test_the_flash_kernel_is_the_fastest_that_fits(
+    monkeypatch, is_installed, has_dropout, capability, expected
+):
     active = []
-    monkeypatch.setattr(packed_attention.importlib.util, "find_spec", lambda name: object() if is_installed else None)
     monkeypatch.setattr(
-        packed_attention.attention, "current_flash_attention_impl", lambda: active[-1] if active else None
+        packed_attention.importlib.util,
+        "find_spec",
+        lambda name: object() if is_installed else None,
+    )
+    monkeypatch.setattr(
+        packed_attention.attention,
+        "current_flash_attention_impl",
+        lambda: active[-1] if active else None,
     )
     monkeypatch.setattr(packed_attention.attention, "activate_flash_attention_impl", active.append)
     monkeypatch.setattr(packed_attention.attention, "restore_flash_attention_impl", active.clear)
@@ -232,11 +265,15 @@ def test_the_flash_kernel_is_the_fastest_that_fits(monkeypatch, is_installed, ha
 )
 def test_the_log_says_why_rows_are_padded(changes, shape, reason, tmp_path, monkeypatch, caplog):
     args = RunArguments(
-        output_dir=str(tmp_path), use_cpu=True, precision=changes.get("precision", "bf16").replace("fp16", "bf16")
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        precision=changes.get("precision", "bf16").replace("fp16", "bf16"),
     )
     is_old = not changes
     monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if is_old else (9, 0))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda device: (7, 5) if is_old else (9, 0)
+    )
     model = make_model(**shape)
     with caplog.at_level("INFO"):
         enable_packed_layers(model, changes.get("fast_layers", "auto"), args)
@@ -244,8 +281,12 @@ def test_the_log_says_why_rows_are_padded(changes, shape, reason, tmp_path, monk
     assert not model.bert.reads_plans_on(torch.device("cuda"))
 
 
-@pytest.mark.parametrize(("fast_layers", "compiler"), [("auto", "fused by torch.compile"), ("plain", "not compiled")])
-def test_a_gpu_has_packed_rows_and_the_log_says_so(fast_layers, compiler, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("fast_layers", "compiler"), [("auto", "fused by torch.compile"), ("plain", "not compiled")]
+)
+def test_a_gpu_has_packed_rows_and_the_log_says_so(
+    fast_layers, compiler, tmp_path, monkeypatch, caplog
+):
     args = RunArguments(output_dir=str(tmp_path), use_cpu=True, precision="bf16")
     monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -277,7 +318,9 @@ def test_the_flash_kernel_computes_what_the_cpu_does():
     batch = planned(make_batch(LENGTHS["ragged"]))
     # The kernel wants heads of a multiple of 8.
     shape = {"hidden_size": 96, "num_attention_heads": 3}
-    _, expected = run(make_model(**shape), {name: batch[name] for name in batch if name != "packing"}, "off")
+    _, expected = run(
+        make_model(**shape), {name: batch[name] for name in batch if name != "packing"}, "off"
+    )
     _, near = run(make_model(**shape), batch, "eager", autocast=True)
     model = make_model(**shape).cuda()
     model.bert.use_fast_layers("auto")
@@ -287,6 +330,7 @@ def test_the_flash_kernel_computes_what_the_cpu_does():
         model(**batch).loss.backward()
     ours = {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
     error, allowed = (
-        sum((each[name] - expected[name]).square().sum() for name in expected) ** 0.5 for each in (ours, near)
+        sum((each[name] - expected[name]).square().sum() for name in expected) ** 0.5
+        for each in (ours, near)
     )
     assert error <= 1.5 * allowed

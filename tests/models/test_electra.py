@@ -23,7 +23,13 @@ from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, make_batch
 
 def make_model(**changes):
     torch.manual_seed(0)
-    settings = {"dropout": 0.0, "hidden_act": "gelu", "initializer_range": 0.2, "embedding_size": 48, **changes}
+    settings = {
+        "dropout": 0.0,
+        "hidden_act": "gelu",
+        "initializer_range": 0.2,
+        "embedding_size": 48,
+        **changes,
+    }
     return ElectraForPreTraining(
         pretraining_config("2/96", vocab_size=VOCAB, model_type="electra", **settings)
     ).train()
@@ -48,7 +54,9 @@ def stocks(model, folder):
         assert not any(info.values())
         found.append(stock.train())
     discriminator, generator = found
-    generator.electra.embeddings = discriminator.electra.embeddings  # google-research/electra: one block of embeddings
+    generator.electra.embeddings = (
+        discriminator.electra.embeddings
+    )  # google-research/electra: one block of embeddings
     generator.tie_weights()
     return discriminator, generator
 
@@ -65,7 +73,9 @@ def test_losses_and_gradients_are_those_of_stocks_two_classes(tmp_path, fast_lay
     filled = generator(input_ids=batch["input_ids"], labels=batch["labels"], **inputs)
     predicted = batch["labels"] != IGNORE_INDEX
     heights = filled.logits[predicted].detach().softmax(-1).cumsum(-1)
-    chosen = (heights <= batch["draws"][predicted][:, None]).sum(-1)  # the inverse of the distribution
+    chosen = (heights <= batch["draws"][predicted][:, None]).sum(
+        -1
+    )  # the inverse of the distribution
     text = torch.where(predicted, batch["labels"], batch["input_ids"])
     shown = text.clone()
     shown[predicted] = chosen
@@ -94,20 +104,26 @@ def test_a_generator_that_copies_leaves_nothing_to_find():
         model.generator.generator_lm_head.bias[7] = 1e4
         output = model(**batch)
     assert not output.replaced.any()
-    assert output.disc_loss.item() == pytest.approx(F.softplus(output.disc_logits).mean().item(), rel=1e-6)
+    assert output.disc_loss.item() == pytest.approx(
+        F.softplus(output.disc_logits).mean().item(), rel=1e-6
+    )
 
 
 def test_samples_have_the_generators_probabilities(monkeypatch):
     """Chi-squared of 20,000 samples, with 210 degrees of freedom: three deviations."""
     model, size = make_model(), (400, 50)
     encode, shown = model._encode, []
-    monkeypatch.setattr(model, "_encode", lambda inputs, *others: shown.append(inputs[0]) or encode(inputs, *others))
+    monkeypatch.setattr(
+        model, "_encode", lambda inputs, *others: shown.append(inputs[0]) or encode(inputs, *others)
+    )
     with torch.no_grad():
         for parameter in model.generator.generator_predictions.parameters():
             parameter.zero_()  # the layers say nothing: all positions have the distribution of the biases
         model.generator.generator_lm_head.bias.copy_(torch.linspace(-2, 2, VOCAB))
         draws = torch.rand(size, generator=torch.Generator().manual_seed(3))
-        model(input_ids=torch.full(size, 9), labels=torch.zeros(size, dtype=torch.long), draws=draws)
+        model(
+            input_ids=torch.full(size, 9), labels=torch.zeros(size, dtype=torch.long), draws=draws
+        )
         expected = model.generator.generator_lm_head.bias.softmax(0) * draws.numel()
     counts = torch.bincount(shown[0].flatten(), minlength=VOCAB)
     assert ((counts - expected).square() / expected).sum() < 210 + 3 * (2 * 210) ** 0.5
@@ -136,9 +152,13 @@ def test_a_share_of_0_is_the_originals(tmp_path):
 def test_sizes_are_the_originals(size, discriminator):
     """google/electra-small-discriminator and its generator, electra-base-discriminator."""
     with torch.device("meta"):
-        model = ElectraForPreTraining(pretraining_config(size, vocab_size=30522, model_type="electra"))
+        model = ElectraForPreTraining(
+            pretraining_config(size, vocab_size=30522, model_type="electra")
+        )
     assert sum(count_parameters(model).values()) == model.num_parameters()
-    own = [each.numel() for name, each in model.named_parameters() if not name.startswith("generator.")]
+    own = [
+        each.numel() for name, each in model.named_parameters() if not name.startswith("generator.")
+    ]
     assert sum(own) == discriminator
     if size == "small":
         assert model.generator.num_parameters() == 4_620_026
@@ -149,12 +169,17 @@ def test_a_folder_is_opened_with_its_generator_or_a_new_one(tmp_path):
     model.save_pretrained(tmp_path / "both")
     again, new = open_checkpoint(str(tmp_path / "both"), cached_only=True, member="electra")
     assert not new
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items()
+    )
     discriminator = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "both")
     discriminator.save_pretrained(tmp_path / "one")
     alone, new = open_checkpoint(str(tmp_path / "one"), cached_only=True, member="electra")
     assert new == ["generator.generator_predictions.dense.weight"]
-    shared = [dict(each.named_parameters()) for each in (alone.generator.electra.embeddings, alone.electra.embeddings)]
+    shared = [
+        dict(each.named_parameters())
+        for each in (alone.generator.electra.embeddings, alone.electra.embeddings)
+    ]
     assert all(shared[0][name] is weight for name, weight in shared[1].items())
 
 
@@ -162,7 +187,9 @@ def test_a_folder_is_opened_with_its_generator_or_a_new_one(tmp_path):
 def test_electras_generator_is_saved_whole_with_its_output_layer_tied_or_not(tmp_path, is_tied):
     model = make_model(tie_word_embeddings=is_tied)
     model.save_pretrained(tmp_path)
-    stock, info = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
+    stock, info = transformers.ElectraForMaskedLM.from_pretrained(
+        tmp_path / "generator", output_loading_info=True
+    )
     assert not any(info.values())
     head, words = stock.generator_lm_head.weight, stock.electra.embeddings.word_embeddings.weight
     assert (head is words) == is_tied
@@ -176,5 +203,7 @@ def test_embeddings_that_a_file_lacks_are_named(tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     del weights["electra.embeddings.position_embeddings.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"no weights for electra\.embeddings\.position_embeddings\.weight"):
+    with pytest.raises(
+        InputError, match=r"no weights for electra\.embeddings\.position_embeddings\.weight"
+    ):
         open_checkpoint(str(tmp_path), cached_only=True, member="electra")

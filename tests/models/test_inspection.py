@@ -18,7 +18,9 @@ def tokenizer(small_store):
 def make_model(positions=16, vocab_size=120):
     torch.manual_seed(0)
     return BertForPreTraining(
-        pretraining_config("tiny", vocab_size=vocab_size, max_position_embeddings=positions, dropout=0.0)
+        pretraining_config(
+            "tiny", vocab_size=vocab_size, max_position_embeddings=positions, dropout=0.0
+        )
     )
 
 
@@ -31,16 +33,24 @@ def test_a_short_text_is_seen_whole(tokenizer):
     (guesses,) = fill_every_mask(model, tokenizer, "w1 [MASK] w3", top_k=3).guesses
     ids = [tokenizer.cls_token_id, *tokenizer.encode_ids("w1"), tokenizer.mask_token_id]
     ids += [*tokenizer.encode_ids("w3"), tokenizer.sep_token_id]
-    expected = model.eval()(input_ids=torch.tensor([ids])).prediction_logits[0, 2].softmax(-1).topk(3)
-    assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(expected.indices.tolist())
+    expected = (
+        model.eval()(input_ids=torch.tensor([ids])).prediction_logits[0, 2].softmax(-1).topk(3)
+    )
+    assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(
+        expected.indices.tolist()
+    )
     assert [share for _, share in guesses] == pytest.approx(expected.values.tolist())
 
 
-@pytest.mark.parametrize(("before", "after"), [(40, 0), (0, 40), (40, 40), (5, 40), (40, 5), (6, 7)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(40, 0), (0, 40), (40, 40), (5, 40), (40, 5), (6, 7)]
+)
 def test_a_long_text_is_cut_to_what_stands_around_the_mask(tokenizer, before, after):
     seen = []
     model = make_model()
-    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True
+    )
     fill_every_mask(model, tokenizer, f"{words(0, before)} [MASK] {words(50, after)}")
     (ids,) = [row.tolist() for row in seen]
     assert len(ids) == 16
@@ -53,7 +63,9 @@ def test_a_long_text_is_cut_to_what_stands_around_the_mask(tokenizer, before, af
 
 
 def test_a_padded_vocabulary_and_few_pieces_give_pieces_only(tokenizer):
-    (guesses,) = fill_every_mask(make_model(vocab_size=128), tokenizer, "w1 [MASK]", top_k=500).guesses
+    (guesses,) = fill_every_mask(
+        make_model(vocab_size=128), tokenizer, "w1 [MASK]", top_k=500
+    ).guesses
     assert len(guesses) == len(tokenizer) == 120
     assert all(isinstance(piece, str) for piece, _ in guesses)
 
@@ -66,7 +78,9 @@ def test_a_text_without_a_mask_is_refused(tokenizer):
 def test_long_pairs_are_cut_to_the_models_positions(tokenizer):
     seen = []
     model = make_model(positions=8)
-    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True
+    )
     for first, second in ((words(0, 30), words(30, 30)), ("w1", words(3, 30))):
         assert 0 <= judge_next_sentence(model, tokenizer, first, second) <= 1
     for ids in seen:
@@ -86,7 +100,16 @@ def test_a_language_whose_words_are_cut_into_letters_is_not_the_tokenizers(tmp_p
     """A German vocabulary has every letter of an English sentence, so that nothing of it is unknown."""
     letters = "abcdefghijklmnopqrstuvwxyz."
     words = ["die", "funktion", "gibt", "eine", "liste", "von", "namen", "a", "in"]
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *letters, *(f"##{letter}" for letter in letters)]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *words,
+        *letters,
+        *(f"##{letter}" for letter in letters),
+    ]
     (tmp_path / "vocab.txt").write_text("\n".join(dict.fromkeys(pieces)) + "\n")
     german = load_tokenizer(tmp_path / "vocab.txt", do_lower_case=True)
     assert "[UNK]" not in german.tokenize("The function returns a list of strings.")

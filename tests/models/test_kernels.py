@@ -12,7 +12,12 @@ from bert_recipes.models.kernels import loading, plain
 from bert_recipes.models.kernels.loading import load_kernels
 
 
-OFFSETS = {"ragged": [0, 5, 45, 173, 174, 251], "alike": [0, 64, 128], "single": [0, 1], "odd": [0, 33, 65, 96]}
+OFFSETS = {
+    "ragged": [0, 5, 45, 173, 174, 251],
+    "alike": [0, 64, 128],
+    "single": [0, 1],
+    "odd": [0, 33, 65, 96],
+}
 HEADS, SIZE = 3, 16
 WIDTH = HEADS * SIZE
 SEED = -0x123456789ABCDEF
@@ -49,7 +54,9 @@ def assert_alike(ours, expected):
         assert (own.shape, own.dtype) == (other.shape, other.dtype)
         step = 2e-6 if own.dtype == torch.float32 else 2**-7
         scale = other.float().abs().mean().item() + 1e-12
-        torch.testing.assert_close(own.float(), other.float(), rtol=max(step, 1e-5), atol=10 * step * scale)
+        torch.testing.assert_close(
+            own.float(), other.float(), rtol=max(step, 1e-5), atol=10 * step * scale
+        )
 
 
 def randn(*shape, dtype=torch.float32, seed=0):
@@ -60,8 +67,13 @@ def both(compiled, name, *arguments):
     """Call both implementations on copies; results, and the copies that they may have written to."""
     results = []
     for kernels in (compiled, plain):
-        own = [argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
-        results.append((getattr(kernels, name)(*own), [each for each in own if isinstance(each, torch.Tensor)]))
+        own = [
+            argument.clone() if isinstance(argument, torch.Tensor) else argument
+            for argument in arguments
+        ]
+        results.append(
+            (getattr(kernels, name)(*own), [each for each in own if isinstance(each, torch.Tensor)])
+        )
     (ours, our_inputs), (expected, their_inputs) = results
     assert_alike(ours, expected)
     assert_alike(our_inputs, their_inputs)
@@ -98,13 +110,19 @@ def test_attention_probabilities_and_their_gradient(compiled, offsets, dtype, p,
 def test_dropout_residual_and_norm(compiled, width, dtype, p):
     values, residual, grad = (randn(37, width, dtype=dtype, seed=seed) for seed in range(3))
     bias, weight, shift = (randn(width, seed=seed) for seed in range(3, 6))
-    _, normal, inverse = both(compiled, "dropout_add_norm", values, bias, residual, weight, shift, 1e-12, SEED, 1, p)
+    _, normal, inverse = both(
+        compiled, "dropout_add_norm", values, bias, residual, weight, shift, 1e-12, SEED, 1, p
+    )
     both(compiled, "dropout_add_norm_backward", grad, normal, inverse, weight, SEED, 1, p)
 
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_gelu(compiled, dtype, exact):
-    values, grad, bias = randn(41, 100, dtype=dtype) * 3, randn(41, 100, dtype=dtype, seed=1), randn(100, seed=2)
+    values, grad, bias = (
+        randn(41, 100, dtype=dtype) * 3,
+        randn(41, 100, dtype=dtype, seed=1),
+        randn(100, seed=2),
+    )
     both(compiled, "bias_gelu", values, bias, exact)
     both(compiled, "bias_gelu_backward_", grad, values, bias, exact)
 
@@ -136,7 +154,12 @@ def test_several_threads_compute_what_one_computes(compiled):
     script = Path(__file__).with_name("many_threads.py")
     environment = {**os.environ, "OMP_NUM_THREADS": "4"}
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=environment, check=False
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -149,7 +172,9 @@ def test_dropout_is_what_is_asked_for_and_a_function_of_its_key(compiled):
     # Five standard errors of the share, and no correlation of neighbours, of streams or of seeds.
     dropped = (out == 0).double()
     assert abs(dropped.mean() - 0.1) < 5 * (0.09 / len(ones)) ** 0.5
-    others = [compiled.dropout(ones, *key, 0.1) for key in ((SEED, 4), (SEED + 1, 3), (SEED + 2**32, 3))]
+    others = [
+        compiled.dropout(ones, *key, 0.1) for key in ((SEED, 4), (SEED + 1, 3), (SEED + 2**32, 3))
+    ]
     shifted = [out.roll(distance) for distance in (1, 2, 16, 128, 768)]
     for other in (*others, *shifted):
         correlation = torch.corrcoef(torch.stack([dropped, (other == 0).double()]))[0, 1]
@@ -172,7 +197,9 @@ def test_numbers_of_another_type_are_refused(compiled):
         with pytest.raises(RuntimeError, match="is expected, not"):
             compiled.softmax_dropout_(scores, *wrong, 1.0, 0, 0, 0.0)
     with pytest.raises(RuntimeError, match="is expected, not"):
-        compiled.cross_entropy_(torch.ones(1, 8), torch.ones(8), torch.tensor([7], dtype=torch.int32), 1.0, True)
+        compiled.cross_entropy_(
+            torch.ones(1, 8), torch.ones(8), torch.tensor([7], dtype=torch.int32), 1.0, True
+        )
     with pytest.raises(RuntimeError, match="rows of another number"):
         compiled.split_heads(torch.ones(3, 6), None, offsets, 1, 2, 1)
 
@@ -188,32 +215,80 @@ SCORES = torch.ones(2, 1, 2, 2)
     ("name", "arguments", "message"),
     [
         ("split_heads", (torch.ones(3, 4), FEW, OFFSETS_OF_TWO, 2, 2, 1), "bias of another size"),
-        ("split_heads", (torch.ones(3, 4), None, OFFSETS_OF_TWO, 3, 2, 1), "are no 1 parts of 3 heads"),
+        (
+            "split_heads",
+            (torch.ones(3, 4), None, OFFSETS_OF_TWO, 3, 2, 1),
+            "are no 1 parts of 3 heads",
+        ),
         ("split_heads", (torch.ones(3, 4), None, OFFSETS_OF_TWO, 2, 1, 1), "2 rows in 1 positions"),
-        ("split_heads", (torch.ones(3, 4), None, torch.tensor([0, 4, 3]), 2, 4, 1), "sequence of -1 rows"),
-        ("split_heads", (torch.ones(3, 4), None, torch.tensor([1, 2, 3]), 2, 4, 1), "offsets begin at 1"),
-        ("merge_heads_", (ROWS, torch.ones(1, 3, 2, 2, 2), OFFSETS_OF_TWO), "offsets of another size"),
-        ("merge_heads_", (ROWS, torch.ones(1, 2, 2, 1, 2), OFFSETS_OF_TWO), "2 rows in 1 positions"),
-        ("merge_heads_", (ROWS, torch.ones(1, 2, 2, 2, 1), OFFSETS_OF_TWO), "rows of another shape"),
+        (
+            "split_heads",
+            (torch.ones(3, 4), None, torch.tensor([0, 4, 3]), 2, 4, 1),
+            "sequence of -1 rows",
+        ),
+        (
+            "split_heads",
+            (torch.ones(3, 4), None, torch.tensor([1, 2, 3]), 2, 4, 1),
+            "offsets begin at 1",
+        ),
+        (
+            "merge_heads_",
+            (ROWS, torch.ones(1, 3, 2, 2, 2), OFFSETS_OF_TWO),
+            "offsets of another size",
+        ),
+        (
+            "merge_heads_",
+            (ROWS, torch.ones(1, 2, 2, 1, 2), OFFSETS_OF_TWO),
+            "2 rows in 1 positions",
+        ),
+        (
+            "merge_heads_",
+            (ROWS, torch.ones(1, 2, 2, 2, 1), OFFSETS_OF_TWO),
+            "rows of another shape",
+        ),
         (
             "softmax_dropout_",
             (torch.ones(2, 1, 2, 3), OFFSETS_OF_TWO, KEYS, 1.0, 0, 0, 0.0),
             "scores of another shape",
         ),
-        ("softmax_dropout_", (SCORES, torch.tensor([0, 2]), KEYS, 1.0, 0, 0, 0.0), "offsets of another size"),
-        ("softmax_dropout_", (SCORES, OFFSETS_OF_TWO, KEYS[:1], 1.0, 0, 0, 0.0), "keys of another size"),
-        ("softmax_dropout_", (SCORES, OFFSETS_OF_TWO, KEYS + 1, 1.0, 0, 0, 0.0), "3 keys in 2 positions"),
+        (
+            "softmax_dropout_",
+            (SCORES, torch.tensor([0, 2]), KEYS, 1.0, 0, 0, 0.0),
+            "offsets of another size",
+        ),
+        (
+            "softmax_dropout_",
+            (SCORES, OFFSETS_OF_TWO, KEYS[:1], 1.0, 0, 0, 0.0),
+            "keys of another size",
+        ),
+        (
+            "softmax_dropout_",
+            (SCORES, OFFSETS_OF_TWO, KEYS + 1, 1.0, 0, 0, 0.0),
+            "3 keys in 2 positions",
+        ),
         (
             "softmax_dropout_backward_",
             (SCORES, torch.ones(2, 1, 2, 1), OFFSETS_OF_TWO, KEYS, 1.0, 0, 0, 0.0),
             "probabilities of another shape",
         ),
         ("dropout_add_norm", (ROWS, MANY, ROWS, OK, OK, 1e-12, 0, 0, 0.0), "bias of another size"),
-        ("dropout_add_norm", (ROWS, OK, ROWS[:2], OK, OK, 1e-12, 0, 0, 0.0), "residual of another shape"),
+        (
+            "dropout_add_norm",
+            (ROWS, OK, ROWS[:2], OK, OK, 1e-12, 0, 0, 0.0),
+            "residual of another shape",
+        ),
         ("dropout_add_norm", (ROWS, OK, ROWS, FEW, OK, 1e-12, 0, 0, 0.0), "weight of another size"),
         ("dropout_add_norm", (ROWS, OK, ROWS, OK, FEW, 1e-12, 0, 0, 0.0), "shift of another size"),
-        ("dropout_add_norm_backward", (ROWS, ROWS[:2], FEW, OK, 0, 0, 0.0), "normalised rows of another shape"),
-        ("dropout_add_norm_backward", (ROWS, ROWS, FEW[:2], OK, 0, 0, 0.0), "inverse of another size"),
+        (
+            "dropout_add_norm_backward",
+            (ROWS, ROWS[:2], FEW, OK, 0, 0, 0.0),
+            "normalised rows of another shape",
+        ),
+        (
+            "dropout_add_norm_backward",
+            (ROWS, ROWS, FEW[:2], OK, 0, 0, 0.0),
+            "inverse of another size",
+        ),
         ("dropout_add_norm_backward", (ROWS, ROWS, FEW, FEW, 0, 0, 0.0), "weight of another size"),
         ("bias_gelu", (ROWS, FEW, True), "bias of another size"),
         ("bias_gelu_backward_", (ROWS[:2], ROWS, OK, True), "gradient of another shape"),
@@ -254,7 +329,9 @@ def test_a_build_that_fails_is_one_line_and_stock_layers(monkeypatch, caplog, me
     assert f"no compiled kernels ({expected}): stock layers" in caplog.text
 
 
-def test_a_cache_folder_that_cannot_be_made_is_one_line_and_stock_layers(monkeypatch, tmp_path, caplog):
+def test_a_cache_folder_that_cannot_be_made_is_one_line_and_stock_layers(
+    monkeypatch, tmp_path, caplog
+):
     """As with a home folder that is missing or cannot be written to; `auto` is the default of every Trainer."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file" / "below"))
@@ -272,11 +349,15 @@ def test_a_cache_folder_that_cannot_be_made_is_one_line_and_stock_layers(monkeyp
         assert "Not a directory" in caplog.text
 
 
-@pytest.mark.parametrize(("tool", "advice"), [("c++", "install a C++ compiler"), ("ninja", "pip install ninja")])
+@pytest.mark.parametrize(
+    ("tool", "advice"), [("c++", "install a C++ compiler"), ("ninja", "pip install ninja")]
+)
 def test_a_missing_tool_is_named(monkeypatch, tmp_path, tool, advice):
     monkeypatch.setattr(loading, "_library", lambda: tmp_path / "none.so")
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(loading.shutil, "which", lambda name: None if name == tool else f"/bin/{name}")
+    monkeypatch.setattr(
+        loading.shutil, "which", lambda name: None if name == tool else f"/bin/{name}"
+    )
     reason = loading._why_not()
     if not reason.startswith(tool):
         pytest.skip(reason)

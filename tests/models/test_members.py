@@ -31,7 +31,9 @@ INNER = {
 STOCK = {
     "roberta": (
         transformers.RobertaForMaskedLM,
-        transformers.RobertaConfig(**SIZES, **INNER, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=0),
+        transformers.RobertaConfig(
+            **SIZES, **INNER, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=0
+        ),
     ),
     "albert": (
         transformers.AlbertForPreTraining,
@@ -97,7 +99,9 @@ def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths
         batch["labels"][0, 0] = 3
     model.base_model.use_fast_layers(fast_layers)
     # As a GPU has them: the collator has planned the rows.
-    packing = plan_rows(batch["attention_mask"], batch["labels"]) if fast_layers == "eager" else None
+    packing = (
+        plan_rows(batch["attention_mask"], batch["labels"]) if fast_layers == "eager" else None
+    )
     output = model(**batch, packing=packing)
     assert len(calls) == (fast_layers != "off")
     output.loss.backward()
@@ -105,12 +109,17 @@ def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths
     loss.backward()
     torch.testing.assert_close(output.loss, loss, rtol=1e-5, atol=1e-5)
     expected = {key: parameter.grad for key, parameter in stock.named_parameters()}
-    assert_gradients_alike({key: parameter.grad for key, parameter in model.named_parameters()}, expected, 1e-5)
+    assert_gradients_alike(
+        {key: parameter.grad for key, parameter in model.named_parameters()}, expected, 1e-5
+    )
     model.eval()
     stock.eval()
     real = batch["attention_mask"] == 1
     torch.testing.assert_close(
-        model(**batch).prediction_logits[real], stock_losses(name, stock, batch)[1][real], rtol=1e-5, atol=2e-5
+        model(**batch).prediction_logits[real],
+        stock_losses(name, stock, batch)[1][real],
+        rtol=1e-5,
+        atol=2e-5,
     )
 
 
@@ -135,7 +144,9 @@ def test_dropout_of_packed_rows_is_where_stock_has_it(monkeypatch, name, part, f
     stock.tie_weights()
     batch = make_batch_for(name, LENGTHS["ragged"])
     model.base_model.use_fast_layers(fast_layers)
-    packing = plan_rows(batch["attention_mask"], batch["labels"]) if fast_layers == "eager" else None
+    packing = (
+        plan_rows(batch["attention_mask"], batch["labels"]) if fast_layers == "eager" else None
+    )
     loss = model(**batch, packing=packing).loss
     assert calls
     torch.testing.assert_close(loss, stock_losses(name, stock, batch)[0], rtol=1e-4, atol=1e-4)
@@ -155,7 +166,9 @@ def test_a_saved_folder_is_stocks(tmp_path, name):
     again, info = MEMBERS[name].from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    for (key, ours), theirs in zip(again.state_dict().items(), stock.state_dict().values(), strict=True):
+    for (key, ours), theirs in zip(
+        again.state_dict().items(), stock.state_dict().values(), strict=True
+    ):
         assert torch.equal(ours, theirs), key
 
 
@@ -163,10 +176,13 @@ def test_layers_of_albert_share_all_or_nothing():
     """Lan et al. 2020, table 4, its first and its last row, by stock's number of groups."""
     num_layers, counts = 4, {}
     for share in (None, "all", "none"):
-        config = pretraining_config("mini", vocab_size=VOCAB, model_type="albert", share_layers=share)
+        config = pretraining_config(
+            "mini", vocab_size=VOCAB, model_type="albert", share_layers=share
+        )
         assert config.num_hidden_groups == (num_layers if share == "none" else 1)
         counts[share] = sum(
-            p.numel() for p in MEMBERS["albert"](config).albert.encoder.albert_layer_groups.parameters()
+            p.numel()
+            for p in MEMBERS["albert"](config).albert.encoder.albert_layer_groups.parameters()
         )
     assert counts["all"] == counts[None]
     assert counts["none"] == num_layers * counts["all"]
@@ -174,7 +190,9 @@ def test_layers_of_albert_share_all_or_nothing():
 
 def test_alberts_classifier_has_the_originals_dropout_and_its_head_for_pairs_none(tmp_path):
     """Lan et al. 2020, Table 14: 0.1 before a classifier; google-research/albert run_pretraining.py has none before the head for pairs."""
-    model = MEMBERS["albert"](pretraining_config("tiny", vocab_size=VOCAB, model_type="albert", dropout=0.0)).train()
+    model = MEMBERS["albert"](
+        pretraining_config("tiny", vocab_size=VOCAB, model_type="albert", dropout=0.0)
+    ).train()
     batch = make_batch_for("albert", LENGTHS["full_rows"])
     first, second = (model(**batch) for _ in range(2))
     assert torch.equal(first.seq_relationship_logits, second.seq_relationship_logits)
@@ -223,7 +241,9 @@ def test_left_to_right_is_stocks_causal_model(fast_loss):
     expected.loss.backward()
     torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=1e-5)
     gradients = {key: parameter.grad for key, parameter in stock.named_parameters()}
-    assert_gradients_alike({key: parameter.grad for key, parameter in model.named_parameters()}, gradients, 1e-5)
+    assert_gradients_alike(
+        {key: parameter.grad for key, parameter in model.named_parameters()}, gradients, 1e-5
+    )
 
 
 def test_the_last_token_stands_for_a_text_that_is_read_from_left_to_right():
@@ -238,7 +258,9 @@ def test_the_last_token_stands_for_a_text_that_is_read_from_left_to_right():
     with torch.no_grad():
         logits, hidden = model(**inputs).logits, model.bert(**inputs).last_hidden_state
         lengths = batch["attention_mask"].sum(1)
-        last = torch.stack([row[length - 1] for row, length in zip(hidden, lengths.tolist(), strict=True)])
+        last = torch.stack(
+            [row[length - 1] for row, length in zip(hidden, lengths.tolist(), strict=True)]
+        )
         torch.testing.assert_close(logits, model.classifier(model.bert.pooler.dense(last).tanh()))
         inputs["input_ids"] = inputs["input_ids"].clone()
         inputs["input_ids"][:, 0] += 1
@@ -254,9 +276,15 @@ IDS = torch.randint(5, 49, (4, 6), generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "distilbert"])
 def test_every_parameter_of_a_member_learns_in_each_pass(objective):
     own = OBJECTIVES[objective]
-    config = pretraining_config("tiny", vocab_size=50, model_type=own.model_type, pad_token_id=1, **own.config)
+    config = pretraining_config(
+        "tiny", vocab_size=50, model_type=own.model_type, pad_token_id=1, **own.config
+    )
     model = MEMBERS[own.model](config).train()
-    batch = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "token_type_ids": torch.zeros_like(IDS)}
+    batch = {
+        "input_ids": IDS,
+        "attention_mask": torch.ones_like(IDS),
+        "token_type_ids": torch.zeros_like(IDS),
+    }
     if objective in ("bert", "albert"):
         batch["next_sentence_label"] = torch.zeros(4, dtype=torch.long)
     model(**batch, labels=torch.where(IDS < 20, IDS, IGNORE_INDEX)).loss.backward()
@@ -269,7 +297,11 @@ def test_every_parameter_of_a_member_learns_in_each_pass(objective):
 @pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert", "Electra", "DistilBert"])
 def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(kind, head):
     """On a GPU the packing of a batch reaches the encoder through stock's heads."""
-    sizes = {"dim": 48, "n_layers": 2, "n_heads": 3, "hidden_dim": 100} if kind == "DistilBert" else SIZES | INNER
+    sizes = (
+        {"dim": 48, "n_layers": 2, "n_heads": 3, "hidden_dim": 100}
+        if kind == "DistilBert"
+        else SIZES | INNER
+    )
     config = getattr(transformers, f"{kind}Config")(**sizes | {"vocab_size": 50})
     torch.manual_seed(0)
     model = getattr(transformers, f"{kind}For{head}")(config).train()
@@ -277,7 +309,12 @@ def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(kind, head):
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     ids = IDS[None].repeat(2, 1, 1) if head == "MultipleChoice" else IDS
-    mask = (torch.arange(6) < torch.tensor([6, 2, 5, 3])[:, None]).long().expand(ids.shape).contiguous()
+    mask = (
+        (torch.arange(6) < torch.tensor([6, 2, 5, 3])[:, None])
+        .long()
+        .expand(ids.shape)
+        .contiguous()
+    )
     first = torch.zeros(len(ids), dtype=torch.long)
     labels = {"labels": first}
     if head == "QuestionAnswering":
@@ -299,4 +336,6 @@ def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(kind, head):
     assert plans == [plan]
     loss.backward()
     torch.testing.assert_close(loss, expected)
-    assert_gradients_alike({name: parameter.grad for name, parameter in model.named_parameters()}, gradients, 1e-4)
+    assert_gradients_alike(
+        {name: parameter.grad for name, parameter in model.named_parameters()}, gradients, 1e-4
+    )

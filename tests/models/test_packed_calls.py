@@ -4,7 +4,14 @@ import functools
 
 import pytest
 import torch
-from packed_models import LENGTHS, assert_gradients_alike, count_packed_calls, make_batch, make_model, run
+from packed_models import (
+    LENGTHS,
+    assert_gradients_alike,
+    count_packed_calls,
+    make_batch,
+    make_model,
+    run,
+)
 from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from bert_recipes.errors import InputError
@@ -25,7 +32,9 @@ def test_dropout_is_what_the_modules_say(kernels, monkeypatch):
     assert len(calls) == 4
 
 
-@pytest.mark.parametrize(("silent", "other"), [("output", "attention.output"), ("attention.output", "output")])
+@pytest.mark.parametrize(
+    ("silent", "other"), [("output", "attention.output"), ("attention.output", "output")]
+)
 def test_each_half_of_a_layer_has_its_own_dropout(kernels, silent, other):
     """What is 0 anyway may be dropped."""
     model, batch = make_model(BertModel, num_hidden_layers=1), make_batch(LENGTHS["ragged"])
@@ -72,7 +81,9 @@ def test_modules_that_are_not_what_they_were_are_called_as_they_are(kernels, mon
             return (2 * output, *rest)
 
     if change == "hook":
-        model.embeddings.word_embeddings.register_forward_hook(lambda module, args, output: 2 * output)
+        model.embeddings.word_embeddings.register_forward_hook(
+            lambda module, args, output: 2 * output
+        )
     elif change == "pre_hook":
         linear.register_forward_pre_hook(lambda module, args: (2 * args[0],))
     elif change == "subclass":
@@ -82,7 +93,9 @@ def test_modules_that_are_not_what_they_were_are_called_as_they_are(kernels, mon
     elif change == "attention":
         model.encoder.layer[1].attention.self.__class__ = OtherAttention
     elif change == "forward":
-        linear.forward = lambda values: 2 * torch.nn.functional.linear(values, linear.weight, linear.bias)
+        linear.forward = lambda values: (
+            2 * torch.nn.functional.linear(values, linear.weight, linear.bias)
+        )
     else:
         model = getattr(model, change)()
     expected = model(**inputs).last_hidden_state
@@ -103,7 +116,9 @@ def test_what_the_packed_rows_can_follow_is_computed_as_stock_does(kernels, monk
     for fast_layers in ("off", kernels):
         model.zero_grad()
         model.use_fast_layers(fast_layers)
-        hidden = model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).last_hidden_state
+        hidden = model(
+            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]
+        ).last_hidden_state
         (hidden * batch["attention_mask"][..., None]).square().sum().backward()
         found.append(model.embeddings.token_type_embeddings.weight.grad)
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-3)
@@ -120,7 +135,12 @@ def test_counts_of_the_stock_trainer_do_not_turn_the_layers_off(kernels, monkeyp
 
 @pytest.mark.parametrize(
     "change",
-    [{"output_hidden_states": True}, {"output_attentions": True}, {"mask": "left"}, {"inputs_embeds": True}],
+    [
+        {"output_hidden_states": True},
+        {"output_attentions": True},
+        {"mask": "left"},
+        {"inputs_embeds": True},
+    ],
     ids=str,
 )
 def test_what_the_packed_rows_cannot_give_comes_from_stock_layers(kernels, change):
@@ -154,7 +174,9 @@ def test_masks_of_any_type_say_where_the_tokens_are(kernels, dtype):
     expected, gradients = run(model, batch, kernels)
     for computes_pads in (False, True):
         model.bert.computes_pads = computes_pads
-        ours, found = run(model, batch | {"attention_mask": batch["attention_mask"].to(dtype)}, kernels)
+        ours, found = run(
+            model, batch | {"attention_mask": batch["attention_mask"].to(dtype)}, kernels
+        )
         torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
         assert_gradients_alike(found, gradients, 1e-5)
     larger, _ = run(model, batch | {"attention_mask": 3 * batch["attention_mask"]}, kernels)
@@ -165,7 +187,10 @@ def test_token_types_may_be_one_row_for_all_and_labels_of_any_integer_type(kerne
     model, batch = make_model(), make_batch(LENGTHS["ragged"])
     batch["token_type_ids"] = torch.ones_like(batch["token_type_ids"])
     expected, _ = run(model, batch, kernels)
-    one_row = batch | {"token_type_ids": batch["token_type_ids"][:1], "labels": batch["labels"].int()}
+    one_row = batch | {
+        "token_type_ids": batch["token_type_ids"][:1],
+        "labels": batch["labels"].int(),
+    }
     assert torch.equal(run(model, one_row, kernels)[0].loss, expected.loss)
 
 
@@ -208,7 +233,9 @@ def change_part(model, part, change):
         module.forward = lambda *args, **kwargs: altered(original(*args, **kwargs))
     else:
         module.__class__ = type(
-            "Own", (type(module),), {"forward": functools.partialmethod(altered_forward, type(module))}
+            "Own",
+            (type(module),),
+            {"forward": functools.partialmethod(altered_forward, type(module))},
         )
 
 
@@ -221,7 +248,9 @@ def altered(output):
         return 2 * output + 0.5 if output.is_floating_point() else output
     if isinstance(output, tuple):
         return tuple(map(altered, output))
-    for name in ("last_hidden_state", "pooler_output") if hasattr(output, "last_hidden_state") else ():
+    for name in (
+        ("last_hidden_state", "pooler_output") if hasattr(output, "last_hidden_state") else ()
+    ):
         output[name] = 2 * output[name] + 0.5
     return output
 
@@ -244,7 +273,11 @@ def test_what_hangs_on_a_whole_part_is_called(kernels, part, change, with_labels
         model.bert.use_fast_layers(fast_layers)
         outputs.append(model(**batch))
     expected, ours = outputs
-    names = ("mlm_loss", "nsp_loss") if with_labels else ("prediction_logits", "seq_relationship_logits")
+    names = (
+        ("mlm_loss", "nsp_loss")
+        if with_labels
+        else ("prediction_logits", "seq_relationship_logits")
+    )
     places = batch["attention_mask"].bool()
     for name in names:
         own, other = getattr(ours, name), getattr(expected, name)
@@ -270,7 +303,9 @@ def test_one_call_for_hidden_states_does_not_turn_the_layers_off_for_good(kernel
     "change",
     ["linear_bias", "norm_affine", "max_norm", "scale_grad"],
 )
-def test_modules_with_other_parameters_or_abilities_are_called_as_they_are(kernels, monkeypatch, change):
+def test_modules_with_other_parameters_or_abilities_are_called_as_they_are(
+    kernels, monkeypatch, change
+):
     calls = count_packed_calls(monkeypatch)
     model, batch = make_model(BertModel).eval(), make_batch(LENGTHS["ragged"])
     layer, embeddings = model.encoder.layer[1], model.embeddings
@@ -299,7 +334,9 @@ def test_a_call_that_falls_back_says_why_and_says_it_once(kernels, caplog):
         for _ in range(2):
             model(**flipped)
         model(**batch)
-        model.bert.encoder.layer[2].output.dense.register_forward_hook(lambda module, args, output: output)
+        model.bert.encoder.layer[2].output.dense.register_forward_hook(
+            lambda module, args, output: output
+        )
         model(**batch)
         model.cls.register_forward_hook(lambda module, args, output: output)
         model(**batch)

@@ -69,13 +69,17 @@ def test_in_bfloat16_the_difference_is_its_rounding(kernels):
     torch.testing.assert_close(ours.loss, exact.loss, rtol=2e-2, atol=0)
 
     def distance(found):
-        return sum((found[name] - gradient).square().sum() for name, gradient in exact_gradients.items()).sqrt()
+        return sum(
+            (found[name] - gradient).square().sum() for name, gradient in exact_gradients.items()
+        ).sqrt()
 
     norm = sum(gradient.square().sum() for gradient in exact_gradients.values()).sqrt()
     assert distance(gradients) < 1.5 * distance(stock_gradients) < 0.1 * norm
 
 
-@pytest.mark.parametrize(("autocast", "tolerance"), [(False, 1e-6), (True, 5e-3)], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("autocast", "tolerance"), [(False, 1e-6), (True, 5e-3)], ids=["fp32", "bf16"]
+)
 def test_the_bits_are_those_of_one_number_of_threads(kernels, autocast, tolerance):
     """Another number adds sums in another order."""
     model, batch, found = make_model(), make_batch(LENGTHS["ragged"] * 4), []
@@ -110,14 +114,19 @@ def test_hidden_states_are_those_of_stock_layers_at_real_positions(kernels):
 def test_a_stock_model_gets_the_layers_with_all_that_it_has(kernels):
     stock = make_model(transformers.BertModel).eval()
     stock.encoder.layer[1].train()
-    batch, addresses = make_batch(LENGTHS["full_rows"]), {name: p.data_ptr() for name, p in stock.named_parameters()}
+    batch, addresses = (
+        make_batch(LENGTHS["full_rows"]),
+        {name: p.data_ptr() for name, p in stock.named_parameters()},
+    )
     expected = stock(batch["input_ids"]).last_hidden_state
     own = BertModel.from_stock(stock)
     assert own is stock
     assert {name: p.data_ptr() for name, p in own.named_parameters()} == addresses
     assert own.use_fast_layers(kernels)
     assert [layer.training for layer in own.encoder.layer] == [False, True, False]
-    torch.testing.assert_close(own(batch["input_ids"]).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        own(batch["input_ids"]).last_hidden_state, expected, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(kernels):
@@ -130,7 +139,9 @@ def test_parts_of_a_batch_add_up_to_the_whole(kernels):
     for rows in (slice(0, 3), slice(3, 5), slice(5, 6)):
         part = {key: value[rows] for key, value in batch.items()}
         longest = int(part["attention_mask"].sum(dim=1).max())
-        part = {key: value[:, :longest] if value.dim() == 2 else value for key, value in part.items()}
+        part = {
+            key: value[:, :longest] if value.dim() == 2 else value for key, value in part.items()
+        }
         model(**part, **counts).loss.backward()
     assert_gradients_alike({name: p.grad for name, p in model.named_parameters()}, whole, 1e-5)
 
@@ -206,7 +217,9 @@ def test_reentrant_checkpointing_below_frozen_embeddings_still_learns(kernels, f
         model.bert.embeddings.requires_grad_(False)
         model.bert.encoder.layer[0].requires_grad_(frozen == "embeddings")
         if is_checkpointed:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+            model.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": True}
+            )
         model.bert.use_fast_layers(kernels)
         torch.manual_seed(3)
         model(**batch).loss.backward()
@@ -236,4 +249,6 @@ def test_an_encoder_that_does_not_learn_still_passes_gradients_on(kernels):
     model(**batch).loss.backward()
     assert all(parameter.grad is None for parameter in model.bert.encoder.layer[1:].parameters())
     names = [name for name, p in model.named_parameters() if p.grad is not None]
-    assert_gradients_alike({n: model.get_parameter(n).grad for n in names}, {n: all_gradients[n] for n in names}, 1e-6)
+    assert_gradients_alike(
+        {n: model.get_parameter(n).grad for n in names}, {n: all_gradients[n] for n in names}, 1e-6
+    )

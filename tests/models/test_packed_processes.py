@@ -19,8 +19,18 @@ def gradients_of(store, folder, fast_layers):
     """The gradients of the first step, and the logged losses, of a short run on two processes."""
     settings = {"store": str(store), "output_dir": str(folder), "per_device_train_batch_size": 4}
     settings |= {"gradient_accumulation_steps": 2, "fast_layers": fast_layers}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(SCRIPT)]
-    done = subprocess.run([*command, json.dumps(settings)], capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        str(SCRIPT),
+    ]
+    done = subprocess.run(
+        [*command, json.dumps(settings)], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     flat = load_file(folder / "gradients.safetensors")
     history, _ = json.loads((folder / "logs.json").read_text())
@@ -37,5 +47,7 @@ def test_two_processes_have_the_gradient_of_stock_layers(small_store, tmp_path):
     assert losses == pytest.approx(expected, rel=1e-4)
     assert ours.keys() == stock.keys()
     norm = torch.stack([gradient.norm() for gradient in stock.values()]).norm()
-    difference = torch.stack([(ours[name] - gradient).norm() for name, gradient in stock.items()]).norm()
+    difference = torch.stack(
+        [(ours[name] - gradient).norm() for name, gradient in stock.items()]
+    ).norm()
     assert 0 < difference < 1e-4 * norm

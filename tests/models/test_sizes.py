@@ -19,7 +19,9 @@ def test_base_has_the_parameters_of_the_paper_by_component():
     assert counts["position embeddings"] == 393_216
     assert counts["attention weights"] == 12 * 2_359_296
     assert counts["feed-forward weights"] == 12 * 4_718_592
-    encoder = sum(number for name, number in counts.items() if not name.startswith("pre-training heads"))
+    encoder = sum(
+        number for name, number in counts.items() if not name.startswith("pre-training heads")
+    )
     assert encoder == 109_081_344
 
 
@@ -27,7 +29,10 @@ def test_published_vocabulary_gives_the_published_encoders():
     """google-research/bert: uncased_L-12_H-768_A-12 and uncased_L-24_H-1024_A-16 over 30,522 pieces."""
     for size, expected in (("base", 109_482_240), ("large", 335_141_888)):
         counts = count(size, 30_522)
-        assert sum(n for name, n in counts.items() if not name.startswith("pre-training heads")) == expected
+        assert (
+            sum(n for name, n in counts.items() if not name.startswith("pre-training heads"))
+            == expected
+        )
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -18,7 +18,14 @@ pytestmark = pytest.mark.slow
 SIZES = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES |= {"intermediate_size": 48, "max_position_embeddings": 66, "initializer_range": 0.2}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-DISTILBERT = {"vocab_size": VOCAB, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48, "initializer_range": 0.2}
+DISTILBERT = {
+    "vocab_size": VOCAB,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 2,
+    "hidden_dim": 48,
+    "initializer_range": 0.2,
+}
 CONFIGS = {
     "BertForPreTraining": transformers.BertConfig(**SIZES, **NO_DROPOUT),
     "BertForMaskedLM": transformers.BertConfig(**SIZES, **NO_DROPOUT),
@@ -29,12 +36,16 @@ CONFIGS = {
     "DistilBertForMaskedLM": transformers.DistilBertConfig(
         **DISTILBERT, max_position_embeddings=66, dropout=0.0, attention_dropout=0.0
     ),
-    "ElectraForPreTraining": transformers.ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=16, generator_size=0.5),
+    "ElectraForPreTraining": transformers.ElectraConfig(
+        **SIZES, **NO_DROPOUT, embedding_size=16, generator_size=0.5
+    ),
     "ElectraForMaskedLM": transformers.ElectraConfig(**SIZES, **NO_DROPOUT, embedding_size=16),
 }
 CLASSES = {kind.__name__: kind for kind in [*MEMBERS.values(), ElectraForMaskedLM]}
 EVERY = pytest.mark.parametrize("name", CONFIGS)
-WITH_VOCABULARY = pytest.mark.parametrize("name", [name for name in CONFIGS if name != "ElectraForPreTraining"])
+WITH_VOCABULARY = pytest.mark.parametrize(
+    "name", [name for name in CONFIGS if name != "ElectraForPreTraining"]
+)
 
 
 def build(name, **changes):
@@ -64,7 +75,9 @@ def with_labels(name):
     if name.endswith("PreTraining") and not name.startswith("Electra"):
         taken["next_sentence_label"] = batch["next_sentence_label"]
     if name == "ElectraForPreTraining":
-        taken["draws"] = torch.rand(batch["labels"].shape, generator=torch.Generator().manual_seed(1))
+        taken["draws"] = torch.rand(
+            batch["labels"].shape, generator=torch.Generator().manual_seed(1)
+        )
     return taken
 
 
@@ -100,10 +113,14 @@ def test_a_saved_model_is_the_same_with_its_output_layer_tied_or_not(tmp_path, n
 def test_the_forms_in_which_stock_opens_a_model_work(tmp_path, name):
     model = build(name)
     model.save_pretrained(tmp_path)
-    assert_weights_equal(CLASSES[name].from_pretrained(pretrained_model_name_or_path=tmp_path), model)
+    assert_weights_equal(
+        CLASSES[name].from_pretrained(pretrained_model_name_or_path=tmp_path), model
+    )
     assert_weights_equal(CLASSES[name].from_pretrained(tmp_path, config=model.config), model)
     weights = model.state_dict()
-    assert_weights_equal(CLASSES[name].from_pretrained(None, config=model.config, state_dict=weights), model)
+    assert_weights_equal(
+        CLASSES[name].from_pretrained(None, config=model.config, state_dict=weights), model
+    )
     half = CLASSES[name].from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
 
@@ -155,7 +172,9 @@ def test_the_vocabulary_may_be_resized(tmp_path, name, size):
         assert model.generator.electra.embeddings.word_embeddings.weight is words
         assert model.generator.generator_lm_head.weight is words
         assert len(model.generator.generator_lm_head.bias) == size
-        _, info = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
+        _, info = transformers.ElectraForMaskedLM.from_pretrained(
+            tmp_path / "generator", output_loading_info=True
+        )
         assert not any(info.values())
 
 
@@ -166,7 +185,11 @@ def test_weights_that_are_one_are_named_as_tied(name):
     for key, weight in model.state_dict(keep_vars=True).items():
         by_place.setdefault(weight.data_ptr(), []).append(key)
     shared = [keys for keys in by_place.values() if len(keys) > 1]
-    assert shared or not getattr(model.config, "tie_word_embeddings", True) or name == "ElectraForPreTraining"
+    assert (
+        shared
+        or not getattr(model.config, "tie_word_embeddings", True)
+        or name == "ElectraForPreTraining"
+    )
     for keys in shared:
         assert sum(key in model.all_tied_weights_keys for key in keys) == len(keys) - 1
 
@@ -216,7 +239,13 @@ def test_gradient_checkpointing_changes_no_gradient(name):
             model.gradient_checkpointing_enable()
             assert model.is_gradient_checkpointing
         model(**with_labels(name)).loss.backward()
-        gradients.append({key: weight.grad for key, weight in model.named_parameters() if weight.grad is not None})
+        gradients.append(
+            {
+                key: weight.grad
+                for key, weight in model.named_parameters()
+                if weight.grad is not None
+            }
+        )
     assert gradients[1].keys() == gradients[0].keys()
     assert_gradients_alike(gradients[1], gradients[0], 1e-5)
 
@@ -229,7 +258,9 @@ def test_the_attention_may_be_chosen_later(name):
     for implementation in ("sdpa", "eager"):
         model.set_attn_implementation(implementation)
         kinds = {
-            each.config._attn_implementation for each in model.modules() if hasattr(each, "set_attn_implementation")
+            each.config._attn_implementation
+            for each in model.modules()
+            if hasattr(each, "set_attn_implementation")
         }
         assert kinds == {implementation}
         found.append(first_output(model, inputs)[real])
@@ -240,7 +271,9 @@ def test_the_attention_may_be_chosen_later(name):
 def test_a_copy_is_a_model_of_its_own(name):
     model = build(name)
     copied = copy.deepcopy(model)
-    assert torch.equal(first_output(copied, inputs_for(name)), first_output(model, inputs_for(name)))
+    assert torch.equal(
+        first_output(copied, inputs_for(name)), first_output(model, inputs_for(name))
+    )
     with torch.no_grad():
         copied.get_input_embeddings().weight.zero_()
     assert model.get_input_embeddings().weight.abs().sum() > 0

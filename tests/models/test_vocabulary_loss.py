@@ -23,13 +23,19 @@ def test_the_vocabulary_loss_is_cross_entropy(kernels, rows):
     weight = torch.randn(67, 16, generator=generator, requires_grad=True)
     bias = torch.randn(67, generator=generator, requires_grad=True)
     targets = torch.randint(0, 67, (rows,), generator=generator)
-    expected = torch.nn.functional.cross_entropy(hidden @ weight.t() + bias, targets, reduction="sum") / 7
+    expected = (
+        torch.nn.functional.cross_entropy(hidden @ weight.t() + bias, targets, reduction="sum") / 7
+    )
     wanted = torch.autograd.grad(3 * expected, (hidden, weight, bias))
     implementation = load_kernels(kernels, torch.device("cpu"))
     ours = vocabulary_loss(hidden, weight, bias, targets, 7.0, implementation)
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
-    for own, other in zip(torch.autograd.grad(3 * ours, (hidden, weight, bias)), wanted, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4 * float(other.abs().max() if rows else 1))
+    for own, other in zip(
+        torch.autograd.grad(3 * ours, (hidden, weight, bias)), wanted, strict=True
+    ):
+        torch.testing.assert_close(
+            own, other, rtol=1e-4, atol=1e-4 * float(other.abs().max() if rows else 1)
+        )
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2500])
@@ -48,7 +54,9 @@ def test_the_divergence_is_that_of_the_plain_formula(rows, dtype):
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(ours, expected, rtol=tolerance, atol=1e-6)
     wanted = torch.autograd.grad(0.3 * expected, (hidden, weight, bias))
-    for own, other in zip(torch.autograd.grad(0.3 * ours, (hidden, weight, bias)), wanted, strict=True):
+    for own, other in zip(
+        torch.autograd.grad(0.3 * ours, (hidden, weight, bias)), wanted, strict=True
+    ):
         assert own.dtype == other.dtype
         scale = float(other.abs().max()) if other.numel() else 1.0
         torch.testing.assert_close(own, other, rtol=0, atol=10 * tolerance * scale)
@@ -81,7 +89,11 @@ PAD = 0
 def gradients_of(model, loss):
     model.zero_grad()
     loss.backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def test_the_look_up_is_torchs_embedding():
@@ -98,7 +110,9 @@ def test_the_look_up_is_torchs_embedding():
     rows = look_up(weight, ids, PAD, shared)
     left = torch.randn(11, 5, generator=generator)
     rows.register_hook(lambda _: shared.leave(left.clone()))
-    torch.testing.assert_close(torch.autograd.grad((rows * scale).sum(), weight)[0], gradient + left)
+    torch.testing.assert_close(
+        torch.autograd.grad((rows * scale).sum(), weight)[0], gradient + left
+    )
 
 
 def test_two_passes_may_be_one_backward_pass(kernels):
@@ -118,7 +132,9 @@ def test_what_a_pass_left_on_its_way_is_not_counted_in_the_next(kernels):
     expected = gradients_of(model, model(**batch).nsp_loss)
     model.bert.use_fast_layers(kernels)
     output = model(**batch)
-    torch.autograd.grad(output.mlm_loss, model.bert.encoder.layer[2].output.dense.weight, retain_graph=True)
+    torch.autograd.grad(
+        output.mlm_loss, model.bert.encoder.layer[2].output.dense.weight, retain_graph=True
+    )
     ours = gradients_of(model, output.nsp_loss)
     name = "bert.embeddings.word_embeddings.weight"
     torch.testing.assert_close(ours[name], expected[name], rtol=1e-4, atol=1e-6)

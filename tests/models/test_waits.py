@@ -16,7 +16,15 @@ from bert_recipes.training.objectives import OBJECTIVES
 
 
 # What a GPU cannot do without telling the host a number.
-WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "_unique2", "unique_dim"}
+WAITS = {
+    "_local_scalar_dense",
+    "nonzero",
+    "is_nonzero",
+    "masked_select",
+    "equal",
+    "_unique2",
+    "unique_dim",
+}
 
 
 class WaitCounter(TorchDispatchMode):
@@ -64,12 +72,16 @@ def count_waits(batch, compute_loss):
     return counter.waits
 
 
-@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name not in ("distilbert", "tinybert")])
+@pytest.mark.parametrize(
+    "objective", [name for name in OBJECTIVES if name not in ("distilbert", "tinybert")]
+)
 def test_a_step_of_a_member_waits_for_nothing(objective, as_on_gpu):
     model, batch = make_member(objective), planned_batch(objective)
     count = torch.tensor(30.0)
     counts = {"num_items_in_batch": count}
-    counts |= {"num_tokens_in_batch": count} if objective == "electra" else {"num_pairs_in_batch": count}
+    counts |= (
+        {"num_tokens_in_batch": count} if objective == "electra" else {"num_pairs_in_batch": count}
+    )
     assert count_waits(batch, lambda batch: model(**batch, **counts).loss) == []
     del batch["packing"]  # the counter counts: the places of the tokens are looked for
     assert "nonzero" in count_waits(batch, lambda batch: model(**batch, **counts).loss)
@@ -77,9 +89,15 @@ def test_a_step_of_a_member_waits_for_nothing(objective, as_on_gpu):
 
 def test_a_step_of_distillation_waits_for_nothing(as_on_gpu, tmp_path):
     teacher = make_member("bert").eval()
-    settings = DistillationArguments(teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0)
+    settings = DistillationArguments(
+        teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0
+    )
     student = make_student(teacher, settings, seed=0).train()
-    args = RunArguments(output_dir=str(tmp_path), use_cpu=True, fast_layers="eager", report_to="none")
-    trainer = DistillationTrainer(student, args, teacher=teacher, settings=settings, train_dataset=[0])
+    args = RunArguments(
+        output_dir=str(tmp_path), use_cpu=True, fast_layers="eager", report_to="none"
+    )
+    trainer = DistillationTrainer(
+        student, args, teacher=teacher, settings=settings, train_dataset=[0]
+    )
     batch, counts = planned_batch("distilbert"), torch.tensor([30.0, 140.0])
     assert count_waits(batch, lambda batch: trainer.part_of_loss(student, batch, counts)[0]) == []

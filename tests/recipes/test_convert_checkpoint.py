@@ -11,7 +11,14 @@ from original_model import draw_variables, write_original
 from bert_recipes.tensorflow_files import BundleReader
 
 
-FLAGS = ["--max_seq_length", "32", "--per_device_train_batch_size", "4", "--global_train_batch_size", "4"]
+FLAGS = [
+    "--max_seq_length",
+    "32",
+    "--per_device_train_batch_size",
+    "4",
+    "--global_train_batch_size",
+    "4",
+]
 FLAGS += ["--max_steps", "2", "--eval_strategy", "no", "--precision", "fp32", "--use_cpu", "true"]
 KERNEL = "bert/pooler/dense/kernel"
 
@@ -22,7 +29,9 @@ def convert(call_recipe):
     return partial(call_recipe, "convert_checkpoint")
 
 
-def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(call_recipe, small_store, convert, tmp_path):
+def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(
+    call_recipe, small_store, convert, tmp_path
+):
     folder = tmp_path / "uncased_L-2_H-8_A-2"
     pieces = (small_store / "tokenizer" / "vocab.txt").read_text().split()
     config = {**CONFIG, "vocab_size": len(pieces)}
@@ -33,9 +42,23 @@ def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(call_recipe, s
         f"left out: {2 * len(plain) + 1} variables of the optimiser, which a new run starts from scratch",
         f"wrote {tmp_path / 'hub'}: BertForPreTraining, do_lower_case true",
     ]
-    flags = ["--model_name_or_path", tmp_path / "hub", "--store", small_store, *FLAGS, "--warmup_steps", "1"]
+    flags = [
+        "--model_name_or_path",
+        tmp_path / "hub",
+        "--store",
+        small_store,
+        *FLAGS,
+        "--warmup_steps",
+        "1",
+    ]
     call_recipe("pretrain", *flags, "--save_strategy", "no", "--output_dir", tmp_path / "run")
-    back = ["--model_name_or_path", tmp_path / "run", "--to_tensorflow", "--output_dir", tmp_path / "tf"]
+    back = [
+        "--model_name_or_path",
+        tmp_path / "run",
+        "--to_tensorflow",
+        "--output_dir",
+        tmp_path / "tf",
+    ]
     said = convert(*back)
     assert f"--init_checkpoint={tmp_path / 'tf' / 'bert_model.ckpt'} " in said
     assert "--do_lower_case=True" in said
@@ -45,7 +68,9 @@ def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(call_recipe, s
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(call_recipe, convert, tmp_path, caplog):
+def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(
+    call_recipe, convert, tmp_path, caplog
+):
     write_original(tmp_path / "google", draw_variables())
     convert("--tf_checkpoint", tmp_path / "google", "--output_dir", tmp_path / "hub")
     rows = [{"text": "a b c", "label": 0}, {"text": "x y z", "label": 1}] * 4
@@ -54,10 +79,22 @@ def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(call_recipe, co
     files = "files: {train: train.jsonl, validation: validation.jsonl}"
     kind = "kind: sequence_classification\nlabels: [a, b]\ntext_columns: text"
     (tmp_path / "task.yaml").write_text(f"name: mine\n{kind}\n{files}\n")
-    flags = ["--task_file", tmp_path / "task.yaml", "--model_name_or_path", tmp_path / "hub", *FLAGS]
+    flags = [
+        "--task_file",
+        tmp_path / "task.yaml",
+        "--model_name_or_path",
+        tmp_path / "hub",
+        *FLAGS,
+    ]
     call_recipe("finetune", *flags, "--output_dir", tmp_path / "tuned")
     assert "starts anew" not in caplog.text
-    said = convert("--model_name_or_path", tmp_path / "tuned", "--to_tensorflow", "--output_dir", tmp_path / "tf")
+    said = convert(
+        "--model_name_or_path",
+        tmp_path / "tuned",
+        "--to_tensorflow",
+        "--output_dir",
+        tmp_path / "tf",
+    )
     assert "labels, in the order of the classifier's rows: a, b" in said
     variables = BundleReader(tmp_path / "tf" / "bert_model.ckpt").variables
     assert variables["output_weights"].shape == (2, CONFIG["hidden_size"])
@@ -74,13 +111,25 @@ def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(call_recipe, co
             ["--model_name_or_path", "b", "--to_tensorflow", "--vocab_file", "v"],
             "--vocab_file goes with --tf_checkpoint",
         ),
-        (["--model_name_or_path", "b", "--to_tensorflow", "--do_lower_case", "false"], "--do_lower_case goes with"),
+        (
+            ["--model_name_or_path", "b", "--to_tensorflow", "--do_lower_case", "false"],
+            "--do_lower_case goes with",
+        ),
         (["--model_name_or_path", "nowhere", "--to_tensorflow"], "nowhere has no config.json"),
         (["--tf_checkpoint", "nowhere"], "no file nowhere.index; give the folder or path"),
         (["--tf_checkpoint", "{google}", "--bert_config_file", "x"], "bert_config_file: no file x"),
-        (["--tf_checkpoint", "{google}", "--do_lower_case", "false"], "an uncased model by its name"),
-        (["--tf_checkpoint", "{google}", "--output_dir", "{google}"], "is not empty; give a new folder"),
-        (["--tf_checkpoint", "{google}", "--skip_variables", "cls/x"], "nothing that is called cls/x"),
+        (
+            ["--tf_checkpoint", "{google}", "--do_lower_case", "false"],
+            "an uncased model by its name",
+        ),
+        (
+            ["--tf_checkpoint", "{google}", "--output_dir", "{google}"],
+            "is not empty; give a new folder",
+        ),
+        (
+            ["--tf_checkpoint", "{google}", "--skip_variables", "cls/x"],
+            "nothing that is called cls/x",
+        ),
     ],
 )
 def test_mistakes_are_one_line(convert, tmp_path, monkeypatch, flags, message):
@@ -88,7 +137,9 @@ def test_mistakes_are_one_line(convert, tmp_path, monkeypatch, flags, message):
     write_original(google, draw_variables(), pieces=PIECES)
     words = [flag.replace("{google}", str(google)) for flag in flags]
     monkeypatch.chdir(tmp_path)
-    (line,) = convert(*words, *([] if "--output_dir" in words else ["--output_dir", "new"]), code=1).splitlines()
+    (line,) = convert(
+        *words, *([] if "--output_dir" in words else ["--output_dir", "new"]), code=1
+    ).splitlines()
     assert line.startswith("error: ")
     assert message in line
     assert not (tmp_path / "new").exists()

@@ -12,9 +12,7 @@ from bert_recipes.data.instances import FEATURE_NAMES, InstanceDataset
 
 
 ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))
-UNCASED = (
-    "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the a cat sat on mat ##s ##ting run ##ning . , ! [ ] mask b ##c ##d"
-)
+UNCASED = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the a cat sat on mat ##s ##ting run ##ning . , ! [ ] mask b ##c ##d"
 CASED = UNCASED + " The A Cat B"
 TEXT = "The cat sat.\nA cats running on mats!\n\nRun, cat.\nBcd sat on a mat.\nThe the cats sitting\n\n[MASK] a b\n"
 
@@ -40,11 +38,21 @@ def read(path):
 
 
 def expected(
-    folder, *, texts=(TEXT,), vocab="vocab.txt", lower=True, max_seq=128, dupe=10, whole_word=False, seed=12345
+    folder,
+    *,
+    texts=(TEXT,),
+    vocab="vocab.txt",
+    lower=True,
+    max_seq=128,
+    dupe=10,
+    whole_word=False,
+    seed=12345,
 ):
     vocabulary = ORIGINAL["load_vocab"](folder / vocab)
     documents = ORIGINAL["read_documents"](list(texts), vocabulary, lower)
-    instances = ORIGINAL["create_instances"](documents, vocabulary, seed, max_seq, dupe, 0.1, 0.15, 20, whole_word)
+    instances = ORIGINAL["create_instances"](
+        documents, vocabulary, seed, max_seq, dupe, 0.1, 0.15, 20, whole_word
+    )
     return [ORIGINAL["features"](instance, vocabulary, max_seq, 20) for instance in instances]
 
 
@@ -85,8 +93,14 @@ def test_golden_file_of_the_original_token_for_token_and_in_order(run, shared_da
     ("arguments", "settings"),
     [
         ([], {}),
-        (["--vocab_file=cased.txt", "--do_lower_case=False"], {"vocab": "cased.txt", "lower": False}),
-        (["--vocab_file", "cased.txt", "--nodo_lower_case"], {"vocab": "cased.txt", "lower": False}),
+        (
+            ["--vocab_file=cased.txt", "--do_lower_case=False"],
+            {"vocab": "cased.txt", "lower": False},
+        ),
+        (
+            ["--vocab_file", "cased.txt", "--nodo_lower_case"],
+            {"vocab": "cased.txt", "lower": False},
+        ),
         (["--do_whole_word_mask", "--max_seq_length", "16"], {"whole_word": True, "max_seq": 16}),
         (
             ["-do_whole_word_mask=true", "-random_seed=7", "--dupe_factor", "3"],
@@ -102,7 +116,9 @@ def test_flags_in_all_of_the_originals_forms_give_its_instances(run, files, argu
 
 
 def test_real_text_with_the_cased_vocabulary_equals_the_original(run, shared_data, tmp_path):
-    source = (shared_data / "corpus" / "wiki" / "squad_train_articles.txt").read_text(encoding="utf-8")
+    source = (shared_data / "corpus" / "wiki" / "squad_train_articles.txt").read_text(
+        encoding="utf-8"
+    )
     rng, lines = random.Random(2), []
     for line in source[:150_000].split("\n"):
         lines += line.replace(". ", ".\n").split("\n")
@@ -110,9 +126,16 @@ def test_real_text_with_the_cased_vocabulary_equals_the_original(run, shared_dat
     text = "\n".join(lines)
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     vocab = shared_data / "vocab" / "bert-base-cased-vocab.txt"
-    flags = ["--do_lower_case=False", "--do_whole_word_mask=True", "--max_seq_length=96", "--dupe_factor=2"]
+    flags = [
+        "--do_lower_case=False",
+        "--do_whole_word_mask=True",
+        "--max_seq_length=96",
+        "--dupe_factor=2",
+    ]
     check(run("--input_file=text.txt", "--output_file=out.jsonl", f"--vocab_file={vocab}", *flags))
-    theirs = expected(tmp_path, texts=[text], vocab=vocab, lower=False, whole_word=True, max_seq=96, dupe=2)
+    theirs = expected(
+        tmp_path, texts=[text], vocab=vocab, lower=False, whole_word=True, max_seq=96, dupe=2
+    )
     assert len(theirs) > 500
     assert read(tmp_path / "out.jsonl") == theirs
 
@@ -121,20 +144,31 @@ def test_globs_and_lists_are_read_in_order_without_a_break_between_files(run, fi
     parts = ["the cat\n", "sat on\n\na mat", "run\n\nb\n"]
     for name, part in zip(["b1.txt", "b2.txt", "a.txt"], parts, strict=True):
         (files / name).write_text(part)
-    check(run("--input_file=./b*.txt,a.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt", "--dupe_factor=2"))
+    check(
+        run(
+            "--input_file=./b*.txt,a.txt",
+            "--output_file=out.jsonl",
+            "--vocab_file=vocab.txt",
+            "--dupe_factor=2",
+        )
+    )
     # The last line of the second file has no line feed, yet is a line of its own.
     assert read(files / "out.jsonl") == expected(files, texts=parts, dupe=2)
 
 
 def test_it_says_what_it_read_and_wrote(run, files):
     (files / "text.txt").write_bytes(TEXT.encode() + b"\x00\n")
-    result = check(run("--input_file=text.txt", "--output_file=out.parquet", "--vocab_file=vocab.txt"))
+    result = check(
+        run("--input_file=text.txt", "--output_file=out.parquet", "--vocab_file=vocab.txt")
+    )
     count = len(InstanceDataset([files / "out.parquet"]))
     assert "read 3 documents, 6 sentences" in result.stdout
     assert "1 lines without tokens left out" in result.stdout
     assert f"wrote {count} instances to out.parquet" in result.stdout
     (files / "text.txt").write_text("the cat sat.\nrun\n")
-    result = check(run("--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt"))
+    result = check(
+        run("--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt")
+    )
     assert "warning: there is one document only" in result.stderr
     assert read(files / "out.jsonl") == expected(files, texts=["the cat sat.\nrun\n"])
 
@@ -162,7 +196,9 @@ def test_mistakes_are_one_line_and_write_nothing(run, files, arguments, message)
     (files / "empty.txt").touch()
     (files / "latin.txt").write_bytes(b"the cat\n\xe9t\xe9\n")
     before = sorted(files.iterdir())
-    result = run("--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt", *arguments)
+    result = run(
+        "--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt", *arguments
+    )
     assert result.returncode == 1
     assert message in result.stderr
     assert result.stderr.startswith("error: ")

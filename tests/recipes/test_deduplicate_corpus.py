@@ -46,7 +46,9 @@ def shouted(document):
 
 
 def write_text(path, documents):
-    path.write_text("\n\n".join("\n".join(document) for document in documents) + "\n", encoding="utf-8")
+    path.write_text(
+        "\n\n".join("\n".join(document) for document in documents) + "\n", encoding="utf-8"
+    )
 
 
 DOCUMENTS = [make_document(seed) for seed in range(10)]
@@ -63,7 +65,9 @@ def corpus(tmp_path_factory):
     write_text(folder / "a.txt", [*FIRST_FILE, DOCUMENTS[1]])
     rows = [DOCUMENTS[3], chain[0], shouted(DOCUMENTS[2]), DOCUMENTS[5]]
     # Blanks around paragraphs and blank lines between them are no part of a document.
-    text = "".join(json.dumps({"text": "\n\n".join(f"  {line} " for line in row)}) + "\n" for row in rows)
+    text = "".join(
+        json.dumps({"text": "\n\n".join(f"  {line} " for line in row)}) + "\n" for row in rows
+    )
     (folder / "b.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     # The copy that stays has a higher number in its file than this one.
     table = [DOCUMENTS[3], chain[1], DOCUMENTS[6], reworded(DOCUMENTS[5], 20), chain[2]]
@@ -88,7 +92,9 @@ def expected(*, near):
 
 def run(corpus, output, **options):
     return deduplicate(
-        DeduplicationArguments(files=[str(corpus)], output_dir=str(output), **({"workers": 1} | options))
+        DeduplicationArguments(
+            files=[str(corpus)], output_dir=str(output), **({"workers": 1} | options)
+        )
     )
 
 
@@ -104,7 +110,11 @@ def once(corpus, tmp_path_factory):
 
 def test_known_duplicates_are_removed_and_nothing_else(corpus, once):
     output, report = once
-    counts = {name: number for name, number in report.items() if name.startswith(("documents", "exact", "near"))}
+    counts = {
+        name: number
+        for name, number in report.items()
+        if name.startswith(("documents", "exact", "near"))
+    }
     assert counts == {
         "documents_read": 19,
         "exact_duplicates": 4,
@@ -122,7 +132,11 @@ def test_known_duplicates_are_removed_and_nothing_else(corpus, once):
 
 def test_only_exact_ones_when_asked(corpus, tmp_path):
     report = run(corpus, tmp_path / "out", near=False)
-    assert (report["exact_duplicates"], report["near_duplicates"], report["documents_kept"]) == (4, 0, 15)
+    assert (report["exact_duplicates"], report["near_duplicates"], report["documents_kept"]) == (
+        4,
+        0,
+        15,
+    )
     assert documents_of(tmp_path / "out") == expected(near=False)
     assert "threshold" not in report
 
@@ -132,18 +146,27 @@ def test_neither_workers_nor_tasks_change_what_is_kept(corpus, once, tmp_path, w
     report = run(corpus, tmp_path / "corpus", workers=workers, tasks=tasks)
     assert report == once[1]
     text = {
-        name: b"".join(path.read_bytes() for path in sorted(name.iterdir())) for name in (tmp_path / "corpus", once[0])
+        name: b"".join(path.read_bytes() for path in sorted(name.iterdir()))
+        for name in (tmp_path / "corpus", once[0])
     }
     assert text[tmp_path / "corpus"] == text[once[0]]
     if tasks is None:
-        assert [path.name for path in sorted((tmp_path / "corpus").iterdir())] == [f"{n:05}.jsonl" for n in range(4)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "corpus.logs", "corpus.report.json"]
+        assert [path.name for path in sorted((tmp_path / "corpus").iterdir())] == [
+            f"{n:05}.jsonl" for n in range(4)
+        ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "corpus",
+        "corpus.logs",
+        "corpus.report.json",
+    ]
 
 
 def test_what_is_written_is_prepared_like_the_documents_themselves(once, tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     letters = string.ascii_lowercase
-    vocabulary.write_text("\n".join([*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "."]) + "\n")
+    vocabulary.write_text(
+        "\n".join([*SPECIAL, *letters, *(f"##{letter}" for letter in letters), "."]) + "\n"
+    )
     (tmp_path / "expected").mkdir()
     write_text(tmp_path / "expected" / "text.txt", expected(near=True))
     for name, files in (("store", once[0]), ("like", tmp_path / "expected")):
@@ -162,7 +185,9 @@ def test_what_is_written_is_prepared_like_the_documents_themselves(once, tmp_pat
 
 def test_gzip_holds_the_same_rows(corpus, once, tmp_path):
     run(corpus, tmp_path / "out", near=False, compression="gzip")
-    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [f"{n:05}.jsonl.gz" for n in range(4)]
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [
+        f"{n:05}.jsonl.gz" for n in range(4)
+    ]
     assert documents_of(tmp_path / "out") == expected(near=False)
 
 
@@ -180,14 +205,19 @@ def test_scripts_without_blanks_are_cut_into_characters():
 def test_near_duplicates_are_found_without_blanks_and_never_among_short_documents(tmp_path):
     rng = np.random.default_rng(0)
     chinese = "".join(map(chr, rng.integers(0x4E00, 0x9FFF, 200)))
-    write_text(tmp_path / "a.txt", [[chinese], ["A b c d."], [f"{chinese[:100]}\u5317{chinese[101:]}"], ["a b c d"]])
+    write_text(
+        tmp_path / "a.txt",
+        [[chinese], ["A b c d."], [f"{chinese[:100]}\u5317{chinese[101:]}"], ["a b c d"]],
+    )
     report = run(tmp_path / "a.txt", tmp_path / "out")
     assert (report["near_duplicates"], report["documents_kept"]) == (1, 3)
     assert documents_of(tmp_path / "out") == [[chinese], ["A b c d."], ["a b c d"]]
 
 
 def test_what_the_reader_drops_and_mends_is_reported(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "One \xe9 apple."}\n{"text": " "}\n{"text": null}\n')
+    (tmp_path / "a.jsonl").write_bytes(
+        b'{"text": "One \xe9 apple."}\n{"text": " "}\n{"text": null}\n'
+    )
     report = run(tmp_path / "a.jsonl", tmp_path / "out", encoding_errors="replace", near=False)
     assert report["documents_kept"] == 1
     assert report["dropped"] == {"rows_without_text": 2}
@@ -207,7 +237,11 @@ def test_the_first_stays_also_where_the_others_are_more_alike(tmp_path):
 def test_text_without_a_shingle_is_kept_and_no_text_at_all_is_refused(tmp_path):
     write_text(tmp_path / "short.txt", [["One."], ["Two."], ["One."]])
     report = run(tmp_path / "short.txt", tmp_path / "out")
-    assert (report["exact_duplicates"], report["near_duplicates"], report["documents_kept"]) == (1, 0, 2)
+    assert (report["exact_duplicates"], report["near_duplicates"], report["documents_kept"]) == (
+        1,
+        0,
+        2,
+    )
     (tmp_path / "empty.txt").write_text(" \n\n")
     with pytest.raises(InputError, match=r"empty\.txt: no document with text"):
         run(tmp_path / "empty.txt", tmp_path / "none")
@@ -238,18 +272,32 @@ def test_a_folder_that_holds_something_is_left_alone(corpus, tmp_path):
 def test_the_command_says_what_it_removed(repository, corpus, tmp_path):
     command = [sys.executable, repository / "recipes" / "deduplicate_corpus.py", "--files", corpus]
     command += ["--output_dir", tmp_path / "out", "--workers", 2]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     said = {line[:24].strip(): line[24:].strip() for line in done.stdout.splitlines()}
-    assert (said["exact duplicates"], said["near duplicates"], said["documents kept"]) == ("4", "5", "10")
+    assert (said["exact duplicates"], said["near duplicates"], said["documents kept"]) == (
+        "4",
+        "5",
+        "10",
+    )
     assert documents_of(tmp_path / "out") == expected(near=True)
 
 
 def test_a_failed_task_is_one_line_and_leaves_its_log_only(repository, corpus, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"An apple.\n\nA caf\xe9.\n")
-    command = [sys.executable, repository / "recipes" / "deduplicate_corpus.py", "--files", corpus, tmp_path / "a.txt"]
+    command = [
+        sys.executable,
+        repository / "recipes" / "deduplicate_corpus.py",
+        "--files",
+        corpus,
+        tmp_path / "a.txt",
+    ]
     command += ["--output_dir", tmp_path / "out"]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert f"{tmp_path / 'a.txt'}:3" in line or "line 3" in line

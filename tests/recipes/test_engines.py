@@ -20,18 +20,41 @@ from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
-ENGINES = ["fsdp", "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "deepspeed_zero3_offload"]
+ENGINES = [
+    "fsdp",
+    "deepspeed_zero1",
+    "deepspeed_zero2",
+    "deepspeed_zero3",
+    "deepspeed_zero3_offload",
+]
 LAUNCHES = ["ddp", "ddp_cpu", "ddp_multi_node", *ENGINES]
-RUN = {"max_seq_length": 32, "learning_rate": 1e-3, "dropout": 0, "precision": "fp32", "use_cpu": True}
-RUN |= {"per_device_train_batch_size": 2, "logging_steps": 1, "save_strategy": "steps", "disable_tqdm": True}
+RUN = {
+    "max_seq_length": 32,
+    "learning_rate": 1e-3,
+    "dropout": 0,
+    "precision": "fp32",
+    "use_cpu": True,
+}
+RUN |= {
+    "per_device_train_batch_size": 2,
+    "logging_steps": 1,
+    "save_strategy": "steps",
+    "disable_tqdm": True,
+}
 
 
 def flags_of(settings: dict) -> list[str]:
     """--name value, as YAML has it."""
-    return [part for name, value in settings.items() for part in (f"--{name}", str(value).replace("True", "true"))]
+    return [
+        part
+        for name, value in settings.items()
+        for part in (f"--{name}", str(value).replace("True", "true"))
+    ]
 
 
-def start(repository: Path, launch: str | None, recipe: str, settings: dict, folder: Path) -> tuple[int, str]:
+def start(
+    repository: Path, launch: str | None, recipe: str, settings: dict, folder: Path
+) -> tuple[int, str]:
     """Run it to its end, by one launcher a machine (None: by none): the highest exit code, and what was said."""
     if launch is not None and launch.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is an extra")
@@ -41,14 +64,22 @@ def start(repository: Path, launch: str | None, recipe: str, settings: dict, fol
             found.bind(("127.0.0.1", 0))
             port = str(found.getsockname()[1])
         command += ["recipes/launch.py", "--config_file", f"accelerate_configs/{launch}.yaml"]
-        command += ["--main_process_port", port, *([] if launch == "cpu" else ["--num_processes", "2"])]
+        command += [
+            "--main_process_port",
+            port,
+            *([] if launch == "cpu" else ["--num_processes", "2"]),
+        ]
     work = [f"recipes/{recipe}.py", *flags_of(settings | {"output_dir": folder})]
     started, environment = [], os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     for machine in range(machines):
         of_the_machine = ["--machine_rank", str(machine)] if machines > 1 else []
         log = (folder.parent / f"{folder.name}-{machine}.log").open("w+")
         process = subprocess.Popen(
-            [*command, *of_the_machine, *work], cwd=repository, env=environment, stdout=log, stderr=subprocess.STDOUT
+            [*command, *of_the_machine, *work],
+            cwd=repository,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
         started.append((process, log))
     # DeepSpeed compiles its collectives for CPUs when they are first used.
@@ -87,11 +118,20 @@ def recipes(small_store, tiny_checkpoint, tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("cola"), random.Random(0)
     for name, number in (("train", 40), ("validation", 9), ("test", 9)):
         rows = [
-            {"idx": row, "sentence": "".join(rng.choices("abcdef", k=rng.randint(3, 20))), "label": row % 2}
+            {
+                "idx": row,
+                "sentence": "".join(rng.choices("abcdef", k=rng.randint(3, 20))),
+                "label": row % 2,
+            }
             for row in range(number)
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    finetuning = {"task": "cola", "model_name_or_path": tiny_checkpoint, "data_dir": folder, "do_predict": True}
+    finetuning = {
+        "task": "cola",
+        "model_name_or_path": tiny_checkpoint,
+        "data_dir": folder,
+        "do_predict": True,
+    }
     finetuning |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
     pretraining = {"store": small_store, "size": "tiny", "max_eval_pairs": 9}
     return {"pretrain": pretraining | SHORT, "finetune": finetuning | SHORT}
@@ -118,22 +158,31 @@ def metrics(folder):
 def assert_same_run(folder, other, *, clips_alike):
     for ours, theirs in zip(metrics(folder), metrics(other), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
-    weights, expected = load_file(folder / "model.safetensors"), load_file(other / "model.safetensors")
+    weights, expected = (
+        load_file(folder / "model.safetensors"),
+        load_file(other / "model.safetensors"),
+    )
     assert expected.keys() <= weights.keys()  # tied weights may be there under both names
     for name, weight in expected.items():
         assert weights[name].dtype == torch.float32
-        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5 if clips_alike else 1e-4)
+        torch.testing.assert_close(
+            weights[name], weight, rtol=1e-4, atol=1e-5 if clips_alike else 1e-4
+        )
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
-def test_a_launch_is_the_run_of_one_process_and_is_resumed(repository, recipes, alone, tmp_path, launch):
+def test_a_launch_is_the_run_of_one_process_and_is_resumed(
+    repository, recipes, alone, tmp_path, launch
+):
     """Two steps, a checkpoint, a resume, an evaluation in which the processes have unequal numbers of batches."""
     recipe, expected = alone
     complete, resumed = tmp_path / "complete", tmp_path / "resumed"
     succeed(repository, launch, recipe, recipes[recipe], complete)
     # DeepSpeed's norm of the gradients is its own, a little larger.
     assert_same_run(complete, expected, clips_alike=not launch.startswith("deepspeed"))
-    ours, theirs = ({path.name for path in folder.glob("predictions*")} for folder in (complete, expected))
+    ours, theirs = (
+        {path.name for path in folder.glob("predictions*")} for folder in (complete, expected)
+    )
     assert ours == theirs
     # As if it had been lost after its first step.
     shutil.copytree(complete, resumed)
@@ -147,9 +196,21 @@ def test_a_launch_is_the_run_of_one_process_and_is_resumed(repository, recipes, 
 
 # Phases, checkpoints and refusals
 
-LONG = {**RUN, "size": "tiny", "max_steps": 4, "warmup_steps": 1, "global_train_batch_size": 4, "save_steps": 4}
+LONG = {
+    **RUN,
+    "size": "tiny",
+    "max_steps": 4,
+    "warmup_steps": 1,
+    "global_train_batch_size": 4,
+    "save_steps": 4,
+}
 LONG |= {"eval_strategy": "no"}
-PHASES = {"phase2_steps": 2, "phase2_max_seq_length": 48, "max_steps": 5, "global_train_batch_size": 8}
+PHASES = {
+    "phase2_steps": 2,
+    "phase2_max_seq_length": 48,
+    "max_steps": 5,
+    "global_train_batch_size": 8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -179,22 +240,37 @@ def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_
     (run / "all_results.json").unlink()
     for launch in (None, "ddp_cpu", f"deepspeed_zero{stage % 3 + 1}"):
         error = fail(repository, launch, "pretrain", pretrain | {"resume": "last"}, run)
-        assert f"was written by 2 process(es) with engine DeepSpeed ZeRO {stage}, this run has" in error
+        assert (
+            f"was written by 2 process(es) with engine DeepSpeed ZeRO {stage}, this run has"
+            in error
+        )
     # Its weights can begin a new run.
-    succeed(repository, None, "pretrain", pretrain | {"model_name_or_path": model}, tmp_path / "new")
+    succeed(
+        repository, None, "pretrain", pretrain | {"model_name_or_path": model}, tmp_path / "new"
+    )
 
 
-@pytest.mark.parametrize("engine", ["deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "fsdp"])
-def test_two_phases_are_those_of_two_processes_without_an_engine(repository, small_store, tmp_path, engine):
+@pytest.mark.parametrize(
+    "engine", ["deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "fsdp"]
+)
+def test_two_phases_are_those_of_two_processes_without_an_engine(
+    repository, small_store, tmp_path, engine
+):
     settings = LONG | PHASES | {"store": small_store, "phase2_per_device_train_batch_size": 2}
     for launch in (engine, "ddp_cpu"):
         succeed(repository, launch, "pretrain", settings, tmp_path / launch)
-    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in (engine, "ddp_cpu"))
+    ours, others = (
+        load_file(tmp_path / name / "model.safetensors") for name in (engine, "ddp_cpu")
+    )
     for name, weight in others.items():
         torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
 
 
-OTHER_BATCHES = {**PHASES, "per_device_train_batch_size": 4, "phase2_per_device_train_batch_size": 1}
+OTHER_BATCHES = {
+    **PHASES,
+    "per_device_train_batch_size": 4,
+    "phase2_per_device_train_batch_size": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -206,10 +282,15 @@ OTHER_BATCHES = {**PHASES, "per_device_train_batch_size": 4, "phase2_per_device_
             "--phase2_per_device_train_batch_size 1",
         ),
         # No process has whole tensors.
-        ({"optimizer": "lamb"}, "optimizer is lamb; DeepSpeed ZeRO 2 splits tensors over the processes"),
+        (
+            {"optimizer": "lamb"},
+            "optimizer is lamb; DeepSpeed ZeRO 2 splits tensors over the processes",
+        ),
     ],
 )
-def test_what_deepspeed_cannot_do_is_refused_at_the_start(repository, small_store, tmp_path, settings, words):
+def test_what_deepspeed_cannot_do_is_refused_at_the_start(
+    repository, small_store, tmp_path, settings, words
+):
     settings = LONG | settings | {"store": small_store}
     assert words in fail(repository, "deepspeed_zero2", "pretrain", settings, tmp_path / "run")
     assert not list((tmp_path / "run").glob("*"))
@@ -223,5 +304,7 @@ def test_checkpoints_that_are_refused(repository, small_store, tmp_path):
         "is no complete checkpoint: it has no manifest.json": tmp_path / "run",
     }.items():
         model = tmp_path / "model"
-        assert words in fail(repository, None, "consolidate_checkpoint", {"checkpoint": checkpoint}, model)
+        assert words in fail(
+            repository, None, "consolidate_checkpoint", {"checkpoint": checkpoint}, model
+        )
         assert not model.exists()

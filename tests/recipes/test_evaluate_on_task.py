@@ -20,13 +20,27 @@ KINDS = tuple(TINY["TASKS"])
 
 def score(run, folder, *flags, task_file=None):
     task_file = run.parent / "data" / "task.yaml" if task_file is None else task_file
-    argv = ["--model_name_or_path", run, "--task_file", task_file, "--output_dir", folder / "trainer", *flags]
+    argv = [
+        "--model_name_or_path",
+        run,
+        "--task_file",
+        task_file,
+        "--output_dir",
+        folder / "trainer",
+        *flags,
+    ]
     argv += ["--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true"]
-    return score_checkpoint(*parse_arguments(ScoringArguments, FineTuningArguments, argv=list(map(str, argv))))
+    return score_checkpoint(
+        *parse_arguments(ScoringArguments, FineTuningArguments, argv=list(map(str, argv)))
+    )
 
 
 def figures(results):
-    return {name: value for name, value in results.items() if name.startswith("eval_") and name != "eval_seconds"}
+    return {
+        name: value
+        for name, value in results.items()
+        if name.startswith("eval_") and name != "eval_seconds"
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,12 +61,24 @@ def test_the_figures_are_those_of_the_run(tiny_runs, tmp_path, kind):
 def test_settings_that_are_given_win_over_those_of_the_run(tiny_runs, tmp_path):
     run = tiny_runs("question_answering")
     windows = score(run, tmp_path)["splits"]["validation"]["features"]
-    assert score(run, tmp_path, "--max_seq_length", "100")["splits"]["validation"]["features"] < windows
+    assert (
+        score(run, tmp_path, "--max_seq_length", "100")["splits"]["validation"]["features"]
+        < windows
+    )
 
 
-def test_the_recipe_prints_the_figures_and_leaves_no_folder(start_recipe, tiny_runs, tmp_path, monkeypatch):
+def test_the_recipe_prints_the_figures_and_leaves_no_folder(
+    start_recipe, tiny_runs, tmp_path, monkeypatch
+):
     run = tiny_runs("token_classification")
-    flags = ["--task_file", run / "task.yaml", "--data_dir", run.parent / "data", "--results_file", "out.json"]
+    flags = [
+        "--task_file",
+        run / "task.yaml",
+        "--data_dir",
+        run.parent / "data",
+        "--results_file",
+        "out.json",
+    ]
     flags += ["--precision", "fp32", "--use_cpu", "true"]
     monkeypatch.chdir(tmp_path)
     done = start_recipe("evaluate_checkpoint", "--model_name_or_path", run, *flags)
@@ -60,7 +86,9 @@ def test_the_recipe_prints_the_figures_and_leaves_no_folder(start_recipe, tiny_r
     results = json.loads((tmp_path / "out.json").read_text())
     printed = json.loads(done.stdout[done.stdout.index("{") :])
     assert printed == {name: value for name, value in results.items() if name != "jackknife"}
-    assert figures(results) == pytest.approx(figures(json.loads((run / "all_results.json").read_text())), abs=1e-5)
+    assert figures(results) == pytest.approx(
+        figures(json.loads((run / "all_results.json").read_text())), abs=1e-5
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
@@ -68,7 +96,15 @@ def test_results_go_into_a_new_folder_and_are_json(tiny_checkpoint, tmp_path, mo
     recipe = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "evaluate_checkpoint.py"))
     score = "bert_recipes.finetuning.run.score_checkpoint"
     monkeypatch.setattr(score, lambda *settings: {"eval_f1": float("nan"), "steps": 3})
-    argv = ["evaluate", "--task", "mrpc", "--model_name_or_path", str(tiny_checkpoint), "--use_cpu", "true"]
+    argv = [
+        "evaluate",
+        "--task",
+        "mrpc",
+        "--model_name_or_path",
+        str(tiny_checkpoint),
+        "--use_cpu",
+        "true",
+    ]
     argv += ["--results_file"]
     monkeypatch.setattr(sys, "argv", [*argv, str(tmp_path / "new" / "out.json")])
     recipe["main"]()
@@ -89,9 +125,19 @@ def test_results_go_into_a_new_folder_and_are_json(tiny_checkpoint, tmp_path, mo
 def test_a_task_is_found_on_the_command_line_and_in_the_configuration(tmp_path):
     (tmp_path / "task.yaml").write_text("task: mrpc\nseed: 3\n")
     (tmp_path / "store.yaml").write_text("store: data/task\n")
-    for argv in (["--task", "mrpc"], ["--task=mrpc"], ["--task-file", "x"], ["--config", str(tmp_path / "task.yaml")]):
+    for argv in (
+        ["--task", "mrpc"],
+        ["--task=mrpc"],
+        ["--task-file", "x"],
+        ["--config", str(tmp_path / "task.yaml")],
+    ):
         assert names_a_task(argv), argv
-    for argv in ([], ["--store", "task"], [f"--config={tmp_path / 'store.yaml'}"], ["--config", "none.yaml"]):
+    for argv in (
+        [],
+        ["--store", "task"],
+        [f"--config={tmp_path / 'store.yaml'}"],
+        ["--config", "none.yaml"],
+    ):
         assert not names_a_task(argv), argv
     assert names_a_task([f"--config={tmp_path / 'task.yaml'}"])
 
@@ -109,8 +155,12 @@ def test_what_cannot_be_measured_is_refused(tiny_runs, tmp_path):
 def test_a_checkpoint_with_other_labels_is_not_measured(tiny_runs, tmp_path):
     argv = ["--model_name_or_path", tiny_runs("sequence_classification"), "--task", "mrpc"]
     argv += ["--data_dir", write_mrpc(tmp_path / "mrpc"), "--output_dir", tmp_path / "trainer"]
-    settings, args = parse_arguments(ScoringArguments, FineTuningArguments, argv=list(map(str, argv)))
-    with pytest.raises(InputError, match="labels are yes, no, perhaps; the task's are not_equivalent, equivalent"):
+    settings, args = parse_arguments(
+        ScoringArguments, FineTuningArguments, argv=list(map(str, argv))
+    )
+    with pytest.raises(
+        InputError, match="labels are yes, no, perhaps; the task's are not_equivalent, equivalent"
+    ):
         score_checkpoint(settings, args)
 
 
@@ -134,9 +184,15 @@ def test_a_labelled_test_split_is_measured(tiny_runs, tmp_path, kind):
     test = score(run, tmp_path, "--split", "test", task_file=file)
     assert test["splits"].keys() == {"test"}
     assert not figures(test)
-    assert figures({name.replace("test_", "eval_", 1): value for name, value in test.items()}) == figures(validation)
-    assert test["baselines"] == {f"test_{name}": value for name, value in validation["baselines"].items()}
-    assert test["intervals"] == {f"test_{name}": value for name, value in validation["intervals"].items()}
+    assert figures(
+        {name.replace("test_", "eval_", 1): value for name, value in test.items()}
+    ) == figures(validation)
+    assert test["baselines"] == {
+        f"test_{name}": value for name, value in validation["baselines"].items()
+    }
+    assert test["intervals"] == {
+        f"test_{name}": value for name, value in validation["intervals"].items()
+    }
     both = score(run, tmp_path, "--do_predict", "true", task_file=file)
     assert {"test", "validation"} == both["splits"].keys()
     assert both["baselines"] == validation["baselines"] | test["baselines"]
@@ -149,16 +205,25 @@ def test_a_test_split_without_labels_is_not_measured(tiny_runs, tmp_path):
     TINY["write_jsonl"](tmp_path / "test.jsonl", [{**row, "label": -1} for row in rows])
     text = (data / "task.yaml").read_text()
     file = data / "test_alone.yaml"
-    file.write_text(text.replace("validation: validation.jsonl", f"test: {tmp_path / 'test.jsonl'}"))
-    with pytest.raises(InputError, match=r"the test split of task .* has no labels to measure with"):
+    file.write_text(
+        text.replace("validation: validation.jsonl", f"test: {tmp_path / 'test.jsonl'}")
+    )
+    with pytest.raises(
+        InputError, match=r"the test split of task .* has no labels to measure with"
+    ):
         score(run, tmp_path, "--split", "test", task_file=file)
-    results = score(run, tmp_path, "--split", "test", "--predictions_dir", tmp_path / "out", task_file=file)
+    results = score(
+        run, tmp_path, "--split", "test", "--predictions_dir", tmp_path / "out", task_file=file
+    )
     assert not [name for name in results if name.startswith("test_")]
     assert len((tmp_path / "out" / "predictions_test.jsonl").read_text().splitlines()) == len(rows)
 
 
 def write_mrpc(folder):
-    rows = [{"sentence1": "a", "sentence2": "b", "label": number % 2, "idx": number} for number in range(4)]
+    rows = [
+        {"sentence1": "a", "sentence2": "b", "label": number % 2, "idx": number}
+        for number in range(4)
+    ]
     folder.mkdir()
     for split in ("train", "validation", "test"):
         TINY["write_jsonl"](folder / f"{split}.jsonl", rows)

@@ -26,18 +26,45 @@ def packages():
 
 def start(recipe, *flags, cwd):
     command = [sys.executable, Path(__file__).parents[2] / "recipes" / recipe, *keep_last(flags)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False, cwd=cwd)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=1800, check=False, cwd=cwd
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 
 
 # So tiny a model learns nothing of STS-B: all its outputs are alike, and rounding decides about their order, which is not held to anything.
-@pytest.mark.parametrize(("task", "score", "has_learned"), [("mrpc", "f1", True), ("stsb", "spearmanr", False)])
+@pytest.mark.parametrize(
+    ("task", "score", "has_learned"), [("mrpc", "f1", True), ("stsb", "spearmanr", False)]
+)
 def test_a_task_of_glue(shared_data, tiny_checkpoint, tmp_path, task, score, has_learned):
-    flags = ["--task", task, "--data_dir", shared_data / "glue", "--model_name_or_path", tiny_checkpoint]
-    flags += ["--max_train_examples", 1000, "--num_train_epochs", 2, "--learning_rate", 1e-3, "--precision", "fp32"]
+    flags = [
+        "--task",
+        task,
+        "--data_dir",
+        shared_data / "glue",
+        "--model_name_or_path",
+        tiny_checkpoint,
+    ]
+    flags += [
+        "--max_train_examples",
+        1000,
+        "--num_train_epochs",
+        2,
+        "--learning_rate",
+        1e-3,
+        "--precision",
+        "fp32",
+    ]
     start("finetune.py", *flags, "--output_dir", "run", "--use_cpu", "true", cwd=tmp_path)
-    flags = ["--format", "int8", "--max_eval_examples", 5000, "--max_score_drop", 2 if has_learned else 100]
+    flags = [
+        "--format",
+        "int8",
+        "--max_eval_examples",
+        5000,
+        "--max_score_drop",
+        2 if has_learned else 100,
+    ]
     start("export.py", "--model_name_or_path", "run", *flags, cwd=tmp_path)
     report = json.loads((tmp_path / "run_int8" / "export.json").read_text())
     results = json.loads((tmp_path / "run" / "all_results.json").read_text())
@@ -68,7 +95,10 @@ def test_bert_base(tmp_path):
     torch.manual_seed(0)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    texts = [" ".join(f"w{(7 * row + word * word) % 30_517}" for word in range(1 + 5 * row)) for row in range(40)]
+    texts = [
+        " ".join(f"w{(7 * row + word * word) % 30_517}" for word in range(1 + 5 * row))
+        for row in range(40)
+    ]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     flags = ["--input_file", "texts.txt", "--rounds", 1, "--speed_examples", 16, "--format", "int8"]
     start("export.py", "--model_name_or_path", "model", *flags, cwd=tmp_path)
@@ -86,8 +116,19 @@ def test_every_opset_that_is_allowed_is_written_and_read(tiny_runs, tmp_path):
 
     run = tiny_runs("sequence_classification")
     for opset in range(OPSETS[0], OPSETS[1] + 1):
-        flags = ["--opset", opset, "--output_dir", tmp_path / str(opset), "--rounds", 1, "--format", "int8"]
-        start("export.py", "--model_name_or_path", run, *flags, "--max_score_drop", 100, cwd=tmp_path)
+        flags = [
+            "--opset",
+            opset,
+            "--output_dir",
+            tmp_path / str(opset),
+            "--rounds",
+            1,
+            "--format",
+            "int8",
+        ]
+        start(
+            "export.py", "--model_name_or_path", run, *flags, "--max_score_drop", 100, cwd=tmp_path
+        )
         report = json.loads((tmp_path / str(opset) / "export.json").read_text())
         assert report["opset"]["ai.onnx"] == opset
         assert report["rows"][-2]["largest_difference"] < 1e-5
@@ -95,8 +136,15 @@ def test_every_opset_that_is_allowed_is_written_and_read(tiny_runs, tmp_path):
 
 def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
     run = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "runs" / "mine")
-    command = [sys.executable, Path(__file__).parents[2] / "recipes" / "export.py", "--model_name_or_path", run]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        Path(__file__).parents[2] / "recipes" / "export.py",
+        "--model_name_or_path",
+        run,
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 300
     while not list(run.parent.glob(".mine_onnx.*")):  # it has started to write
         assert process.poll() is None
@@ -127,7 +175,11 @@ def test_the_recipe_is_quiet_and_prints_the_table(repository, tiny_runs, tmp_pat
     done = start()
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "model.onnx, export.md, example.py: mine_int8"
-    table = [line for line in (tmp_path / "mine_int8" / "export.md").read_text().splitlines() if line[:1] == "|"]
+    table = [
+        line
+        for line in (tmp_path / "mine_int8" / "export.md").read_text().splitlines()
+        if line[:1] == "|"
+    ]
     assert done.stdout.splitlines()[:-1] == table[: len(done.stdout.splitlines()) - 1]
     # Lines of our own only, each with its time, and transformers' progress bars.
     lines = [line.rpartition("\r")[2] for line in done.stderr.splitlines()]

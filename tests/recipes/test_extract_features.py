@@ -11,7 +11,9 @@ def test_one_command_writes_vectors_and_says_how_fast(call_recipe, tiny_checkpoi
     texts, out = tmp_path / "in.txt", tmp_path / "out"
     texts.write_text("ab cd\n\nabc ||| de f\n", encoding="utf-8")
     flags = ("--model_name_or_path", tiny_checkpoint, "--input_file", texts, "--output_dir", out)
-    assert "3 inputs, 17 tokens, 0 inputs cut; computed now: 3 in" in call_recipe("extract_features", *flags)
+    assert "3 inputs, 17 tokens, 0 inputs cut; computed now: 3 in" in call_recipe(
+        "extract_features", *flags
+    )
     assert "computed now: 0 in" in call_recipe("extract_features", *flags)
     assert json.loads((out / "features.json").read_text(encoding="utf-8"))["is_complete"]
     message = call_recipe("extract_features", *flags, "--input_file", tmp_path / "none.txt", code=1)
@@ -25,7 +27,9 @@ def test_memory_stays_bounded_whatever_the_size_of_the_file(tiny_checkpoint, tmp
     peaks = {}
     for number in (30_000, 300_000):
         path = tmp_path / f"{number}.txt"
-        path.write_text("".join(f"a{row} b c d e f g h\n" for row in range(number)), encoding="utf-8")
+        path.write_text(
+            "".join(f"a{row} b c d e f g h\n" for row in range(number)), encoding="utf-8"
+        )
         code = (
             "import resource; from bert_recipes.config import parse_arguments;"
             "from bert_recipes.features.arguments import FeatureArguments;"
@@ -33,8 +37,24 @@ def test_memory_stays_bounded_whatever_the_size_of_the_file(tiny_checkpoint, tmp
             "extract_features(parse_arguments(FeatureArguments)[0]);"
             "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
         )
-        flags = ["--model_name_or_path", tiny_checkpoint, "--input_file", path, "--part_mb", 16, "--batch_size", 256]
-        command = [sys.executable, "-c", code, *map(str, flags), "--output_dir", str(tmp_path / f"out{number}")]
+        flags = [
+            "--model_name_or_path",
+            tiny_checkpoint,
+            "--input_file",
+            path,
+            "--part_mb",
+            16,
+            "--batch_size",
+            256,
+        ]
+        command = [
+            sys.executable,
+            "-c",
+            code,
+            *map(str, flags),
+            "--output_dir",
+            str(tmp_path / f"out{number}"),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
         peaks[number] = int(done.stdout.split()[-1])
     assert peaks[300_000] < peaks[30_000] + 60

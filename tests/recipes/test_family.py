@@ -52,7 +52,10 @@ def byte_store(repository, tmp_path_factory):
         "menus",
         "do",
     ]
-    documents = ["\n".join(" ".join(words[n % 9 :][: 3 + n % 7]) + "." for n in range(d, d + 12)) for d in range(30)]
+    documents = [
+        "\n".join(" ".join(words[n % 9 :][: 3 + n % 7]) + "." for n in range(d, d + 12))
+        for d in range(30)
+    ]
     (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     train = [sys.executable, "tokenizer/train.py", "--algorithm", "byte_bpe", "--vocab_size", "300"]
     train += ["--files", str(folder / "text.txt"), "--output_dir", str(folder / "bpe")]
@@ -84,30 +87,59 @@ def test_a_run_leaves_a_folder_that_stock_loads_and_that_is_measured_again(
 ):
     kind, flags = FOLDERS[objective]
     folder, file = tmp_path / "run", tmp_path / "results.json"
-    call_recipe("pretrain", "--store", byte_store, "--objective", objective, "--output_dir", folder, *FLAGS, *flags)
+    call_recipe(
+        "pretrain",
+        "--store",
+        byte_store,
+        "--objective",
+        objective,
+        "--output_dir",
+        folder,
+        *FLAGS,
+        *flags,
+    )
     model = transformers.AutoModelForPreTraining.from_pretrained(folder)
-    assert type(model).__name__ == model.config.architectures[0] == kind or objective in ("mlm", "ltr")
+    assert type(model).__name__ == model.config.architectures[0] == kind or objective in (
+        "mlm",
+        "ltr",
+    )
     _stock, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert (
-        tokenizer.decode(tokenizer("the best menu")["input_ids"], skip_special_tokens=True).strip() == "the best menu"
+        tokenizer.decode(tokenizer("the best menu")["input_ids"], skip_special_tokens=True).strip()
+        == "the best menu"
     )
     results = json.loads((folder / "all_results.json").read_text())
     report = (folder / "report.md").read_text() + (folder / "README.md").read_text()
-    assert ("sentence-order accuracy" in report) == ("eval_sop_accuracy" in results) == (objective == "albert")
+    assert (
+        ("sentence-order accuracy" in report)
+        == ("eval_sop_accuracy" in results)
+        == (objective == "albert")
+    )
     assert "next-sentence" not in report
     names = {"roberta": "A RoBERTa", "albert": "An ALBERT", "electra": "An ELECTRA"}
     assert (
-        ("replaced tokens that are found" in report) == ("eval_replaced_recall" in results) == (objective == "electra")
+        ("replaced tokens that are found" in report)
+        == ("eval_replaced_recall" in results)
+        == (objective == "electra")
     )
     assert f"{names.get(objective, 'A BERT')} (`{kind}`)" in report
     use = "feature-extraction" if objective in ("ltr", "electra") else "fill-mask"
     assert f'pipeline("{use}", model=' in report
     assert ("| inputs | full_sentences |" in report) == (objective == "roberta")
     assert " | 0 |" not in report.partition("## Results")[2].partition("##")[0]
-    measure = ["--model_name_or_path", folder, "--store", byte_store, "--max_seq_length", 32, "--max_eval_pairs", 10]
+    measure = [
+        "--model_name_or_path",
+        folder,
+        "--store",
+        byte_store,
+        "--max_seq_length",
+        32,
+        "--max_eval_pairs",
+        10,
+    ]
     inputs = {
         "mlm": flags,
         "ltr": ["--selection", "causal", "--pair_label", "none"],
@@ -126,16 +158,36 @@ def test_a_run_leaves_a_folder_that_stock_loads_and_that_is_measured_again(
         ],
     }
     measure += inputs.get(objective, ["--pair_label", "order", "--selection", "ngrams"])
-    call_recipe("evaluate_checkpoint", *measure, "--output_dir", tmp_path / "x", "--results_file", file)
-    assert json.loads(file.read_text())["eval_mlm_loss"] == pytest.approx(results["eval_mlm_loss"], rel=1e-3)
+    call_recipe(
+        "evaluate_checkpoint", *measure, "--output_dir", tmp_path / "x", "--results_file", file
+    )
+    assert json.loads(file.read_text())["eval_mlm_loss"] == pytest.approx(
+        results["eval_mlm_loss"], rel=1e-3
+    )
 
 
-def test_a_teacher_makes_a_student_and_the_same_command_resumes_it(call_recipe, byte_store, tmp_path):
+def test_a_teacher_makes_a_student_and_the_same_command_resumes_it(
+    call_recipe, byte_store, tmp_path
+):
     teacher, folder = tmp_path / "teacher", tmp_path / "student"
-    call_recipe("pretrain", "--store", byte_store, "--size", "mini", "--output_dir", teacher, *FLAGS)
-    flags = ["--store", byte_store, "--objective", "distilbert", "--teacher", teacher, "--output_dir", folder, *FLAGS]
+    call_recipe(
+        "pretrain", "--store", byte_store, "--size", "mini", "--output_dir", teacher, *FLAGS
+    )
+    flags = [
+        "--store",
+        byte_store,
+        "--objective",
+        "distilbert",
+        "--teacher",
+        teacher,
+        "--output_dir",
+        folder,
+        *FLAGS,
+    ]
     call_recipe("pretrain", *flags, "--save_steps", 2)
-    stock, info = transformers.DistilBertForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    stock, info = transformers.DistilBertForMaskedLM.from_pretrained(
+        folder, output_loading_info=True
+    )
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert stock.config.n_layers == 2
@@ -144,14 +196,26 @@ def test_a_teacher_makes_a_student_and_the_same_command_resumes_it(call_recipe, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--share_layers", "all"], "share_layers is for --objective albert; it has no meaning with bert"),
-        (["--objective", "albert", "--share_layers", "ffn"], "share_layers is 'ffn'; allowed: all, none"),
+        (
+            ["--share_layers", "all"],
+            "share_layers is for --objective albert; it has no meaning with bert",
+        ),
+        (
+            ["--objective", "albert", "--share_layers", "ffn"],
+            "share_layers is 'ffn'; allowed: all, none",
+        ),
         (["--objective", "distilbert"], "needs a teacher"),
-        (["--objective", "roberta", "--pair_label", "order"], "full_sentences has no order to learn"),
+        (
+            ["--objective", "roberta", "--pair_label", "order"],
+            "full_sentences has no order to learn",
+        ),
         (["--pair_label", "none"], "give --objective mlm"),
         (["--objective", "albert", "--pair_label", "none"], "give --objective mlm"),
         (["--input_format", "full_sentences"], "give --objective mlm"),
-        (["--objective", "roberta", "--max_position_embeddings", "16"], "the model has 16 positions"),
+        (
+            ["--objective", "roberta", "--max_position_embeddings", "16"],
+            "the model has 16 positions",
+        ),
         (
             ["--objective", "electro"],
             "objective is 'electro'; allowed: bert, mlm, ltr, roberta, albert, electra, distilbert",
@@ -159,15 +223,31 @@ def test_a_teacher_makes_a_student_and_the_same_command_resumes_it(call_recipe, 
     ],
 )
 def test_what_does_not_fit_together_is_one_line(call_recipe, byte_store, tmp_path, flags, message):
-    said = call_recipe("pretrain", "--store", byte_store, "--output_dir", tmp_path / "run", *FLAGS, *flags, code=1)
+    said = call_recipe(
+        "pretrain", "--store", byte_store, "--output_dir", tmp_path / "run", *FLAGS, *flags, code=1
+    )
     assert message in said
     assert "Traceback" not in said
 
 
-def test_tinybert_learns_from_a_teacher_and_leaves_a_folder_of_stocks_weights(call_recipe, byte_store, tmp_path):
+def test_tinybert_learns_from_a_teacher_and_leaves_a_folder_of_stocks_weights(
+    call_recipe, byte_store, tmp_path
+):
     teacher, folder = tmp_path / "teacher", tmp_path / "student"
-    call_recipe("pretrain", "--store", byte_store, "--size", "mini", "--output_dir", teacher, *FLAGS)
-    flags = ["--store", byte_store, "--objective", "tinybert", "--teacher", teacher, "--output_dir", folder, *FLAGS]
+    call_recipe(
+        "pretrain", "--store", byte_store, "--size", "mini", "--output_dir", teacher, *FLAGS
+    )
+    flags = [
+        "--store",
+        byte_store,
+        "--objective",
+        "tinybert",
+        "--teacher",
+        teacher,
+        "--output_dir",
+        folder,
+        *FLAGS,
+    ]
     call_recipe("pretrain", *flags, "--size", "tiny", "--max_steps", 30, "--learning_rate", "1e-3")
     stock, info = transformers.BertForMaskedLM.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]

@@ -76,7 +76,11 @@ def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, 
         )
         store = open_store(output)
         found[name] = store.train.tokens(0, store.train.num_sentences).tolist()
-    assert found["a.jsonl"] == found["b.txt"] == [number + 5 for each in documents for row in each for number in row]
+    assert (
+        found["a.jsonl"]
+        == found["b.txt"]
+        == [number + 5 for each in documents for row in each for number in row]
+    )
     assert found["c.npy"] == [5, 6, 10, 8, 8, 8, 8]
     assert (tmp_path / "store-c.npy" / "tokenizer" / "vocab.txt").read_text().split()[5:] == [
         f"gene_{n}" for n in range(STATES)
@@ -109,7 +113,8 @@ def test_a_number_without_a_name_is_one_line(call_recipe, names, tmp_path, text,
 
 
 @pytest.mark.parametrize(
-    ("line", "message"), [("a b", "is no name"), ("gene_0", "is there twice"), ("[CLS]", "is no name")]
+    ("line", "message"),
+    [("a b", "is no name"), ("gene_0", "is there twice"), ("[CLS]", "is no name")],
 )
 def test_names_that_are_none_are_one_line(call_recipe, names, tmp_path, line, message):
     names.write_text(names.read_text() + line + "\n", encoding="utf-8")
@@ -128,7 +133,16 @@ def prepare(call_recipe, names, folder, number, length):
 
 def test_without_positions_outputs_move_with_their_ids(call_recipe, names, tmp_path):
     store = prepare(call_recipe, names, tmp_path, 40, 12)
-    flags = ["--store", store, "--objective", "mlm", "--input_format", "doc_sentences", "--positions", "none"]
+    flags = [
+        "--store",
+        store,
+        "--objective",
+        "mlm",
+        "--input_format",
+        "doc_sentences",
+        "--positions",
+        "none",
+    ]
     flags += [
         "--max_seq_length",
         16,
@@ -139,7 +153,16 @@ def test_without_positions_outputs_move_with_their_ids(call_recipe, names, tmp_p
         "--per_device_train_batch_size",
         8,
     ]
-    call_recipe("pretrain", *flags, "--output_dir", tmp_path / "run", "--learning_rate", "1e-2", "--eval_steps", 5)
+    call_recipe(
+        "pretrain",
+        *flags,
+        "--output_dir",
+        tmp_path / "run",
+        "--learning_rate",
+        "1e-2",
+        "--eval_steps",
+        5,
+    )
     model = open_checkpoint(str(tmp_path / "run"), cached_only=True)[0].eval()
     ids, order = torch.randint(5, 11, (1, 10)), torch.randperm(10)
     hidden, moved = (model.bert(each).last_hidden_state for each in (ids, ids[:, order]))
@@ -148,9 +171,20 @@ def test_without_positions_outputs_move_with_their_ids(call_recipe, names, tmp_p
 
 
 @pytest.mark.slow
-def test_the_loss_on_a_markov_chain_comes_down_to_its_entropy_and_no_further(call_recipe, names, tmp_path):
+def test_the_loss_on_a_markov_chain_comes_down_to_its_entropy_and_no_further(
+    call_recipe, names, tmp_path
+):
     store = prepare(call_recipe, names, tmp_path, 4000, 60)
-    flags = ["--store", store, "--objective", "mlm", "--input_format", "doc_sentences", "--max_seq_length", 64]
+    flags = [
+        "--store",
+        store,
+        "--objective",
+        "mlm",
+        "--input_format",
+        "doc_sentences",
+        "--max_seq_length",
+        64,
+    ]
     flags += [
         "--mlm_probability",
         "0.02",
@@ -183,8 +217,24 @@ def test_the_loss_on_a_markov_chain_comes_down_to_its_entropy_and_no_further(cal
         "--warmup_steps",
         "0.06",
     ]
-    flags += ["--weight_init", "sinusoidal_positions", "--initializer_range", "0.06", "--adam_beta2", "0.98"]
-    call_recipe("pretrain", *flags, "--output_dir", tmp_path / "run", "--eval_steps", 1500, "--logging_steps", 500)
+    flags += [
+        "--weight_init",
+        "sinusoidal_positions",
+        "--initializer_range",
+        "0.06",
+        "--adam_beta2",
+        "0.98",
+    ]
+    call_recipe(
+        "pretrain",
+        *flags,
+        "--output_dir",
+        tmp_path / "run",
+        "--eval_steps",
+        1500,
+        "--logging_steps",
+        500,
+    )
     loss, known = (
         json.loads((tmp_path / "run" / "all_results.json").read_text())["eval_mlm_loss"],
         entropy_between_neighbours(),

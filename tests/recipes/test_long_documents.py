@@ -18,8 +18,20 @@ def data(tmp_path_factory):
             words = rng.choices("abcdefgh", k=rng.randint(100, 140))
             if index % 2:
                 place = rng.randint(60, len(words) - 9)
-                words[place : place + 9] = ["the", "of", "and", "the", "of", "and", "the", "of", "and"]
-            lines.append(json.dumps({"text": " ".join(words), "label": ["no", "yes"][index % 2]}) + "\n")
+                words[place : place + 9] = [
+                    "the",
+                    "of",
+                    "and",
+                    "the",
+                    "of",
+                    "and",
+                    "the",
+                    "of",
+                    "and",
+                ]
+            lines.append(
+                json.dumps({"text": " ".join(words), "label": ["no", "yes"][index % 2]}) + "\n"
+            )
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     (folder / "task.yaml").write_text(TASK, encoding="utf-8")
     return folder
@@ -27,7 +39,15 @@ def data(tmp_path_factory):
 
 def run(call_recipe, data, checkpoint, folder, *flags):
     call_recipe(
-        *("finetune", "--task_file", data / "task.yaml", "--data_dir", data, "--model_name_or_path", checkpoint),
+        *(
+            "finetune",
+            "--task_file",
+            data / "task.yaml",
+            "--data_dir",
+            data,
+            "--model_name_or_path",
+            checkpoint,
+        ),
         *(
             "--output_dir",
             folder,
@@ -46,16 +66,32 @@ def run(call_recipe, data, checkpoint, folder, *flags):
 
 
 @pytest.mark.slow
-def test_windows_with_max_find_a_phrase_that_the_head_never_sees(call_recipe, data, tiny_checkpoint, tmp_path):
+def test_windows_with_max_find_a_phrase_that_the_head_never_sees(
+    call_recipe, data, tiny_checkpoint, tmp_path
+):
     head = run(call_recipe, data, tiny_checkpoint, tmp_path / "head")
     found = run(
-        call_recipe, data, tiny_checkpoint, tmp_path / "windows", "--long_documents", "windows", "--pool", "max"
+        call_recipe,
+        data,
+        tiny_checkpoint,
+        tmp_path / "windows",
+        "--long_documents",
+        "windows",
+        "--pool",
+        "max",
     )
     assert 0.35 < head < 0.65
     assert found > 0.9
     # A prediction cuts and joins as the run did.
-    flags = ["--model_name_or_path", tmp_path / "windows", "--input_file", data / "validation.jsonl"]
+    flags = [
+        "--model_name_or_path",
+        tmp_path / "windows",
+        "--input_file",
+        data / "validation.jsonl",
+    ]
     call_recipe("predict", *flags, "--output_file", tmp_path / "out.jsonl", "--use_cpu", "true")
-    answers = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answers = [
+        json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
+    ]
     right = sum(answer == ["no", "yes"][index % 2] for index, answer in enumerate(answers))
     assert right / len(answers) == pytest.approx(found)

@@ -9,8 +9,22 @@ import pytest
 
 @pytest.mark.slow
 def test_a_kill_in_the_middle_changes_nothing(repository, tmp_path):
-    command = [sys.executable, "benchmarks/measure_preparation.py", "--documents", "4000", "--files", "20"]
-    command += ["--shard_gigabytes", "2e-4", "--num_processes", "1", "--work_dir", str(tmp_path / "work")]
+    command = [
+        sys.executable,
+        "benchmarks/measure_preparation.py",
+        "--documents",
+        "4000",
+        "--files",
+        "20",
+    ]
+    command += [
+        "--shard_gigabytes",
+        "2e-4",
+        "--num_processes",
+        "1",
+        "--work_dir",
+        str(tmp_path / "work"),
+    ]
     done = subprocess.run(
         [*command, "--results_file", str(tmp_path / "results.json")],
         capture_output=True,

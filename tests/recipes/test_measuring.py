@@ -22,7 +22,16 @@ def test_measuring_a_checkpoint_leaves_nothing_in_the_working_folder(
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    data = ["--store", small_store, "--max_seq_length", "32", "--max_eval_pairs", "10", "--data_cache_dir", tmp_path]
+    data = [
+        "--store",
+        small_store,
+        "--max_seq_length",
+        "32",
+        "--max_eval_pairs",
+        "10",
+        "--data_cache_dir",
+        tmp_path,
+    ]
     data += ["--results_file", tmp_path / "results.json"]
     data += ["--per_device_eval_batch_size", "2"]
     said = call_recipe("evaluate_checkpoint", "--model_name_or_path", model, *data)
@@ -34,7 +43,9 @@ def test_measuring_a_checkpoint_leaves_nothing_in_the_working_folder(
     assert not list(folder.iterdir())
 
 
-def test_the_recipe_refuses_to_measure_a_head_that_is_not_there(start_recipe, small_store, tmp_path):
+def test_the_recipe_refuses_to_measure_a_head_that_is_not_there(
+    start_recipe, small_store, tmp_path
+):
     tokenizer = load_tokenizer(small_store / "tokenizer")
     config = pretraining_config("tiny", vocab_size=len(tokenizer))
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
@@ -48,9 +59,18 @@ def test_the_recipe_refuses_to_measure_a_head_that_is_not_there(start_recipe, sm
 def test_measure_data_says_how_many_processes_built_the_index(call_recipe, small_store, tmp_path):
     text, store, file = tmp_path / "text.txt", tmp_path / "store", tmp_path / "results.json"
     text.write_text("\n\n".join("w1 w2 w3.\nw4 w5.\nw6 w7 w8." for _ in range(30)) + "\n")
-    sources = ["--files", text, "--validation_fraction", "0.3", "--tokenizer", small_store / "tokenizer"]
+    sources = [
+        "--files",
+        text,
+        "--validation_fraction",
+        "0.3",
+        "--tokenizer",
+        small_store / "tokenizer",
+    ]
     call_recipe("prepare_corpus", *sources, "--output_dir", store)
-    call_recipe("../benchmarks/measure_data", "--store", store, "--num_pairs", "20", "--results_file", file)
+    call_recipe(
+        "../benchmarks/measure_data", "--store", store, "--num_pairs", "20", "--results_file", file
+    )
     results = json.loads(file.read_text())
     opened = open_store(store)
     share = opened.train.num_tokens / (opened.train.num_tokens + opened.validation.num_tokens)

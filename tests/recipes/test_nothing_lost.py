@@ -23,12 +23,39 @@ from bert_recipes.training.resume import UNFINISHED_FILE
 
 CPU = ["--use_cpu", "true", "--disable_tqdm", "true", "--precision", "fp32", "--logging_steps", "1"]
 # An evaluation of four batches after each half of the training.
-PRETRAIN = ["--size", "tiny", "--max_seq_length", "48", "--dropout", "0.1", "--per_device_train_batch_size", "4"]
-PRETRAIN += ["--global_train_batch_size", "16", "--max_steps", "4", "--warmup_steps", "1", "--learning_rate", "1e-3"]
+PRETRAIN = [
+    "--size",
+    "tiny",
+    "--max_seq_length",
+    "48",
+    "--dropout",
+    "0.1",
+    "--per_device_train_batch_size",
+    "4",
+]
+PRETRAIN += [
+    "--global_train_batch_size",
+    "16",
+    "--max_steps",
+    "4",
+    "--warmup_steps",
+    "1",
+    "--learning_rate",
+    "1e-3",
+]
 PRETRAIN += ["--per_device_eval_batch_size", "5"]
 PRETRAIN += ["--eval_strategy", "steps", "--eval_steps", "2", "--max_eval_pairs", "20", *CPU]
 BEST = ["--save_strategy", "steps", "--save_steps", "2", "--load_best_model_at_end", "true"]
-FINETUNE = ["--max_seq_length", "40", "--doc_stride", "8", "--max_query_length", "12", "--learning_rate", "1e-3"]
+FINETUNE = [
+    "--max_seq_length",
+    "40",
+    "--doc_stride",
+    "8",
+    "--max_query_length",
+    "12",
+    "--learning_rate",
+    "1e-3",
+]
 FINETUNE += [
     "--num_train_epochs",
     "2",
@@ -52,7 +79,9 @@ def run_main(repository: Path, name: str, *flags: object) -> None:
     os.environ.update(before)
 
 
-def signal_at(patch, owner, name: str, call: int | None = None, number: int = signal.SIGTERM) -> list[None]:
+def signal_at(
+    patch, owner, name: str, call: int | None = None, number: int = signal.SIGTERM
+) -> list[None]:
     """Let the process get a signal at a call of a function, which goes on as it is; one element for each call so far."""
     real, calls = getattr(owner, name), []
 
@@ -68,13 +97,16 @@ def signal_at(patch, owner, name: str, call: int | None = None, number: int = si
 
 def chosen(points, *quick: str) -> list:
     """The names of all points; those that are not quick are of the slow tests."""
-    return [point if point in quick else pytest.param(point, marks=pytest.mark.slow) for point in points]
+    return [
+        point if point in quick else pytest.param(point, marks=pytest.mark.slow) for point in points
+    ]
 
 
 def assert_alike(folder: Path, straight: Path) -> None:
     """What a run leaves is there, and is that of a run that nothing ended."""
     names, left = (
-        {path.name for path in each.iterdir() if "checkpoint-" not in path.name} for each in (straight, folder)
+        {path.name for path in each.iterdir() if "checkpoint-" not in path.name}
+        for each in (straight, folder)
     )
     assert left == names
     assert {"all_results.json", "report.html", "README.md"} <= names
@@ -82,10 +114,18 @@ def assert_alike(folder: Path, straight: Path) -> None:
     for name in ("model.safetensors", *(name for name in names if name.startswith("predictions_"))):
         assert (folder / name).read_bytes() == (straight / name).read_bytes(), name
     assert history_of(folder / "trainer_state.json") == history_of(straight / "trainer_state.json")
-    ours, theirs = (json.loads((each / "all_results.json").read_text()) for each in (folder, straight))
-    same = [name for name in theirs if name.startswith("eval_") and name not in ("eval_seconds", "eval_runtime")]
+    ours, theirs = (
+        json.loads((each / "all_results.json").read_text()) for each in (folder, straight)
+    )
+    same = [
+        name
+        for name in theirs
+        if name.startswith("eval_") and name not in ("eval_seconds", "eval_runtime")
+    ]
     same = [name for name in same if not name.endswith("_per_second")]
-    assert [ours[name] for name in ("train_loss", *same)] == [theirs[name] for name in ("train_loss", *same)]
+    assert [ours[name] for name in ("train_loss", *same)] == [
+        theirs[name] for name in ("train_loss", *same)
+    ]
 
 
 # Pre-training
@@ -114,7 +154,12 @@ def test_without_checkpoints_a_finished_run_has_none(pretraining):
 
 # In the first evaluation of the training, in that of its last step, in the last one.
 @pytest.mark.parametrize(
-    ("call", "step"), [pytest.param(2, 2, marks=pytest.mark.slow), (6, 4), pytest.param(10, 4, marks=pytest.mark.slow)]
+    ("call", "step"),
+    [
+        pytest.param(2, 2, marks=pytest.mark.slow),
+        (6, 4),
+        pytest.param(10, 4, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_the_evaluation_of_pre_training_within_a_batch(
     call_recipe, pretraining, tmp_path, monkeypatch, call, step
@@ -144,9 +189,13 @@ def questions(tmp_path_factory, tiny_checkpoint):
     tiny_runs = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
     folder = tmp_path_factory.mktemp("questions")
     for seed, split in enumerate(("train", "validation", "test")):
-        tiny_runs["write_jsonl"](folder / f"{split}.jsonl", tiny_runs["make_rows"]("question_answering", seed))
+        tiny_runs["write_jsonl"](
+            folder / f"{split}.jsonl", tiny_runs["make_rows"]("question_answering", seed)
+        )
     files = "{train: train.jsonl, validation: validation.jsonl, test: test.jsonl}"
-    (folder / "task.yaml").write_text(f"name: mine\nkind: question_answering\nfiles: {files}\nmetrics: squad\n")
+    (folder / "task.yaml").write_text(
+        f"name: mine\nkind: question_answering\nfiles: {files}\nmetrics: squad\n"
+    )
     return ["--task_file", folder / "task.yaml", "--model_name_or_path", tiny_checkpoint, *FINETUNE]
 
 
@@ -206,7 +255,16 @@ def test_a_signal_ends_predictions_and_leaves_no_half_of_them(
     call_recipe, finetuning, questions, tmp_path, monkeypatch
 ):
     data = Path(questions[1]).parent / "test.jsonl"
-    flags = ["--model_name_or_path", finetuning[0], "--input_file", data, "--batch_size", "4", "--use_cpu", "true"]
+    flags = [
+        "--model_name_or_path",
+        finetuning[0],
+        "--input_file",
+        data,
+        "--batch_size",
+        "4",
+        "--use_cpu",
+        "true",
+    ]
     flags += ["--output_file", tmp_path / "out" / "lines.jsonl"]
     (tmp_path / "out").mkdir()
     with monkeypatch.context() as patch:
@@ -241,9 +299,15 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def kill_at(repository: Path, place: str, call: int, name: str, *flags: object) -> None:
     """Run a recipe as a process of its own that is killed at a call of a function."""
-    program = KILLED_AT.format(place=place, call=call, script=str(repository / "recipes" / f"{name}.py"))
+    program = KILLED_AT.format(
+        place=place, call=call, script=str(repository / "recipes" / f"{name}.py")
+    )
     done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, flags)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", program, *map(str, flags)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
 
@@ -265,7 +329,11 @@ def test_a_kill_after_the_last_step_of_fine_tuning_loses_nothing(
     flags, folder = [*questions, "--output_dir", tmp_path / "run"], tmp_path / "run"
     kill_at(repository, place, call, "finetune", *flags)
     assert (folder / "all_results.json").is_file() == has_results
-    (last,) = [path for path in list_checkpoints(folder) if path.name == list_checkpoints(finetuning[0])[-1].name]
+    (last,) = [
+        path
+        for path in list_checkpoints(folder)
+        if path.name == list_checkpoints(finetuning[0])[-1].name
+    ]
     written = (last / "model.safetensors").stat().st_mtime_ns
     call_recipe("finetune", *flags)
     assert_alike(folder, finetuning[0])

@@ -22,10 +22,21 @@ from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tokenization.others import train_byte_bpe, with_bulk_encoding
 
 
-SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 CONFIGS = {
-    "roberta": (SIZES | {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1}, "bytes"),
-    "xlm-roberta": (SIZES | {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1}, "bytes"),
+    "roberta": (
+        SIZES | {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
+        "bytes",
+    ),
+    "xlm-roberta": (
+        SIZES | {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
+        "bytes",
+    ),
     "modernbert": (
         SIZES | {"max_position_embeddings": 64, "pad_token_id": 1, "global_attn_every_n_layers": 1},
         "bytes",
@@ -48,10 +59,20 @@ def make_tokenizer(kind):
     if kind == "bytes":
         return train_byte_bpe(["ab cd ef uv wx yz"] * 3, vocab_size=270, show_progress=False)[0]
     if kind == "pieces":
-        pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+        pieces = [
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            *LETTERS,
+            *(f"##{letter}" for letter in LETTERS),
+        ]
         return BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
     special = [("<pad>", 0.0), ("<unk>", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[MASK]", 0.0)]
-    return AlbertTokenizer(vocab=[*special, ("\u2581", -2.0), *((letter, -3.0) for letter in LETTERS)])
+    return AlbertTokenizer(
+        vocab=[*special, ("\u2581", -2.0), *((letter, -3.0) for letter in LETTERS)]
+    )
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -74,10 +95,15 @@ def data(tmp_path_factory):
         for _ in range(number):
             label = rng.randint(0, 1)
             words = [
-                " ".join("".join(rng.choices(LETTERS[:6] if label else LETTERS[6:], k=3)) for _ in range(4))
+                " ".join(
+                    "".join(rng.choices(LETTERS[:6] if label else LETTERS[6:], k=3))
+                    for _ in range(4)
+                )
                 for _ in "ab"
             ]
-            tokens = ["".join(rng.choices(rng.choice([LETTERS[:6], LETTERS[6:]]), k=3)) for _ in range(5)]
+            tokens = [
+                "".join(rng.choices(rng.choice([LETTERS[:6], LETTERS[6:]]), k=3)) for _ in range(5)
+            ]
             tags = ["B-X" if word[0] in LETTERS[:6] else "O" for word in tokens]
             lines.append(
                 {
@@ -88,7 +114,9 @@ def data(tmp_path_factory):
                     "tags": tags,
                 }
             )
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        (folder / f"{split}.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+        )
     return folder
 
 
@@ -98,7 +126,9 @@ TAGS = "name: tags\nkind: token_classification\nfiles: {train: train.jsonl, vali
 
 @pytest.mark.parametrize("encoder", TRAINED, indirect=True)
 @pytest.mark.parametrize("task", [PAIRS, TAGS], ids=["pairs", "tags"])
-def test_an_encoder_of_another_kind_is_fine_tuned_and_predicts(call_recipe, encoder, data, tmp_path, task):
+def test_an_encoder_of_another_kind_is_fine_tuned_and_predicts(
+    call_recipe, encoder, data, tmp_path, task
+):
     (tmp_path / "task.yaml").write_text(task, encoding="utf-8")
     flags = [
         "--task_file",
@@ -120,7 +150,9 @@ def test_an_encoder_of_another_kind_is_fine_tuned_and_predicts(call_recipe, enco
         "--output_dir",
         tmp_path / "run",
     ]
-    call_recipe("finetune", *flags, "--global_train_batch_size", 8, "--dropout", 0, "--disable_tqdm", "true")
+    call_recipe(
+        "finetune", *flags, "--global_train_batch_size", 8, "--dropout", 0, "--disable_tqdm", "true"
+    )
     results = json.loads((tmp_path / "run" / "all_results.json").read_text())
     assert results["eval_accuracy" if task is PAIRS else "eval_f1"] > 0.85
     inputs = data / "validation.jsonl"
@@ -142,12 +174,19 @@ KINDS = {
 @pytest.mark.parametrize("task", KINDS)
 def test_dropout_reaches_encoder_and_head_of_every_kind(encoder, task):
     settings = TaskArguments(task=task, max_seq_length=64, dropout=0.3)
-    opened = open_model(str(encoder), get_task(task), KINDS[task], open_tokenizer(str(encoder)), settings, seed=1)
+    opened = open_model(
+        str(encoder), get_task(task), KINDS[task], open_tokenizer(str(encoder)), settings, seed=1
+    )
     modules = [module for module in opened.modules() if "Dropout" in type(module).__name__]
     assert modules
     assert {getattr(module, "p", getattr(module, "drop_prob", None)) for module in modules} == {0.3}
     # Rates that are no modules: attention's.
-    rates = [value for module in opened.modules() for name, value in vars(module).items() if "dropout" in name]
+    rates = [
+        value
+        for module in opened.modules()
+        for name, value in vars(module).items()
+        if "dropout" in name
+    ]
     assert set(rates) <= {0.3}
 
 
@@ -158,7 +197,10 @@ def test_pairs_are_laid_out_as_the_tokenizer_does(encoder):
     expected = stock("ab cd", "ef", return_token_type_ids=True)
     assert feature["input_ids"] == expected["input_ids"]
     assert feature["token_type_ids"] == expected["token_type_ids"]
-    assert join_texts(tokenizer, tokenizer.encode_ids("ab cd"), None, 64)["input_ids"] == stock("ab cd")["input_ids"]
+    assert (
+        join_texts(tokenizer, tokenizer.encode_ids("ab cd"), None, 64)["input_ids"]
+        == stock("ab cd")["input_ids"]
+    )
 
 
 def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
@@ -166,7 +208,10 @@ def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
     tokenizer = train_byte_bpe(["ab ab ab cd"] * 9, vocab_size=264, show_progress=False)[0]
     plain = transformers.RobertaTokenizer(
         vocab=tokenizer.get_vocab(),
-        merges=[tuple(merge) for merge in json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]],
+        merges=[
+            tuple(merge)
+            for merge in json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+        ],
     )
     assert (
         with_bulk_encoding(plain).encode_word("ab")
@@ -187,25 +232,66 @@ def questions(tmp_path_factory):
             words[place := rng.randrange(6)] = answer = "".join(rng.choices(LETTERS[:6], k=3))
             start = len(" ".join(words[:place])) + (place > 0)
             answers = {"text": [answer], "answer_start": [start]}
-            lines.append({"id": str(idx), "context": " ".join(words), "question": "ab", "answers": answers})
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            lines.append(
+                {"id": str(idx), "context": " ".join(words), "question": "ab", "answers": answers}
+            )
+        (folder / f"{split}.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
+        )
     return folder
 
 
 @pytest.mark.parametrize("encoder", TRAINED, indirect=True)
-def test_questions_are_answered_by_slices_of_the_paragraph(call_recipe, encoder, questions, tmp_path):
-    flags = ["--task", "squad", "--data_dir", questions, "--model_name_or_path", encoder, "--use_cpu", "true"]
-    flags += ["--max_seq_length", 40, "--max_query_length", 8, "--doc_stride", 16, "--num_train_epochs", 20]
-    flags += ["--learning_rate", "3e-3", "--global_train_batch_size", 16, "--dropout", 0, "--disable_tqdm", "true"]
+def test_questions_are_answered_by_slices_of_the_paragraph(
+    call_recipe, encoder, questions, tmp_path
+):
+    flags = [
+        "--task",
+        "squad",
+        "--data_dir",
+        questions,
+        "--model_name_or_path",
+        encoder,
+        "--use_cpu",
+        "true",
+    ]
+    flags += [
+        "--max_seq_length",
+        40,
+        "--max_query_length",
+        8,
+        "--doc_stride",
+        16,
+        "--num_train_epochs",
+        20,
+    ]
+    flags += [
+        "--learning_rate",
+        "3e-3",
+        "--global_train_batch_size",
+        16,
+        "--dropout",
+        0,
+        "--disable_tqdm",
+        "true",
+    ]
     call_recipe("finetune", *flags, "--output_dir", tmp_path / "run")
     results = json.loads((tmp_path / "run" / "all_results.json").read_text())
     assert results["eval_exact_match"] > 80
     call_recipe(
-        *("predict", "--model_name_or_path", tmp_path / "run", "--input_file", questions / "validation.jsonl"),
+        *(
+            "predict",
+            "--model_name_or_path",
+            tmp_path / "run",
+            "--input_file",
+            questions / "validation.jsonl",
+        ),
         *("--output_file", tmp_path / "out.jsonl", "--use_cpu", "true"),
     )
     rows = [json.loads(line) for line in (questions / "validation.jsonl").read_text().splitlines()]
-    said = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    said = [
+        json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
+    ]
     assert all(answer in row["context"] for answer, row in zip(said, rows, strict=True))
     right = sum(answer == row["answers"]["text"][0] for answer, row in zip(said, rows, strict=True))
     assert right / len(rows) == pytest.approx(results["eval_exact_match"] / 100)
@@ -227,7 +313,10 @@ def test_a_label_leads_back_to_its_answer(kind):
     settings = TaskArguments(task="squad", max_seq_length=24, max_query_length=8, doc_stride=4)
     examples = tuple(
         QuestionExample(
-            idx=str(n), question="ab?", context=text, answers=(Answer(text=answer, answer_start=text.index(answer)),)
+            idx=str(n),
+            question="ab?",
+            context=text,
+            answers=(Answer(text=answer, answer_start=text.index(answer)),),
         )
         for n, (text, answer) in enumerate(TEXTS)
     )
@@ -252,6 +341,8 @@ def test_a_label_leads_back_to_its_answer(kind):
 
 
 def test_what_opens_no_tokenizer_is_one_line(tmp_path):
-    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {}}}', encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(
+        '{"model": {"type": "WordLevel", "vocab": {}}}', encoding="utf-8"
+    )
     with pytest.raises(InputError, match="holds no BPE, Unigram, or WordPiece model"):
         open_tokenizer(str(tmp_path))

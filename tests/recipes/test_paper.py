@@ -7,7 +7,9 @@ import pytest
 
 
 @pytest.mark.slow
-def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repository, call_recipe):
+def test_a_table_is_run_and_goes_on_where_it_stopped(
+    small_store, tmp_path, repository, call_recipe
+):
     shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\n"
@@ -17,7 +19,16 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
         "rows: {untrained: {untrained: true}, first: {checkpoint: 1}, trained: {}, far: {profiles: [gpu]}}\n"
         "claims: [{better: trained, worse: untrained, column: loss, expected: must}]\n"
     )
-    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1, "--store", small_store]
+    flags = [
+        "--tables",
+        tmp_path / "mine.yaml",
+        "--profile",
+        "smoke",
+        "--num_seeds",
+        1,
+        "--store",
+        small_store,
+    ]
     output = tmp_path / "runs"
     said = call_recipe("paper", *flags, "--output_dir", output)
     assert "| trained better than untrained | loss | must |" in said
@@ -34,11 +45,15 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
     assert {len(run["figures"]["jackknife"]["mlm_loss"]) for run in described["runs"]} == {8}
     known = json.loads((output / "runs.json").read_text())
     gone = next(key for key, run in known.items() if run["recipe"] == "evaluate_checkpoint")
-    (output / "runs.json").write_text(json.dumps({key: run for key, run in known.items() if key != gone}))
+    (output / "runs.json").write_text(
+        json.dumps({key: run for key, run in known.items() if key != gone})
+    )
     shutil.rmtree(output / gone)
     assert call_recipe("paper", *flags, "--output_dir", output) == said
     again = json.loads((output / "runs.json").read_text())
-    assert [again[key] for key in known if key != gone] == [run for key, run in known.items() if key != gone]
+    assert [again[key] for key in known if key != gone] == [
+        run for key, run in known.items() if key != gone
+    ]
     assert again[gone]["figures"]["eval_mlm_loss"] == known[gone]["figures"]["eval_mlm_loss"]
 
 
@@ -51,7 +66,16 @@ def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
         "title: Mine\nsource: nobody\ncolumns: {loss: {metric: mlm_loss}, SST-2: {task: sst2, metric: accuracy}}\n"
         "rows: {untrained: {untrained: true}, trained: {}}\n"
     )
-    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1, "--store", small_store]
+    flags = [
+        "--tables",
+        tmp_path / "mine.yaml",
+        "--profile",
+        "smoke",
+        "--num_seeds",
+        1,
+        "--store",
+        small_store,
+    ]
     flags += ["--estimate", "true", "--output_dir", tmp_path / "runs"]
     said = call_recipe("paper", *flags, "--data_dir", repository / "tests", code=1)
     assert "untrained: SST-2: no estimate; the reason is above" in said
@@ -75,7 +99,10 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
         "seeds: 2\npretrain: {per_device_eval_batch_size: 2}\n"
         "rows: {trained: {}, others: {pretrain: {objective: mlm}}}\n"
         "claims:\n"
-        + "".join(f"- {{better: trained, worse: others, column: {name}, expected: must}}\n" for name in columns)
+        + "".join(
+            f"- {{better: trained, worse: others, column: {name}, expected: must}}\n"
+            for name in columns
+        )
     )
     flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--store", small_store]
     flags += ["--data_dir", tmp_path, "--output_dir", tmp_path / "runs"]
@@ -84,8 +111,16 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
     assert described["claim_seeds"] == described["seeds"] == [1, 2]
     for claim in described["claims"]:
         ends = claim["intervals"]
-        assert ends["of_both"][0] <= min(ends["of_rows"][0], ends["of_seeds"][0]) <= claim["difference"]
-        assert ends["of_both"][1] >= max(ends["of_rows"][1], ends["of_seeds"][1]) >= claim["difference"]
+        assert (
+            ends["of_both"][0]
+            <= min(ends["of_rows"][0], ends["of_seeds"][0])
+            <= claim["difference"]
+        )
+        assert (
+            ends["of_both"][1]
+            >= max(ends["of_rows"][1], ends["of_seeds"][1])
+            >= claim["difference"]
+        )
     # The figures in runs.json are enough: the predictions may be gone.
     for file in (tmp_path / "runs").glob("*/predictions_*"):
         file.unlink()
@@ -100,7 +135,15 @@ def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_recip
 
     folder = tmp_path / "task"
     call_recipe(
-        "make_pair_task", "--store", small_store, "--output_dir", folder, "--num_train", 50, "--num_validation", 8
+        "make_pair_task",
+        "--store",
+        small_store,
+        "--output_dir",
+        folder,
+        "--num_train",
+        50,
+        "--num_validation",
+        8,
     )
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     assert {row["label"] for row in rows} == {"next", "random"}
@@ -115,4 +158,6 @@ def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_recip
     means = {label: sum(values) / len(values) for label, values in shares.items()}
     assert means["next"] > means["random"] + 0.3
     flags = ["--task_file", folder / "task.yaml", "--model_name_or_path", folder]
-    assert "no config.json" in call_recipe("finetune", *flags, "--output_dir", tmp_path / "run", code=1)
+    assert "no config.json" in call_recipe(
+        "finetune", *flags, "--output_dir", tmp_path / "run", code=1
+    )

@@ -41,7 +41,9 @@ def corpus(tmp_path_factory):
     folder.mkdir()
     for number in range(40):
         color = WORDS[number % 3]
-        paragraphs = [f"Mr. {color} pear {number} grows. The {color} apple falls!"] * (number % 5 + 1)
+        paragraphs = [f"Mr. {color} pear {number} grows. The {color} apple falls!"] * (
+            number % 5 + 1
+        )
         (folder / f"{number:02}.txt").write_text("\n\n".join(paragraphs) + "\n")
     return folder
 
@@ -73,11 +75,24 @@ def texts_of(split, tokenizer):
 
 def test_the_command_writes_a_store_and_reports_it(repository, vocabulary, corpus, tmp_path):
     config = repository / "recipes" / "configs" / "corpus" / "books_and_articles.yaml"
-    flags = ["--config", config, "--files", corpus, "--validation_files", corpus / "0*.txt", "--num_processes", "2"]
+    flags = [
+        "--config",
+        config,
+        "--files",
+        corpus,
+        "--validation_files",
+        corpus / "0*.txt",
+        "--num_processes",
+        "2",
+    ]
     result = run(repository, *flags, "--tokenizer", vocabulary, "--output_dir", tmp_path / "store")
 
     assert result.returncode == 0, result.stderr
-    rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line[:1].isalpha()}
+    rows = {
+        line.split()[0]: line.split()[1:]
+        for line in result.stdout.splitlines()
+        if line[:1].isalpha()
+    }
     assert rows["documents"] == ["30", "10"]
     assert rows["sentences"] == ["180", "60"]
     assert "peak memory:" in result.stdout
@@ -86,7 +101,10 @@ def test_the_command_writes_a_store_and_reports_it(repository, vocabulary, corpu
     store = open_store(tmp_path / "store")
     tokenizer = load_tokenizer(store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
-    assert texts_of(store.train, tokenizer)[0] == ["mr. green pear [UNK] grows.", "the green apple falls!"]
+    assert texts_of(store.train, tokenizer)[0] == [
+        "mr. green pear [UNK] grows.",
+        "the green apple falls!",
+    ]
     assert store.metadata["read"]["train"]["documents"] == 30
     assert str(tmp_path) not in (tmp_path / "store" / "store.json").read_text()
 
@@ -95,7 +113,9 @@ def test_text_that_the_tokenizer_does_not_know_is_warned_of(vocabulary, tmp_path
     """Hours of training on it would teach nothing."""
     text = tmp_path / "uk.txt"
     text.write_text("Швидка лисиця стрибає.\n\nЩиро дякую, red pear.\n", encoding="utf-8")  # noqa: RUF001
-    report = prepare(vocabulary, tmp_path / "store", files=[str(text)], document_boundary="blank_line")
+    report = prepare(
+        vocabulary, tmp_path / "store", files=[str(text)], document_boundary="blank_line"
+    )
     unknown = report.metadata["unknown_tokens"]["train"]
     assert unknown.keys() == {"Cyrillic"}
     tokens = open_store(tmp_path / "store").train.tokens(0, 2)
@@ -106,25 +126,39 @@ def test_text_that_the_tokenizer_does_not_know_is_warned_of(vocabulary, tmp_path
 
 
 @pytest.mark.parametrize("options", [{}, {"validation_fraction": 0.3}, {"shard_gigabytes": 1e-6}])
-def test_any_number_of_processes_gives_the_same_bytes(vocabulary, corpus, tmp_path, monkeypatch, options):
+def test_any_number_of_processes_gives_the_same_bytes(
+    vocabulary, corpus, tmp_path, monkeypatch, options
+):
     # Batches of a few documents, so that every process gets many.
     monkeypatch.setattr(batch_documents, "__defaults__", (300,))
     for num_processes in (1, 3):
-        prepare(vocabulary, tmp_path / str(num_processes), files=[str(corpus)], num_processes=num_processes, **options)
+        prepare(
+            vocabulary,
+            tmp_path / str(num_processes),
+            files=[str(corpus)],
+            num_processes=num_processes,
+            **options,
+        )
     one, three = contents_of(tmp_path / "1"), contents_of(tmp_path / "3")
 
     assert len(one) > 6
     assert one == three
 
 
-def test_the_held_out_documents_depend_on_the_seed_and_partition_the_corpus(vocabulary, corpus, tmp_path):
+def test_the_held_out_documents_depend_on_the_seed_and_partition_the_corpus(
+    vocabulary, corpus, tmp_path
+):
     held_out = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        prepare(vocabulary, tmp_path / name, files=[str(corpus)], validation_fraction=0.3, seed=seed)
+        prepare(
+            vocabulary, tmp_path / name, files=[str(corpus)], validation_fraction=0.3, seed=seed
+        )
         store = open_store(tmp_path / name)
         assert store.train.num_documents + store.validation.num_documents == 40
         assert 4 <= store.validation.num_documents <= 20
-        held_out.append(store.validation.sentence_offsets(0, store.validation.num_documents).tolist())
+        held_out.append(
+            store.validation.sentence_offsets(0, store.validation.num_documents).tolist()
+        )
 
     assert held_out[0] == held_out[1]
     assert held_out[0] != held_out[2]
@@ -135,12 +169,22 @@ def test_what_gives_no_token_is_dropped_and_counted(vocabulary, tmp_path):
     (tmp_path / "a.txt").write_text("red. \x07! Green.\n\n\x07\n\nblue\n\n")
     (tmp_path / "b.txt").write_text("\n")
     report = prepare(
-        vocabulary, tmp_path / "store", files=[str(tmp_path)], document_boundary="blank_line", sentences="lines"
+        vocabulary,
+        tmp_path / "store",
+        files=[str(tmp_path)],
+        document_boundary="blank_line",
+        sentences="lines",
     )
 
-    expected = {"sentences_without_tokens": 1, "documents_without_sentences": 1, "files_without_text": 1}
+    expected = {
+        "sentences_without_tokens": 1,
+        "documents_without_sentences": 1,
+        "files_without_text": 1,
+    }
     assert (
-        report.metadata["dropped"]["train"] == open_store(tmp_path / "store").metadata["dropped"]["train"] == expected
+        report.metadata["dropped"]["train"]
+        == open_store(tmp_path / "store").metadata["dropped"]["train"]
+        == expected
     )
     assert report.metadata["splits"]["train"]["num_documents"] == 2
 
@@ -161,10 +205,18 @@ def test_sentences_are_split_or_taken_line_by_line(vocabulary, tmp_path, sentenc
 
 def test_passages_only_drops_and_counts_the_rest(vocabulary, tmp_path):
     passage = "The red apple falls and the green pear grows."
-    rows = [{"text": f"Heading\n\n{passage}\n\n* red\n* green"}, {"text": passage}, {"text": "Heading"}]
+    rows = [
+        {"text": f"Heading\n\n{passage}\n\n* red\n* green"},
+        {"text": passage},
+        {"text": "Heading"},
+    ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     report = prepare(
-        vocabulary, tmp_path / "s", files=[str(tmp_path / "a.jsonl")], document_boundary="auto", keep="passages"
+        vocabulary,
+        tmp_path / "s",
+        files=[str(tmp_path / "a.jsonl")],
+        document_boundary="auto",
+        keep="passages",
     )
 
     assert report.metadata["dropped"]["train"] == {
@@ -177,11 +229,19 @@ def test_passages_only_drops_and_counts_the_rest(vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"document_boundary": "file"}, ["1 usable documents for train", "document_boundary is 'file'"]),
-        ({"document_boundary": "line", "validation_fraction": 0.0001}, ["0 usable documents for validation", "raise"]),
+        (
+            {"document_boundary": "file"},
+            ["1 usable documents for train", "document_boundary is 'file'"],
+        ),
+        (
+            {"document_boundary": "line", "validation_fraction": 0.0001},
+            ["0 usable documents for validation", "raise"],
+        ),
     ],
 )
-def test_fewer_than_two_usable_documents_are_refused_with_advice(vocabulary, tmp_path, options, parts):
+def test_fewer_than_two_usable_documents_are_refused_with_advice(
+    vocabulary, tmp_path, options, parts
+):
     (tmp_path / "a.txt").write_text("red\n\ngreen\n")
     with pytest.raises(InputError) as caught:
         prepare(vocabulary, tmp_path / "store", files=[str(tmp_path / "a.txt")], **options)
@@ -192,7 +252,9 @@ def test_fewer_than_two_usable_documents_are_refused_with_advice(vocabulary, tmp
 
 def test_documents_of_one_sentence_are_warned_of(vocabulary, tmp_path, caplog):
     (tmp_path / "a.txt").write_text("red\ngreen\nblue\n")
-    prepare(vocabulary, tmp_path / "store", files=[str(tmp_path / "a.txt")], document_boundary="line")
+    prepare(
+        vocabulary, tmp_path / "store", files=[str(tmp_path / "a.txt")], document_boundary="line"
+    )
 
     assert "3 of 3 documents hold one sentence only" in caplog.text
 
@@ -209,11 +271,23 @@ def test_documents_of_one_sentence_are_warned_of(vocabulary, tmp_path, caplog):
         (["--validation_files", "a.txt"], 5_000_000, 0.0),
     ],
 )
-def test_of_a_small_corpus_more_is_held_out_than_the_file_says(repository, tmp_path, flags, size, fraction, caplog):
+def test_of_a_small_corpus_more_is_held_out_than_the_file_says(
+    repository, tmp_path, flags, size, fraction, caplog
+):
     config = repository / "recipes" / "configs" / "corpus" / "local_text.yaml"
     with (tmp_path / "text.txt").open("wb") as file:
         file.truncate(size)
-    argv = ["--config", str(config), "--files", str(tmp_path), "--tokenizer", "t", "--output_dir", "o", *flags]
+    argv = [
+        "--config",
+        str(config),
+        "--files",
+        str(tmp_path),
+        "--tokenizer",
+        "t",
+        "--output_dir",
+        "o",
+        *flags,
+    ]
     (arguments,) = parse_arguments(CorpusArguments, argv=argv)
     assert arguments.validation_fraction == fraction
     assert ("would hold out little of a small corpus" in caplog.text) is (fraction in (0.1, 0.05))
@@ -245,7 +319,9 @@ def test_documents_of_a_few_tokens_are_warned_of(vocabulary, tmp_path, caplog):
     with pytest.raises(InputError, match=r"1 usable documents for train"):
         prepare(vocabulary, tmp_path / "one", document_boundary="file", **files)
     prepare(vocabulary, tmp_path / "two", document_boundary="blank_line", **files)
-    assert re.search(r"documents have \d\d tokens on average: .*give --document_boundary file", caplog.text)
+    assert re.search(
+        r"documents have \d\d tokens on average: .*give --document_boundary file", caplog.text
+    )
     caplog.clear()
     (tmp_path / "more.txt").write_text("\n\n".join([f"{sentence} {sentence}"] * 40))
     files["files"].append(str(tmp_path / "more.txt"))
@@ -289,10 +365,17 @@ def test_settings_without_meaning_are_refused(options, part):
 
 def test_holding_out_every_file_is_refused(vocabulary, corpus, tmp_path):
     with pytest.raises(InputError, match="nothing is left to train on"):
-        prepare(vocabulary, tmp_path / "s", files=[str(corpus / "*.txt")], validation_files=[str(corpus)])
+        prepare(
+            vocabulary,
+            tmp_path / "s",
+            files=[str(corpus / "*.txt")],
+            validation_files=[str(corpus)],
+        )
 
 
-def test_a_boundary_that_does_not_go_with_held_out_files_is_refused_before_any_text_is_read(vocabulary, tmp_path):
+def test_a_boundary_that_does_not_go_with_held_out_files_is_refused_before_any_text_is_read(
+    vocabulary, tmp_path
+):
     (tmp_path / "a.txt").write_bytes(b"\xff")
     (tmp_path / "b.jsonl").write_text('{"text": "red"}')
     options = {"files": [str(tmp_path / "a.txt")], "validation_files": [str(tmp_path / "b.jsonl")]}
@@ -315,7 +398,9 @@ def test_a_store_is_replaced_only_on_demand(vocabulary, corpus, tmp_path):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_anything_else_in_the_output_folder_is_never_touched(vocabulary, corpus, tmp_path, overwrite):
+def test_anything_else_in_the_output_folder_is_never_touched(
+    vocabulary, corpus, tmp_path, overwrite
+):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("text")
     for name in ("mine", "mine/thesis.txt"):
@@ -324,7 +409,9 @@ def test_anything_else_in_the_output_folder_is_never_touched(vocabulary, corpus,
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
 
 
-def test_what_a_killed_preparation_left_without_a_shard_stands_in_no_way(vocabulary, corpus, tmp_path):
+def test_what_a_killed_preparation_left_without_a_shard_stands_in_no_way(
+    vocabulary, corpus, tmp_path
+):
     (tmp_path / ".store.shards" / "shards" / ".00000.partial-x").mkdir(parents=True)
     (tmp_path / ".store.shards" / "plan.json").write_text("{}")
     prepare(vocabulary, tmp_path / "store", files=[str(corpus)])
@@ -333,7 +420,9 @@ def test_what_a_killed_preparation_left_without_a_shard_stands_in_no_way(vocabul
 
 @pytest.mark.parametrize("shard_gigabytes", [1.0, 1e-9])
 @pytest.mark.parametrize("target", ["empty", "later", "old"])
-def test_an_output_folder_that_is_a_link_is_followed(vocabulary, corpus, tmp_path, target, shard_gigabytes):
+def test_an_output_folder_that_is_a_link_is_followed(
+    vocabulary, corpus, tmp_path, target, shard_gigabytes
+):
     options = {"files": [str(corpus)], "shard_gigabytes": shard_gigabytes}
     (tmp_path / "disk" / "empty").mkdir(parents=True)
     if target == "old":
@@ -354,9 +443,18 @@ def test_an_output_folder_that_is_a_link_is_followed(vocabulary, corpus, tmp_pat
         (b"", "0 usable documents"),
     ],
 )
-def test_bad_text_is_one_line_on_stderr_and_leaves_no_store(repository, vocabulary, tmp_path, content, part):
+def test_bad_text_is_one_line_on_stderr_and_leaves_no_store(
+    repository, vocabulary, tmp_path, content, part
+):
     (tmp_path / "a.txt").write_bytes(content)
-    flags = ["--files", tmp_path / "a.txt", "--tokenizer", vocabulary, "--output_dir", tmp_path / "store"]
+    flags = [
+        "--files",
+        tmp_path / "a.txt",
+        "--tokenizer",
+        vocabulary,
+        "--output_dir",
+        tmp_path / "store",
+    ]
     result = run(repository, *flags, "--num_processes", 1)
     errors = [line for line in result.stderr.splitlines() if "error:" in line]
 
@@ -377,10 +475,22 @@ def test_a_misspelt_setting_names_the_nearest(repository):
 def test_a_polite_end_leaves_nothing(repository, vocabulary, tmp_path):
     (tmp_path / "a.txt").write_text("Red apple. Green pear!\n\n" * 1_000_000)
     command = [sys.executable, repository / "recipes" / "prepare_corpus.py", "--num_processes", 2]
-    command += ["--files", tmp_path / "a.txt", "--tokenizer", vocabulary, "--output_dir", tmp_path / "out" / "store"]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command += [
+        "--files",
+        tmp_path / "a.txt",
+        "--tokenizer",
+        vocabulary,
+        "--output_dir",
+        tmp_path / "out" / "store",
+    ]
+    process = subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/.store.shards/shards/.*.partial-*")) and time.monotonic() < deadline:
+    while (
+        not list(tmp_path.glob("out/.store.shards/shards/.*.partial-*"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     process.terminate()
 

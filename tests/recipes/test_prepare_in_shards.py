@@ -41,7 +41,12 @@ def texts(tmp_path_factory):
 
 
 def settings(vocabulary, texts, output, **options):
-    common = {"num_processes": 1, "document_boundary": "file", "files": [str(texts)], "shard_gigabytes": SMALL}
+    common = {
+        "num_processes": 1,
+        "document_boundary": "file",
+        "files": [str(texts)],
+        "shard_gigabytes": SMALL,
+    }
     return CorpusArguments(tokenizer=str(vocabulary), output_dir=str(output), **(common | options))
 
 
@@ -77,7 +82,9 @@ def test_a_store_of_shards_reads_like_one(vocabulary, texts, tmp_path):
     whole = prepare(vocabulary, texts, tmp_path / "whole", shard_gigabytes=1.0)
     parts = prepare(vocabulary, texts, tmp_path / "parts")
     assert (len(whole.metadata["shards"]), len(parts.metadata["shards"]) > 5) == (1, True)
-    assert all(parts.metadata[name] == whole.metadata[name] for name in ("splits", "dropped", "read"))
+    assert all(
+        parts.metadata[name] == whole.metadata[name] for name in ("splits", "dropped", "read")
+    )
     one, many = open_store(tmp_path / "whole").train, open_store(tmp_path / "parts").train
     for expected, found in zip(arrays_of(one), arrays_of(many), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -85,9 +92,13 @@ def test_a_store_of_shards_reads_like_one(vocabulary, texts, tmp_path):
     for _ in range(200):
         begin, end = sorted(rng.integers(0, one.num_sentences + 1, 2).tolist())
         np.testing.assert_array_equal(many.tokens(begin, end), one.tokens(begin, end))
-        np.testing.assert_array_equal(many.sentence_lengths(begin, end), one.sentence_lengths(begin, end))
+        np.testing.assert_array_equal(
+            many.sentence_lengths(begin, end), one.sentence_lengths(begin, end)
+        )
         begin, end = sorted(rng.integers(0, one.num_documents + 1, 2).tolist())
-        np.testing.assert_array_equal(many.sentence_offsets(begin, end), one.sentence_offsets(begin, end))
+        np.testing.assert_array_equal(
+            many.sentence_offsets(begin, end), one.sentence_offsets(begin, end)
+        )
     with pytest.raises(IndexError):
         many.tokens(0, one.num_sentences + 1)
 
@@ -99,7 +110,12 @@ def test_pairs_are_those_of_the_whole_store(vocabulary, texts, tmp_path):
         prepare(vocabulary, texts, tmp_path / name, shard_gigabytes=size)
         store = open_store(tmp_path / name)
         data = PreTrainingDataset(
-            store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint, max_seq_length=24, cache_dir=tmp_path
+            store.train,
+            cls_id=2,
+            sep_id=3,
+            store_fingerprint=store.fingerprint,
+            max_seq_length=24,
+            cache_dir=tmp_path,
         )
         pairs.append([data[(1, index)] for index in range(data.num_pairs(1))])
     for one, other in zip(*pairs, strict=True):
@@ -108,11 +124,15 @@ def test_pairs_are_those_of_the_whole_store(vocabulary, texts, tmp_path):
 
 def test_what_is_done_is_kept_and_the_result_is_the_same(vocabulary, texts, tmp_path):
     prepare(vocabulary, texts, tmp_path / "straight")
-    stopped = Preparation(settings(vocabulary, texts, tmp_path / "again"), load_tokenizer(vocabulary))
+    stopped = Preparation(
+        settings(vocabulary, texts, tmp_path / "again"), load_tokenizer(vocabulary)
+    )
     with stopped.claimed():
         for number in range(3):
             stopped.write_shard(number)
-    (tmp_path / ".again.shards" / "shards" / ".00003.partial-x").mkdir()  # a process was killed in the fourth
+    (
+        tmp_path / ".again.shards" / "shards" / ".00003.partial-x"
+    ).mkdir()  # a process was killed in the fourth
     kept = tmp_path / ".again.shards" / "shards" / "00001" / "store.json"
     before = kept.stat().st_mtime_ns, kept.stat().st_ino
     report = prepare(vocabulary, texts, tmp_path / "again")
@@ -126,7 +146,9 @@ def test_what_is_done_is_kept_and_the_result_is_the_same(vocabulary, texts, tmp_
 @pytest.mark.parametrize("how", ["one bit", "cut short", "missing", "metadata"])
 def test_a_damaged_shard_is_made_anew(vocabulary, texts, tmp_path, caplog, how):
     prepare(vocabulary, texts, tmp_path / "straight")
-    stopped = Preparation(settings(vocabulary, texts, tmp_path / "again"), load_tokenizer(vocabulary))
+    stopped = Preparation(
+        settings(vocabulary, texts, tmp_path / "again"), load_tokenizer(vocabulary)
+    )
     with stopped.claimed():
         for number in range(3):
             stopped.write_shard(number)
@@ -169,7 +191,9 @@ def test_two_at_once_are_refused(vocabulary, texts, tmp_path):
         prepare(vocabulary, texts, tmp_path / "out")
 
 
-@pytest.mark.parametrize("file", ["store.json", "shards/00002/store.json", "shards/00002/train/tokens.arrow"])
+@pytest.mark.parametrize(
+    "file", ["store.json", "shards/00002/store.json", "shards/00002/train/tokens.arrow"]
+)
 def test_a_store_that_is_not_whole_is_refused(vocabulary, texts, tmp_path, file):
     prepare(vocabulary, texts, tmp_path / "out")
     (tmp_path / "out" / file).unlink()
@@ -193,8 +217,22 @@ def test_a_kill_in_the_middle_loses_nothing_that_is_done(repository, vocabulary,
     texts.mkdir()
     for number in range(6):
         (texts / f"{number}.txt").write_text(f"Red apple {number}. Green pear!\n\n" * 60_000)
-    command = [sys.executable, repository / "recipes" / "prepare_corpus.py", "--num_processes", 1, "--files", texts]
-    command += ["--tokenizer", vocabulary, "--shard_gigabytes", "0.001", "--output_dir", tmp_path / "store"]
+    command = [
+        sys.executable,
+        repository / "recipes" / "prepare_corpus.py",
+        "--num_processes",
+        1,
+        "--files",
+        texts,
+    ]
+    command += [
+        "--tokenizer",
+        vocabulary,
+        "--shard_gigabytes",
+        "0.001",
+        "--output_dir",
+        tmp_path / "store",
+    ]
     command = list(map(str, command))
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     place = tmp_path / ".store.shards" / "shards"
@@ -204,7 +242,11 @@ def test_a_kill_in_the_middle_loses_nothing_that_is_done(repository, vocabulary,
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "store").exists()
-    done = {path.name: path.stat().st_ino for path in place.glob("0*") if (path / "store.json").is_file()}
+    done = {
+        path.name: path.stat().st_ino
+        for path in place.glob("0*")
+        if (path / "store.json").is_file()
+    }
     assert len(done) >= 2
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert finished.returncode == 0, finished.stderr
@@ -218,6 +260,8 @@ def test_a_kill_in_the_middle_loses_nothing_that_is_done(repository, vocabulary,
 
 def test_a_shard_described_as_a_store_is_refused(vocabulary, texts, tmp_path):
     prepare(vocabulary, texts, tmp_path / "out", shard_gigabytes=1.0)
-    (tmp_path / "out" / "shards" / "00000" / "store.json").write_bytes((tmp_path / "out" / "store.json").read_bytes())
+    (tmp_path / "out" / "shards" / "00000" / "store.json").write_bytes(
+        (tmp_path / "out" / "store.json").read_bytes()
+    )
     with pytest.raises(InputError, match="damaged or incomplete"):
         open_store(tmp_path / "out")

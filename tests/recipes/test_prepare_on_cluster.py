@@ -71,7 +71,12 @@ def straight(vocabulary, texts, tmp_path_factory):
 
 
 def settings(vocabulary, texts, output, **options):
-    common = {"num_processes": 1, "document_boundary": "file", "files": [str(texts)], "shard_gigabytes": SMALL}
+    common = {
+        "num_processes": 1,
+        "document_boundary": "file",
+        "files": [str(texts)],
+        "shard_gigabytes": SMALL,
+    }
     common["validation_fraction"] = 0.3
     return CorpusArguments(tokenizer=str(vocabulary), output_dir=str(output), **(common | options))
 
@@ -91,14 +96,18 @@ def write_some_shards(vocabulary, texts, output, number):
 
 
 @pytest.mark.parametrize(("workers", "tasks"), [(1, 1), (1, 3), (2, None), (2, 500)])
-def test_any_number_of_tasks_and_workers_gives_the_same_bytes(vocabulary, texts, straight, tmp_path, workers, tasks):
+def test_any_number_of_tasks_and_workers_gives_the_same_bytes(
+    vocabulary, texts, straight, tmp_path, workers, tasks
+):
     said = prepare(vocabulary, texts, tmp_path / "store", workers=workers, tasks=tasks)
     assert "of which 0 were done before" in said
     assert contents_of(tmp_path / "store") == straight
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "store.logs"]
 
 
-def test_what_is_done_is_kept_and_what_is_damaged_is_made_anew(vocabulary, texts, straight, tmp_path, caplog):
+def test_what_is_done_is_kept_and_what_is_damaged_is_made_anew(
+    vocabulary, texts, straight, tmp_path, caplog
+):
     write_some_shards(vocabulary, texts, tmp_path / "store", 4)
     shards = tmp_path / ".store.shards" / "shards"
     tokens = shards / "00001" / "train" / "tokens.arrow"
@@ -108,13 +117,22 @@ def test_what_is_done_is_kept_and_what_is_damaged_is_made_anew(vocabulary, texts
     assert "of which 3 were done before" in said
     assert contents_of(tmp_path / "store") == straight
     assert {name: (tmp_path / "store" / "shards" / name).stat().st_ino for name in kept} == kept
-    assert "the shard is made again" in (tmp_path / "store.logs" / "logs" / "task_00001.log").read_text()
+    assert (
+        "the shard is made again"
+        in (tmp_path / "store.logs" / "logs" / "task_00001.log").read_text()
+    )
 
 
-def test_that_a_task_has_ended_before_does_not_stand_for_its_shards(vocabulary, texts, straight, tmp_path):
+def test_that_a_task_has_ended_before_does_not_stand_for_its_shards(
+    vocabulary, texts, straight, tmp_path
+):
     preparation = write_some_shards(vocabulary, texts, tmp_path / "store", 0)
     LocalExecutor(
-        [WriteShards(preparation)], tasks=3, workers=1, logging_dir=tmp_path / "store.logs", name="write shards"
+        [WriteShards(preparation)],
+        tasks=3,
+        workers=1,
+        logging_dir=tmp_path / "store.logs",
+        name="write shards",
     ).run()
     assert len(list((tmp_path / "store.logs" / "completions").iterdir())) == 3
     (tmp_path / ".store.shards" / "shards" / "00002" / "store.json").unlink()
@@ -128,7 +146,9 @@ def test_a_task_works_on_the_plan_that_was_made_only(vocabulary, texts, tmp_path
     mine.mkdir()
     for path in texts.iterdir():
         (mine / path.name).write_bytes(path.read_bytes())
-    preparation = Preparation(settings(vocabulary, mine, tmp_path / "store"), load_tokenizer(vocabulary))
+    preparation = Preparation(
+        settings(vocabulary, mine, tmp_path / "store"), load_tokenizer(vocabulary)
+    )
     step = WriteShards(preparation)
     message = "missing, so the preparation has ended"
     if change != "no plan":
@@ -155,8 +175,22 @@ def test_one_shard_is_refused(vocabulary, texts, tmp_path):
 
 
 def command_of(repository, vocabulary, texts, output, *more):
-    flags = ["--files", texts, "--tokenizer", vocabulary, "--output_dir", output, "--num_processes", 1, *more]
-    return [sys.executable, str(repository / "recipes" / "prepare_on_cluster.py"), *keep_last(flags)]
+    flags = [
+        "--files",
+        texts,
+        "--tokenizer",
+        vocabulary,
+        "--output_dir",
+        output,
+        "--num_processes",
+        1,
+        *more,
+    ]
+    return [
+        sys.executable,
+        str(repository / "recipes" / "prepare_on_cluster.py"),
+        *keep_last(flags),
+    ]
 
 
 @pytest.fixture
@@ -184,7 +218,9 @@ def workers_of(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_an_end_in_the_middle_loses_nothing_that_is_done(repository, vocabulary, large_texts, tmp_path, how):
+def test_an_end_in_the_middle_loses_nothing_that_is_done(
+    repository, vocabulary, large_texts, tmp_path, how
+):
     more = ["--shard_gigabytes", "0.001", "--workers", 2]
     command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *more)
     started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -197,7 +233,11 @@ def test_an_end_in_the_middle_loses_nothing_that_is_done(repository, vocabulary,
     _, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     assert not (tmp_path / "store").exists()
-    done = {path.name: path.stat().st_ino for path in place.glob("0*") if (path / "store.json").is_file()}
+    done = {
+        path.name: path.stat().st_ino
+        for path in place.glob("0*")
+        if (path / "store.json").is_file()
+    }
     assert 2 <= len(done) < 6
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert finished.returncode == 0, finished.stderr
@@ -211,13 +251,18 @@ def test_an_end_in_the_middle_loses_nothing_that_is_done(repository, vocabulary,
 def test_a_killed_worker_is_one_line(repository, vocabulary, large_texts, tmp_path):
     more = ["--shard_gigabytes", "0.001", "--workers", 2]
     command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *more)
-    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     place = tmp_path / ".store.shards" / "shards"
     wait_for(lambda: any(place.glob(".0*.partial-*")))
     workers_of(psutil.Process(started.pid))[0].kill()
     _, said = started.communicate(timeout=60)
     assert started.returncode == 1
-    assert "error: write shards: one of the 2 processes was killed, probably for lack of memory" in said
+    assert (
+        "error: write shards: one of the 2 processes was killed, probably for lack of memory"
+        in said
+    )
     assert "Traceback" not in said
 
 
@@ -259,7 +304,9 @@ def slurm(tmp_path):
     return jobs, os.environ | {"PATH": path, "FAKE_SLURM": str(jobs)}
 
 
-def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(repository, vocabulary, texts, straight, tmp_path, slurm):
+def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(
+    repository, vocabulary, texts, straight, tmp_path, slurm
+):
     jobs, environment = slurm
     # Paths as a user gives them, which only mean something in the folder that the command is given in.
     relative = Path(os.path.relpath(texts, tmp_path))
@@ -275,14 +322,27 @@ def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(repository, vocabul
         "--sbatch_args",
         "account=nlp",
     ]
-    more += ["--document_boundary", "file", "--shard_gigabytes", repr(SMALL), "--validation_fraction", "0.3"]
+    more += [
+        "--document_boundary",
+        "file",
+        "--shard_gigabytes",
+        repr(SMALL),
+        "--validation_fraction",
+        "0.3",
+    ]
     command = command_of(repository, vocabulary, relative, "store", *more)
 
     def submit():
         for file in jobs.iterdir():
             file.unlink()
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=environment
+            command,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
         )
 
     damaged = texts / "05.txt"
@@ -313,9 +373,22 @@ def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(repository, vocabul
 
 
 def test_without_slurm_it_is_one_line(repository, vocabulary, texts, tmp_path):
-    more = ["--executor", "slurm", "--partition", "cpu", "--time", "01:00:00", "--shard_gigabytes", repr(SMALL)]
+    more = [
+        "--executor",
+        "slurm",
+        "--partition",
+        "cpu",
+        "--time",
+        "01:00:00",
+        "--shard_gigabytes",
+        repr(SMALL),
+    ]
     command = command_of(repository, vocabulary, texts, tmp_path / "store", *more)
     environment = os.environ | {"PATH": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: executor 'slurm' needs sbatch on the PATH")
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: executor 'slurm' needs sbatch on the PATH"
+    )

@@ -13,27 +13,68 @@ from repeated_flags import keep_last
 
 def run(repository, *arguments, ok=True):
     command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *keep_last(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=repository)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=repository
+    )
     assert (done.returncode == 0) == ok, done.stderr[-3000:]
     return done
 
 
-SMALL = ["--max_seq_length", "32", "--max_steps", "4", "--warmup_steps", "1", "--per_device_train_batch_size", "4"]
-SMALL += ["--global_train_batch_size", "4", "--max_eval_pairs", "10", "--eval_steps", "2", "--logging_steps", "1"]
+SMALL = [
+    "--max_seq_length",
+    "32",
+    "--max_steps",
+    "4",
+    "--warmup_steps",
+    "1",
+    "--per_device_train_batch_size",
+    "4",
+]
+SMALL += [
+    "--global_train_batch_size",
+    "4",
+    "--max_eval_pairs",
+    "10",
+    "--eval_steps",
+    "2",
+    "--logging_steps",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")
 def finished(repository, small_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "out"
-    done = run(repository, "--store", small_store, "--output_dir", folder, "--learning_rate", "2e-5", *SMALL)
+    done = run(
+        repository,
+        "--store",
+        small_store,
+        "--output_dir",
+        folder,
+        "--learning_rate",
+        "2e-5",
+        *SMALL,
+    )
     return folder, done
 
 
 def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
     folder, done = finished
     names = {path.name for path in folder.iterdir()}
-    assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"} <= names
-    assert {"run.yaml", "all_results.json", "trainer_state.json", "report.md", "losses.png"} <= names
+    assert {
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } <= names
+    assert {
+        "run.yaml",
+        "all_results.json",
+        "trainer_state.json",
+        "report.md",
+        "losses.png",
+    } <= names
     assert {"report.html", "report.json"} <= names
     assert not [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]
     results = json.loads((folder / "all_results.json").read_text())
@@ -65,7 +106,17 @@ def test_each_step_is_measured_and_printed_once_the_last_one_too(finished):
 
 
 def test_an_estimate_trains_a_few_steps_and_leaves_nothing(repository, small_store, tmp_path):
-    flags = [*SMALL, "--max_steps", 720000, "--eval_steps", 1, "--save_steps", 1, "--phase2_steps", 360000]
+    flags = [
+        *SMALL,
+        "--max_steps",
+        720000,
+        "--eval_steps",
+        1,
+        "--save_steps",
+        1,
+        "--phase2_steps",
+        360000,
+    ]
     flags += ["--phase2_max_seq_length", 64, "--report_to", "tensorboard", "--estimate"]
     done = run(repository, "--store", small_store, "--output_dir", tmp_path / "run", *flags)
     last, rows = done.stdout.splitlines()[-6], done.stdout.splitlines()[-5:]
@@ -101,11 +152,22 @@ def test_run_yaml_gives_the_same_run_again(call_recipe, finished, tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_evaluate_checkpoint_gives_the_figures_of_the_run(call_recipe, small_store, finished, tmp_path):
+def test_evaluate_checkpoint_gives_the_figures_of_the_run(
+    call_recipe, small_store, finished, tmp_path
+):
     folder, _ = finished
     file = tmp_path / "results.json"
     arguments = ["--model_name_or_path", folder, "--store", small_store, "--max_seq_length", "32"]
-    arguments += ["--max_eval_pairs", "10", "--output_dir", tmp_path / "x", "--results_file", file, "--seed", "7"]
+    arguments += [
+        "--max_eval_pairs",
+        "10",
+        "--output_dir",
+        tmp_path / "x",
+        "--results_file",
+        file,
+        "--seed",
+        "7",
+    ]
     call_recipe("evaluate_checkpoint", *arguments)
     results = json.loads(file.read_text())
     expected = json.loads((folder / "all_results.json").read_text())
@@ -148,7 +210,14 @@ def test_count_parameters_prints_the_components(call_recipe):
 )
 def test_mistakes_give_one_line(call_recipe, small_store, tmp_path, arguments, words):
     said = call_recipe(
-        "pretrain", "--store", small_store, "--output_dir", tmp_path / "out", *SMALL, *arguments, code=1
+        "pretrain",
+        "--store",
+        small_store,
+        "--output_dir",
+        tmp_path / "out",
+        *SMALL,
+        *arguments,
+        code=1,
     )
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, said
@@ -156,7 +225,16 @@ def test_mistakes_give_one_line(call_recipe, small_store, tmp_path, arguments, w
 
 
 def test_a_mistake_shows_no_traceback(repository, small_store, tmp_path):
-    done = run(repository, "--store", small_store, "--output_dir", tmp_path / "out", "--size", "huge", ok=False)
+    done = run(
+        repository,
+        "--store",
+        small_store,
+        "--output_dir",
+        tmp_path / "out",
+        "--size",
+        "huge",
+        ok=False,
+    )
     assert done.stderr.splitlines()[-1].startswith("error: size is ")
     assert "Traceback" not in done.stderr
 
@@ -170,20 +248,46 @@ def test_a_folder_that_holds_another_run_is_left_alone(call_recipe, small_store,
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_it_trains_from_the_files_of_create_pretraining_data(repository, call_recipe, small_store, tmp_path):
+def test_it_trains_from_the_files_of_create_pretraining_data(
+    repository, call_recipe, small_store, tmp_path
+):
     vocabulary = small_store / "tokenizer" / "vocab.txt"
     text = tmp_path / "text.txt"
     lines = [" ".join(f"w{(number * 7 + word) % 95}" for word in range(9)) for number in range(60)]
-    text.write_text("\n".join("" if number % 10 == 9 else line for number, line in enumerate(lines)) + "\n")
+    text.write_text(
+        "\n".join("" if number % 10 == 9 else line for number, line in enumerate(lines)) + "\n"
+    )
     for name, seed in (("train.jsonl", 1), ("held_out.parquet", 2)):
-        arguments = [f"--input_file={text}", f"--output_file={tmp_path / name}", f"--vocab_file={vocabulary}"]
-        arguments += ["--max_seq_length=32", "--max_predictions_per_seq=5", f"--random_seed={seed}", "--dupe_factor=3"]
+        arguments = [
+            f"--input_file={text}",
+            f"--output_file={tmp_path / name}",
+            f"--vocab_file={vocabulary}",
+        ]
+        arguments += [
+            "--max_seq_length=32",
+            "--max_predictions_per_seq=5",
+            f"--random_seed={seed}",
+            "--dupe_factor=3",
+        ]
         call_recipe("create_pretraining_data", *arguments)
     out = tmp_path / "out"
-    files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "held_out.parquet"]
-    settings = [*SMALL, "--eval_strategy", "steps", "--config", repository / "recipes/configs/pretrain/instances.yaml"]
+    files = [
+        "--train_file",
+        tmp_path / "train.jsonl",
+        "--validation_file",
+        tmp_path / "held_out.parquet",
+    ]
+    settings = [
+        *SMALL,
+        "--eval_strategy",
+        "steps",
+        "--config",
+        repository / "recipes/configs/pretrain/instances.yaml",
+    ]
     settings += ["--size", "tiny"]
-    call_recipe("pretrain", *files, "--tokenizer", small_store / "tokenizer", "--output_dir", out, *settings)
+    call_recipe(
+        "pretrain", *files, "--tokenizer", small_store / "tokenizer", "--output_dir", out, *settings
+    )
     results = json.loads((out / "all_results.json").read_text())
     assert results["train_steps"] == 4
     assert results["eval_mlm_loss"] > 0

@@ -14,8 +14,26 @@ from repeated_flags import keep_last
 from bert_recipes.checkpointing import seal_card
 
 
-SMALL = ["--max_seq_length", "32", "--max_steps", "4", "--warmup_steps", "1", "--per_device_train_batch_size", "4"]
-SMALL += ["--global_train_batch_size", "4", "--max_eval_pairs", "10", "--eval_strategy", "no", "--logging_steps", "2"]
+SMALL = [
+    "--max_seq_length",
+    "32",
+    "--max_steps",
+    "4",
+    "--warmup_steps",
+    "1",
+    "--per_device_train_batch_size",
+    "4",
+]
+SMALL += [
+    "--global_train_batch_size",
+    "4",
+    "--max_eval_pairs",
+    "10",
+    "--eval_strategy",
+    "no",
+    "--logging_steps",
+    "2",
+]
 SMALL += ["--save_strategy", "steps", "--use_cpu", "true", "--precision", "fp32"]
 TOKEN = "hf_writerwriterwriter"
 
@@ -37,16 +55,30 @@ print(tuple(first.prediction_logits.shape))
 
 
 def run(
-    repository: Path, hub: Any, script: str, *flags: object, code: int = 0, token: str | None = TOKEN, **more: str
+    repository: Path,
+    hub: Any,
+    script: str,
+    *flags: object,
+    code: int = 0,
+    token: str | None = TOKEN,
+    **more: str,
 ):
     environment = {
-        name: value for name, value in os.environ.items() if not name.upper().endswith(("_PROXY", "_TOKEN"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().endswith(("_PROXY", "_TOKEN"))
     }
     environment |= hub.environment(token) | more
     command = [sys.executable, *([script] if script == "-c" else [f"recipes/{script}.py"])]
     command += map(str, flags) if script == "-c" else keep_last(flags)
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=repository, env=environment
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=repository,
+        env=environment,
     )
     assert done.returncode == code, done.stderr[-3000:]
     assert TOKEN not in done.stdout + done.stderr
@@ -59,7 +91,11 @@ def pretrain(repository: Path, hub: Any, store: Path, folder: Path, *flags: obje
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_run_is_pushed_while_it_trains_and_whole_at_its_end(
@@ -67,7 +103,17 @@ def test_a_run_is_pushed_while_it_trains_and_whole_at_its_end(
 ):
     hub_server.fail("PUT", "/storage/", "cut")  # the first upload breaks in its middle
     folder = tmp_path / "my-bert"
-    flags = ["--save_steps", 2, "--hub_always_push", "true", "--save_total_limit", 1, "--hub_tags", "bert", "tiny"]
+    flags = [
+        "--save_steps",
+        2,
+        "--hub_always_push",
+        "true",
+        "--save_total_limit",
+        1,
+        "--hub_tags",
+        "bert",
+        "tiny",
+    ]
     done = pretrain(repository, hub_server, small_store, folder, *flags)
 
     hub = hub_server.repositories["me/my-bert"]
@@ -79,11 +125,22 @@ def test_a_run_is_pushed_while_it_trains_and_whole_at_its_end(
     own = files_of(folder)
     remote = {name: file.content for name, file in hub.branches["main"].files.items()}
     card, _ = remote.pop("README.md"), remote.pop(".gitattributes")
-    tagged = own["README.md"].decode().replace("\n- bert-recipes\n", "\n- bert-recipes\n- tiny\n", 1)
+    tagged = (
+        own["README.md"].decode().replace("\n- bert-recipes\n", "\n- bert-recipes\n- tiny\n", 1)
+    )
     assert card.decode() == seal_card(tagged)
     assert {name: own[name] for name in remote} == remote
-    wanted = {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "run.yaml", "all_results.json"}
-    assert wanted | {"trainer_state.json", "report.md", "losses.png", "run_identity.json"} <= set(remote)
+    wanted = {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "vocab.txt",
+        "run.yaml",
+        "all_results.json",
+    }
+    assert wanted | {"trainer_state.json", "report.md", "losses.png", "run_identity.json"} <= set(
+        remote
+    )
     assert not [name for name in remote if name.endswith((".pt", ".bin", ".pth")) or "/" in name]
     # Step 2 is another model than step 4, with the same identity, and its checkpoint is long deleted.
     second = hub.history()[2].files
@@ -95,7 +152,15 @@ def test_a_run_is_pushed_while_it_trains_and_whole_at_its_end(
     assert TOKEN.encode() not in everything
     assert not [name for name in own if ".aside" in name or name.endswith(".tmp")]
     assert b"hub_model_id: me/my-bert" in own["run.yaml"]
-    opened = run(repository, hub_server, "-c", EQUAL_LOGITS, folder, "me/my-bert", HF_HOME=str(tmp_path / "home"))
+    opened = run(
+        repository,
+        hub_server,
+        "-c",
+        EQUAL_LOGITS,
+        folder,
+        "me/my-bert",
+        HF_HOME=str(tmp_path / "home"),
+    )
     assert opened.stdout.startswith("(2, ")
 
 
@@ -110,7 +175,9 @@ def test_a_push_that_fails_loses_no_run_and_the_command_it_names_ends_it(
     assert "checkpoint-2 is not on the Hub: lab/bert: 403" in done.stderr
     assert "training goes on" in done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"error: the run is finished and complete in {folder}, but not on the Hub: lab/bert: 403")
+    assert last.startswith(
+        f"error: the run is finished and complete in {folder}, but not on the Hub: lab/bert: 403"
+    )
     assert "Traceback" not in done.stderr
     results = json.loads((folder / "all_results.json").read_text())
     assert results["train_steps"] == 4
@@ -131,7 +198,9 @@ def test_a_push_of_a_folder_lists_it_and_knows_it_again(
     repository: Path, hub_server: Any, tiny_checkpoint: Path, tmp_path: Path
 ):
     flags = ["--run", tiny_checkpoint, "--repo", "me/bert"]
-    listed = run(repository, hub_server, "push_to_hub", *flags, "--dry_run", "true", token=None).stdout
+    listed = run(
+        repository, hub_server, "push_to_hub", *flags, "--dry_run", "true", token=None
+    ).stdout
     assert not hub_server.requests
     size = (tiny_checkpoint / "model.safetensors").stat().st_size
     assert f"{size:,}  model.safetensors\n" in listed
@@ -149,15 +218,28 @@ def test_a_push_of_a_folder_lists_it_and_knows_it_again(
     ("flags", "values", "message"),
     [
         ([], {"token": None}, "error: no token for the Hub: log in with `hf auth login`"),
-        ([], {"HF_HUB_OFFLINE": "1"}, "error: HF_HUB_OFFLINE is set, so nothing was uploaded; try again later"),
-        (["--repo", "bert"], {"token": None}, "error: --repo 'bert' is not NAMESPACE/NAME: give your name on the Hub"),
+        (
+            [],
+            {"HF_HUB_OFFLINE": "1"},
+            "error: HF_HUB_OFFLINE is set, so nothing was uploaded; try again later",
+        ),
+        (
+            ["--repo", "bert"],
+            {"token": None},
+            "error: --repo 'bert' is not NAMESPACE/NAME: give your name on the Hub",
+        ),
         (["--token", "hf_abcdefgh"], {}, "error: --token: a token on the command line"),
         (["--run", "no/such/run"], {}, "error: no folder no/such/run"),
     ],
     ids=["no-token", "offline", "no-owner", "token-flag", "no-folder"],
 )
 def test_a_mistake_is_one_line(
-    repository: Path, hub_server: Any, tiny_checkpoint: Path, flags: list[str], values: dict[str, Any], message: str
+    repository: Path,
+    hub_server: Any,
+    tiny_checkpoint: Path,
+    flags: list[str],
+    values: dict[str, Any],
+    message: str,
 ):
     own = ["--run", tiny_checkpoint] if "--run" not in flags else []
     own += ["--repo", "me/bert"] if "--repo" not in flags else []
@@ -172,13 +254,26 @@ def test_a_mistake_is_one_line(
 def test_another_runs_place_is_refused_before_anything_is_loaded_and_an_evaluation_pushes_nothing(
     repository: Path, hub_server: Any, tiny_checkpoint: Path, tmp_path: Path
 ):
-    hub_server.add_repository("lab/bert", {"config.json": b'{"architectures": ["BertForPreTraining"]}'})
+    hub_server.add_repository(
+        "lab/bert", {"config.json": b'{"architectures": ["BertForPreTraining"]}'}
+    )
     flags = ["--hub_model_id", "lab/bert"]
     done = pretrain(repository, hub_server, tmp_path / "no-store", tmp_path / "run", *flags, code=1)
-    assert done.stderr.strip().splitlines()[-1].startswith("error: lab/bert holds another model (BertForPreTraining, ")
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith("error: lab/bert holds another model (BertForPreTraining, ")
+    )
     assert not (tmp_path / "run").exists()
     hub_server.requests.clear()
-    flags = ["--model_name_or_path", tiny_checkpoint, "--store", tmp_path / "no-store", "--push_to_hub", "true"]
+    flags = [
+        "--model_name_or_path",
+        tiny_checkpoint,
+        "--store",
+        tmp_path / "no-store",
+        "--push_to_hub",
+        "true",
+    ]
     done = run(repository, hub_server, "evaluate_checkpoint", *flags, code=1)
     assert done.stderr.strip().splitlines()[-1].startswith("error: push_to_hub has no effect here")
     assert not hub_server.requests
@@ -195,13 +290,26 @@ def test_a_run_that_goes_on_pushes_over_its_own_model(
     inside = {name.split("/")[0] for name in hub.branches["main"].files if "/" in name}
     assert inside == {"checkpoint-2", "checkpoint-4"}
     before = hub.read("model.safetensors")
-    pretrain(repository, hub_server, small_store, folder, *flags, "--resume", folder / "checkpoint-2")
+    pretrain(
+        repository, hub_server, small_store, folder, *flags, "--resume", folder / "checkpoint-2"
+    )
     assert hub.read("model.safetensors") == before  # the same run, always
     # A new run in its place is another one.
-    done = pretrain(repository, hub_server, small_store, folder, *flags, "--overwrite_run", "true", code=1)
+    done = pretrain(
+        repository, hub_server, small_store, folder, *flags, "--overwrite_run", "true", code=1
+    )
     assert "error: me/run holds another model" in done.stderr
     assert (folder / "all_results.json").is_file()
-    more = ["--overwrite_run", "true", "--hub_overwrite", "true", "--seed", "7", "--hub_strategy", "end"]
+    more = [
+        "--overwrite_run",
+        "true",
+        "--hub_overwrite",
+        "true",
+        "--seed",
+        "7",
+        "--hub_strategy",
+        "end",
+    ]
     pretrain(repository, hub_server, small_store, folder, "--save_steps", 2, *more)
     assert hub.read("model.safetensors") != before
     assert not [name for name in hub.branches["main"].files if "/" in name]
@@ -227,7 +335,9 @@ def test_a_finished_run_that_trains_on_leaves_no_older_card_and_each_repository_
     before = len(hub.history())
     pretrain(repository, hub_server, small_store, folder, *flags, *more)
     end, *between = hub.history()[:-before]
-    assert [commit.message for commit in between] == [f"Training in progress, step {step}" for step in (8, 6)]
+    assert [commit.message for commit in between] == [
+        f"Training in progress, step {step}" for step in (8, 6)
+    ]
     for commit in between:
         assert not told & set(commit.files)
         assert {"model.safetensors", "run.yaml", "trainer_state.json"} <= set(commit.files)
@@ -241,11 +351,30 @@ def test_a_signal_does_not_wait_for_an_upload_and_the_run_goes_on(
     repository: Path, hub_server: Any, small_store: Path, tmp_path: Path
 ):
     hub_server.fail("PUT", "/storage/", "silence", times=99)
-    flags = ["--store", small_store, "--output_dir", tmp_path / "run", "--push_to_hub", "true", *SMALL]
-    flags += ["--max_steps", 3000, "--save_steps", 2, "--save_total_limit", 2, "--learning_rate", "1e-3"]
+    flags = [
+        "--store",
+        small_store,
+        "--output_dir",
+        tmp_path / "run",
+        "--push_to_hub",
+        "true",
+        *SMALL,
+    ]
+    flags += [
+        "--max_steps",
+        3000,
+        "--save_steps",
+        2,
+        "--save_total_limit",
+        2,
+        "--learning_rate",
+        "1e-3",
+    ]
     command = [sys.executable, "recipes/pretrain.py", *keep_last(flags)]
     environment = os.environ | hub_server.environment()
-    with subprocess.Popen(command, cwd=repository, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=repository, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
         end = time.monotonic() + 200
         while not hub_server.count("PUT", "/storage/") and time.monotonic() < end:
             time.sleep(0.1)
@@ -258,8 +387,13 @@ def test_a_signal_does_not_wait_for_an_upload_and_the_run_goes_on(
     hub_server.faults.clear()
     step = max(int(path.name.split("-")[1]) for path in (tmp_path / "run").glob("checkpoint-*"))
     more = ["--max_steps", step + 2, "--allow_changes", "true", "--save_steps", 2]
-    pretrain(repository, hub_server, small_store, tmp_path / "run", "--learning_rate", "1e-3", *more)
-    assert hub_server.repositories["me/run"].history()[0].message == f"End of training, step {step + 2}"
+    pretrain(
+        repository, hub_server, small_store, tmp_path / "run", "--learning_rate", "1e-3", *more
+    )
+    assert (
+        hub_server.repositories["me/run"].history()[0].message
+        == f"End of training, step {step + 2}"
+    )
     assert not list((tmp_path / "run").glob(".aside*"))
 
 
@@ -267,7 +401,12 @@ def test_a_signal_does_not_wait_for_an_upload_and_the_run_goes_on(
 def test_two_processes_ask_once_push_once_and_stop_together(
     repository: Path, hub_server: Any, small_store: Path, tmp_path: Path
 ):
-    launch = ["--config_file", repository / "accelerate_configs" / "ddp_cpu.yaml", "--main_process_port", "0"]
+    launch = [
+        "--config_file",
+        repository / "accelerate_configs" / "ddp_cpu.yaml",
+        "--main_process_port",
+        "0",
+    ]
     launch += [repository / "recipes" / "pretrain.py"]
     flags = [*launch, "--store", small_store, "--push_to_hub", "true", *SMALL, "--save_steps", 2]
     flags += ["--output_dir", tmp_path / "run", "--per_device_train_batch_size", 2]
@@ -276,17 +415,43 @@ def test_two_processes_ask_once_push_once_and_stop_together(
     assert hub_server.repositories["me/run"].history()[0].message == "End of training, step 4"
     hub_server.add_repository("me/taken", {"config.json": b"{}"})
     done = run(
-        repository, hub_server, "launch", *flags, "--hub_model_id", "me/taken", "--output_dir", tmp_path / "b", code=1
+        repository,
+        hub_server,
+        "launch",
+        *flags,
+        "--hub_model_id",
+        "me/taken",
+        "--output_dir",
+        tmp_path / "b",
+        code=1,
     )
     assert done.stderr.count("error: me/taken holds another model") == 1
     assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.slow
-def test_a_fine_tuning_run_is_pushed_with_its_task(repository: Path, hub_server: Any, tiny_runs: Any, tmp_path: Path):
+def test_a_fine_tuning_run_is_pushed_with_its_task(
+    repository: Path, hub_server: Any, tiny_runs: Any, tmp_path: Path
+):
     data = tiny_runs("sequence_classification").parent
-    flags = ["--task_file", data / "data" / "task.yaml", "--model_name_or_path", data / "start", "--max_steps", 2]
-    flags += ["--max_seq_length", 40, "--output_dir", tmp_path / "mine", "--use_cpu", "true", "--precision", "fp32"]
+    flags = [
+        "--task_file",
+        data / "data" / "task.yaml",
+        "--model_name_or_path",
+        data / "start",
+        "--max_steps",
+        2,
+    ]
+    flags += [
+        "--max_seq_length",
+        40,
+        "--output_dir",
+        tmp_path / "mine",
+        "--use_cpu",
+        "true",
+        "--precision",
+        "fp32",
+    ]
     done = run(repository, hub_server, "finetune", *flags, "--push_to_hub", "true")
     assert f"on the Hub: {hub_server.url}/me/mine" in done.stdout
     names = set(hub_server.repositories["me/mine"].branches["main"].files)

@@ -16,12 +16,28 @@ pytestmark = pytest.mark.slow
 
 CONFIGS = Path(__file__).parents[2] / "recipes" / "configs" / "pretrain"
 # The quickstart has its own test, instances.yaml trains from files (test_pretrain.py).
-CONFIGURATIONS = sorted({path.stem for path in CONFIGS.glob("*.yaml")} - {"quickstart", "instances"})
+CONFIGURATIONS = sorted(
+    {path.stem for path in CONFIGS.glob("*.yaml")} - {"quickstart", "instances"}
+)
 
-TWO_STEPS = ["--max_steps", "2", "--global_train_batch_size", "2", "--per_device_train_batch_size", "2"]
+TWO_STEPS = [
+    "--max_steps",
+    "2",
+    "--global_train_batch_size",
+    "2",
+    "--per_device_train_batch_size",
+    "2",
+]
 TWO_STEPS += ["--max_seq_length", "32", "--max_predictions_per_seq", "5", "--max_eval_pairs", "2"]
 TWO_STEPS += ["--per_device_eval_batch_size", "2", "--eval_strategy", "no", "--logging_steps", "1"]
-TWO_STEPS += ["--dataloader_num_workers", "0", "--precision", "fp32", "--phase2_max_seq_length", "48"]
+TWO_STEPS += [
+    "--dataloader_num_workers",
+    "0",
+    "--precision",
+    "fp32",
+    "--phase2_max_seq_length",
+    "48",
+]
 TWO_STEPS += ["--phase2_global_train_batch_size", "2", "--phase2_per_device_train_batch_size", "2"]
 
 
@@ -34,7 +50,9 @@ def quickstart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """`make pretrain` in a copy of what is under version control, as after `git clone`."""
     clone = tmp_path_factory.mktemp("quickstart") / "clone"
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    files = subprocess.run(listing, cwd=repository, capture_output=True, text=True, check=True).stdout
+    files = subprocess.run(
+        listing, cwd=repository, capture_output=True, text=True, check=True
+    ).stdout
     for name in filter(None, files.split("\0")):
         if (repository / name).is_file():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
@@ -44,13 +62,21 @@ def quickstart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     command = ["make", "pretrain", f"PYTHON={sys.executable}"]
     done = subprocess.run(
-        command, cwd=clone, env=environment, capture_output=True, text=True, timeout=3600, check=False
+        command,
+        cwd=clone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return clone / "runs" / "quickstart"
 
 
-def test_the_quickstart_learns_both_tasks(quickstart: Path, record_property: Callable[[str, object], None]):
+def test_the_quickstart_learns_both_tasks(
+    quickstart: Path, record_property: Callable[[str, object], None]
+):
     results = read(quickstart / "all_results.json")
     record_property("train_seconds", results["train_seconds"])
     assert results["train_seconds"] > 0
@@ -62,21 +88,27 @@ def test_the_quickstart_learns_both_tasks(quickstart: Path, record_property: Cal
 def test_the_quickstart_leaves_a_stock_checkpoint_a_report_and_a_plot(quickstart: Path):
     assert (quickstart / "model.safetensors").stat().st_size > 1_000_000
     results = read(quickstart / "all_results.json")
-    assert f"{results['eval_mlm_loss']:.3f}" in (quickstart / "report.md").read_text(encoding="utf-8")
+    assert f"{results['eval_mlm_loss']:.3f}" in (quickstart / "report.md").read_text(
+        encoding="utf-8"
+    )
     assert (quickstart / "losses.png").read_bytes().startswith(b"\x89PNG")
     fill = transformers.pipeline("fill-mask", model=str(quickstart), tokenizer=str(quickstart))
     assert len(fill("Return the [MASK] of the list.")) == 5
 
 
 @pytest.mark.parametrize("config", [None, "single_gpu"])
-def test_accelerates_launcher_without_a_word_does_the_same(quickstart: Path, tmp_path: Path, config: str | None):
+def test_accelerates_launcher_without_a_word_does_the_same(
+    quickstart: Path, tmp_path: Path, config: str | None
+):
     """`accelerate launch recipes/pretrain.py`; of the data only the store is made here, `make pretrain` has made all of it."""
     clone = quickstart.parents[1]
     shutil.rmtree(clone / "data" / "quickstart" / "store")
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += [] if config is None else ["--config_file", f"accelerate_configs/{config}.yaml"]
     command += ["recipes/pretrain.py", "--max_steps", "20", "--output_dir", str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=1800, check=False)
+    done = subprocess.run(
+        command, cwd=clone, capture_output=True, text=True, timeout=1800, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (clone / "data" / "quickstart" / "store" / "store.json").is_file()
     history = read(tmp_path / "run" / "trainer_state.json")["log_history"]
@@ -106,7 +138,14 @@ def check_stock(folder: Path, *, layers: int) -> None:
 
 
 # Devlin et al. 2019, section 3, and google-research/bert README, "Smaller BERT Models".
-LAYERS = {"bert_tiny": 2, "bert_mini": 4, "bert_small": 4, "bert_medium": 8, "bert_base": 12, "bert_large": 24}
+LAYERS = {
+    "bert_tiny": 2,
+    "bert_mini": 4,
+    "bert_small": 4,
+    "bert_medium": 8,
+    "bert_base": 12,
+    "bert_large": 24,
+}
 LAYERS |= {"bert_large_lamb": 24, "books_30_minutes": 2, "laptop": 2, "domain": 2}
 
 

@@ -49,7 +49,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         finally:
             close_session()
     return SimpleNamespace(
-        run=run, there=there, said=said.getvalue(), url=hub.url, repository=hub.repositories["me/teller"]
+        run=run,
+        there=there,
+        said=said.getvalue(),
+        url=hub.url,
+        repository=hub.repositories["me/teller"],
     )
 
 
@@ -58,15 +62,29 @@ def read_json(path: Path) -> dict:
 
 
 def test_the_repository_holds_the_model_and_all_that_tells_of_it(shared: SimpleNamespace):
-    names = {path.relative_to(shared.there).as_posix() for path in shared.there.rglob("*") if path.is_file()}
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"} <= names
+    names = {
+        path.relative_to(shared.there).as_posix()
+        for path in shared.there.rglob("*")
+        if path.is_file()
+    }
+    assert {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    } <= names
     assert {"run.yaml", "all_results.json", "trainer_state.json", "run_identity.json"} <= names
     assert {*CARD, "bias_probe.json", "report.md", "report.html"} <= names
     pictures = set(re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (shared.there / "report.md").read_text()))
     assert pictures
     assert pictures <= names
     others = names - CARD - {".gitattributes"}
-    assert [name for name in others if (shared.there / name).read_bytes() != (shared.run / name).read_bytes()] == []
+    assert [
+        name
+        for name in others
+        if (shared.there / name).read_bytes() != (shared.run / name).read_bytes()
+    ] == []
     assert shared.repository.private
     messages = [commit.message for commit in shared.repository.history()]
     assert messages == ["End of training, step 4", "initial commit"]
@@ -110,7 +128,9 @@ def test_the_model_from_there_is_the_model(shared: SimpleNamespace):
 
     outputs = []
     for folder in (shared.run, shared.there):
-        inputs = AutoTokenizer.from_pretrained(folder)("she is an artist .", "he was [MASK] .", return_tensors="pt")
+        inputs = AutoTokenizer.from_pretrained(folder)(
+            "she is an artist .", "he was [MASK] .", return_tensors="pt"
+        )
         model = AutoModelForPreTraining.from_pretrained(folder).eval()
         with torch.no_grad():
             outputs.append(model(**inputs))
@@ -132,7 +152,9 @@ def test_the_tracker_has_both_losses_the_report_and_the_card(shared: SimpleNames
         found = [(event.step, event.value) for event in events.Scalars(tag)]
         assert len(wanted) >= 2
         assert [step for step, _ in found] == [step for step, _ in wanted]
-        assert [value for _, value in found] == pytest.approx([value for _, value in wanted], rel=1e-5)
+        assert [value for _, value in found] == pytest.approx(
+            [value for _, value in wanted], rel=1e-5
+        )
     for name in ("report", "README"):
         (text,) = events.Tensors(f"report/{name}/text_summary")[-1].tensor_proto.string_val
         assert text.decode() == (shared.run / f"{name}.md").read_text(encoding="utf-8")

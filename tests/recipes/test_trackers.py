@@ -19,7 +19,16 @@ FILES = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tracker_fil
 
 
 # Of two phases, which are one run of each tracker.
-ALL = ("--report_to", "tensorboard", "wandb", "trackio", "--phase2_steps", "2", "--phase2_max_seq_length", "48")
+ALL = (
+    "--report_to",
+    "tensorboard",
+    "wandb",
+    "trackio",
+    "--phase2_steps",
+    "2",
+    "--phase2_max_seq_length",
+    "48",
+)
 
 
 # tests/recipes/test_sharing.py follows a tracker from a run to the end in the fast suite.
@@ -36,14 +45,23 @@ def runs(repository, small_store, tmp_path_factory):
     shutil.copytree(folder, home / "after_first")
     (folder / "all_results.json").unlink()
     shutil.rmtree(folder / "checkpoint-6")
-    unreachable = {"WANDB_API_KEY": SECRETS["WANDB_API_KEY"], "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    unreachable = {
+        "WANDB_API_KEY": SECRETS["WANDB_API_KEY"],
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+    }
     second, _ = train(repository, small_store, folder, environment(home, **unreachable), *ALL)
     assert "is resumed from checkpoint-4" in second.stderr
     return folder, home, first, second
 
 
-FIGURES = [("train", name) for name in ("loss", "mlm_loss", "nsp_loss", "tokens_per_second", "mfu", "learning_rate")]
-FIGURES += [("eval", name) for name in ("mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "unigram_loss")]
+FIGURES = [
+    ("train", name)
+    for name in ("loss", "mlm_loss", "nsp_loss", "tokens_per_second", "mfu", "learning_rate")
+]
+FIGURES += [
+    ("eval", name)
+    for name in ("mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy", "unigram_loss")
+]
 
 
 @pytest.mark.parametrize(("prefix", "name"), FIGURES)
@@ -64,7 +82,10 @@ def test_tensorboard_has_the_whole_configuration_the_report_and_the_plot(runs):
 
     folder, _, _, _ = runs
     events = EventAccumulator(str(folder / "runs")).Reload()
-    texts = {tag: events.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
+    texts = {
+        tag: events.Tensors(tag)[-1].tensor_proto.string_val[0].decode()
+        for tag in events.Tags()["tensors"]
+    }
     assert "| max_predictions_per_seq |" in texts["run.yaml/text_summary"]  # of DataArguments
     assert "| learning_rate | 2e-05 |" in texts["run.yaml/text_summary"]
     assert texts["report/report/text_summary"] == (folder / "report.md").read_text()
@@ -94,7 +115,10 @@ def test_wandb_keeps_one_run_with_configuration_and_files(runs):
     assert (found["name"], found["exit_code"]) == ("tracked", 0)
     config = found["config"]
     assert config["learning_rate"] == 2e-5  # PreTrainingArguments
-    assert (config["max_seq_length"], config["size"]) == (32, "tiny")  # DataArguments, ModelArguments
+    assert (config["max_seq_length"], config["size"]) == (
+        32,
+        "tiny",
+    )  # DataArguments, ModelArguments
     assert "phase2_steps" in run_settings(folder)  # PhaseArguments
     assert set(run_settings(folder)) <= set(config)
     assert config["hidden_size"] == 128  # of the model
@@ -112,7 +136,13 @@ def test_wandb_can_sync_what_was_recorded(runs):
     folder, home, _, _ = runs
     command = [sys.executable, "-m", "wandb", "sync", "--dry-run", str(folder / "wandb")]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=environment(home), cwd=home
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment(home),
+        cwd=home,
     )
     assert done.returncode == 0, done.stderr
     assert "Would sync 2 run(s)" in done.stdout + done.stderr
@@ -134,13 +164,18 @@ def test_trackio_has_one_run_with_all_figures_and_the_configuration(runs):
     keys = {key for line in lines for key in line}
     assert {"report/report", "report/losses"} <= keys
     assert list((home / "trackio" / "media").rglob("*.png"))
-    kept = {path.read_bytes() for path in (home / "trackio" / "artifacts").rglob("*") if path.is_file()}
+    kept = {
+        path.read_bytes() for path in (home / "trackio" / "artifacts").rglob("*") if path.is_file()
+    }
     assert (folder / "report.md").read_bytes() in kept
 
 
 def test_a_run_without_a_key_or_a_network_says_so_in_one_line_each(runs):
     _, _, first, second = runs
-    for done, reason in ((first, "there is no API key"), (second, "http://127.0.0.1:9 cannot be reached")):
+    for done, reason in (
+        (first, "there is no API key"),
+        (second, "http://127.0.0.1:9 cannot be reached"),
+    ):
         said = [line for line in done.stderr.splitlines() if "the run is recorded offline" in line]
         assert len(said) == 1
         assert reason in said[0]
@@ -168,19 +203,51 @@ def test_fine_tuning_is_tracked_and_a_run_that_is_replaced_takes_its_trackers_al
 
     tiny = runpy.run_path(str(repository / "tests" / "fixtures" / "tiny_runs.py"))
     for seed, split in enumerate(("train", "validation")):
-        tiny["write_jsonl"](tmp_path / f"{split}.jsonl", tiny["make_rows"]("sequence_classification", seed))
+        tiny["write_jsonl"](
+            tmp_path / f"{split}.jsonl", tiny["make_rows"]("sequence_classification", seed)
+        )
     files = "files: {train: train.jsonl, validation: validation.jsonl}\n"
     text = f"name: mine\nkind: sequence_classification\n{files}{tiny['TASKS']['sequence_classification']}"
     (tmp_path / "task.yaml").write_text(text, encoding="utf-8")
     folder = tmp_path / "run"
-    command = [sys.executable, "recipes/finetune.py", "--task_file", tmp_path / "task.yaml", "--output_dir", folder]
-    command += ["--model_name_or_path", tiny_checkpoint, "--max_steps", 3, "--max_seq_length", 32, "--use_cpu", "true"]
-    command += ["--logging_steps", 1, "--disable_tqdm", "true", "--report_to", "tensorboard", "wandb"]
+    command = [
+        sys.executable,
+        "recipes/finetune.py",
+        "--task_file",
+        tmp_path / "task.yaml",
+        "--output_dir",
+        folder,
+    ]
+    command += [
+        "--model_name_or_path",
+        tiny_checkpoint,
+        "--max_steps",
+        3,
+        "--max_seq_length",
+        32,
+        "--use_cpu",
+        "true",
+    ]
+    command += [
+        "--logging_steps",
+        1,
+        "--disable_tqdm",
+        "true",
+        "--report_to",
+        "tensorboard",
+        "wandb",
+    ]
     command += ["--overwrite_run", "true", "--fast_layers", "off"]
     env = environment(tmp_path, WANDB_MODE="offline", WANDB_RUN_GROUP="sweep")
     for _ in range(2):
         done = subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, timeout=300, check=False, cwd=repository, env=env
+            list(map(str, command)),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            cwd=repository,
+            env=env,
         )
         assert done.returncode == 0, done.stderr[-3000:]
     assert "recorded offline. To put" not in done.stderr, "WANDB_MODE=offline says that it is meant"
@@ -188,8 +255,13 @@ def test_fine_tuning_is_tracked_and_a_run_that_is_replaced_takes_its_trackers_al
     results = json.loads((folder / "all_results.json").read_text())
     assert events.Scalars("eval/accuracy")[-1].value == pytest.approx(results["eval_accuracy"])
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3]
-    assert [event.step for event in events.Scalars("train/mfu")] == [2, 3]  # the first step is not timed
+    assert [event.step for event in events.Scalars("train/mfu")] == [
+        2,
+        3,
+    ]  # the first step is not timed
     found = FILES["read_wandb"](folder)
     assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
     assert (found["group"], found["config"]["max_seq_length"]) == ("sweep", 32)  # TaskArguments
-    assert {"task.yaml", "run.yaml"} <= {name for artifact in found["artifacts"] for name in contents(artifact)}
+    assert {"task.yaml", "run.yaml"} <= {
+        name for artifact in found["artifacts"] for name in contents(artifact)
+    }

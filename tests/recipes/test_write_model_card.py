@@ -32,7 +32,9 @@ def folder(finished, tmp_path):
 def test_the_recipe_writes_probe_and_card(start_recipe, folder):
     for name in ("README.md", "bias_probe.json"):
         (folder / name).unlink()
-    done = start_recipe("write_model_card", "--run_dir", folder, "--license", "apache-2.0", "--language", "en", "de")
+    done = start_recipe(
+        "write_model_card", "--run_dir", folder, "--license", "apache-2.0", "--language", "en", "de"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(folder / "README.md")
     text = (folder / "README.md").read_text()

@@ -36,12 +36,25 @@ WORDS = [
 NAMES = ["Anna", "Doyle", "Munich", "Siemens", "Bergen"]
 AUTHORS = ("Doyle", "Schreiner", "Bennet", "Chesterton", "Conrad", "Austen")
 # Names of the pages for stores and models -> all the same one.
-STORES = ("STORE", "data/store", "data/books", "data/paper", "data/quickstart/store", "domain_store", "sst2_store")
+STORES = (
+    "STORE",
+    "data/store",
+    "data/books",
+    "data/paper",
+    "data/quickstart/store",
+    "domain_store",
+    "sst2_store",
+)
 MODELS = ("my_bert", "my_bert_larger", "runs/quickstart", "runs/base", "runs/base_2e-4")
 
 
 def sentence(rng: random.Random) -> str:
-    return " ".join(rng.choices(WORDS, k=rng.randint(4, 9))).capitalize() + " " + rng.choice(NAMES) + "."
+    return (
+        " ".join(rng.choices(WORDS, k=rng.randint(4, 9))).capitalize()
+        + " "
+        + rng.choice(NAMES)
+        + "."
+    )
 
 
 def document(rng: random.Random) -> str:
@@ -75,7 +88,10 @@ def write_texts(folder: Path, rng: random.Random) -> None:
     write(folder / "corpus" / "wiki" / "squad_train_articles.txt", articles + "\n")
     wikitext = "\n".join(f" = Article {number} = \n {document(rng)}" for number in range(12))
     write(folder / "corpus" / "wiki" / "wikitext-2-valid.txt", wikitext + "\n")
-    write(folder / "text.txt", "\n\n".join("\n".join(sentence(rng) for _ in range(6)) for _ in range(10)) + "\n")
+    write(
+        folder / "text.txt",
+        "\n\n".join("\n".join(sentence(rng) for _ in range(6)) for _ in range(10)) + "\n",
+    )
     write(folder / "texts.txt", "".join(sentence(rng) + "\n" for _ in range(5)))
     write(folder / "sentences.txt", "".join(sentence(rng) + "\n" for _ in range(5)))
     write_rows(folder / "texts.jsonl", [{"text": sentence(rng)} for _ in range(5)])
@@ -92,24 +108,36 @@ def write_task_data(folder: Path, rng: random.Random) -> None:
     splits = {"train": 24, "validation": 8, "test": 8}
     for split, number in splits.items():
         labels = [-1 if split == "test" else index % 2 for index in range(number)]
-        pairs = [{"idx": i, "sentence1": sentence(rng), "sentence2": sentence(rng)} for i in range(number)]
+        pairs = [
+            {"idx": i, "sentence1": sentence(rng), "sentence2": sentence(rng)}
+            for i in range(number)
+        ]
         singles = [{"idx": i, "sentence": sentence(rng)} for i in range(number)]
         for task, rows in {"mrpc": pairs, "rte": pairs, "sst2": singles}.items():
             labelled = [row | {"label": label} for row, label in zip(rows, labels, strict=True)]
             write_rows(folder / task / f"{split}.jsonl", labelled)
         for suffix in ("",) if split == "train" else ("_matched", "_mismatched"):
-            rows = [{"premise": sentence(rng), "hypothesis": sentence(rng), "idx": i} for i in range(number)]
+            rows = [
+                {"premise": sentence(rng), "hypothesis": sentence(rng), "idx": i}
+                for i in range(number)
+            ]
             labelled = [row | {"label": label} for row, label in zip(rows, labels, strict=True)]
             write_rows(folder / "mnli" / f"{split}{suffix}.jsonl", labelled)
         sentences = [
-            [f"{word} {'O' if word not in NAMES else 'B-PER'}" for word in sentence(rng)[:-1].split()]
+            [
+                f"{word} {'O' if word not in NAMES else 'B-PER'}"
+                for word in sentence(rng)[:-1].split()
+            ]
             for _ in range(number)
         ]
         text = "-DOCSTART- O\n\n" + "\n\n".join("\n".join(lines) for lines in sentences) + "\n"
         write(folder / "conll2003" / f"{split}.txt", text)
     for version, name in (("1.1", "squad"), ("2.0", "squad")):
         for split in ("train", "dev"):
-            write(folder / name / f"{split}-v{version}.json", json.dumps({"version": version, "data": [article(rng)]}))
+            write(
+                folder / name / f"{split}-v{version}.json",
+                json.dumps({"version": version, "data": [article(rng)]}),
+            )
     for split in ("train", "val", "test"):
         write_swag(folder / "swag" / f"{split}.csv", rng)
 
@@ -121,7 +149,11 @@ def article(rng: random.Random) -> dict:
     for number in range(4):
         start = context.index(" ") + 1
         answer = {"text": context[start:].split()[0], "answer_start": start}
-        question = {"id": f"q{number}{rng.random()}", "question": sentence(rng), "is_impossible": False}
+        question = {
+            "id": f"q{number}{rng.random()}",
+            "question": sentence(rng),
+            "is_impossible": False,
+        }
         questions.append(question | {"answers": [answer]})
     return {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
 
@@ -139,7 +171,12 @@ def write_swag(path: Path, rng: random.Random) -> None:
 
 def run(folder: Path, *words: object) -> None:
     done = subprocess.run(
-        [sys.executable, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, *map(str, words)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, f"{words}: {done.stderr[-2000:]}"
 
@@ -161,18 +198,37 @@ def make_workshop(repository: Path, folder: Path) -> None:
     write_task_data(folder / "DATA", rng)
     shutil.copytree(folder / "DATA", folder / "my_data")
     shutil.copytree(folder / "DATA" / "sst2", folder / "augmented" / "sst2")
-    task = "kind: sequence_classification\ntext_columns: [sentence1, sentence2]\nlabels: [no, yes]\n"
+    task = (
+        "kind: sequence_classification\ntext_columns: [sentence1, sentence2]\nlabels: [no, yes]\n"
+    )
     task += "files: {train: DATA/mrpc/train.jsonl, validation: DATA/mrpc/validation.jsonl}\n"
     write(folder / "my_task.yaml", task)
     write(folder / "tickets.yaml", task)
-    run(folder, "tokenizer/train.py", "--files", "my_texts", "--vocab_size", 300, "--output_dir", "my_tokenizer")
+    run(
+        folder,
+        "tokenizer/train.py",
+        "--files",
+        "my_texts",
+        "--vocab_size",
+        300,
+        "--output_dir",
+        "my_tokenizer",
+    )
     bpe = ("--algorithm", "byte_bpe", "--vocab_size", 400)
     run(folder, "tokenizer/train.py", *bpe, "--files", "my_texts", "--output_dir", "my_bpe")
     for name in ("vocab.txt", "bert-base-uncased-vocab.txt"):
         shutil.copy(folder / "my_tokenizer" / "vocab.txt", folder / name)
     shutil.copytree(folder / "my_tokenizer", folder / "data" / "paper_tokenizer")
     corpus = ("--files", "my_texts", "--validation_fraction", 0.2, "--num_processes", 1)
-    run(folder, "recipes/prepare_corpus.py", *corpus, "--tokenizer", "my_tokenizer", "--output_dir", "my_store")
+    run(
+        folder,
+        "recipes/prepare_corpus.py",
+        *corpus,
+        "--tokenizer",
+        "my_tokenizer",
+        "--output_dir",
+        "my_store",
+    )
     for name in STORES:
         shutil.copytree(folder / "my_store", folder / name)
     small = (
@@ -190,14 +246,51 @@ def make_workshop(repository: Path, folder: Path) -> None:
     for name in MODELS:
         shutil.copytree(folder / "runs" / "my_bert", folder / name)
     # Deeper than my_bert, which README.md makes of two layers: a teacher has as many as its student or more.
-    flags = ("--store", "my_store", "--output_dir", "runs/bert_base", "--use_cpu", "true", "--size", "mini", *small)
+    flags = (
+        "--store",
+        "my_store",
+        "--output_dir",
+        "runs/bert_base",
+        "--use_cpu",
+        "true",
+        "--size",
+        "mini",
+        *small,
+    )
     run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
     # A student with as many heads as its teacher.
-    flags = ("--store", "my_store", "--output_dir", "runs/my_student", "--use_cpu", "true", "--size", "2/64/4", *small)
+    flags = (
+        "--store",
+        "my_store",
+        "--output_dir",
+        "runs/my_student",
+        "--use_cpu",
+        "true",
+        "--size",
+        "2/64/4",
+        *small,
+    )
     run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
     for task, model in {"mrpc": "my_bert", "sst2": "bert_base"}.items():
-        flags = ("--data_dir", "DATA", "--output_dir", f"runs/{task}", "--use_cpu", "true", "--num_train_epochs", 1)
-        run(folder, "recipes/finetune.py", "--task", task, "--model_name_or_path", f"runs/{model}", *flags)
+        flags = (
+            "--data_dir",
+            "DATA",
+            "--output_dir",
+            f"runs/{task}",
+            "--use_cpu",
+            "true",
+            "--num_train_epochs",
+            1,
+        )
+        run(
+            folder,
+            "recipes/finetune.py",
+            "--task",
+            task,
+            "--model_name_or_path",
+            f"runs/{model}",
+            *flags,
+        )
     files = ("--input_file=text.txt", "--output_file=examples.tfrecord", "--vocab_file=vocab.txt")
     run(folder, "recipes/create_pretraining_data.py", *files)
     google = ("--to_tensorflow", "--output_dir", "uncased_L-12_H-768_A-12")

@@ -16,7 +16,13 @@ from bert_recipes.reports.card_arguments import CardArguments
 from bert_recipes.reports.facts import write_facts
 
 
-MACHINE = {"processor": "a processor", "cores": 2, "gpu": None, "torch": "2.13.0", "transformers": "5.23.0"}
+MACHINE = {
+    "processor": "a processor",
+    "cores": 2,
+    "gpu": None,
+    "torch": "2.13.0",
+    "transformers": "5.23.0",
+}
 
 
 @pytest.fixture
@@ -66,7 +72,14 @@ def evil() -> str:
 def pretraining_facts(evil: str) -> dict[str, Any]:
     """What a pre-training run leaves in report.json, every text of it evil."""
     guesses = [[evil, 0.5], ["b", 0.25]]
-    mask = {"before": evil, "after": evil, "truth": "c", "probability": 0.01, "rank": 37, "guesses": guesses}
+    mask = {
+        "before": evil,
+        "after": evil,
+        "truth": "c",
+        "probability": 0.01,
+        "rank": 37,
+        "guesses": guesses,
+    }
     verdict = {"first": evil, "second": evil, "is_next": 0.9, "truth": False}
     return {
         "kind": "pretraining",
@@ -74,10 +87,25 @@ def pretraining_facts(evil: str) -> dict[str, Any]:
         "identity": {"store": "s", "tokenizer": "t"},
         "held_out": {"pairs": 16, "masks": [mask], "verdicts": [verdict]},
         "remark": evil,
-        "corpus": {"training": {"documents": 1000, "inputs in epoch 0": 5000}, "held out": {"documents": 10}},
+        "corpus": {
+            "training": {"documents": 1000, "inputs in epoch 0": 5000},
+            "held out": {"documents": 10},
+        },
         "phases": [
-            {"steps": [0, 100], "max_seq_length": 128, "global_batch": 32, "micro_batch": 8, "trained_pairs": 3200}
-            | {"sampled_batches": 4, "sampled_from": 3200, "pairs": 32, "positions": 4000, "tokens": 3000}
+            {
+                "steps": [0, 100],
+                "max_seq_length": 128,
+                "global_batch": 32,
+                "micro_batch": 8,
+                "trained_pairs": 3200,
+            }
+            | {
+                "sampled_batches": 4,
+                "sampled_from": 3200,
+                "pairs": 32,
+                "positions": 4000,
+                "tokens": 3000,
+            }
             | {"predicted": 450, "masked": 360, "kept": 45, "next": 20, "random_next": 12}
             | {"length_edges": [0, 64, 128], "length_counts": [10, 22]}
         ],
@@ -114,7 +142,9 @@ def finetuning_facts(evil: str) -> dict[str, Any]:
 
 # Cards
 
-ENGLISH = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py")))
+ENGLISH = SimpleNamespace(
+    **runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))
+)
 GIVEN = CardArguments(
     license="cc-by-sa-4.0",
     language=["en"],
@@ -138,13 +168,24 @@ def pretraining_run(english_store: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def two_phase_run(english_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with longer pairs and smaller batches in its last two steps."""
-    flags = ("--phase2_steps", 2, "--phase2_max_seq_length", 48, "--phase2_global_train_batch_size", 4)
-    return ENGLISH.pretrain(english_store, tmp_path_factory.mktemp("run") / "phases", "--max_steps", 6, *flags)
+    flags = (
+        "--phase2_steps",
+        2,
+        "--phase2_max_seq_length",
+        48,
+        "--phase2_global_train_batch_size",
+        4,
+    )
+    return ENGLISH.pretrain(
+        english_store, tmp_path_factory.mktemp("run") / "phases", "--max_steps", 6, *flags
+    )
 
 
 @pytest.fixture(scope="session")
 def carded(
-    request: pytest.FixtureRequest, tiny_runs: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tiny_runs: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Path]:
     """Kind of run -> copy of its folder with a card for which the user has said a few things."""
 

@@ -31,7 +31,9 @@ def make_checkpoint(folder: Path, pieces: list[str], positions: int = 32) -> Pat
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join([*PIECES["SPECIAL"], *pieces]) + "\n")
     tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=True)
-    config = pretraining_config("tiny", vocab_size=len(tokenizer), max_position_embeddings=positions)
+    config = pretraining_config(
+        "tiny", vocab_size=len(tokenizer), max_position_embeddings=positions
+    )
     config.update({"hidden_size": 32, "intermediate_size": 64})
     torch.manual_seed(1)
     model = BertForPreTraining(config)
@@ -72,8 +74,15 @@ def test_the_figures_are_those_of_the_stock_pipeline(checkpoint):
 
 def test_electras_discriminator_has_nothing_to_probe(checkpoint, tmp_path):
     folder, tokenizer = tmp_path / "electra", load_tokenizer(checkpoint)
-    sizes = {"hidden_size": 64, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1}
-    ElectraForPreTraining(transformers.ElectraConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
+    sizes = {
+        "hidden_size": 64,
+        "embedding_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 1,
+    }
+    ElectraForPreTraining(
+        transformers.ElectraConfig(vocab_size=len(tokenizer), **sizes)
+    ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     with pytest.raises(NoProbe, match="predicts no tokens"):
         probe_checkpoint(str(folder))
@@ -90,12 +99,20 @@ def test_words_that_the_tokenizer_does_not_know_are_named_and_left_out(checkpoin
 
 @pytest.mark.parametrize(
     ("missing", "positions"),
-    [(["she"], 32), (["he"], 32), (["person"], 32), (PIECES["KNOWN"][4:] + PIECES["PIECES"], 32), ([], 8)],
+    [
+        (["she"], 32),
+        (["he"], 32),
+        (["person"], 32),
+        (PIECES["KNOWN"][4:] + PIECES["PIECES"], 32),
+        ([], 8),
+    ],
     ids=["she", "he", "baseline", "occupations", "too short"],
 )
 def test_a_model_without_the_words_or_the_length_has_no_probe(tmp_path, missing, positions):
     pieces = [*PIECES["WORDS"], *PIECES["KNOWN"], "person", *PIECES["PIECES"]]
-    folder = make_checkpoint(tmp_path / "model", [piece for piece in pieces if piece not in missing], positions)
+    folder = make_checkpoint(
+        tmp_path / "model", [piece for piece in pieces if piece not in missing], positions
+    )
     with pytest.raises(NoProbe, match="does not know the words of the probe"):
         probe_checkpoint(str(folder))
     refresh_probe(folder)
@@ -119,10 +136,20 @@ def test_capitals_count_as_the_same_pronoun(tmp_path):
     for template in TEMPLATES:
         left, right = template.format("a person").split("[MASK]")
         ids = [tokenizer.encode_ids(part) for part in (left, right)]
-        inputs = [tokenizer.cls_token_id, *ids[0], tokenizer.mask_token_id, *ids[1], tokenizer.sep_token_id]
+        inputs = [
+            tokenizer.cls_token_id,
+            *ids[0],
+            tokenizer.mask_token_id,
+            *ids[1],
+            tokenizer.sep_token_id,
+        ]
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([inputs])).prediction_logits[0, 1 + len(ids[0])]
-        masses.append(logits.softmax(-1)[tokenizer.convert_tokens_to_ids(["he", "He", "she", "She"])].sum().item())
+        masses.append(
+            logits.softmax(-1)[tokenizer.convert_tokens_to_ids(["he", "He", "she", "She"])]
+            .sum()
+            .item()
+        )
     assert row["mass"] == pytest.approx(sum(masses) / 3, abs=1e-5)
 
 
@@ -131,7 +158,10 @@ def test_the_probe_is_made_again_for_other_weights_only(tmp_path, checkpoint):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     refresh_probe(tmp_path)
     first = json.loads((tmp_path / PROBE_FILE).read_text())
-    assert first["weights_sha256"] == hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    assert (
+        first["weights_sha256"]
+        == hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    )
     marked = first | {"rows": []}
     (tmp_path / PROBE_FILE).write_text(json.dumps(marked))
     refresh_probe(tmp_path)

@@ -54,7 +54,9 @@ def changed_card(folder: Path, given: CardArguments | None = None, **values: obj
 
 
 @pytest.mark.parametrize("kind", ["pretraining", SEQUENCES, *OTHERS])
-def test_the_head_comes_back_the_same_and_no_cell_is_empty_or_tells_of_the_machine(carded, english_store, kind):
+def test_the_head_comes_back_the_same_and_no_cell_is_empty_or_tells_of_the_machine(
+    carded, english_store, kind
+):
     card = ModelCard.load(carded(kind) / "README.md")
     assert isinstance(card.data, ModelCardData)
     index = card.data.to_dict()["model-index"]
@@ -62,18 +64,35 @@ def test_the_head_comes_back_the_same_and_no_cell_is_empty_or_tells_of_the_machi
     assert name == carded(kind).name
     assert eval_results_to_model_index(name, results) == index
     text = re.sub(r"```python\n.*?```", "", card.content, flags=re.DOTALL)
-    for word in ("None", "null", "nan", "More information", "[More", "unknown", "N/A", "TODO", "False", "True"):
+    for word in (
+        "None",
+        "null",
+        "nan",
+        "More information",
+        "[More",
+        "unknown",
+        "N/A",
+        "TODO",
+        "False",
+        "True",
+    ):
         assert not re.search(rf"(?<![\w/.-]){re.escape(word)}(?![\w-])", text), word
     assert not re.search(r"## [^\n]+\n+(##|\Z)", text)
     # A table's first column always says something.
     assert not re.search(r"^\|\s*\|.*\w", text, re.MULTILINE)
-    assert not [place for place in (carded(kind).parent, english_store.parent, "/tmp") if str(place) in card.content]
+    assert not [
+        place
+        for place in (carded(kind).parent, english_store.parent, "/tmp")
+        if str(place) in card.content
+    ]
 
 
 def test_the_values_of_pre_training(carded):
     folder = carded("pretraining")
     data, results = ModelCard.load(folder / "README.md").data, results_of(folder)
-    assert {(each.task_type, each.metric_type): each.metric_value for each in data.eval_results} == {
+    assert {
+        (each.task_type, each.metric_type): each.metric_value for each in data.eval_results
+    } == {
         ("fill-mask", "loss"): results["eval_mlm_loss"],
         ("fill-mask", "perplexity"): results["eval_perplexity"],
         ("fill-mask", "accuracy"): results["eval_mlm_accuracy"],
@@ -81,21 +100,38 @@ def test_the_values_of_pre_training(carded):
         ("text-classification", "accuracy"): results["eval_nsp_accuracy"],
     }
     assert results["data"]["fingerprint"][:16] in data.eval_results[0].dataset_name
-    assert (data.pipeline_tag, data.library_name, data.license) == ("fill-mask", "transformers", "cc-by-sa-4.0")
-    assert (data.language, data.datasets, data.base_model) == (["en"], None, None)  # local text has no name on the Hub
+    assert (data.pipeline_tag, data.library_name, data.license) == (
+        "fill-mask",
+        "transformers",
+        "cc-by-sa-4.0",
+    )
+    assert (data.language, data.datasets, data.base_model) == (
+        ["en"],
+        None,
+        None,
+    )  # local text has no name on the Hub
 
 
 @pytest.mark.parametrize("kind", [SEQUENCES, *OTHERS])
 def test_the_values_of_a_task(carded, kind):
     folder = carded(kind)
     data = ModelCard.load(folder / "README.md").data
-    results = {name: value for name, value in results_of(folder).items() if name.startswith("eval_")}
+    results = {
+        name: value for name, value in results_of(folder).items() if name.startswith("eval_")
+    }
     del results["eval_seconds"]
     assert {f"eval_{each.metric_type}": each.metric_value for each in data.eval_results} == results
     first = data.eval_results[0]
     pipeline = "text-classification" if kind == SEQUENCES else kind.replace("_", "-")
-    assert (first.task_type, first.dataset_type, first.dataset_split) == (pipeline, "mine", "validation")
-    assert (data.pipeline_tag, data.base_model) == (pipeline, None)  # a folder is no name on the Hub
+    assert (first.task_type, first.dataset_type, first.dataset_split) == (
+        pipeline,
+        "mine",
+        "validation",
+    )
+    assert (data.pipeline_tag, data.base_model) == (
+        pipeline,
+        None,
+    )  # a folder is no name on the Hub
     assert "`start`" in card_of(folder)  # but the card names it
 
 
@@ -121,7 +157,9 @@ def test_what_is_on_the_hub_is_named_by_its_name_there(copy_of):
     base = {"name": "google-bert/bert-base-uncased", "is_local": False, "revision": "86b5e093"}
     data = changed_card(folder, splits=splits, base_model=base).data
     assert (data.base_model, data.datasets) == ("google-bert/bert-base-uncased", ["nyu-mll/glue"])
-    assert {(each.dataset_type, each.dataset_config) for each in data.eval_results} == {("nyu-mll/glue", "mrpc")}
+    assert {(each.dataset_type, each.dataset_config) for each in data.eval_results} == {
+        ("nyu-mll/glue", "mrpc")
+    }
     assert "revision `86b5e093`" in card_of(folder)
     assert "--data_dir" not in card_of(folder)
     (entry,) = parse_eval_result_entries(yaml.safe_load((folder / EVAL_FILE).read_text()))
@@ -135,30 +173,51 @@ def test_what_is_on_the_hub_is_named_by_its_name_there(copy_of):
 @pytest.mark.parametrize(
     ("own", "kind"),
     # Held-out files are not said to be the corpus of training.
-    [({}, "wikimedia/wikipedia"), ({"validation": {"files": 1, "bytes": 9, "names": ["own.txt"]}}, "text")],
+    [
+        ({}, "wikimedia/wikipedia"),
+        ({"validation": {"files": 1, "bytes": 9, "names": ["own.txt"]}}, "text"),
+    ],
 )
 def test_a_corpus_from_the_hub_is_named(copy_of, own, kind):
     folder = copy_of("pretraining")
     source = {"dataset": "wikimedia/wikipedia", "config": "20231101.en", "split": "train"}
-    head = changed_card(folder, data=results_of(folder)["data"] | {"sources": {**own, "train": source}}).data
-    assert (head.datasets, {each.dataset_type for each in head.eval_results}) == (["wikimedia/wikipedia"], {kind})
+    head = changed_card(
+        folder, data=results_of(folder)["data"] | {"sources": {**own, "train": source}}
+    ).data
+    assert (head.datasets, {each.dataset_type for each in head.eval_results}) == (
+        ["wikimedia/wikipedia"],
+        {kind},
+    )
 
 
 @pytest.mark.parametrize(
     ("splits", "keys"),
     [
-        (("validation_matched", "validation_mismatched"), ("matched_accuracy", "mismatched_accuracy")),
-        (("validation", "validation_hard"), ("accuracy", "hard_accuracy")),  # the first has not the second one's
+        (
+            ("validation_matched", "validation_mismatched"),
+            ("matched_accuracy", "mismatched_accuracy"),
+        ),
+        (
+            ("validation", "validation_hard"),
+            ("accuracy", "hard_accuracy"),
+        ),  # the first has not the second one's
     ],
 )
 def test_two_validation_splits_have_their_metrics_apart(copy_of, splits, keys):
     folder = copy_of(SEQUENCES)
-    results = {name: value for name, value in results_of(folder).items() if not name.startswith("eval_")}
+    results = {
+        name: value for name, value in results_of(folder).items() if not name.startswith("eval_")
+    }
     results |= {f"eval_{key}": value for key, value in zip(keys, (0.5, 0.25), strict=True)}
     results["splits"] = dict.fromkeys(splits, results["splits"]["validation"])
     (folder / RESULTS).write_text(json.dumps(results))
     files = dict.fromkeys(("train", *splits), "rows.jsonl")
-    own = {"files": files, "validation_splits": list(splits), "test_splits": [], "best_metric": keys[0]}
+    own = {
+        "files": files,
+        "validation_splits": list(splits),
+        "test_splits": [],
+        "best_metric": keys[0],
+    }
     change_yaml(folder / "task.yaml", **own)
     found = ModelCard(write_card(folder).read_text()).data.eval_results
     expected = {(splits[0], "accuracy", 0.5), (splits[1], "accuracy", 0.25)}
@@ -203,7 +262,9 @@ def test_energy_of_the_run_is_called_an_estimate_and_says_how(carded):
     ],
 )
 def test_hours_of_a_part_are_not_called_those_of_the_run(copy_of, values, is_complete):
-    text = changed_card(copy_of(SEQUENCES), CardArguments(power_watts=500), train_seconds=7200.0, **values).text
+    text = changed_card(
+        copy_of(SEQUENCES), CardArguments(power_watts=500), train_seconds=7200.0, **values
+    ).text
     assert ("whose hours are not known" not in text) is is_complete
     assert ("| hours that the estimate covers | 2 (7,200.0 s) |" not in text) is is_complete
 
@@ -214,9 +275,15 @@ def test_energy_may_be_given_for_the_card(copy_of):
     card = changed_card(folder, CardArguments(power_watts=500), train_seconds=7200.0)
     assert "| energy, kWh (an estimate) | 1 |" in card.text
     assert "co2_eq_emissions" not in card.content
-    card = ModelCard(write_card(folder, CardArguments(carbon_intensity=350, country_iso_code="DEU")).read_text())
+    card = ModelCard(
+        write_card(folder, CardArguments(carbon_intensity=350, country_iso_code="DEU")).read_text()
+    )
     head = card.data.to_dict()["co2_eq_emissions"]
-    assert (head["emissions"], head["training_type"], head["geographical_location"]) == (350.0, "fine-tuning", "DEU")
+    assert (head["emissions"], head["training_type"], head["geographical_location"]) == (
+        350.0,
+        "fine-tuning",
+        "DEU",
+    )
     assert "| CO2 equivalent, g (an estimate) | 350 |" in card.text
 
 
@@ -234,14 +301,46 @@ data/splits/train/tokens data/sources/train/names data/sources/train/bytes
     ("kind", "file", "keys"),
     [
         ("pretraining", RESULTS, PRETRAINING_KEYS),
-        ("pretraining", "run.yaml", "optimizer learning_rate warmup_steps adam_beta2 weight_decay max_grad_norm seed"),
-        ("pretraining", "run.yaml", "global_train_batch_size max_seq_length mlm_probability mask_rate short_seq_prob"),
-        ("two_phases", "run.yaml", "phase2_steps phase2_max_seq_length phase2_global_train_batch_size"),
-        ("pretraining", "config.json", "num_hidden_layers hidden_size num_attention_heads vocab_size"),
-        ("pretraining", "bias_probe.json", "rows/0/p_she rows/1/p_she rows/1/mass rows/1/pieces templates/0"),
-        ("question_answering", RESULTS, "eval_f1 eval_exact_match splits/train/examples splits/train/sha256"),
-        ("question_answering", RESULTS, "base_model/name base_model/sha256 splits/validation/source"),
-        ("question_answering", "run.yaml", "doc_stride max_query_length max_seq_length freeze_encoder"),
+        (
+            "pretraining",
+            "run.yaml",
+            "optimizer learning_rate warmup_steps adam_beta2 weight_decay max_grad_norm seed",
+        ),
+        (
+            "pretraining",
+            "run.yaml",
+            "global_train_batch_size max_seq_length mlm_probability mask_rate short_seq_prob",
+        ),
+        (
+            "two_phases",
+            "run.yaml",
+            "phase2_steps phase2_max_seq_length phase2_global_train_batch_size",
+        ),
+        (
+            "pretraining",
+            "config.json",
+            "num_hidden_layers hidden_size num_attention_heads vocab_size",
+        ),
+        (
+            "pretraining",
+            "bias_probe.json",
+            "rows/0/p_she rows/1/p_she rows/1/mass rows/1/pieces templates/0",
+        ),
+        (
+            "question_answering",
+            RESULTS,
+            "eval_f1 eval_exact_match splits/train/examples splits/train/sha256",
+        ),
+        (
+            "question_answering",
+            RESULTS,
+            "base_model/name base_model/sha256 splits/validation/source",
+        ),
+        (
+            "question_answering",
+            "run.yaml",
+            "doc_stride max_query_length max_seq_length freeze_encoder",
+        ),
         ("question_answering", "task.yaml", "name"),
     ],
 )
@@ -265,7 +364,9 @@ def write_value(path: Path, key: str) -> None:
     for part in parts:
         place = place[part]
     place[last] = another(place[last])
-    text = json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content, sort_keys=False)
+    text = (
+        json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content, sort_keys=False)
+    )
     path.write_text(text, encoding="utf-8")
 
 
@@ -286,7 +387,9 @@ def test_the_passes_over_the_data_are_those_of_both_phases(carded, english_store
     from bert_recipes.training.pretraining import load_data
 
     folder = carded("two_phases")
-    settings = [DataArguments(store=str(english_store), max_seq_length=length) for length in (32, 48)]
+    settings = [
+        DataArguments(store=str(english_store), max_seq_length=length) for length in (32, 48)
+    ]
     short, long = (load_data(each, seed=12345).train.num_pairs(0) for each in settings)
     passes = 4 * 8 / short + 2 * 4 / long
     assert results_of(folder)["epoch"] == pytest.approx(passes)
@@ -331,7 +434,9 @@ def test_a_section_without_a_fact_is_left_out(copy_of):
 # When it is written
 
 
-def test_a_run_writes_its_card_by_itself_and_writing_again_changes_nothing(pretraining_run, copy_of):
+def test_a_run_writes_its_card_by_itself_and_writing_again_changes_nothing(
+    pretraining_run, copy_of
+):
     text = card_of(pretraining_run)
     assert text.startswith("---\nlibrary_name: transformers\n")
     assert "# storyteller" in text
@@ -374,7 +479,11 @@ def test_a_run_of_a_seed_is_called_by_the_folder_around_it_too(copy_of, tmp_path
 @pytest.mark.parametrize("is_edited", [True, False])
 def test_a_card_that_somebody_wrote_or_edited_is_not_lost(copy_of, is_edited, caplog):
     folder = copy_of(SEQUENCES)
-    own = card_of(folder).replace("## Model", "My own words.\n\n## Model") if is_edited else "# Mine\nMy own words.\n"
+    own = (
+        card_of(folder).replace("## Model", "My own words.\n\n## Model")
+        if is_edited
+        else "# Mine\nMy own words.\n"
+    )
     (folder / "README.md").write_text(own)
     with pytest.raises(InputError, match=r"README.md was edited.*--overwrite true"):
         write_card(folder, CardArguments(license="mit"))
@@ -402,7 +511,9 @@ def test_what_was_said_once_is_said_again(copy_of):
         "Sentences \\| of a test, made up",
     ):
         assert part in text
-    text = write_card(folder, CardArguments(license="other", license_name="mine", license_link="LICENSE")).read_text()
+    text = write_card(
+        folder, CardArguments(license="other", license_name="mine", license_link="LICENSE")
+    ).read_text()
     assert "`other`, mine, LICENSE" in text
     assert "license:" in write_card(folder, CardArguments(license="mit")).read_text()
     assert "mine" not in card_of(folder).split("## Licence")[1]
@@ -457,7 +568,9 @@ def test_a_probe_of_other_or_unknown_weights_is_left_out(copy_of, caplog, weight
     assert "made with other weights" in caplog.text
 
 
-TWO_OCCUPATIONS = 'Of 2 occupations 1 are rather "he" than "she", and 1 more "she" than the baseline'
+TWO_OCCUPATIONS = (
+    'Of 2 occupations 1 are rather "he" than "she", and 1 more "she" than the baseline'
+)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +583,9 @@ TWO_OCCUPATIONS = 'Of 2 occupations 1 are rather "he" than "she", and 1 more "sh
         ((0.2, 0.6), [0.5] * 3 + [9e-4], ["It hardly expects either pronoun", TWO_OCCUPATIONS], 3),
     ],
 )
-def test_rows_of_the_probe_that_say_nothing_are_called_so_or_left_out(copy_of, shares, masses, said, shown):
+def test_rows_of_the_probe_that_say_nothing_are_called_so_or_left_out(
+    copy_of, shares, masses, said, shown
+):
     folder = copy_of("pretraining")
     rows = json.loads((folder / "bias_probe.json").read_text())["rows"]
     for number, row in enumerate(rows):
@@ -491,7 +606,15 @@ WORSE, ALIKE = "it is worse than no model", "nothing shows that it has learned m
 
 @pytest.mark.parametrize(
     ("loss", "said"),
-    [(9.0, WORSE), (6.11, WORSE), (6.09, ALIKE), (5.91, ALIKE), (5.89, None), (2.0, None), (None, "Not defined")],
+    [
+        (9.0, WORSE),
+        (6.11, WORSE),
+        (6.09, ALIKE),
+        (5.91, ALIKE),
+        (5.89, None),
+        (2.0, None),
+        (None, "Not defined"),
+    ],
 )
 def test_what_the_card_says_of_the_loss_fits_its_side_of_the_baseline(copy_of, loss, said):
     text = changed_card(copy_of("pretraining"), eval_mlm_loss=loss, eval_unigram_loss=6.0).text
@@ -502,7 +625,14 @@ def test_what_the_card_says_of_the_loss_fits_its_side_of_the_baseline(copy_of, l
 
 @pytest.mark.parametrize(
     ("accuracy", "pairs", "is_said"),
-    [(0.5, 1000, True), (0.6, 1000, True), (0.61, 1000, True), (0.65, 1000, False), (0.65, 20, True), (1.0, 3, True)],
+    [
+        (0.5, 1000, True),
+        (0.6, 1000, True),
+        (0.61, 1000, True),
+        (0.65, 1000, False),
+        (0.65, 20, True),
+        (1.0, 3, True),
+    ],
 )
 def test_next_sentences_are_told_apart_only_above_the_larger_class_by_more_than_chance(
     copy_of, accuracy, pairs, is_said
@@ -515,12 +645,17 @@ def test_next_sentences_are_told_apart_only_above_the_larger_class_by_more_than_
 def test_a_task_that_a_constant_answer_does_as_well_is_called_so(copy_of):
     certainty = {"intervals": {"accuracy": [0.5, 0.9]}, "baselines": {"accuracy": 0.6}}
     text = changed_card(copy_of(SEQUENCES), eval_accuracy=0.7, **certainty).text
-    assert "Nothing shows that it does better than one constant answer: see the accuracy above." in text
+    assert (
+        "Nothing shows that it does better than one constant answer: see the accuracy above."
+        in text
+    )
     assert "| validation | accuracy | 0.7000 | 0.5000 to 0.9000 | 0.6000 |" in text
 
 
 GERMAN = "der hund lief durch den garten und die katze sah ihm aus dem fenster zu , was ihr in der sonne gefiel ."
-ENGLISH = "the dog ran through the garden and the cat was on the sill of the window with a view to it ."
+ENGLISH = (
+    "the dog ran through the garden and the cat was on the sill of the window with a view to it ."
+)
 
 
 @pytest.mark.parametrize(
@@ -545,19 +680,29 @@ def test_english_is_put_to_an_english_model_alone(copy_of, language, text, is_en
     assert ("He opened the [MASK]" in card) is is_english
     if not is_english and text is not None:
         words = text.split()[:12]
-        assert any(f'"{" ".join([*words[:n], "[MASK]", *words[n + 1 :]])}"' in card for n in range(12))
+        assert any(
+            f'"{" ".join([*words[:n], "[MASK]", *words[n + 1 :]])}"' in card for n in range(12)
+        )
     (folder / "bias_probe.json").unlink()
     assert write_card_of_run(folder) == [folder / "README.md"]
     assert (folder / "bias_probe.json").exists() is is_english
 
 
-@pytest.mark.parametrize("name", ["a\n---\nlicense: mit", "!!python/object:os.system", "a: [b", "no", "'\""])
+@pytest.mark.parametrize(
+    "name", ["a\n---\nlicense: mit", "!!python/object:os.system", "a: [b", "no", "'\""]
+)
 def test_texts_of_the_user_do_not_leave_their_place(copy_of, name):
     folder = copy_of(SEQUENCES)
     change_yaml(folder / "task.yaml", labels=["<img src=x onerror=alert(1)>", "R&D", "c"])
-    given = CardArguments(license="other", license_name=name, name=name, data_description='a | b\n---\n# c: "d" {e}')
+    given = CardArguments(
+        license="other", license_name=name, name=name, data_description='a | b\n---\n# c: "d" {e}'
+    )
     card = changed_card(folder, given, base_model={"name": "a`b", "is_local": True})
-    assert (card.data.license, card.data.license_name, card.data.library_name) == ("other", name, "transformers")
+    assert (card.data.license, card.data.license_name, card.data.library_name) == (
+        "other",
+        name,
+        "transformers",
+    )
     assert card.data.model_name == " ".join(name.split())
     assert {result.dataset_type for result in card.data.eval_results} == {"mine"}
     assert f"# {' '.join(name.split())}" in card.text
@@ -598,7 +743,10 @@ def test_a_push_tells_the_card_where_the_model_is_unless_it_was_edited(copy_of, 
         assert is_generated_card(folder)
     assert "me/test" not in text
     name_repository(folder.parent, "me/final")  # no card, no run
-    for own in (text.replace('"me/final"', '"me/final-2"') + "Mine.\n", "# Mine\n"):  # seen to, or it names none
+    for own in (
+        text.replace('"me/final"', '"me/final-2"') + "Mine.\n",
+        "# Mine\n",
+    ):  # seen to, or it names none
         (folder / "README.md").write_text(own)
         name_repository(folder, "me/final-2")
         assert card_of(folder) == own
@@ -607,5 +755,8 @@ def test_a_push_tells_the_card_where_the_model_is_unless_it_was_edited(copy_of, 
     name_repository(folder, "me/final-2")
     assert card_of(folder) == text + "Mine.\n"
     (record,) = caplog.records
-    assert f'`make card RUN={folder} ARGS="--repo_id me/final-2 --overwrite true"`' in record.getMessage()
+    assert (
+        f'`make card RUN={folder} ARGS="--repo_id me/final-2 --overwrite true"`'
+        in record.getMessage()
+    )
     assert "the model is me/final, not me/final-2" in record.getMessage()

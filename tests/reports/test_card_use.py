@@ -14,12 +14,16 @@ from bert_recipes.files import fingerprint_files
 from bert_recipes.reports.card import write_card
 
 
-RUN_RECIPE = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))["run_recipe"]
+RUN_RECIPE = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))[
+    "run_recipe"
+]
 KINDS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 
 
 def blocks(folder, language):
-    return re.findall(rf"```{language}\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(
+        rf"```{language}\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
 
 
 @pytest.mark.parametrize("kind", ["pretraining", *KINDS])
@@ -56,13 +60,24 @@ def command(folder, recipe):
 
 
 @pytest.mark.parametrize(("kind", "length"), [("pretraining", "32"), ("two_phases", "48")])
-def test_the_command_of_pre_training_gives_the_figures_of_the_card(carded, english_store, tmp_path, kind, length):
+def test_the_command_of_pre_training_gives_the_figures_of_the_card(
+    carded, english_store, tmp_path, kind, length
+):
     folder = carded(kind)
     names = {"MODEL": folder, "STORE": english_store}
     words = [names.get(word, word) for word in command(folder, "evaluate_checkpoint")]
     assert words[words.index("--max_seq_length") + 1] == length
     file = tmp_path / "again.json"
-    RUN_RECIPE("evaluate_checkpoint", *words, "--results_file", file, "--use_cpu", "true", "--precision", "fp32")
+    RUN_RECIPE(
+        "evaluate_checkpoint",
+        *words,
+        "--results_file",
+        file,
+        "--use_cpu",
+        "true",
+        "--precision",
+        "fp32",
+    )
     again = json.loads(file.read_text())
     results = json.loads((folder / "all_results.json").read_text())
     text = (folder / "README.md").read_text()
@@ -83,7 +98,16 @@ def test_the_command_of_a_task_gives_the_figures_of_the_card(carded, tiny_runs, 
     words = [word.replace("MODEL", str(folder)) for word in command(folder, "evaluate_checkpoint")]
     words = [tiny_runs(kind).parent / "data" if word == "DATA" else word for word in words]
     file = tmp_path / "again.json"
-    RUN_RECIPE("evaluate_checkpoint", *words, "--results_file", file, "--use_cpu", "true", "--precision", "fp32")
+    RUN_RECIPE(
+        "evaluate_checkpoint",
+        *words,
+        "--results_file",
+        file,
+        "--use_cpu",
+        "true",
+        "--precision",
+        "fp32",
+    )
     again = json.loads(file.read_text())
     results = json.loads((folder / "all_results.json").read_text())
     figures = [name for name in results if name.startswith("eval_") and name != "eval_seconds"]
@@ -97,7 +121,10 @@ def test_the_command_of_the_probe_gives_its_table(carded, tmp_path):
     folder = carded("pretraining")
     words = [folder if word == "MODEL" else word for word in command(folder, "probe_bias")]
     RUN_RECIPE("probe_bias", *words, "--output_file", tmp_path / "probe.json")
-    again, before = (json.loads(file.read_text()) for file in (tmp_path / "probe.json", folder / "bias_probe.json"))
+    again, before = (
+        json.loads(file.read_text())
+        for file in (tmp_path / "probe.json", folder / "bias_probe.json")
+    )
     assert again["templates"] == before["templates"]
     assert again["weights_sha256"] == before["weights_sha256"]
     for row, known in zip(again["rows"], before["rows"], strict=True):
@@ -115,18 +142,33 @@ def set_in_run_yaml(folder, **values):
 def run_again(folder, recipe, places):
     """Run the card's command with places for its words in capitals, for one step on a CPU; the new folder."""
     assert "MODEL/run.yaml" in command(folder, recipe)
-    words = [places.get(word, word.replace("MODEL/", f"{folder}/")) for word in command(folder, recipe)]
+    words = [
+        places.get(word, word.replace("MODEL/", f"{folder}/")) for word in command(folder, recipe)
+    ]
     assert not [word for word in words if str(word).isupper()]
     RUN_RECIPE(recipe, *words, "--max_steps", 1, "--use_cpu", "true", "--precision", "fp32")
     return places["NEW_FOLDER"]
 
 
-def test_the_command_of_a_pushed_run_on_instances_starts_elsewhere(copy_of, english_store, tiny_checkpoint, tmp_path):
+def test_the_command_of_a_pushed_run_on_instances_starts_elsewhere(
+    copy_of, english_store, tiny_checkpoint, tmp_path
+):
     folder, instances = copy_of("pretraining"), tmp_path / "instances.jsonl"
     text = english_store.parent / "text" / "stories.txt"
     vocabulary = english_store.parent / "vocab.txt"
-    flags = ["--input_file", text, "--output_file", instances, "--vocab_file", vocabulary, "--max_seq_length", 32]
-    RUN_RECIPE("create_pretraining_data", *flags, "--max_predictions_per_seq", 5, "--dupe_factor", 1)
+    flags = [
+        "--input_file",
+        text,
+        "--output_file",
+        instances,
+        "--vocab_file",
+        vocabulary,
+        "--max_seq_length",
+        32,
+    ]
+    RUN_RECIPE(
+        "create_pretraining_data", *flags, "--max_predictions_per_seq", 5, "--dupe_factor", 1
+    )
     gone = {"model_name_or_path": "/home/me/base", "tokenizer": "/home/me/vocab.txt", "store": None}
     gone |= {"train_file": ["/home/me/a.jsonl"], "validation_file": ["/home/me/b.jsonl"]}
     set_in_run_yaml(folder, push_to_hub=True, hub_model_id="me/teller", **gone)
@@ -138,7 +180,9 @@ def test_the_command_of_a_pushed_run_on_instances_starts_elsewhere(copy_of, engl
     results = json.loads((again / "all_results.json").read_text())
     assert results["train_steps"] == 1
     # By which `make compare` knows the held-out data again.
-    assert results["data"]["instance_files"]["validation"]["fingerprint"] == fingerprint_files([instances])
+    assert results["data"]["instance_files"]["validation"]["fingerprint"] == fingerprint_files(
+        [instances]
+    )
     assert "push_to_hub: false" in (again / "run.yaml").read_text()
 
 
@@ -157,7 +201,9 @@ def test_what_the_hub_has_stays_in_the_command(copy_of):
 def test_the_command_of_a_pushed_run_on_a_task_starts_elsewhere(copy_of, tiny_runs, tmp_path):
     kind = "sequence_classification"
     folder, made = copy_of(kind), tiny_runs(kind).parent
-    set_in_run_yaml(folder, push_to_hub=True, hub_model_id="me/sentences", model_name_or_path="/home/me/start")
+    set_in_run_yaml(
+        folder, push_to_hub=True, hub_model_id="me/sentences", model_name_or_path="/home/me/start"
+    )
     write_card(folder)
     places = {"NEW_FOLDER": tmp_path / "again", "BASE": made / "start", "DATA": made / "data"}
     again = run_again(folder, "finetune", places)
@@ -170,7 +216,11 @@ def test_the_command_of_the_training_gives_the_same_weights(carded, english_stor
     from safetensors.torch import load_file
 
     folder = carded("pretraining")
-    names = {"MODEL/run.yaml": folder / "run.yaml", "STORE": english_store, "NEW_FOLDER": tmp_path / "again"}
+    names = {
+        "MODEL/run.yaml": folder / "run.yaml",
+        "STORE": english_store,
+        "NEW_FOLDER": tmp_path / "again",
+    }
     words = [names.get(word, word) for word in command(folder, "pretrain")]
     RUN_RECIPE("pretrain", *words, "--use_cpu", "true")
     first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))

@@ -8,7 +8,9 @@ from bert_recipes.errors import InputError
 from bert_recipes.reports.compare import compare_runs, read_runs
 
 
-HISTORY = [{"step": step, "mlm_loss": 9.0 - step, "eval_mlm_loss": 8.0 - step} for step in (1, 2, 3)]
+HISTORY = [
+    {"step": step, "mlm_loss": 9.0 - step, "eval_mlm_loss": 8.0 - step} for step in (1, 2, 3)
+]
 FACTS = {"kind": "pretraining", "identity": {"store": "s", "tokenizer": "t"}}
 
 
@@ -20,13 +22,23 @@ def two(make_run_folder):
         settings = "learning_rate: 1.0e-4\nseed: 1\nmax_seq_length: 128\noutput_dir: runs/one\n"
         first = make_run_folder(
             "one",
-            results={"eval_mlm_loss": 5.0, "eval_nsp_accuracy": 0.6, "train_seconds": 10.0, "eval_pairs": 100.0},
+            results={
+                "eval_mlm_loss": 5.0,
+                "eval_nsp_accuracy": 0.6,
+                "train_seconds": 10.0,
+                "eval_pairs": 100.0,
+            },
             history=HISTORY,
             facts=FACTS,
             settings=settings,
         )
         values = {
-            "results": {"eval_mlm_loss": 4.0, "eval_nsp_accuracy": 0.6, "train_seconds": 30.0, "eval_pairs": 200.0},
+            "results": {
+                "eval_mlm_loss": 4.0,
+                "eval_nsp_accuracy": 0.6,
+                "train_seconds": 30.0,
+                "eval_pairs": 200.0,
+            },
             "history": HISTORY,
             "facts": FACTS,
             "settings": settings.replace("1.0e-4", "2.0e-4").replace("runs/one", "runs/two"),
@@ -55,7 +67,9 @@ def test_the_better_figure_is_marked_where_one_is_better(two):
     assert "| nsp accuracy | 0.6000 | 0.6000 |" in lines  # alike
     assert "| held-out inputs measured | 100 | 200 |" in lines  # neither good nor bad
     assert "| train seconds | 10.0 | 30.0 |" in lines  # what a run costs does not make it better
-    assert any(line.startswith("Bold: better, and by more than the 95% intervals") for line in lines)
+    assert any(
+        line.startswith("Bold: better, and by more than the 95% intervals") for line in lines
+    )
 
 
 def test_curves_of_all_runs_lie_in_one_plot(two):
@@ -95,7 +109,9 @@ def test_nothing_is_marked_where_nothing_can_be_compared(two, second, facts):
     assert "**" not in text.replace("**Attention:**", "")
     assert "Bold:" not in text
     assert ("| mlm loss | 5.0000 | n/a |" in text) is bool(second)
-    assert ("No report.json of two: whether the held-out data was the same is not known." in text) is (facts is None)
+    assert (
+        "No report.json of two: whether the held-out data was the same is not known." in text
+    ) is (facts is None)
     assert ("not measured on the same data" in text) is (facts not in (None, FACTS))
 
 
@@ -136,10 +152,18 @@ COSTS |= {
 }
 
 
-def test_costs_and_values_of_the_data_are_never_marked_and_those_of_an_evaluation_left_out(make_run_folder):
-    own = COSTS | {"eval_runtime": 9.0, "eval_samples_per_second": 9.0, "eval_steps_per_second": 3.0}
+def test_costs_and_values_of_the_data_are_never_marked_and_those_of_an_evaluation_left_out(
+    make_run_folder,
+):
+    own = COSTS | {
+        "eval_runtime": 9.0,
+        "eval_samples_per_second": 9.0,
+        "eval_steps_per_second": 3.0,
+    }
     values = [own, {name: value / 2 for name, value in own.items()}]
-    text = text_of([make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate(values)])
+    text = text_of(
+        [make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate(values)]
+    )
     assert "**" not in text
     assert text.split("## Settings")[0].count("\n| ") == 2 + len(COSTS)  # with its head
     assert "| fraction of the time waiting for data | 0.5000 | 0.2500 |" in text
@@ -148,8 +172,16 @@ def test_costs_and_values_of_the_data_are_never_marked_and_those_of_an_evaluatio
 @pytest.mark.parametrize(
     ("first", "second", "is_marked"),
     [
-        ({"eval_nsp_accuracy": 0.60, "eval_pairs": 100.0}, {"eval_nsp_accuracy": 0.65, "eval_pairs": 100.0}, False),
-        ({"eval_nsp_accuracy": 0.60, "eval_pairs": 9e4}, {"eval_nsp_accuracy": 0.65, "eval_pairs": 9e4}, True),
+        (
+            {"eval_nsp_accuracy": 0.60, "eval_pairs": 100.0},
+            {"eval_nsp_accuracy": 0.65, "eval_pairs": 100.0},
+            False,
+        ),
+        (
+            {"eval_nsp_accuracy": 0.60, "eval_pairs": 9e4},
+            {"eval_nsp_accuracy": 0.65, "eval_pairs": 9e4},
+            True,
+        ),
         (
             {"eval_f1": 0.8, "intervals": {"f1": [0.76, 0.84]}},
             {"eval_f1": 0.85, "intervals": {"f1": [0.81, 0.89]}},
@@ -163,8 +195,12 @@ def test_costs_and_values_of_the_data_are_never_marked_and_those_of_an_evaluatio
         ({"eval_f1": 0.8}, {"eval_f1": 0.81}, True),  # an older run has no interval
     ],
 )
-def test_a_figure_is_marked_only_where_the_rows_do_not_explain_its_lead(make_run_folder, first, second, is_marked):
-    folders = [make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate((first, second))]
+def test_a_figure_is_marked_only_where_the_rows_do_not_explain_its_lead(
+    make_run_folder, first, second, is_marked
+):
+    folders = [
+        make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate((first, second))
+    ]
     assert ("**" in text_of(folders)) is is_marked
 
 
@@ -174,23 +210,42 @@ PHASES = "max_seq_length: 128\nmlm_probability: 0.15\nphase2_steps: {}\nphase2_m
 @pytest.mark.parametrize(
     ("first", "second", "named"),
     [
-        (PHASES.format(0, 512), PHASES.format(10, 512), "(max_seq_length, max_predictions_per_seq differ)"),
-        (PHASES.format(10, 512), PHASES.format(10, 256), "(max_seq_length, max_predictions_per_seq differ)"),
-        (PHASES.format(10, 512), PHASES.format(10, 512) + "phase2_max_predictions_per_seq: 60\n", "_per_seq differ)"),
+        (
+            PHASES.format(0, 512),
+            PHASES.format(10, 512),
+            "(max_seq_length, max_predictions_per_seq differ)",
+        ),
+        (
+            PHASES.format(10, 512),
+            PHASES.format(10, 256),
+            "(max_seq_length, max_predictions_per_seq differ)",
+        ),
+        (
+            PHASES.format(10, 512),
+            PHASES.format(10, 512) + "phase2_max_predictions_per_seq: 60\n",
+            "_per_seq differ)",
+        ),
         (PHASES.format(0, 512), PHASES.format(0, 256) + "max_predictions_per_seq: 20\n", None),
         (PHASES.format(10, 512), PHASES.format(20, 512).replace("128", "64"), None),
     ],
     ids=["one-phase", "other-length", "other-limit", "no-second-phase", "other-first-phase"],
 )
 def test_runs_in_phases_are_measured_as_their_last_one(make_run_folder, first, second, named):
-    folders = [make_run_folder(name, facts=FACTS, settings=text) for name, text in (("one", first), ("two", second))]
+    folders = [
+        make_run_folder(name, facts=FACTS, settings=text)
+        for name, text in (("one", first), ("two", second))
+    ]
     text = text_of(folders)
     assert ("not measured on the same data" in text) is (named is not None)
     assert named is None or named in text
 
 
-def from_instances(make_run_folder, name, train, validation, path="/data/held_out.tfrecord", length=128):
-    files = {"train": {"fingerprint": train}} | ({"validation": {"fingerprint": validation}} if validation else {})
+def from_instances(
+    make_run_folder, name, train, validation, path="/data/held_out.tfrecord", length=128
+):
+    files = {"train": {"fingerprint": train}} | (
+        {"validation": {"fingerprint": validation}} if validation else {}
+    )
     settings = f"train_file: [/data/{train}.tfrecord]\nvalidation_file: [{path}]\nmax_seq_length: {length}\n"
     return make_run_folder(
         name,
@@ -204,14 +259,20 @@ def from_instances(make_run_folder, name, train, validation, path="/data/held_ou
     ("second", "is_other"),
     [
         (("b", "x"), False),
-        (("b", "x", "/elsewhere/held_out.tfrecord", 512), False),  # the length is that of the instances
+        (
+            ("b", "x", "/elsewhere/held_out.tfrecord", 512),
+            False,
+        ),  # the length is that of the instances
         (("a", "y"), True),  # the file was written anew
         (("a", None), False),  # an older run, the same path
         (("a", None, "/elsewhere/held_out.tfrecord"), True),
     ],
 )
 def test_runs_from_instance_files_are_known_by_the_held_out_ones(make_run_folder, second, is_other):
-    folders = [from_instances(make_run_folder, "one", "a", "x"), from_instances(make_run_folder, "two", *second)]
+    folders = [
+        from_instances(make_run_folder, "one", "a", "x"),
+        from_instances(make_run_folder, "two", *second),
+    ]
     text = text_of(folders)
     assert ("not measured on the same data (validation_file differ)" in text) is is_other
     assert ("not measured on the same data" in text) is is_other
@@ -224,19 +285,31 @@ def test_other_machines_are_said_aloud(two):
 
 def finetuned(make_run_folder, name, task, f1=0.5, examples=10, split_name="validation", **more):
     score = {"precision": 0.5, "recall": 0.5, "support": 5, "predicted": 5}
-    split = {"name": "validation", "suffix": "", "examples": 10, "looked_at": 10, "labels": ["a", "b"]}
+    split = {
+        "name": "validation",
+        "suffix": "",
+        "examples": 10,
+        "looked_at": 10,
+        "labels": ["a", "b"],
+    }
     facts = {"kind": "finetuning", "task": task, "form": "single_label_classification"}
     facts |= {"splits": [split | {"classes": [score | {"f1": f1}, score | {"f1": 0.25}]}]}
     splits = {"train": {"examples": 90, "sha256": name}, split_name: {"examples": examples} | more}
     results = {"task": task, "eval_f1": f1, "splits": splits}
     own = f"name: {task}\nkind: sequence_classification\ntext_columns: text\nlabels: [a, b]\n"
-    own += f"files: {{train: train.csv, {split_name}: dev.csv}}\nvalidation_splits: [{split_name}]\n"
+    own += (
+        f"files: {{train: train.csv, {split_name}: dev.csv}}\nvalidation_splits: [{split_name}]\n"
+    )
     text = None if split_name == "validation" else own
-    return make_run_folder(name, results=results, facts=facts, history=[{"step": 1, "loss": 1.0}], task=text)
+    return make_run_folder(
+        name, results=results, facts=facts, history=[{"step": 1, "loss": 1.0}], task=text
+    )
 
 
 def test_scores_of_the_classes_stand_beside_each_other(make_run_folder):
-    folders = [finetuned(make_run_folder, name, "mrpc", f1) for name, f1 in (("one", 0.5), ("two", 0.75))]
+    folders = [
+        finetuned(make_run_folder, name, "mrpc", f1) for name, f1 in (("one", 0.5), ("two", 0.75))
+    ]
     lines = text_of(folders).splitlines()
     assert "| a | 0.500 | 0.750 |" in lines  # of so few rows nobody knows which is better
     assert "| b | 0.250 | 0.250 |" in lines
@@ -268,7 +341,10 @@ def test_what_cannot_be_compared_is_refused(make_run_folder, tmp_path):
     (tmp_path / "sweep" / "sweep.json").write_text("{}")
     (tmp_path / "link").symlink_to(mrpc)
     for folders, message in (
-        ([mrpc, rte], "mrpc is a fine-tuning run on mrpc, rte is a fine-tuning run on rte; their metrics cannot be"),
+        (
+            [mrpc, rte],
+            "mrpc is a fine-tuning run on mrpc, rte is a fine-tuning run on rte; their metrics cannot be",
+        ),
         ([mrpc, bert], "bert is a pre-training run"),
         ([mrpc], "runs: 1 given; give 2 to 8"),
         ([mrpc] * 9, "runs: 9 given"),

@@ -27,7 +27,13 @@ from bert_recipes.reports.facts import (
     split_facts,
 )
 from bert_recipes.reports.finish import report_run
-from bert_recipes.tasks.examples import Answer, ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bert_recipes.tasks.examples import (
+    Answer,
+    ChoiceExample,
+    QuestionExample,
+    TaggedExample,
+    TextExample,
+)
 from bert_recipes.tasks.task import Task
 from bert_recipes.training.arguments import (
     DataArguments,
@@ -50,7 +56,13 @@ def facts_of(task, examples, predictions):
 
 
 def texts_task(**values):
-    return Task(name="t", kind="sequence_classification", text_columns=("a", "b"), label_column="label", **values)
+    return Task(
+        name="t",
+        kind="sequence_classification",
+        text_columns=("a", "b"),
+        label_column="label",
+        **values,
+    )
 
 
 def questions_task(metric):
@@ -68,9 +80,14 @@ def of_class(task, number, share):
 def test_classes():
     task = texts_task(labels=("x", "y", "z"))
     rng = np.random.default_rng(0)
-    gold, said, shares = rng.integers(0, 3, 200), rng.integers(0, 3, 200), 0.4 + 0.6 * rng.random(200)
+    gold, said, shares = (
+        rng.integers(0, 3, 200),
+        rng.integers(0, 3, 200),
+        0.4 + 0.6 * rng.random(200),
+    )
     examples = [
-        TextExample(idx=row, text=f"text {row}", text_pair="q" * 900, label=int(gold[row])) for row in range(200)
+        TextExample(idx=row, text=f"text {row}", text_pair="q" * 900, label=int(gold[row]))
+        for row in range(200)
     ]
     facts = facts_of(task, examples, [of_class(task, said[row], shares[row]) for row in range(200)])
     matrix = np.zeros((3, 3), int)
@@ -79,10 +96,18 @@ def test_classes():
     assert [score["support"] for score in facts["classes"]] == matrix.sum(axis=1).tolist()
     expected = calibration(shares, gold == said)["expected_calibration_error"]
     assert facts["calibration"]["expected_calibration_error"] == pytest.approx(expected)
-    wrong = sorted((row for row in range(200) if gold[row] != said[row]), key=lambda row: -shares[row])[:12]
-    assert [error["texts"][0] for error in facts["worst"]] == [["a", f"text {row}"] for row in wrong]
-    assert [error["probability"] for error in facts["worst"]] == pytest.approx(shares[wrong].tolist())
-    assert [(e["said"], e["truth"]) for e in facts["worst"]] == [("xyz"[said[row]], "xyz"[gold[row]]) for row in wrong]
+    wrong = sorted(
+        (row for row in range(200) if gold[row] != said[row]), key=lambda row: -shares[row]
+    )[:12]
+    assert [error["texts"][0] for error in facts["worst"]] == [
+        ["a", f"text {row}"] for row in wrong
+    ]
+    assert [error["probability"] for error in facts["worst"]] == pytest.approx(
+        shares[wrong].tolist()
+    )
+    assert [(e["said"], e["truth"]) for e in facts["worst"]] == [
+        ("xyz"[said[row]], "xyz"[gold[row]]) for row in wrong
+    ]
     assert all(len(error["texts"][1][1]) < 520 for error in facts["worst"])
 
 
@@ -109,23 +134,39 @@ def test_of_many_classes_the_most_frequent_mistakes_are_listed():
 
 
 def test_several_labels():
-    task = texts_task(labels=("x", "y"), problem_type="multi_label_classification", metrics=("multi_label",))
+    task = texts_task(
+        labels=("x", "y"), problem_type="multi_label_classification", metrics=("multi_label",)
+    )
     shares = [{"x": 0.9, "y": 0.2}, {"x": 0.1, "y": 0.6}, {"x": 0.99, "y": 0.4}]
     gold = [(0,), (0, 1), ()]
     examples = [TextExample(idx=n, text=f"t{n}", label=labels) for n, labels in enumerate(gold)]
-    facts = facts_of(task, examples, [Prediction(idx=0, value=[], probabilities=each) for each in shares])
+    facts = facts_of(
+        task, examples, [Prediction(idx=0, value=[], probabilities=each) for each in shares]
+    )
     assert [(s["support"], s["predicted"]) for s in facts["classes"]] == [(2, 2), (1, 1)]
     assert [s["f1"] for s in facts["classes"]] == [0.5, 1.0]
     assert sum(each["count"] for each in facts["calibration"]["bins"]) == 6
     first, second = facts["worst"]
-    assert (first["texts"], first["said"], first["truth"], first["about"]) == ([["", "t2"]], "x", "none", "x")
-    assert (second["said"], second["truth"], second["about"], second["probability"]) == ("y", "x, y", "x", 0.1)
+    assert (first["texts"], first["said"], first["truth"], first["about"]) == (
+        [["", "t2"]],
+        "x",
+        "none",
+        "x",
+    )
+    assert (second["said"], second["truth"], second["about"], second["probability"]) == (
+        "y",
+        "x, y",
+        "x",
+        0.1,
+    )
 
 
 def test_numbers():
     task = texts_task(problem_type="regression", metrics=("pearson",), label_range=(0.0, 5.0))
     examples = [TextExample(idx=n, text=f"t{n}", label=float(n)) for n in range(5)]
-    facts = facts_of(task, examples, [Prediction(idx=0, value=value) for value in (0.5, 1.0, 2.0, 0.0, 4.0)])
+    facts = facts_of(
+        task, examples, [Prediction(idx=0, value=value) for value in (0.5, 1.0, 2.0, 0.0, 4.0)]
+    )
     assert facts["mean_absolute_error"] == pytest.approx(0.7)
     assert facts["root_mean_squared_error"] == pytest.approx(np.sqrt((0.25 + 9) / 5))
     assert facts["error_of_the_mean"] == pytest.approx(1.2)
@@ -164,9 +205,17 @@ def question(number, answers, context="The tower was built in 1889 by Eiffel."):
 
 
 def test_answers():
-    examples = [question(0, ["1889"]), question(1, ["1889"]), question(2, []), question(3, ["built in 1889"])]
+    examples = [
+        question(0, ["1889"]),
+        question(1, ["1889"]),
+        question(2, []),
+        question(3, ["built in 1889"]),
+    ]
     said = [("1889", 0.9), ("Eiffel", 0.8), ("tower", 0.95), ("in 1889", 0.4)]
-    predictions = [AnswerPrediction(idx=f"q{n}", value=text, probabilities=p) for n, (text, p) in enumerate(said)]
+    predictions = [
+        AnswerPrediction(idx=f"q{n}", value=text, probabilities=p)
+        for n, (text, p) in enumerate(said)
+    ]
     facts = facts_of(questions_task("squad_v2"), examples, predictions)
     assert facts["confusion"] == [[3, 0], [1, 0]]  # "no answer" was never said
     assert facts["f1_counts"] == [2, 0, 0, 0, 0, 0, 0, 0, 1, 1]
@@ -188,13 +237,27 @@ def test_a_paragraph_without_spaces_is_cut_where_it_falls():
 
 
 def test_choices():
-    task = Task(name="t", kind="multiple_choice", text_columns=("c",), choice_columns=("a", "b"), label_column="label")
-    examples = [ChoiceExample(idx=n, context=f"c{n}", choices=("yes", "no"), label=n % 2) for n in range(3)]
-    predictions = [Prediction(idx=n, value=0, probabilities=[0.7 + n / 10, 0.3 - n / 10]) for n in range(3)]
+    task = Task(
+        name="t",
+        kind="multiple_choice",
+        text_columns=("c",),
+        choice_columns=("a", "b"),
+        label_column="label",
+    )
+    examples = [
+        ChoiceExample(idx=n, context=f"c{n}", choices=("yes", "no"), label=n % 2) for n in range(3)
+    ]
+    predictions = [
+        Prediction(idx=n, value=0, probabilities=[0.7 + n / 10, 0.3 - n / 10]) for n in range(3)
+    ]
     facts = facts_of(task, examples, predictions)
     assert facts["confusion"] == [[2, 0], [1, 0]]
     (error,) = facts["worst"]
-    assert (error["said"], error["truth"], error["probability"]) == ("yes", "no", pytest.approx(0.8))
+    assert (error["said"], error["truth"], error["probability"]) == (
+        "yes",
+        "no",
+        pytest.approx(0.8),
+    )
 
 
 def test_a_split_that_is_too_large_is_looked_at_in_part(monkeypatch):
@@ -212,7 +275,10 @@ def test_a_split_that_is_too_large_is_looked_at_in_part(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "sections"),
     [
-        ("sequence_classification", ("By class", "Confusion matrix", "Calibration", "Worst errors")),
+        (
+            "sequence_classification",
+            ("By class", "Confusion matrix", "Calibration", "Worst errors"),
+        ),
         ("token_classification", ("By class", "Confusion matrix", "Calibration", "Worst errors")),
         ("question_answering", ("F1 of the answers", "Calibration")),
         ("multiple_choice", ("By class", "Confusion matrix", "Calibration", "Worst errors")),
@@ -241,14 +307,25 @@ def test_scores_are_those_of_scikit_learn():
     rng = np.random.default_rng(0)
     for _ in range(60):
         classes, rows = int(rng.integers(1, 6)), int(rng.integers(1, 40))
-        gold, predicted = rng.integers(0, classes, rows).tolist(), rng.integers(0, classes, rows).tolist()
+        gold, predicted = (
+            rng.integers(0, classes, rows).tolist(),
+            rng.integers(0, classes, rows).tolist(),
+        )
         names = list(range(classes))
         facts = facts_module.class_facts([str(name) for name in names], gold, predicted)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where one class only is there
-            assert facts["confusion"] == metrics.confusion_matrix(gold, predicted, labels=names).tolist()
-        expected = metrics.precision_recall_fscore_support(gold, predicted, labels=names, zero_division=0)
-        found = [[score[name] for name in ("precision", "recall", "f1", "support")] for score in facts["classes"]]
+            assert (
+                facts["confusion"]
+                == metrics.confusion_matrix(gold, predicted, labels=names).tolist()
+            )
+        expected = metrics.precision_recall_fscore_support(
+            gold, predicted, labels=names, zero_division=0
+        )
+        found = [
+            [score[name] for name in ("precision", "recall", "f1", "support")]
+            for score in facts["classes"]
+        ]
         assert np.allclose(np.array(found).T, expected)
         counts = np.bincount(predicted, minlength=classes).tolist()
         assert [score["predicted"] for score in facts["classes"]] == counts
@@ -270,12 +347,17 @@ def by_hand(probabilities, outcomes, num_bins):
 def test_the_calibration_error_is_that_of_the_definition():
     rng = np.random.default_rng(0)
     for _ in range(100):
-        rows, num_bins = int(rng.integers(1, 200)), int(rng.choice([4, 8, 16]))  # edges without rounding
+        rows, num_bins = (
+            int(rng.integers(1, 200)),
+            int(rng.choice([4, 8, 16])),
+        )  # edges without rounding
         probabilities = rng.random(rows) if rng.random() < 0.5 else rng.integers(0, 17, rows) / 16
         outcomes = rng.random(rows) < probabilities
         found = calibration(probabilities, outcomes, num_bins)
         assert sum(each["count"] for each in found["bins"]) == rows
-        assert found["expected_calibration_error"] == pytest.approx(by_hand(probabilities, outcomes, num_bins))
+        assert found["expected_calibration_error"] == pytest.approx(
+            by_hand(probabilities, outcomes, num_bins)
+        )
     bins = calibration([0.0, 1.0, 1.0 + 1e-9], [False, True, True], 10)["bins"]
     assert (bins[0]["count"], bins[-1]["count"]) == (1, 2)
 
@@ -285,7 +367,13 @@ def test_the_calibration_error_is_that_of_the_definition():
 
 def train(store, folder, second, **settings):
     """A run of two phases, as recipes/pretrain.py makes it."""
-    own = {"warmup_steps": 2, "logging_steps": 5, "per_device_train_batch_size": 4, "save_strategy": "no", "seed": 3}
+    own = {
+        "warmup_steps": 2,
+        "logging_steps": 5,
+        "per_device_train_batch_size": 4,
+        "save_strategy": "no",
+        "seed": 3,
+    }
     own |= {"precision": "fp32", "use_cpu": True, "disable_tqdm": True, "output_dir": str(folder)}
     args = PreTrainingArguments(**own, **settings)
     data_args = DataArguments(store=str(store), max_seq_length=32, max_eval_pairs=12)
@@ -320,12 +408,16 @@ def test_the_counts_are_those_of_the_pairs_that_were_trained_on(trained, monkeyp
         assert counted["random_next"] == sum(pair["next_sentence_label"] for pair in pairs)
         assert counted["next"] + counted["random_next"] == counted["pairs"] == len(pairs)
         batches = [pairs[start : start + 4] for start in range(0, len(pairs), 4)]
-        assert counted["positions"] == sum(len(b) * max(len(pair["input_ids"]) for pair in b) for b in batches)
+        assert counted["positions"] == sum(
+            len(b) * max(len(pair["input_ids"]) for pair in b) for b in batches
+        )
         assert sum(counted["length_counts"]) == len(pairs)
         assert counted["length_edges"][-1] >= counted["max_seq_length"]
 
 
-def test_the_held_out_inputs_are_known_by_what_they_are_and_not_by_how_many_were_asked_for(trained, monkeypatch):
+def test_the_held_out_inputs_are_known_by_what_they_are_and_not_by_how_many_were_asked_for(
+    trained, monkeypatch
+):
     trainer, _ = trained
     measured_on = fingerprint_held_out(trainer)
     pairs = trainer.eval_dataset.num_pairs(0)
@@ -336,27 +428,47 @@ def test_the_held_out_inputs_are_known_by_what_they_are_and_not_by_how_many_were
     assert hashes[0] == measured_on
     assert len(set(hashes)) == 3
     assert hashes[2] == hashes[3]
-    monkeypatch.setattr(trainer, "eval_collator", replace(trainer.eval_collator, mlm_probability=0.3))
+    monkeypatch.setattr(
+        trainer, "eval_collator", replace(trainer.eval_collator, mlm_probability=0.3)
+    )
     assert fingerprint_held_out(trainer) not in hashes
 
 
 @pytest.mark.parametrize(
     ("second", "micro", "accumulation"),
-    [({"phase2_per_device_train_batch_size": 2}, 2, 4), ({"phase2_global_train_batch_size": 2}, 2, 1)],
+    [
+        ({"phase2_per_device_train_batch_size": 2}, 2, 4),
+        ({"phase2_global_train_batch_size": 2}, 2, 1),
+    ],
 )
-def test_phases_have_batches_of_their_own_without_a_global_batch(small_store, tmp_path, second, micro, accumulation):
+def test_phases_have_batches_of_their_own_without_a_global_batch(
+    small_store, tmp_path, second, micro, accumulation
+):
     trainer, _ = train(
-        small_store, tmp_path, {"phase2_steps": 1, **second}, max_steps=3, gradient_accumulation_steps=2
+        small_store,
+        tmp_path,
+        {"phase2_steps": 1, **second},
+        max_steps=3,
+        gradient_accumulation_steps=2,
     )
     args = trainer.args
-    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (micro, accumulation)
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (
+        micro,
+        accumulation,
+    )
     first, last = (count_phase(trainer, part) for part in trainer.phases)
     assert (first["global_batch"], first["micro_batch"], first["trained_pairs"]) == (8, 4, 16)
     batch = micro * accumulation
-    assert (last["global_batch"], last["micro_batch"], last["trained_pairs"]) == (batch, micro, batch)
+    assert (last["global_batch"], last["micro_batch"], last["trained_pairs"]) == (
+        batch,
+        micro,
+        batch,
+    )
     assert trainer.resume_fingerprint["global batch"] == f"8, then {batch}"
     trainer.is_deepspeed_enabled = True
-    with pytest.raises(InputError, match="give --global_train_batch_size 8, --per_device_train_batch_size"):
+    with pytest.raises(
+        InputError, match="give --global_train_batch_size 8, --per_device_train_batch_size"
+    ):
         trainer._check_batches()
 
 
@@ -422,7 +534,9 @@ def test_guesses_and_verdicts_are_the_models(trained):
     assert seen == 8
     shares = output.seq_relationship_logits.softmax(-1)[:, 0].tolist()
     labels = [feature["next_sentence_label"] for feature in features]
-    rows = sorted(row for wanted in (0, 1) for row in [r for r in range(16) if labels[r] == wanted][:4])
+    rows = sorted(
+        row for wanted in (0, 1) for row in [r for r in range(16) if labels[r] == wanted][:4]
+    )
     ids, types = features[rows[0]]["input_ids"], features[rows[0]]["token_type_ids"]
     # Before masking, without [CLS] and [SEP]; of a long first text the end.
     first, second = (
@@ -440,7 +554,15 @@ def test_guesses_and_verdicts_are_the_models(trained):
 def test_the_text_around_a_mask_is_that_of_its_own_sentence(trained):
     trainer, parts = trained
     tokenizer = parts[0].tokenizer
-    ids = [tokenizer.cls_token_id, *range(10, 50), tokenizer.sep_token_id, 60, 4, 61, tokenizer.sep_token_id]
+    ids = [
+        tokenizer.cls_token_id,
+        *range(10, 50),
+        tokenizer.sep_token_id,
+        60,
+        4,
+        61,
+        tokenizer.sep_token_id,
+    ]
     types, place = [0] * 42 + [1] * 4, 20
     labels = [-100] * len(ids)
     labels[place], ids[place] = 30, tokenizer.mask_token_id
@@ -461,7 +583,9 @@ def test_everything_is_json_and_a_report_follows_from_the_main_process(trained, 
     trainer, parts = trained
     results = trainer.evaluate()
     (tmp_path / "all_results.json").write_text(json.dumps(results))
-    gather = partial(gather_pretraining, trainer, parts[0], describe_run(trainer, parts[0]), results)
+    gather = partial(
+        gather_pretraining, trainer, parts[0], describe_run(trainer, parts[0]), results
+    )
     names = {path.name for path in report_run(tmp_path, gather, is_main=True)}
     assert names == {"report.md", "report.html", "losses.png", "report.json"}
     facts = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
@@ -471,5 +595,7 @@ def test_everything_is_json_and_a_report_follows_from_the_main_process(trained, 
     assert facts["corpus"]["training"]["inputs in epoch 0"] == parts[0].train.num_pairs(0)
     assert "Phase 2, steps 30 to 40: counted over" in (tmp_path / "report.md").read_text()
     (tmp_path / "other").mkdir()
-    assert report_run(tmp_path / "other", gather, is_main=False) == []  # another process takes part and writes nothing
+    assert (
+        report_run(tmp_path / "other", gather, is_main=False) == []
+    )  # another process takes part and writes nothing
     assert not list((tmp_path / "other").iterdir())

@@ -28,7 +28,9 @@ def recipe(repository, monkeypatch, capsys):
     return run
 
 
-def test_a_failing_report_is_a_warning_and_no_older_one_stays(make_run_folder, pretraining_facts, caplog):
+def test_a_failing_report_is_a_warning_and_no_older_one_stays(
+    make_run_folder, pretraining_facts, caplog
+):
     def break_down():
         raise RuntimeError("the sky\nis falling")
 
@@ -60,7 +62,10 @@ def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
 
 
 def test_numbers_that_json_does_not_have_are_null():
-    assert strict({"a": [float("nan"), 1.5], 3: (float("-inf"), "x")}) == {"a": [None, 1.5], "3": [None, "x"]}
+    assert strict({"a": [float("nan"), 1.5], 3: (float("-inf"), "x")}) == {
+        "a": [None, 1.5],
+        "3": [None, "x"],
+    }
 
 
 def test_the_recipe_writes_the_same_report_again(recipe, make_run_folder, pretraining_facts):
@@ -78,11 +83,23 @@ def test_the_recipe_writes_the_same_report_again(recipe, make_run_folder, pretra
     ("change", "message"),
     [
         (lambda folder: folder.rename(folder.with_name("away")), "run: no folder"),
-        (lambda folder: (folder / "all_results.json").unlink(), "is not finished: it has no all_results.json"),
-        (lambda folder: [path.unlink() for path in folder.iterdir()], "is no run: it has no all_results.json"),
-        (lambda folder: (folder / "all_results.json").write_text("{"), "all_results.json: broken JSON"),
+        (
+            lambda folder: (folder / "all_results.json").unlink(),
+            "is not finished: it has no all_results.json",
+        ),
+        (
+            lambda folder: [path.unlink() for path in folder.iterdir()],
+            "is no run: it has no all_results.json",
+        ),
+        (
+            lambda folder: (folder / "all_results.json").write_text("{"),
+            "all_results.json: broken JSON",
+        ),
         (lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff\xfe"), "broken JSON"),
-        (lambda folder: (folder / "report.json").write_text('{"format": 99}'), "format 99, this version reads 1"),
+        (
+            lambda folder: (folder / "report.json").write_text('{"format": 99}'),
+            "format 99, this version reads 1",
+        ),
         (lambda folder: (folder / "run.yaml").write_text("a: [1"), "run.yaml"),
     ],
 )
@@ -111,7 +128,10 @@ def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_fold
     assert {path.name for path in output.iterdir()} == {"report.md", "report.html", "curves.png"}
     assert "## Curves\n\n![curves](curves.png)" in (output / "report.md").read_text()
     (output / "mine.txt").touch()
-    for folder, message in ((output, "holds other files (mine.txt)"), (runs[0], "holds other files")):
+    for folder, message in (
+        (output, "holds other files (mine.txt)"),
+        (runs[0], "holds other files"),
+    ):
         code, _, err = recipe("compare_runs", "--runs", *runs, "--output_dir", folder)
         assert code == 1
         assert message in err
@@ -126,15 +146,28 @@ def test_a_run_of_another_version_is_known_by_its_files(make_run_folder):
     assert read_run(make_run_folder("a", task=task)).kind == "finetuning"
     assert read_run(make_run_folder("b", results={"task": "mrpc"})).kind == "finetuning"
     assert read_run(make_run_folder("c", results={"eval_mlm_loss": 1.0})).kind == "pretraining"
-    assert (write_report(make_run_folder("d", results={"task": "mrpc", "eval_f1": None}))[0]).is_file()
+    assert (
+        write_report(make_run_folder("d", results={"task": "mrpc", "eval_f1": None}))[0]
+    ).is_file()
 
 
 def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
-    mask = {"before": "the capital of", "after": "is", "truth": "france", "guesses": [["france", 0.5], ["x", 0.25]]}
+    mask = {
+        "before": "the capital of",
+        "after": "is",
+        "truth": "france",
+        "guesses": [["france", 0.5], ["x", 0.25]],
+    }
     folder = make_run_folder()
-    report_run(folder, lambda: {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}, is_main=True)
+    report_run(
+        folder,
+        lambda: {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}},
+        is_main=True,
+    )
     lines = what_next(folder).splitlines()
-    assert re.search(r'the capital of \[MASK\] is +"france" 50%, "x" 25%; right: "france"$', lines[1])
+    assert re.search(
+        r'the capital of \[MASK\] is +"france" 50%, "x" 25%; right: "france"$', lines[1]
+    )
     assert [line.split()[0] for line in lines[-4:]] == ["look", "fine-tune", "your", "share"]
     assert f"make glue TASK=mrpc MODEL={folder}" in lines[-3]
     assert f"--task_file my_task.yaml --model_name_or_path {folder}" in lines[-2]

@@ -36,7 +36,10 @@ def beside(tiny_runs, tmp_path: Path):
     def make(kind: str, number: int) -> list[Path]:
         run, better = tiny_runs(kind), tmp_path / "better"
         shutil.copytree(run, better)
-        rows = [json.loads(line) for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()]
+        rows = [
+            json.loads(line)
+            for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()
+        ]
         file = better / "predictions_validation.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         for line, row in zip(lines[:number], rows, strict=False):
@@ -48,16 +51,21 @@ def beside(tiny_runs, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
+    "kind",
+    ["sequence_classification", "token_classification", "question_answering", "multiple_choice"],
 )
-def test_the_difference_is_that_of_the_metrics_and_a_run_that_is_always_right_is_better(kind, beside):
+def test_the_difference_is_that_of_the_metrics_and_a_run_that_is_always_right_is_better(
+    kind, beside
+):
     folders = beside(kind, 23)
     results = json.loads((folders[0] / "all_results.json").read_text())
     table = paired_bootstrap(read_runs(folders), None)
     assert table
     for name, runs, difference, interval, share in table:
         assert runs == "better - run"
-        assert float(difference) == pytest.approx(TOP.get(kind, 1.0) - results[f"eval_{name}"], abs=1e-4)
+        assert float(difference) == pytest.approx(
+            TOP.get(kind, 1.0) - results[f"eval_{name}"], abs=1e-4
+        )
         if float(difference):
             assert float(interval.split(" to ")[0]) > 0
             assert share == "100.0%"
@@ -69,11 +77,19 @@ def test_the_difference_is_that_of_the_metrics_and_a_run_that_is_always_right_is
 def test_the_interval_is_that_of_scipy(beside):
     folders = beside("sequence_classification", 5)
     found = next(row for row in paired_bootstrap(read_runs(folders), None) if row[0] == "accuracy")
-    rows = [json.loads(line) for line in (folders[0].parent / "data" / "validation.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (folders[0].parent / "data" / "validation.jsonl").read_text().splitlines()
+    ]
     right = []
     for folder in folders:
         lines = map(json.loads, (folder / "predictions_validation.jsonl").read_text().splitlines())
-        right.append([line["prediction"] == LABELS[row["label"]] for line, row in zip(lines, rows, strict=True)])
+        right.append(
+            [
+                line["prediction"] == LABELS[row["label"]]
+                for line, row in zip(lines, rows, strict=True)
+            ]
+        )
     gains = np.subtract(*np.array(right, float)[::-1])
     wanted = stats.bootstrap(
         (gains,), np.mean, method="percentile", n_resamples=9999, random_state=1
@@ -89,13 +105,17 @@ def test_other_data_is_refused_and_the_comparison_says_why_it_has_no_bootstrap(b
     shutil.copytree(folders[0].parent / "data", other)
     lines = (other / "validation.jsonl").read_text().splitlines()
     (other / "validation.jsonl").write_text("\n".join(lines[::-1]) + "\n")
-    with pytest.raises(InputError, match=r"validation of .*other is not the data that .*run was measured on"):
+    with pytest.raises(
+        InputError, match=r"validation of .*other is not the data that .*run was measured on"
+    ):
         paired_bootstrap(read_runs(folders), str(other))
     assert "No paired bootstrap: validation of" in compare_runs(read_runs(folders), str(other))[1]
     assert "| accuracy | better - run | +" in compare_runs(read_runs(folders))[1]
 
 
-def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_answer(beside, tmp_path):
+def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_answer(
+    beside, tmp_path
+):
     run, better = beside("question_answering", 23)
     shutil.copytree(run.parent / "data", tmp_path / "data")
     file, own = tmp_path / "data" / "validation.jsonl", tmp_path / "data" / "task.yaml"
@@ -103,7 +123,9 @@ def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_an
     rows[0]["answers"] = {"text": [], "answer_start": []}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     own.write_text(own.read_text().replace("metrics: squad", "metrics: squad_v2"))
-    examples = load_split(read_task_file(str(own)), "validation", data_dir=None, max_examples=None, need_labels=True)
+    examples = load_split(
+        read_task_file(str(own)), "validation", data_dir=None, max_examples=None, need_labels=True
+    )
     pair = []
     for folder in (run, better):
         copy = shutil.copytree(folder, tmp_path / "changed" / folder.name)
@@ -111,7 +133,9 @@ def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_an
         results["splits"]["validation"]["sha256"] = hash_of_examples(examples.examples)
         (copy / "all_results.json").write_text(json.dumps(results))
         for name in ("run.yaml", "task.yaml"):
-            text = (copy / name).read_text().replace(str(run.parent / "data"), str(tmp_path / "data"))
+            text = (
+                (copy / name).read_text().replace(str(run.parent / "data"), str(tmp_path / "data"))
+            )
             (copy / name).write_text(text.replace("- squad", "- squad_v2"))
         pair.append(copy)
     gold, whole = {row["id"]: row["answers"]["text"] for row in rows}, []
@@ -120,7 +144,9 @@ def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_an
         whole.append(squad_v2_scores(gold, {line["idx"]: line["prediction"] for line in lines}))
     table = {row[0]: float(row[2]) for row in paired_bootstrap(read_runs(pair), None)}
     assert {*table} == {"exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"}
-    assert table == pytest.approx({name: whole[1][name] - whole[0][name] for name in table}, abs=1e-4)
+    assert table == pytest.approx(
+        {name: whole[1][name] - whole[0][name] for name in table}, abs=1e-4
+    )
 
 
 def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside, tmp_path):
@@ -131,7 +157,10 @@ def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside,
         assert alone[f"eval_{name}"] == pytest.approx(results[f"eval_{name}"])
         assert alone["jackknife"][name] == pytest.approx(results["jackknife"][name], abs=1e-5)
     # The other member is sure of the right answers, and gives them less than the first gives its own in one case alone.
-    rows = [json.loads(line) for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()
+    ]
     lists = json.loads((other / "nbest_predictions.json").read_text())
     sure = {row["id"]: [{"text": row["answers"]["text"][0], "probability": 1.0}] for row in rows}
     first = rows[0]["id"]
@@ -140,6 +169,8 @@ def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside,
     join_answers([run, other], tmp_path / "both")
     lines = (tmp_path / "both" / "predictions_validation.jsonl").read_text().splitlines()
     answers = {line["idx"]: line["prediction"] for line in map(json.loads, lines)}
-    wanted = {row["id"]: row["answers"]["text"][0] for row in rows} | {first: lists[first][0]["text"]}
+    wanted = {row["id"]: row["answers"]["text"][0] for row in rows} | {
+        first: lists[first][0]["text"]
+    }
     assert lists[first][0]["text"] != rows[0]["answers"]["text"][0]
     assert answers == wanted

@@ -29,11 +29,16 @@ def test_a_long_log_is_thinned_to_means_of_neighbours():
     assert thin([], []) == ([], [])
 
 
-@pytest.mark.parametrize("name", ["$x_{$", "_hidden", "a $5 bill and $6", "\\frac", "<b>", "日本語", "$$"])
+@pytest.mark.parametrize(
+    "name", ["$x_{$", "_hidden", "a $5 bill and $6", "\\frac", "<b>", "日本語", "$$"]
+)
 def test_names_are_drawn_as_they_are(name):
     lines = (Line(name, [1, 2], [1.0, 2.0]),)
     assert panels_png([Panel("t", "u", lines)]).startswith(b"\x89PNG")
-    values = {"median": None, "runs": [{"value": 0.5}, {"value": None}]}, {"median": 0.6, "runs": [{"value": 0.6}]}
+    values = (
+        {"median": None, "runs": [{"value": 0.5}, {"value": None}]},
+        {"median": 0.6, "runs": [{"value": 0.6}]},
+    )
     plot, png = sweep_plots([name, "b"], values, 0, name, name)
     assert "<svg" in plot["svg"]
     assert png.startswith(b"\x89PNG")
@@ -62,12 +67,21 @@ def test_losses_of_other_names_are_drawn_too():
 
 def test_every_phase_has_its_own_baseline():
     values = [(1, 6.5), (2, 6.5), (3, 6.75), (4, math.nan)]
-    history = [{"step": step, "eval_mlm_loss": 5.0, "eval_unigram_loss": value} for step, value in values]
+    history = [
+        {"step": step, "eval_mlm_loss": 5.0, "eval_unigram_loss": value} for step, value in values
+    ]
     (panel,) = pretraining_panels(history)
     (baseline,) = panel.baselines
     assert (baseline.steps, baseline.values) == ([1, 2, 3], [6.5, 6.5, 6.75])
-    assert panel_plot(panel)["keys"][-1] == ("word frequencies alone: 6.5, then 6.75", "grey", "dash")
-    assert panel_plot(pretraining_panels(history[:2])[0])["keys"][-1][0] == "word frequencies alone: 6.5"
+    assert panel_plot(panel)["keys"][-1] == (
+        "word frequencies alone: 6.5, then 6.75",
+        "grey",
+        "dash",
+    )
+    assert (
+        panel_plot(pretraining_panels(history[:2])[0])["keys"][-1][0]
+        == "word frequencies alone: 6.5"
+    )
 
 
 # Severity 1.0. Source: Machado, Oliveira and Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency".
@@ -93,7 +107,10 @@ SIGHT = {
 
 def lab(linear):
     """CIE 1976 L*a*b* under D65 of linear sRGB."""
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear
+    xyz = (
+        np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+        @ linear
+    )
     x, y, z = np.cbrt(np.clip(xyz / [0.95047, 1.0, 1.08883], 1e-9, None))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
@@ -104,8 +121,13 @@ def test_everybody_tells_two_curves_apart(mode, sight):
     """A difference of 2.3 is just noticeable beside each other; thin lines apart from each other want several times that."""
     seen = {}
     for name in SERIES:
-        value = np.array([int(COLORS[name][mode][start : start + 2], 16) for start in (1, 3, 5)]) / 255
+        value = (
+            np.array([int(COLORS[name][mode][start : start + 2], 16) for start in (1, 3, 5)]) / 255
+        )
         linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
         seen[name] = lab(np.clip(np.array(SIGHT[sight]) @ linear, 0, 1))
-    pairs = {(one, other): np.linalg.norm(seen[one] - seen[other]) for one, other in itertools.combinations(seen, 2)}
+    pairs = {
+        (one, other): np.linalg.norm(seen[one] - seen[other])
+        for one, other in itertools.combinations(seen, 2)
+    }
     assert min(pairs.values()) > 15, min(pairs, key=pairs.get)

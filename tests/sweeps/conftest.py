@@ -31,7 +31,9 @@ class Bench:
     def calls(self):
         """Flags of every run that was started, in order."""
         file = self.recipes / "calls.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+        return (
+            [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+        )
 
     def run(self, script, *arguments):
         """Run a recipe as a script in this process, which saves the start."""
@@ -53,7 +55,9 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     shutil.copytree(repository / "recipes" / "configs" / "sweep", recipes / "configs" / "sweep")
     # What is looked for before anything runs, and no more.
     (recipes / "configs" / "finetune").mkdir()
-    (recipes / "configs" / "finetune" / "glue.yaml").write_text("model_name_or_path: bert\ndata_dir: .\n")
+    (recipes / "configs" / "finetune" / "glue.yaml").write_text(
+        "model_name_or_path: bert\ndata_dir: .\n"
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text("{}")

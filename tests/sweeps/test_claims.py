@@ -30,7 +30,9 @@ def cells_of(column, rows_known=True, **effects):
     """Row -> a figure for each seed from 1, whose rows are nearly all alike: other rows would move it by a thousandth."""
     cells = {}
     for name, figures in effects.items():
-        replicates = 1e-3 / GROUPS**0.5 * np.random.default_rng(len(name)).normal(size=GROUPS) / GROUPS
+        replicates = (
+            1e-3 / GROUPS**0.5 * np.random.default_rng(len(name)).normal(size=GROUPS) / GROUPS
+        )
         cells[name, column.name] = {
             seed: Cell({}, value, (value + replicates).tolist() if rows_known else [])
             for seed, value in enumerate(figures, start=1)
@@ -113,7 +115,10 @@ def test_a_claim_without_rows_has_no_verdict_but_by_seeds(a, b, within, verdict,
 )
 def test_two_rows_are_alike_where_the_interval_lies_within_the_distance(a, verdict, because):
     claim = CLAIM._replace(within=0.05)
-    assert verdict_of(claim, ACCURACY, cells_of(ACCURACY, a=a, b=[0.5, 0.5, 0.5])) == (verdict, because)
+    assert verdict_of(claim, ACCURACY, cells_of(ACCURACY, a=a, b=[0.5, 0.5, 0.5])) == (
+        verdict,
+        because,
+    )
 
 
 def test_a_row_has_to_have_learnt_the_task_itself():
@@ -121,13 +126,22 @@ def test_a_row_has_to_have_learnt_the_task_itself():
     rows = ("a", "b", "c", "untrained")
     values = {"b": [0.7, 0.71, 0.7], "c": [0.95, 0.95, 0.95], "untrained": [0.76, 0.75, 0.76]}
     unlearnt = cells_of(ACCURACY, a=[0.75, 0.76, 0.75], **values)
-    assert verdict_of(CLAIM, ACCURACY, unlearnt, rows) == (NOT_RESOLVED, "a is not known to have learnt this")
+    assert verdict_of(CLAIM, ACCURACY, unlearnt, rows) == (
+        NOT_RESOLVED,
+        "a is not known to have learnt this",
+    )
     learnt = cells_of(ACCURACY, a=[0.8, 0.81, 0.8], **values)
     assert verdict_of(CLAIM, ACCURACY, learnt, rows) == (REPRODUCED, "")
-    assert verdict_of(CLAIM._replace(worse="untrained"), ACCURACY, unlearnt, rows)[1] == "the interval holds 0"
+    assert (
+        verdict_of(CLAIM._replace(worse="untrained"), ACCURACY, unlearnt, rows)[1]
+        == "the interval holds 0"
+    )
     assert verdict_of(CLAIM._replace(worse="untrained"), ACCURACY, learnt, rows) == (REPRODUCED, "")
     del learnt["untrained", "accuracy"][2]
-    assert verdict_of(CLAIM, ACCURACY, learnt, rows) == (NOT_RESOLVED, "a is not known to have learnt this")
+    assert verdict_of(CLAIM, ACCURACY, learnt, rows) == (
+        NOT_RESOLVED,
+        "a is not known to have learnt this",
+    )
     no_rows = learnt | cells_of(ACCURACY, rows_known=False, untrained=values["untrained"])
     assert verdict_of(CLAIM, ACCURACY, no_rows, rows) == (BY_SEEDS_ONLY, "they say reproduced")
 
@@ -151,7 +165,10 @@ def test_runs_over_different_rows_are_not_compared():
     for name, rows in (("a", "same"), ("b", "other")):
         own = cells[name, "accuracy"]
         cells[name, "accuracy"] = {seed: cell._replace(rows=[rows]) for seed, cell in own.items()}
-    assert verdict_of(CLAIM, ACCURACY, cells) == (NOT_RESOLVED, "the runs were measured on different rows")
+    assert verdict_of(CLAIM, ACCURACY, cells) == (
+        NOT_RESOLVED,
+        "the runs were measured on different rows",
+    )
 
 
 # By chance
@@ -182,7 +199,9 @@ def draw_cells(rng, seeds, deviations, difference=0.0, rows_known=True):
         figures = groups.mean(axis=1)
         replicates = (groups.sum(axis=1, keepdims=True) - groups) / (GROUPS - 1)
         cells[name, "accuracy"] = {
-            seed + 1: Cell({}, float(figures[seed]), replicates[seed].tolist() if rows_known else [])
+            seed + 1: Cell(
+                {}, float(figures[seed]), replicates[seed].tolist() if rows_known else []
+            )
             for seed in range(seeds)
         }
     return cells
@@ -190,7 +209,10 @@ def draw_cells(rng, seeds, deviations, difference=0.0, rows_known=True):
 
 def share_of(verdicts, draws, seeds, deviations, claim=CLAIM, **settings):
     rng, table = np.random.default_rng(seeds), table_of([ACCURACY], [claim], seeds=seeds)
-    found = [judge(claim, table, draw_cells(rng, seeds, deviations, **settings))["verdict"] for _ in range(draws)]
+    found = [
+        judge(claim, table, draw_cells(rng, seeds, deviations, **settings))["verdict"]
+        for _ in range(draws)
+    ]
     return sum(verdict in verdicts for verdict in found) / draws
 
 
@@ -216,7 +238,9 @@ def test_what_is_four_deviations_apart_is_found(seeds, power):
 
 def test_two_rows_that_are_as_far_apart_as_allowed_are_rarely_called_alike():
     claim = CLAIM._replace(within=3.0)
-    assert share_of({REPRODUCED, CONTRADICTED}, 1000, 3, DEVIATIONS[1], claim, difference=3.0) <= 0.06
+    assert (
+        share_of({REPRODUCED, CONTRADICTED}, 1000, 3, DEVIATIONS[1], claim, difference=3.0) <= 0.06
+    )
 
 
 X, Y = Column("x", "accuracy", task="sst2"), Column("y", "f1", task="mrpc")
@@ -233,7 +257,10 @@ def drawn_runs(folder, rng, table, seeds):
             for seed in range(1, seeds + 1):
                 groups = shared + 0.4 * rng.normal() + 0.2 * GROUPS**0.5 * rng.normal(size=GROUPS)
                 replicates = (groups.sum() - groups) / (GROUPS - 1)
-                figures = {f"eval_{column.metric}": groups.mean(), "jackknife": {column.metric: replicates.tolist()}}
+                figures = {
+                    f"eval_{column.metric}": groups.mean(),
+                    "jackknife": {column.metric: replicates.tolist()},
+                }
                 runs.known[str(runs.figure_key(row, column, seed))] = {"figures": figures}
     return runs
 
@@ -242,7 +269,8 @@ def drawn_runs(folder, rng, table, seeds):
 def test_means_of_columns_and_claims_between_columns_have_their_rows_too(tmp_path, seeds):
     claims = [Claim("a", "b", "mean", "must"), Claim("a", "a", "x", "must", worse_column="y")]
     table = replace(
-        table_of([X, Y, MEAN], claims, seeds=seeds), rows=[Row("a", {"size": "a"}), Row("b", {"size": "b"})]
+        table_of([X, Y, MEAN], claims, seeds=seeds),
+        rows=[Row("a", {"size": "a"}), Row("b", {"size": "b"})],
     )
     rng, counts = np.random.default_rng(0), np.zeros(2)
     for _ in range(600):
@@ -258,10 +286,13 @@ def test_a_mean_needs_all_its_columns_and_a_column_is_named_where_it_is_compared
     (row,) = table.rows
     runs = Runs(tmp_path, tmp_path, {}, "store")
     runs.known = {
-        runs.figure_key(row, X, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}} for seed in (1, 2, 3)
+        runs.figure_key(row, X, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}}
+        for seed in (1, 2, 3)
     }
     assert runs.cell(row, MEAN, 1) is None
-    runs.known |= {runs.figure_key(row, Y, seed): {"figures": {"eval_f1": 0.6}} for seed in (1, 2, 3)}
+    runs.known |= {
+        runs.figure_key(row, Y, seed): {"figures": {"eval_f1": 0.6}} for seed in (1, 2, 3)
+    }
     assert runs.cell(row, MEAN, 1).value == pytest.approx(0.705)
     assert list(runs.missing(table)) == []
     assert "| a better than a in y | x | must | 22.0 |" in markdown(describe(table, runs))
@@ -274,7 +305,10 @@ def test_more_seeds_than_were_fixed_change_no_verdict(tmp_path):
     changed = 0
     for _ in range(300):
         cells = draw_cells(rng, 5, (0.4, 0.0, 0.0))
-        first = {name: {seed: cell for seed, cell in own.items() if seed <= 3} for name, own in cells.items()}
+        first = {
+            name: {seed: cell for seed, cell in own.items() if seed <= 3}
+            for name, own in cells.items()
+        }
         more = judge(CLAIM, replace(table, seeds=[1, 2, 3, 4, 5]), cells)
         assert more == judge(CLAIM, table, first)
         later = judge(CLAIM, replace(table, claim_seeds=[1, 2, 3, 4, 5]), cells)
@@ -292,7 +326,9 @@ def known_runs(folder, values, metric="accuracy"):
     rng = np.random.default_rng(0)
     for row in rows:
         for seed, value in enumerate(values[row.name], start=1):
-            replicates = None if value is None else [value + 1e-5 * rng.normal() for _ in range(GROUPS)]
+            replicates = (
+                None if value is None else [value + 1e-5 * rng.normal() for _ in range(GROUPS)]
+            )
             figures = {f"eval_{metric}": value, "jackknife": {metric: replicates}}
             runs._keep("finetune", str(runs.figure_key(row, ACCURACY, seed)), {}, figures, 0.0)
     return runs, rows
@@ -335,7 +371,9 @@ def test_a_table_counts_its_verdicts_and_by_seeds_only_is_none(tmp_path):
 
 def test_the_markdown_has_the_papers_figures_in_brackets(tmp_path):
     runs, _ = known_runs(tmp_path, {"a": [0.81, 0.82]})
-    table = replace(table_of([ACCURACY], [], seeds=2), rows=[Row("a", {"size": "a"}, {}, {"accuracy": 92.7})])
+    table = replace(
+        table_of([ACCURACY], [], seeds=2), rows=[Row("a", {"size": "a"}, {}, {"accuracy": 92.7})]
+    )
     assert "| a | 81.5 ± 0.7 (92.7) |" in markdown(describe(table, runs))
 
 

@@ -35,9 +35,14 @@ def results(task, **figures):
     """all_results.json of a run over the published splits."""
     row = get_task(task)
     splits = {
-        name: {"examples": rows, "published": rows, "partial": False} for name, rows in row.published_rows.items()
+        name: {"examples": rows, "published": rows, "partial": False}
+        for name, rows in row.published_rows.items()
     }
-    return {"task": task, "splits": splits, **{f"eval_{name}": value for name, value in figures.items()}}
+    return {
+        "task": task,
+        "splits": splits,
+        **{f"eval_{name}": value for name, value in figures.items()},
+    }
 
 
 def all_runs(figures):
@@ -103,13 +108,21 @@ def test_of_several_seeds_the_median_counts_and_a_diverged_run_makes_no_mean():
 @pytest.fixture
 def figures():
     return {
-        name: {k: v for k, v in run[0].items() if k != "task"} for name, run in all_runs(PAPER["BERT-base"][0]).items()
+        name: {k: v for k, v in run[0].items() if k != "task"}
+        for name, run in all_runs(PAPER["BERT-base"][0]).items()
     }
 
 
 def test_glue_all_runs_the_nine_resumes_after_a_failure_and_prints_the_table(bench, figures):
     bench.plan(figures=figures, fail_at=3)
-    flags = ("--model_name_or_path", "bert", "--rte", "--num_train_epochs 5 --fp16 true", "--output_dir", bench.output)
+    flags = (
+        "--model_name_or_path",
+        "bert",
+        "--rte",
+        "--num_train_epochs 5 --fp16 true",
+        "--output_dir",
+        bench.output,
+    )
     failed = bench.run("glue_all.py", *flags)
     assert failed.returncode == 1
     assert "mrpc/seed-1 failed" in failed.stderr
@@ -151,9 +164,15 @@ def test_the_table_is_that_of_the_seeds_asked_for(bench):
         bench.plan(figures={"cola": {"eval_matthews_correlation": figure}})
         done = bench.run("glue_all.py", *flags, "--seeds", *seeds)
         assert f"| CoLA | Matthews | {cells} |" in done.stdout, done.stderr
-        assert "No mean: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, STS-B, MRPC, RTE are missing." in done.stdout
+        assert (
+            "No mean: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, STS-B, MRPC, RTE are missing."
+            in done.stdout
+        )
     assert [call["seed"] for call in bench.calls()] == ["1", "2", "3", "4", "5"]
-    assert "| CoLA | Matthews | 50.0 |  | 1 |" in bench.run("glue_all.py", *flags, "--num_seeds", 1).stdout
+    assert (
+        "| CoLA | Matthews | 50.0 |  | 1 |"
+        in bench.run("glue_all.py", *flags, "--num_seeds", 1).stdout
+    )
     assert len(bench.calls()) == 5
 
 
@@ -169,7 +188,11 @@ def test_a_changed_configuration_of_one_task_is_refused(bench):
 
 def test_glue_all_can_sweep_each_task(bench):
     rates = ("5e-5", "4e-5", "3e-5", "2e-5")
-    bench.plan(scores={f"{rate} {seed}": 0.9 if rate == "3e-5" else 0.5 for rate in rates for seed in (1, 2)})
+    bench.plan(
+        scores={
+            f"{rate} {seed}": 0.9 if rate == "3e-5" else 0.5 for rate in rates for seed in (1, 2)
+        }
+    )
     flags = ("--tasks", "mrpc", "--sweep", "paper", "--num_seeds", 2, "--output_dir", bench.output)
     done = bench.run("glue_all.py", *flags)
     assert done.returncode == 0, done.stderr
@@ -186,10 +209,19 @@ def test_glue_all_can_sweep_each_task(bench):
         # What follows a task belongs to it, also where it looks like a flag.
         (("--rte", "--learning_rate=3e-5 --seed=1"), "--seed cannot be given here"),
         (("--rte", "--learning_rate=-1"), "learning_rate is -1.0"),
-        (("--rte", "--learning_rate '3e-5"), '--rte: "--learning_rate \'3e-5" cannot be read (No closing quotation)'),
+        (
+            ("--rte", "--learning_rate '3e-5"),
+            '--rte: "--learning_rate \'3e-5" cannot be read (No closing quotation)',
+        ),
         (("--rte", "--model_name_or_path nowhere/at/all"), "no folder nowhere/at/all"),
-        (("--rte", "--num_train_epoch 5"), "unknown option --num_train_epoch; did you mean --num_train_epochs?"),
-        (("--sweep", "paper", "--rte", "--learning-rate 1e-5"), "in the sweep and on the command line"),
+        (
+            ("--rte", "--num_train_epoch 5"),
+            "unknown option --num_train_epoch; did you mean --num_train_epochs?",
+        ),
+        (
+            ("--sweep", "paper", "--rte", "--learning-rate 1e-5"),
+            "in the sweep and on the command line",
+        ),
     ],
 )
 def test_glue_all_refuses_what_it_decides_itself_and_what_cannot_work(bench, flags, words):
@@ -230,8 +262,12 @@ def make_run(folder, name, **figures):
     for stem, (task, split) in tests.items():
         values = (0.0, 1.2346, 5.0) if name == "stsb" else task.labels
         with (folder / f"predictions_{stem}.jsonl").open("w") as file:
-            for idx, value in zip(range(task.published_rows[split]), itertools.cycle(values), strict=False):
-                file.write(json.dumps({"idx": idx, "prediction": value, "probabilities": None}) + "\n")
+            for idx, value in zip(
+                range(task.published_rows[split]), itertools.cycle(values), strict=False
+            ):
+                file.write(
+                    json.dumps({"idx": idx, "prediction": value, "probabilities": None}) + "\n"
+                )
     return folder
 
 
@@ -277,10 +313,16 @@ def test_a_complete_set_makes_the_eleven_files(complete, tmp_path):
         for name, rows in ROWS.items():
             header, *lines, end = lines_of(archive, name)
             assert (header, end, len(lines)) == ("index\tprediction", "", rows)
-            assert [line.split("\t")[0] for line in lines] == [str(number) for number in range(rows)]
+            assert [line.split("\t")[0] for line in lines] == [
+                str(number) for number in range(rows)
+            ]
         # Names of labels for MNLI, QNLI, RTE and AX, numbers for the rest.
         for name in ("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"):
-            assert lines_of(archive, name)[1:4] == ["0\tentailment", "1\tneutral", "2\tcontradiction"]
+            assert lines_of(archive, name)[1:4] == [
+                "0\tentailment",
+                "1\tneutral",
+                "2\tcontradiction",
+            ]
         for name in ("QNLI.tsv", "RTE.tsv"):
             assert lines_of(archive, name)[1:3] == ["0\tentailment", "1\tnot_entailment"]
         for name in ("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "WNLI.tsv"):
@@ -313,7 +355,9 @@ def test_missing_predictions_name_the_file_and_the_flag(complete, tmp_path):
     shutil.copytree(complete / "mnli", mnli)
     (mnli / "predictions_ax.jsonl").unlink()
     runs = find_runs([complete / name for name in TASKS if name != "mnli"] + [mnli])
-    with pytest.raises(InputError, match=r"no file .*mnli/predictions_ax\.jsonl: run it with --do_predict true"):
+    with pytest.raises(
+        InputError, match=r"no file .*mnli/predictions_ax\.jsonl: run it with --do_predict true"
+    ):
         write_submission(tmp_path / "glue.zip", runs)
 
 
@@ -323,7 +367,9 @@ def test_missing_tasks_can_be_filled_and_that_is_said(small, tmp_path):
     assert all("FILLED with one constant" in origin for origin in made_of.values())
     with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
         assert {name: len(lines_of(archive, name)) - 2 for name in archive.namelist()} == ROWS
-        assert set(lines_of(archive, "AX.tsv")[1:-1]) == {f"{number}\tentailment" for number in range(1104)}
+        assert set(lines_of(archive, "AX.tsv")[1:-1]) == {
+            f"{number}\tentailment" for number in range(1104)
+        }
         assert lines_of(archive, "STS-B.tsv")[1] == "0\t0.000"
 
 
@@ -335,8 +381,14 @@ def spoil(lines, number, **changes):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda lines: lines[:-1], "145 predictions; WNLI.tsv needs the published test split's 146"),
-        (lambda lines: [*lines, json.dumps({"idx": 146, "prediction": "entailment"})], "147 predictions"),
+        (
+            lambda lines: lines[:-1],
+            "145 predictions; WNLI.tsv needs the published test split's 146",
+        ),
+        (
+            lambda lines: [*lines, json.dumps({"idx": 146, "prediction": "entailment"})],
+            "147 predictions",
+        ),
         (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1: idx is 1, expected 0"),
         (
             lambda lines: spoil(lines, 6, prediction="maybe"),
@@ -370,7 +422,9 @@ def test_scores_outside_of_0_to_5_are_moved_to_the_end_of_the_range_and_counted(
     run = make_run(tmp_path / "stsb", "stsb")
     file = run / "predictions_test.jsonl"
     lines = spoil(
-        spoil(spoil(file.read_text().splitlines(), 0, prediction=-0.2), 1, prediction=5.31), 2, prediction=-0.0
+        spoil(spoil(file.read_text().splitlines(), 0, prediction=-0.2), 1, prediction=5.31),
+        2,
+        prediction=-0.0,
     )
     file.write_text("\n".join(lines) + "\n")
     made_of = write_submission(tmp_path / "glue.zip", find_runs([run]), fill_missing=True)
@@ -381,7 +435,9 @@ def test_scores_outside_of_0_to_5_are_moved_to_the_end_of_the_range_and_counted(
 
 def test_a_folder_and_a_file_in_the_way_of_the_zip_are_refused(small, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot be written"):
-        write_submission(small / "all_results.json" / "glue.zip", find_runs([small]), fill_missing=True)
+        write_submission(
+            small / "all_results.json" / "glue.zip", find_runs([small]), fill_missing=True
+        )
     monkeypatch.setattr("bert_recipes.sweeps.glue.render", lambda file: pytest.fail("rendered"))
     with pytest.raises(InputError, match=r"is a folder; give a file, as .*wnli/submission\.zip"):
         write_submission(small, find_runs([small]), fill_missing=True)
@@ -393,7 +449,10 @@ def test_of_a_sweep_the_best_run_is_taken_and_of_seeds_the_best_on_dev(tmp_path)
     for seed, value in enumerate((0.7, None, 0.8), 1):
         make_run(tmp_path / "all" / "mrpc" / f"seed-{seed}", "mrpc", eval_f1=value)
     runs = find_runs([tmp_path / "all"])
-    assert runs == {"wnli": tmp_path / "all" / "wnli" / "best", "mrpc": tmp_path / "all" / "mrpc" / "seed-3"}
+    assert runs == {
+        "wnli": tmp_path / "all" / "wnli" / "best",
+        "mrpc": tmp_path / "all" / "mrpc" / "seed-3",
+    }
 
 
 def test_two_runs_of_a_task_other_tasks_and_empty_folders_are_refused(small, tmp_path):

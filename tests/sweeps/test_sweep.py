@@ -45,20 +45,33 @@ def read(tmp_path):
 
 def test_the_papers_sweep_is_four_learning_rates_at_batch_32_and_3_epochs(repository):
     """Devlin et al. 2019, section 4.1: batch 32, 3 epochs, the best of 5e-5, 4e-5, 3e-5 and 2e-5 on the Dev set."""
-    combinations = expand_grid(read_sweep("paper", repository / "recipes" / "configs" / "sweep", []))
-    assert [float(settings["learning_rate"]) for settings in combinations] == [5e-5, 4e-5, 3e-5, 2e-5]
+    combinations = expand_grid(
+        read_sweep("paper", repository / "recipes" / "configs" / "sweep", [])
+    )
+    assert [float(settings["learning_rate"]) for settings in combinations] == [
+        5e-5,
+        4e-5,
+        3e-5,
+        2e-5,
+    ]
     assert all(settings["global_train_batch_size"] == "32" for settings in combinations)
     assert all(settings["num_train_epochs"] == "3" for settings in combinations)
 
 
 def test_the_appendix_sweep_is_every_combination_of_its_three_ranges(repository):
     """Devlin et al. 2019, appendix A.3: batch 16, 32; learning rate 5e-5, 3e-5, 2e-5; epochs 2, 3, 4."""
-    combinations = expand_grid(read_sweep("appendix", repository / "recipes" / "configs" / "sweep", []))
+    combinations = expand_grid(
+        read_sweep("appendix", repository / "recipes" / "configs" / "sweep", [])
+    )
     names = ("global_train_batch_size", "learning_rate", "num_train_epochs")
     assert {tuple(float(settings[name]) for name in names) for settings in combinations} == {
         (b, r, e) for b in (16, 32) for r in (5e-5, 3e-5, 2e-5) for e in (2, 3, 4)
     }
-    assert len(combinations) == len({combination_name(settings, names) for settings in combinations}) == 18
+    assert (
+        len(combinations)
+        == len({combination_name(settings, names) for settings in combinations})
+        == 18
+    )
 
 
 def test_the_last_field_varies_fastest_and_values_stay_as_they_were_written(read):
@@ -73,7 +86,10 @@ def test_the_last_field_varies_fastest_and_values_stay_as_they_were_written(read
 
 def test_different_settings_have_different_folders():
     assert combination_name({"max_steps": "7"}, []) == "settings"
-    names = [combination_name({"data_dir": value}, ["data_dir"]) for value in ("a/b", "a-b", "a b", "a_b")]
+    names = [
+        combination_name({"data_dir": value}, ["data_dir"])
+        for value in ("a/b", "a-b", "a b", "a_b")
+    ]
     assert len(set(names)) == 4
     assert names[1] == "data_dir-a-b"
     assert all(re.fullmatch(r"data_dir-a-b(-[0-9a-f]{6})?", name) for name in names)
@@ -118,13 +134,14 @@ def test_a_range_draws_what_its_field_reads(hint, values, drawn):
     assert distribution._contains(drawn)
     assert isinstance(distribution.to_external_repr(drawn), type(drawn))
     assert distribution.log == (values[2] == "log")
-    assert read_text(hint, f"{drawn:.3g}" if isinstance(drawn, float) else str(drawn)) == pytest.approx(
-        drawn, rel=0.01
-    )
+    assert read_text(
+        hint, f"{drawn:.3g}" if isinstance(drawn, float) else str(drawn)
+    ) == pytest.approx(drawn, rel=0.01)
 
 
 @pytest.mark.parametrize(
-    "values", ["[1e-4, 1e-5, log]", "[0, 1e-5, log]", "[a, b, linear]", "[1, 2.5, int]", "[1, nan, log]"]
+    "values",
+    ["[1e-4, 1e-5, log]", "[0, 1e-5, log]", "[a, b, linear]", "[1, 2.5, int]", "[1, nan, log]"],
 )
 def test_an_impossible_range_is_refused(read, values):
     pytest.importorskip("optuna")
@@ -136,7 +153,10 @@ def combination(name, *values, half=None, rows=408):
     """Runs whose accuracy has an interval of `half` to each side."""
     runs = []
     for seed, value in enumerate(values, 1):
-        results = {"eval_accuracy": value, "splits": {"train": {"examples": 9}, "validation": {"examples": rows}}}
+        results = {
+            "eval_accuracy": value,
+            "splits": {"train": {"examples": 9}, "validation": {"examples": rows}},
+        }
         if half is not None:
             results["intervals"] = {"accuracy": [value - half, value + half]}
         runs.append(Run(seed, Path(name) / f"seed-{seed}", value, results))
@@ -149,7 +169,10 @@ def test_best_is_the_greatest_median_and_not_the_luckiest_run():
     assert steady.best_run.seed == 3
     assert steady.median == 0.80
     # With one seed it is the paper's rule, section 4.1.
-    assert choose_best([combination("a", 0.7), combination("b", 0.9), combination("c", 0.8)]).name == "b"
+    assert (
+        choose_best([combination("a", 0.7), combination("b", 0.9), combination("c", 0.8)]).name
+        == "b"
+    )
 
 
 def test_of_ties_the_first_combination_and_the_first_seed_win():
@@ -159,7 +182,10 @@ def test_of_ties_the_first_combination_and_the_first_seed_win():
 
 
 def test_a_diverged_run_is_worse_than_every_number():
-    diverged, poor = combination("diverged", math.nan, 0.9, math.nan), combination("poor", -0.2, -0.3, -0.1)
+    diverged, poor = (
+        combination("diverged", math.nan, 0.9, math.nan),
+        combination("poor", -0.2, -0.3, -0.1),
+    )
     assert choose_best([diverged, poor]) is poor
     assert diverged.best_run.seed == 2
 
@@ -179,21 +205,40 @@ WITHIN, BEYOND = (
             ((0.7 + 1 / 408,), 0.04),
             f"Not resolved: b and a are 0.0025 apart (1 of 408 examples), {WITHIN}",
         ),
-        (((0.7,), 0.04), ((0.8,), 0.04), f"b and a are 0.1000 apart (41 of 408 examples), {BEYOND}"),
+        (
+            ((0.7,), 0.04),
+            ((0.8,), 0.04),
+            f"b and a are 0.1000 apart (41 of 408 examples), {BEYOND}",
+        ),
         (
             ((0.7, 0.75), 0.001),
             ((0.74, 0.8), 0.001),
             "Not resolved: b and a are 0.0450 apart (18 of 408 examples), and their seeds overlap.",
         ),
-        (((0.7, 0.72), 0.01), ((0.78, 0.8), 0.01), f"b and a are 0.0800 apart (33 of 408 examples), {BEYOND}"),
+        (
+            ((0.7, 0.72), 0.01),
+            ((0.78, 0.8), 0.01),
+            f"b and a are 0.0800 apart (33 of 408 examples), {BEYOND}",
+        ),
         # Alike: the first is chosen by order alone.
-        (((0.7,), None), ((0.7,), None), f"Not resolved: a and b are 0.0000 apart (0 of 408 examples), {WITHIN}"),
-        (((0.7,), None), ((0.8,), None), "b and a are 0.1000 apart (41 of 408 examples)."),  # an older run
+        (
+            ((0.7,), None),
+            ((0.7,), None),
+            f"Not resolved: a and b are 0.0000 apart (0 of 408 examples), {WITHIN}",
+        ),
+        (
+            ((0.7,), None),
+            ((0.8,), None),
+            "b and a are 0.1000 apart (41 of 408 examples).",
+        ),  # an older run
         (((math.nan,), None), ((0.8,), None), ""),
     ],
 )
 def test_the_lead_is_held_against_rows_and_seeds(first, second, said):
-    both = [combination("a", *first[0], half=first[1]), combination("b", *second[0], half=second[1])]
+    both = [
+        combination("a", *first[0], half=first[1]),
+        combination("b", *second[0], half=second[1]),
+    ]
     assert describe_lead(both, "accuracy") == said
     worst = combination("c", *([0.1] * len(first[0])), half=0.01)
     assert said == "" or describe_lead([*both, worst], "accuracy") == said
@@ -220,7 +265,9 @@ open(folder + "/task.yaml", "w").close()
 """
 
 
-def test_wandb_shows_the_runs_of_a_sweep_as_one_group_unless_the_user_names_one(tmp_path, monkeypatch):
+def test_wandb_shows_the_runs_of_a_sweep_as_one_group_unless_the_user_names_one(
+    tmp_path, monkeypatch
+):
     runs = RunLauncher((sys.executable, "-c", PROGRAM), ("--report_to", "wandb"))
     monkeypatch.delenv("WANDB_RUN_GROUP", raising=False)
     assert runs.run(tmp_path / "mrpc_paper" / "lr2e-05" / "seed-1", []) == {"group": "mrpc_paper"}
@@ -248,21 +295,33 @@ def sweep(bench):
 
 
 def with_weights(folder):
-    return {path.parent.relative_to(folder).as_posix() for path in folder.glob("*/seed-*/model.safetensors")}
+    return {
+        path.parent.relative_to(folder).as_posix()
+        for path in folder.glob("*/seed-*/model.safetensors")
+    }
 
 
 def test_a_sweep_runs_every_combination_and_seed_and_keeps_the_best(bench, sweep):
     done = sweep()
     assert done.returncode == 0, done.stderr
     calls = bench.calls()
-    assert [(call["learning_rate"], call["seed"]) for call in calls] == [(r, s) for r in RATES for s in "123"]
-    assert all(call["global_train_batch_size"] == "32" and call["num_train_epochs"] == "3" for call in calls)
-    assert all(call["model_name_or_path"] == "bert" and call["warmup_steps"] == "0.1" for call in calls)
+    assert [(call["learning_rate"], call["seed"]) for call in calls] == [
+        (r, s) for r in RATES for s in "123"
+    ]
+    assert all(
+        call["global_train_batch_size"] == "32" and call["num_train_epochs"] == "3"
+        for call in calls
+    )
+    assert all(
+        call["model_name_or_path"] == "bert" and call["warmup_steps"] == "0.1" for call in calls
+    )
     # The task's own figure decides (mrpc: F1), by its median; `best` is the best run of that combination.
     report = json.loads((bench.output / "sweep.json").read_text())
     assert report["metric"] == "f1"
     assert report["best"] == "learning_rate-4e-5"
-    assert (bench.output / "best").resolve() == (bench.output / "learning_rate-4e-5" / "seed-3").resolve()
+    assert (bench.output / "best").resolve() == (
+        bench.output / "learning_rate-4e-5" / "seed-3"
+    ).resolve()
     best = report["combinations"][1]
     assert (best["median"], best["min"], best["max"]) == (0.8, 0.78, 0.85)
     assert best["std"] == pytest.approx(0.0360555)
@@ -328,10 +387,15 @@ def test_seeds_can_be_added_and_a_best_run_without_weights_is_run_again(bench, s
     sweep(num_seeds=1)
     assert with_weights(bench.output) == {"learning_rate-4e-5/seed-1"}
     # With seed 2 the first learning rate becomes the best, by its first run, whose weights are gone.
-    bench.plan(scores=SCORES | {"5e-5 1": 0.5, "5e-5 2": 0.4, "4e-5 2": -0.9, "3e-5 2": -0.9, "2e-5 2": -0.9})
+    bench.plan(
+        scores=SCORES
+        | {"5e-5 1": 0.5, "5e-5 2": 0.4, "4e-5 2": -0.9, "3e-5 2": -0.9, "2e-5 2": -0.9}
+    )
     done = sweep(num_seeds=2)
     assert done.returncode == 0, done.stderr
-    assert (bench.output / "best").resolve().relative_to(bench.output).as_posix() == "learning_rate-5e-5/seed-1"
+    assert (bench.output / "best").resolve().relative_to(
+        bench.output
+    ).as_posix() == "learning_rate-5e-5/seed-1"
     assert (bench.output / "best" / "model.safetensors").is_file()
     assert [call["seed"] for call in bench.calls()] == ["1"] * 4 + ["2"] * 4 + ["1"]
 
@@ -347,11 +411,16 @@ def test_other_settings_in_the_same_folder_are_refused(bench, sweep):
     assert sweep(flags=flags, num_seeds=1).returncode == 0
     for changed, words in (
         ([*flags, "--weight_decay", "0.2"], "(flags: was ["),
-        (["--sweep", "appendix", *flags[2:]], '(sweep: was {"global_train_batch_size": ["32"], "num'),
+        (
+            ["--sweep", "appendix", *flags[2:]],
+            '(sweep: was {"global_train_batch_size": ["32"], "num',
+        ),
     ):
         refused = sweep(flags=changed)
         assert refused.returncode == 1
-        assert all(part in refused.stderr for part in (words, "other settings", "another --output_dir"))
+        assert all(
+            part in refused.stderr for part in (words, "other settings", "another --output_dir")
+        )
     config.write_text("max_seq_length: 32\n")
     assert "(files: was" in sweep(flags=flags).stderr
     assert len(bench.calls()) == 1 + 4
@@ -374,8 +443,14 @@ def test_two_sweeps_of_one_folder_at_once_are_refused(bench, sweep):
 
 
 def test_a_metric_that_is_not_there_names_those_that_are(bench, sweep):
-    bench.plan(scores=SCORES, figures={"mrpc": {"eval_loss": 0.3, "eval_seconds": 1.0, "eval_best_f1_thresh": 0.1}})
-    assert "no metric 'bleu'; give --metric one of: accuracy, f1;" in f"{sweep('--metric', 'bleu').stderr.strip()};"
+    bench.plan(
+        scores=SCORES,
+        figures={"mrpc": {"eval_loss": 0.3, "eval_seconds": 1.0, "eval_best_f1_thresh": 0.1}},
+    )
+    assert (
+        "no metric 'bleu'; give --metric one of: accuracy, f1;"
+        in f"{sweep('--metric', 'bleu').stderr.strip()};"
+    )
     assert len(bench.calls()) == 1
     # What it says can be done in the same folder.
     assert sweep("--metric", "accuracy").returncode == 0
@@ -403,7 +478,11 @@ def test_what_cannot_work_is_refused_before_the_folder_is_claimed(bench, sweep, 
 
 
 def test_diverged_runs_are_said_and_never_best(bench, sweep):
-    bench.plan(scores={key: math.nan if key.startswith(("5", "4")) else value for key, value in SCORES.items()})
+    bench.plan(
+        scores={
+            key: math.nan if key.startswith(("5", "4")) else value for key, value in SCORES.items()
+        }
+    )
     done = sweep()
     assert "| 5e-5 | diverged | diverged | diverged |" in done.stdout
     report = (bench.output / "sweep.json").read_text()
@@ -426,13 +505,23 @@ def test_a_closed_terminal_ends_a_sweep_once_and_not_under_nohup():
         signal.raise_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_the_run_in_progress_ends_with_the_sweep(bench, number):
     bench.plan(scores=SCORES, sleep=60)
-    command = [sys.executable, str(bench.recipes / "sweep_finetuning.py"), *FLAGS, "--output_dir", str(bench.output)]
+    command = [
+        sys.executable,
+        str(bench.recipes / "sweep_finetuning.py"),
+        *FLAGS,
+        "--output_dir",
+        str(bench.output),
+    ]
     # A shell's background jobs ignore SIGINT, and hand that on.
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen
+    )
     pid_file = bench.recipes / "pid"
     for _ in range(600):
         if pid_file.is_file() and pid_file.read_text():
@@ -446,10 +535,18 @@ def test_the_run_in_progress_ends_with_the_sweep(bench, number):
         os.kill(int(pid_file.read_text()), 0)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system tells of a parent's end on Linux alone")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="the system tells of a parent's end on Linux alone"
+)
 def test_a_sweep_that_is_killed_leaves_no_run_behind(bench):
     bench.plan(scores=SCORES, sleep=60)
-    command = [sys.executable, str(bench.recipes / "sweep_finetuning.py"), *FLAGS, "--output_dir", str(bench.output)]
+    command = [
+        sys.executable,
+        str(bench.recipes / "sweep_finetuning.py"),
+        *FLAGS,
+        "--output_dir",
+        str(bench.output),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     pid_file = bench.recipes / "pid"
     for _ in range(600):
@@ -493,7 +590,10 @@ def test_a_search_tries_settings_within_the_ranges_and_resumes(bench):
     assert len({call["learning_rate"] for call in calls}) == 5
     assert all(1000 <= int(call["max_steps"]) <= 20000 for call in calls)
     assert all(1e-5 <= float(call["learning_rate"]) <= 1e-4 for call in calls)
-    assert all(call["num_train_epochs"] in "234" and call["precision"] in ("fp32", "bf16") for call in calls)
+    assert all(
+        call["num_train_epochs"] in "234" and call["precision"] in ("fp32", "bf16")
+        for call in calls
+    )
     assert len(json.loads((bench.output / "sweep.json").read_text())["combinations"]) == 5
     # More trials are added to those that there are.
     assert bench.run("sweep_finetuning.py", *flags, "--num_trials", 6).returncode == 0
@@ -507,8 +607,15 @@ def model(tmp_path, shared_data):
     from bert_recipes.tokenization.loading import load_tokenizer
 
     folder = tmp_path / "model"
-    tokenizer = load_tokenizer(shared_data / "vocab" / "bert-base-uncased-vocab.txt", do_lower_case=True)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    tokenizer = load_tokenizer(
+        shared_data / "vocab" / "bert-base-uncased-vocab.txt", do_lower_case=True
+    )
+    size = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     BertModel(BertConfig(vocab_size=len(tokenizer), **size)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -529,7 +636,10 @@ def test_a_sweep_of_real_runs_reports_what_they_measured(repository, shared_data
     assert done.returncode == 0, done.stderr
     report = json.loads((output / "sweep.json").read_text())
     assert report["metric"] == "f1"
-    assert [item["settings"]["learning_rate"] for item in report["combinations"]] == ["1e-3", "1e-4"]
+    assert [item["settings"]["learning_rate"] for item in report["combinations"]] == [
+        "1e-3",
+        "1e-4",
+    ]
     medians = [item["median"] for item in report["combinations"]]
     assert report["combinations"][medians.index(max(medians))]["name"] == report["best"]
     runs = [run for item in report["combinations"] for run in item["runs"]]
@@ -537,7 +647,9 @@ def test_a_sweep_of_real_runs_reports_what_they_measured(repository, shared_data
         results = json.loads((output / run["folder"] / "all_results.json").read_text())
         assert run["value"] == results["eval_f1"]
         assert results["splits"]["train"]["examples"] == 100
-        assert len((output / run["folder"] / "predictions_test.jsonl").read_text().splitlines()) == 20
+        assert (
+            len((output / run["folder"] / "predictions_test.jsonl").read_text().splitlines()) == 20
+        )
     assert sum(run["has_weights"] for run in runs) == 1
     from transformers import AutoModelForSequenceClassification
 

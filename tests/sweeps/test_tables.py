@@ -14,7 +14,9 @@ ACCURACY = Column("accuracy", "accuracy", task="sst2")
 LOSS = Column("loss", "mlm_loss", unit="nats")
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "{", '{"key": 3}', '{"key": {"figures": []}}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["[]", "null", "{", '{"key": 3}', '{"key": {"figures": []}}', "\xff"]
+)
 def test_a_file_of_runs_that_holds_something_else_is_one_line(tmp_path, text):
     (tmp_path / "runs.json").write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=r"runs\.json: ") as caught:
@@ -34,19 +36,40 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rows: {a: {}}\ncolumns: {c: {metrik: x}}", "column c: unknown key 'metrik'; did you mean metric?"),
+        (
+            "rows: {a: {}}\ncolumns: {c: {metrik: x}}",
+            "column c: unknown key 'metrik'; did you mean metric?",
+        ),
         ("rows: {a: {}}", "columns missing"),
         (
             "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: a}]",
             "claims: column, expected missing",
         ),
         ("rows: {a: {}}\ncolumns: {c: {mean_of: [d]}}", "column c: no column d before it"),
-        ("rows: {a: {profiles: [cpu]}}\ncolumns: {c: {metric: x}}", "no row has the profile 'smoke'"),
-        ("rows: {a: {not_profiles: [smoke]}}\ncolumns: {c: {metric: x}}", "no row has the profile 'smoke'"),
-        ("seeds: 0\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "seeds is '0'; give the number of pre-training seeds"),
-        ("seeds: [1, 2]\nrows: {a: {}}\ncolumns: {c: {metric: x}}", r"seeds is \['1', '2'\]; give the number"),
-        ("seeds: 1000000000000\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "give the number of .* 1 to 100"),
-        ("seeds: three\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "seeds is 'three'; give the number"),
+        (
+            "rows: {a: {profiles: [cpu]}}\ncolumns: {c: {metric: x}}",
+            "no row has the profile 'smoke'",
+        ),
+        (
+            "rows: {a: {not_profiles: [smoke]}}\ncolumns: {c: {metric: x}}",
+            "no row has the profile 'smoke'",
+        ),
+        (
+            "seeds: 0\nrows: {a: {}}\ncolumns: {c: {metric: x}}",
+            "seeds is '0'; give the number of pre-training seeds",
+        ),
+        (
+            "seeds: [1, 2]\nrows: {a: {}}\ncolumns: {c: {metric: x}}",
+            r"seeds is \['1', '2'\]; give the number",
+        ),
+        (
+            "seeds: 1000000000000\nrows: {a: {}}\ncolumns: {c: {metric: x}}",
+            "give the number of .* 1 to 100",
+        ),
+        (
+            "seeds: three\nrows: {a: {}}\ncolumns: {c: {metric: x}}",
+            "seeds is 'three'; give the number",
+        ),
         ("rows: [a]\ncolumns: {c: {metric: x}}", "rows: a mapping is expected"),
         (
             "rows: {a: {published: {c: high}}}\ncolumns: {c: {metric: x}}",
@@ -73,11 +96,24 @@ def test_a_mistake_in_a_table_is_one_line(tmp_path, repository, text, message):
 
 def test_runs_are_shared_by_what_they_set_and_by_nothing_else(tmp_path):
     runs = Runs(tmp_path, tmp_path, {}, "store")
-    row, same, other = (Row(name, {"size": size}) for name, size in (("a", "tiny"), ("b", "tiny"), ("c", "mini")))
+    row, same, other = (
+        Row(name, {"size": size}) for name, size in (("a", "tiny"), ("b", "tiny"), ("c", "mini"))
+    )
     assert runs.figure_key(row, LOSS, 1) == runs.checkpoint_key(same, 1)
-    assert len({runs.figure_key(row, LOSS, 1), runs.figure_key(row, LOSS, 2), runs.figure_key(other, LOSS, 1)}) == 3
     assert (
-        runs.figure_key(row, ACCURACY, 1) == runs.figure_key(same, ACCURACY, 1) != runs.figure_key(other, ACCURACY, 1)
+        len(
+            {
+                runs.figure_key(row, LOSS, 1),
+                runs.figure_key(row, LOSS, 2),
+                runs.figure_key(other, LOSS, 1),
+            }
+        )
+        == 3
+    )
+    assert (
+        runs.figure_key(row, ACCURACY, 1)
+        == runs.figure_key(same, ACCURACY, 1)
+        != runs.figure_key(other, ACCURACY, 1)
     )
     assert runs.figure_key(Row("d", {}, model="bert"), LOSS, 1) is None
 
@@ -96,7 +132,10 @@ def test_a_student_is_known_by_its_teacher_and_an_ensemble_by_all_its_members(tm
     runs = Runs(tmp_path, tmp_path, {}, "store")
     assert runs.checkpoint_key(taught.teacher, 2) == runs.checkpoint_key(alone, 2)
     without = replace(taught, teacher=None)
-    assert len({runs.checkpoint_key(row, seed) for row in (taught, without, alone) for seed in (1, 2)}) == 6
+    assert (
+        len({runs.checkpoint_key(row, seed) for row in (taught, without, alone) for seed in (1, 2)})
+        == 6
+    )
     assert (
         runs.figure_key(all_seeds, ACCURACY, 1)
         == runs.figure_key(all_seeds, ACCURACY, 2)

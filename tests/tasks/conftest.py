@@ -13,7 +13,9 @@ def write_jsonl(tmp_path: Path) -> Callable[..., Path]:
     def write(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+        )
         return path
 
     return write

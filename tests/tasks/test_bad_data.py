@@ -24,8 +24,21 @@ def refuse(folder: Path, message: str, task: str, split: str = "train", **option
 
 SST2 = {"sentence": "good", "label": 1}
 STSB = {"sentence1": "a", "sentence2": "b", "label": 2.5}
-SQUAD = {"id": "q1", "question": "What?", "context": "Two bolts.", "answers": {"text": ["bolts"], "answer_start": [4]}}
-SWAG = {"sent1": "He sits.", "sent2": "He", "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d", "label": 1}
+SQUAD = {
+    "id": "q1",
+    "question": "What?",
+    "context": "Two bolts.",
+    "answers": {"text": ["bolts"], "answer_start": [4]},
+}
+SWAG = {
+    "sent1": "He sits.",
+    "sent2": "He",
+    "ending0": "a",
+    "ending1": "b",
+    "ending2": "c",
+    "ending3": "d",
+    "label": 1,
+}
 TAGS = {"tokens": ["EU", "rejects"], "ner_tags": [3, 0]}
 
 ROWS = [
@@ -78,8 +91,12 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("task", "rows", "message"), ROWS)
-def test_a_row_that_does_not_fit_is_named(tmp_path: Path, task: str, rows: list[dict], message: str):
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def test_a_row_that_does_not_fit_is_named(
+    tmp_path: Path, task: str, rows: list[dict], message: str
+):
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
     refuse(tmp_path, message, task)
 
 
@@ -122,11 +139,16 @@ TEXTS = [
 IOB1 = "EU I-ORG\nX I-ORG\n\na O\nb I-PER\nc I-LOC\nd B-LOC\ne I-LOC\n"
 
 
-def test_an_inside_tag_that_continues_nothing_begins_an_entity_and_is_counted(write_text, tmp_path: Path, caplog):
+def test_an_inside_tag_that_continues_nothing_begins_an_entity_and_is_counted(
+    write_text, tmp_path: Path, caplog
+):
     """conlleval, startOfChunk. WNUT17, emerging.dev.conll, line 1674: I-creative-work after I-person; IOB1: everywhere."""
     write_text("train.txt", IOB1)
     names = get_task("conll2003").labels
-    found = [[names[label] for label in example.labels] for example in load("conll2003", "train", tmp_path).examples]
+    found = [
+        [names[label] for label in example.labels]
+        for example in load("conll2003", "train", tmp_path).examples
+    ]
     assert found == [["B-ORG", "I-ORG"], ["O", "B-PER", "B-LOC", "B-LOC", "I-LOC"]]
     given = [[line.split()[1] for line in part.splitlines()] for part in IOB1.split("\n\n")]
     assert [find_entities(tags) for tags in found] == [find_entities(tags) for tags in given]
@@ -135,15 +157,22 @@ def test_an_inside_tag_that_continues_nothing_begins_an_entity_and_is_counted(wr
 
 
 @pytest.mark.parametrize(("task", "file", "text", "message"), TEXTS)
-def test_a_broken_file_is_named_with_its_line(tmp_path: Path, task: str, file: str, text: str | bytes, message: str):
+def test_a_broken_file_is_named_with_its_line(
+    tmp_path: Path, task: str, file: str, text: str | bytes, message: str
+):
     (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     refuse(tmp_path, message, task)
 
 
 def test_hidden_labels_can_be_predicted_but_not_measured(write_jsonl, tmp_path: Path):
-    write_jsonl("validation.jsonl", [{"sentence": "a", "label": -1}, {"sentence": "b", "label": -1}])
+    write_jsonl(
+        "validation.jsonl", [{"sentence": "a", "label": -1}, {"sentence": "b", "label": -1}]
+    )
     split = load("sst2", "validation", tmp_path)
-    assert (split.is_labelled, [example.label for example in split.examples]) == (False, [None, None])
+    assert (split.is_labelled, [example.label for example in split.examples]) == (
+        False,
+        [None, None],
+    )
     message = r"validation.jsonl, line 1: the label is hidden .*a test set with labels -1 can be predicted"
     refuse(tmp_path, message, "sst2", "validation", need_labels=True)
 
@@ -179,7 +208,8 @@ def test_empty_texts_are_kept_and_counted(write_jsonl, tmp_path: Path, caplog):
 
 def test_na_none_and_quotes_stay_text_in_official_files(write_text, tmp_path: Path):
     write_text(
-        "train.tsv", 'index\tsentence1\tsentence2\tlabel\n0\tNA\t"None\tentailment\n1\t"a" b\tnull\tnot_entailment\n'
+        "train.tsv",
+        'index\tsentence1\tsentence2\tlabel\n0\tNA\t"None\tentailment\n1\t"a" b\tnull\tnot_entailment\n',
     )
     first, second = load("rte", "train", tmp_path).examples
     assert (first.text, first.text_pair) == ("NA", '"None')
@@ -200,12 +230,16 @@ def test_broken_lines_of_qqp_are_left_out_and_counted(write_text, tmp_path: Path
 
 
 def test_a_class_without_an_example_is_a_warning(write_jsonl, tmp_path: Path, caplog):
-    write_jsonl("train.jsonl", [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 2)])
+    write_jsonl(
+        "train.jsonl", [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 2)]
+    )
     with caplog.at_level(logging.WARNING):
         load("mnli", "train", tmp_path)
     assert "no row has the label neutral" in caplog.text
     caplog.clear()
-    write_jsonl("train.jsonl", [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 1, 2)])
+    write_jsonl(
+        "train.jsonl", [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 1, 2)]
+    )
     load("mnli", "train", tmp_path)
     assert not caplog.text
 
@@ -218,4 +252,8 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
     refuse(tmp_path / "nowhere", "nowhere: no such folder", "rte")
     (tmp_path / "file").write_text("")
     refuse(tmp_path / "file", "no such folder", "rte")
-    refuse(tmp_path, r"subfolders rte, glue/rte, ner/rte, RTE, glue/RTE; looked for train.jsonl, train.tsv, ", "rte")
+    refuse(
+        tmp_path,
+        r"subfolders rte, glue/rte, ner/rte, RTE, glue/RTE; looked for train.jsonl, train.tsv, ",
+        "rte",
+    )

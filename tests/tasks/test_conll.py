@@ -16,13 +16,18 @@ OLE = [("Ole", "B-PER"), ("waits", "O")]
 PLAIN = "Mara B-PER\nLind I-PER\nsails O\nto O\nOslo B-LOC\n\nOle B-PER\nwaits O\n"
 
 
-def read(folder: Path, content: str, keys: str = LABELS, file: str = "train.txt") -> list[list[tuple[str, str]]]:
+def read(
+    folder: Path, content: str, keys: str = LABELS, file: str = "train.txt"
+) -> list[list[tuple[str, str]]]:
     (folder / file).write_text(content, encoding="utf-8")
-    (folder / "own.yaml").write_text(f"kind: token_classification\nfiles: {{train: {file}}}\n{keys}", encoding="utf-8")
+    (folder / "own.yaml").write_text(
+        f"kind: token_classification\nfiles: {{train: {file}}}\n{keys}", encoding="utf-8"
+    )
     task = read_task_file(folder / "own.yaml")
     examples = load_split(task, "train", data_dir=None).examples
     return [
-        [(word, task.labels[label]) for word, label in zip(each.tokens, each.labels, strict=True)] for each in examples
+        [(word, task.labels[label]) for word, label in zip(each.tokens, each.labels, strict=True)]
+        for each in examples
     ]
 
 
@@ -54,7 +59,12 @@ def test_an_index_may_begin_anew_in_each_sentence_or_document_or_never(tmp_path,
     sentences = []
     for of_sentence in numbers:
         sentences.append("\n".join(f"{number} Mara B-PER" for number in of_sentence.split()))
-    content = "-DOCSTART- X O\n\n" + "\n\n".join(sentences[:2]) + "\n\n-DOCSTART- X O\n\n" + "\n\n".join(sentences[2:])
+    content = (
+        "-DOCSTART- X O\n\n"
+        + "\n\n".join(sentences[:2])
+        + "\n\n-DOCSTART- X O\n\n"
+        + "\n\n".join(sentences[2:])
+    )
     words = [[word for word, _ in sentence] for sentence in read(tmp_path, content + "\n")]
     assert words == [["Mara"] * len(of_sentence.split()) for of_sentence in numbers]
 
@@ -65,25 +75,41 @@ def test_columns_may_be_named_or_counted(tmp_path):
     assert read(tmp_path, content, LABELS + "text_columns: 1\nlabel_column: -2\n") == [MARA, OLE]
     named = "# global.columns = X FORM Y NER Z\n" + content
     assert read(tmp_path, named, LABELS + "label_column: NER\n") == [MARA, OLE]
-    with pytest.raises(InputError, match=r"train.txt: no column 5; its 5 columns are counted from 0"):
+    with pytest.raises(
+        InputError, match=r"train.txt: no column 5; its 5 columns are counted from 0"
+    ):
         read(tmp_path, content, LABELS + "text_columns: 1\nlabel_column: 5\n")
-    with pytest.raises(InputError, match=r"no column 'ner' \(label_column\); its columns: 0 to 4, without names"):
+    with pytest.raises(
+        InputError, match=r"no column 'ner' \(label_column\); its columns: 0 to 4, without names"
+    ):
         read(tmp_path, content, LABELS + "text_columns: 1\nlabel_column: ner\n")
-    with pytest.raises(InputError, match=r"no column 'ner' \(label_column\); its columns: X, FORM, Y, NER, Z"):
+    with pytest.raises(
+        InputError, match=r"no column 'ner' \(label_column\); its columns: X, FORM, Y, NER, Z"
+    ):
         read(tmp_path, named, LABELS + "label_column: ner\n")
 
 
 def test_conllu_is_read_by_its_columns(tmp_path):
     """universaldependencies.org/format.html: "1-2" spans words, "2.1" is an empty node, "#" begins a comment."""
     lines = ["# text = dogs bark", "1-2\tdogsbark" + "\t_" * 8]
-    lines += ["1\tdogs\tdog\tNOUN" + "\t_" * 6, "2\tbark\tbark\tVERB" + "\t_" * 6, "2.1\tdo" + "\t_" * 8, ""]
+    lines += [
+        "1\tdogs\tdog\tNOUN" + "\t_" * 6,
+        "2\tbark\tbark\tVERB" + "\t_" * 6,
+        "2.1\tdo" + "\t_" * 8,
+        "",
+    ]
     keys = "label_column: UPOS\nlabels: [NOUN, VERB]\n"
-    assert read(tmp_path, "\n".join(lines), keys, "train.conllu") == [[("dogs", "NOUN"), ("bark", "VERB")]]
+    assert read(tmp_path, "\n".join(lines), keys, "train.conllu") == [
+        [("dogs", "NOUN"), ("bark", "VERB")]
+    ]
 
 
 def test_a_hash_that_is_a_word_is_no_comment(tmp_path):
     content = "# O\nMara B-PER\n\nin O\n#Oslo B-LOC\n# O\n"
-    assert read(tmp_path, content) == [[("#", "O"), ("Mara", "B-PER")], [("in", "O"), ("#Oslo", "B-LOC"), ("#", "O")]]
+    assert read(tmp_path, content) == [
+        [("#", "O"), ("Mara", "B-PER")],
+        [("in", "O"), ("#Oslo", "B-LOC"), ("#", "O")],
+    ]
 
 
 def test_words_may_hold_spaces_where_tabs_part_the_columns(tmp_path):
@@ -153,7 +179,9 @@ def test_parts_of_speech_are_measured_by_words(tmp_path):
 
 
 def test_tags_with_the_type_in_front_are_refused_with_the_way_out(tmp_path):
-    with pytest.raises(InputError, match=r"line 3: labels: tags like 'PER-B' mark no entities; map them"):
+    with pytest.raises(
+        InputError, match=r"line 3: labels: tags like 'PER-B' mark no entities; map them"
+    ):
         read(tmp_path, "Mara PER-B\nsails O\n", "labels: [O, PER-B, PER-I]\n")
     renamed = "labels: {O: O, PER-B: B-PER, PER-I: I-PER}\n"
     assert read(tmp_path, "Mara PER-B\nsails O\n", renamed) == [[("Mara", "B-PER"), ("sails", "O")]]

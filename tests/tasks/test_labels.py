@@ -12,7 +12,9 @@ from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task_file import read_task_file
 
 
-def read(folder: Path, keys: str, file: str, content: str | list[dict], split: str = "train") -> list:
+def read(
+    folder: Path, keys: str, file: str, content: str | list[dict], split: str = "train"
+) -> list:
     """Return the labels of a file that is written for a task with these keys."""
     path = folder / file
     if isinstance(content, str):
@@ -62,16 +64,28 @@ def test_a_label_is_the_same_in_every_format(tmp_path, keys, written, values, cl
 
 def test_a_column_that_mixes_numbers_and_their_texts_is_read(tmp_path):
     """pyarrow refuses it."""
-    assert read(tmp_path, "labels: [no, yes]\n", "a.jsonl", rows_of(0, 1, "0", "1", 1.0)) == [0, 1, 0, 1, 1]
+    assert read(tmp_path, "labels: [no, yes]\n", "a.jsonl", rows_of(0, 1, "0", "1", 1.0)) == [
+        0,
+        1,
+        0,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("labels", [["yes", "no", "1"], ["1", "yes", "no"]])
 def test_a_number_among_names_is_a_slip(tmp_path, labels):
     line = labels.index("1") + 2
     with pytest.raises(
-        InputError, match=rf"line {line}: label '1' is a number, but the column has names \('yes' at .*, line \d\)"
+        InputError,
+        match=rf"line {line}: label '1' is a number, but the column has names \('yes' at .*, line \d\)",
     ):
-        read(tmp_path, "labels: [yes, no]\n", "a.csv", "t,y\n" + "".join(f"a,{label}\n" for label in labels))
+        read(
+            tmp_path,
+            "labels: [yes, no]\n",
+            "a.csv",
+            "t,y\n" + "".join(f"a,{label}\n" for label in labels),
+        )
 
 
 def test_numbers_that_count_from_one_are_refused_with_the_way_out(tmp_path):
@@ -79,7 +93,12 @@ def test_numbers_that_count_from_one_are_refused_with_the_way_out(tmp_path):
         InputError,
         match=r"line 5: label '4' .*numbers count from 0: .* write labels: {1: world, 2: sport, ...}",
     ):
-        read(tmp_path, "labels: [world, sport, business, science]\n", "a.csv", "t,y\na,1\na,2\na,3\na,4\n")
+        read(
+            tmp_path,
+            "labels: [world, sport, business, science]\n",
+            "a.csv",
+            "t,y\na,1\na,2\na,3\na,4\n",
+        )
 
 
 # Several labels a row
@@ -89,8 +108,16 @@ SETS = [
     ("labels: [x, y, z]\n", [[1, 0, 0], [0, 1, 1], [0, 0, 0]], [(0,), (1, 2), ()]),
     ("labels: [x, y, z]\n", [[1.0, 0.0, 0.0], [True, False, True]], [(0,), (0, 2)]),
     ("labels: [x, y, z]\n", ["1 0 0", "0 1 1"], [(0,), (1, 2)]),
-    ("labels: [x, y]\nlabel_separator: ' '\n", ["1 0", "0 1", "1 1", "0 0"], [(0,), (1,), (0, 1), ()]),
-    ("labels: [x, y, z]\nlabel_separator: ', '\n", ["['x', 'z']", "[]", '["y"]'], [(0, 2), (), (1,)]),
+    (
+        "labels: [x, y]\nlabel_separator: ' '\n",
+        ["1 0", "0 1", "1 1", "0 0"],
+        [(0,), (1,), (0, 1), ()],
+    ),
+    (
+        "labels: [x, y, z]\nlabel_separator: ', '\n",
+        ["['x', 'z']", "[]", '["y"]'],
+        [(0, 2), (), (1,)],
+    ),
     ("labels: [x, y, z]\n", ["[1 0 0]", "[0 1 1]"], [(0,), (1, 2)]),
     ("labels: [x, y, z]\n", [["z", "x"], [], ["y"]], [(0, 2), (), (1,)]),
     ("labels: [x, y, z]\n", [[2, 0], [], [1]], [(0, 2), (), (1,)]),
@@ -121,9 +148,12 @@ def test_a_list_of_label_columns_may_stand_under_label_column(tmp_path):
     keys = MULTI + "labels: [x, y, z]\n"
     (tmp_path / "a.csv").write_text("t,x,y,z\na,0,1,1\n")
     (tmp_path / "own.yaml").write_text(
-        "kind: sequence_classification\nfiles: {train: a.csv}\ntext_columns: t\nlabel_column: [x, y, z]\n" + keys
+        "kind: sequence_classification\nfiles: {train: a.csv}\ntext_columns: t\nlabel_column: [x, y, z]\n"
+        + keys
     )
-    assert load_split(read_task_file(tmp_path / "own.yaml"), "train", data_dir=None).examples[0].label == (1, 2)
+    assert load_split(read_task_file(tmp_path / "own.yaml"), "train", data_dir=None).examples[
+        0
+    ].label == (1, 2)
 
 
 def test_a_vector_among_lists_of_names_is_refused(tmp_path):
@@ -171,8 +201,18 @@ def test_a_tsv_that_pandas_wrote_has_quotes(tmp_path):
     """pandas quotes cells that hold quotes, and doubles these; where one cell is not written so, quotes are text."""
     keys = "labels: [no, yes]\n"
     read(tmp_path, keys, "a.tsv", 't\ty\n"She said ""no"""\tno\nc\tyes\n')
-    texts = [each.text for each in load_split(read_task_file(tmp_path / "own.yaml"), "train", data_dir=None).examples]
+    texts = [
+        each.text
+        for each in load_split(
+            read_task_file(tmp_path / "own.yaml"), "train", data_dir=None
+        ).examples
+    ]
     assert texts == ['She said "no"', "c"]
     read(tmp_path, keys, "b.tsv", 't\ty\n"She said ""no"""\tno\n"No", he said\tyes\n')
-    texts = [each.text for each in load_split(read_task_file(tmp_path / "own.yaml"), "train", data_dir=None).examples]
+    texts = [
+        each.text
+        for each in load_split(
+            read_task_file(tmp_path / "own.yaml"), "train", data_dir=None
+        ).examples
+    ]
     assert texts == ['"She said ""no"""', '"No", he said']

@@ -39,12 +39,16 @@ def labels_of(split) -> list:
 
 def test_labels_that_are_numbers_are_names_and_not_places(read):
     assert labels_of(read(SEQUENCE + "labels: [1, 2, 3]\n", "t,y\na,1\nb,3\nc,2\n")) == [0, 2, 1]
-    with pytest.raises(InputError, match=r"line 2: label '0' is not one of the task's; allowed: 1, 2, 3$"):
+    with pytest.raises(
+        InputError, match=r"line 2: label '0' is not one of the task's; allowed: 1, 2, 3$"
+    ):
         read(SEQUENCE + "labels: [1, 2, 3]\n", "t,y\na,0\n")
 
 
 def test_words_that_yaml_takes_for_something_else_stay_words(read):
-    assert labels_of(read(SEQUENCE + "labels: [no, yes, None]\n", "t,y\na,yes\nb,no\nc,None\n")) == [1, 0, 2]
+    assert labels_of(
+        read(SEQUENCE + "labels: [no, yes, None]\n", "t,y\na,yes\nb,no\nc,None\n")
+    ) == [1, 0, 2]
 
 
 def test_truth_values_of_json_are_words(read):
@@ -62,20 +66,30 @@ def test_a_regression_may_go_below_zero(read):
     assert labels_of(read(text, "t,y\na,-1\nb,0.5\n")) == [-1.0, 0.5]
     with pytest.raises(InputError, match=r"line 2: label '1\.5'; allowed: a number from -1 to 1"):
         read(text, "t,y\na,1.5\n")
-    assert labels_of(read(SEQUENCE + "problem_type: regression\n", "t,y\na,-1\nb,1e3\n")) == [-1.0, 1000.0]
+    assert labels_of(read(SEQUENCE + "problem_type: regression\n", "t,y\na,-1\nb,1e3\n")) == [
+        -1.0,
+        1000.0,
+    ]
 
 
 MULTI = SEQUENCE + "problem_type: multi_label_classification\nlabels: [x, y, z]\n"
 
 
 def test_multi_label_text_is_split_at_the_separator(read):
-    assert labels_of(read(MULTI + "label_separator: ';'\n", "t,y\na,z; x\nb,\nc,y\n")) == [(0, 2), (), (1,)]
+    assert labels_of(read(MULTI + "label_separator: ';'\n", "t,y\na,z; x\nb,\nc,y\n")) == [
+        (0, 2),
+        (),
+        (1,),
+    ]
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ('{"t": "a", "y": "x"}', r"line 1: a list of labels is expected, 'x' found; .*label_separator"),
+        (
+            '{"t": "a", "y": "x"}',
+            r"line 1: a list of labels is expected, 'x' found; .*label_separator",
+        ),
         ('{"t": "a", "y": 3}', "line 1: a list of labels is expected, 3 found"),
         ('{"t": "a", "y": ["x", "w"]}', "line 1: label 'w' is not one"),
         ('{"t": "a", "y": ["x", "x"]}', "line 1: a label is empty, or stands twice, in"),
@@ -95,8 +109,13 @@ def test_choices_may_be_lists_of_different_numbers(read):
     row = {"q": "?", "options": ["a", "b", "c"], "label": 2}
     other = row | {"options": ["a", "b"], "label": 0}
     split = read(CHOICES, json.dumps(row) + "\n" + json.dumps(other) + "\n", "train.jsonl")
-    assert [(example.choices, example.label) for example in split.examples] == [(("a", "b", "c"), 2), (("a", "b"), 0)]
-    with pytest.raises(InputError, match="line 1: column 'options' holds 'a b'; a list of texts is expected"):
+    assert [(example.choices, example.label) for example in split.examples] == [
+        (("a", "b", "c"), 2),
+        (("a", "b"), 0),
+    ]
+    with pytest.raises(
+        InputError, match="line 1: column 'options' holds 'a b'; a list of texts is expected"
+    ):
         read(CHOICES, json.dumps(row | {"options": "a b"}) + "\n", "train.jsonl")
 
 
@@ -110,8 +129,13 @@ def test_the_right_choice_is_a_letter_a_number_or_its_text(read, labels):
 
 
 def test_choices_that_count_from_one_say_so(read):
-    rows = "".join(json.dumps({"q": "?", "options": ["a", "b"], "label": label}) + "\n" for label in (1, 2))
-    with pytest.raises(InputError, match=r"line 2: label 2 .*allowed: 0 to 1, A to B.*write labels: \[1, 2, \.\.\.\]"):
+    rows = "".join(
+        json.dumps({"q": "?", "options": ["a", "b"], "label": label}) + "\n" for label in (1, 2)
+    )
+    with pytest.raises(
+        InputError,
+        match=r"line 2: label 2 .*allowed: 0 to 1, A to B.*write labels: \[1, 2, \.\.\.\]",
+    ):
         read(CHOICES, rows, "train.jsonl")
     split = read(CHOICES + "labels: [1, 2]\n", rows, "train.jsonl")
     assert [example.label for example in split.examples] == [0, 1]
@@ -120,7 +144,11 @@ def test_choices_that_count_from_one_say_so(read):
 def test_choices_of_arc_are_read_as_they_are_published(read):
     rows = [
         {"q": "?", "options": {"text": ["ant", "bee"], "label": ["A", "B"]}, "answerKey": "B"},
-        {"q": "?", "options": {"text": ["ant", "bee", "fly"], "label": ["1", "2", "3"]}, "answerKey": "3"},
+        {
+            "q": "?",
+            "options": {"text": ["ant", "bee", "fly"], "label": ["1", "2", "3"]},
+            "answerKey": "3",
+        },
     ]
     text = CHOICES + "label_column: answerKey\n"
     split = read(text, "".join(json.dumps(row) + "\n" for row in rows), "train.jsonl")

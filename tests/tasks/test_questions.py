@@ -100,7 +100,9 @@ def test_training_in_which_no_answer_is_found_is_refused(tmp_path):
 
 def test_an_evaluation_looks_at_the_texts_of_answers_alone(tmp_path):
     """Neither the official scorer nor run_squad.py reads answer_start there."""
-    path = write(tmp_path, question("a", "Anna Dahl", 7), question("b", "1911", -1), file="validation.json")
+    path = write(
+        tmp_path, question("a", "Anna Dahl", 7), question("b", "1911", -1), file="validation.json"
+    )
     assert answers_of(path, "validation") == [
         (Answer(text="Anna Dahl", answer_start=-1),),
         (Answer(text="1911", answer_start=-1),),
@@ -128,9 +130,12 @@ def test_is_impossible_that_says_yes_is_a_question_without_answer(tmp_path, word
 
 
 def test_is_impossible_that_says_neither_is_refused(tmp_path):
-    path = write(tmp_path, question("a", "Anna Dahl", 40, is_impossible="maybe"), metrics="squad_v2")
+    path = write(
+        tmp_path, question("a", "Anna Dahl", 40, is_impossible="maybe"), metrics="squad_v2"
+    )
     with pytest.raises(
-        InputError, match=r"question 1 \(id a\), is_impossible: 'maybe'; allowed: 0 or 1, true or false"
+        InputError,
+        match=r"question 1 \(id a\), is_impossible: 'maybe'; allowed: 0 or 1, true or false",
     ):
         answers_of(path)
 
@@ -159,13 +164,17 @@ ANSWER = (Answer(text="Anna Dahl", answer_start=40),)
 )
 def test_answers_are_read_in_every_form(tmp_path, answers, expected):
     (tmp_path / "train.jsonl").write_text(json.dumps(FLAT | {"answers": answers}) + "\n")
-    (tmp_path / "own.yaml").write_text("kind: question_answering\nfiles: {train: train.jsonl}\nmetrics: squad_v2\n")
+    (tmp_path / "own.yaml").write_text(
+        "kind: question_answering\nfiles: {train: train.jsonl}\nmetrics: squad_v2\n"
+    )
     assert answers_of(tmp_path / "own.yaml") == [expected]
 
 
 def test_articles_may_stand_one_a_line_and_paragraphs_may_have_no_questions(tmp_path):
     article = {"title": "t", "paragraphs": [{"context": "x", "qas": []}, {"context": CONTEXT, "qas": [question("a", "Anna Dahl", 40)]}]}  # fmt: skip
-    (tmp_path / "own.yaml").write_text("kind: question_answering\nfiles: {train: train.jsonl}\nmetrics: squad\n")
+    (tmp_path / "own.yaml").write_text(
+        "kind: question_answering\nfiles: {train: train.jsonl}\nmetrics: squad\n"
+    )
     for rows in ([article], article["paragraphs"]):
         (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         assert answers_of(tmp_path / "own.yaml") == [ANSWER]

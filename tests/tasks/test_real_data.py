@@ -31,7 +31,11 @@ PARTIAL = {
     ("swag", "validation"): 350,
 }
 COMPLETE = ("cola", "sst2", "mrpc", "stsb", "rte", "wnli", "ax", "conll2003")
-ROWS = {(name, split): rows for name in COMPLETE for split, rows in get_task(name).published_rows.items()}
+ROWS = {
+    (name, split): rows
+    for name in COMPLETE
+    for split, rows in get_task(name).published_rows.items()
+}
 ROWS |= PARTIAL | {("qnli", split): 5463 for split in ("validation", "test")}
 
 
@@ -45,11 +49,16 @@ def test_a_real_file_is_read_whole(shared_data: Path, name: str, split: str):
 
 def test_unanswerable_questions_are_those_of_the_file(shared_data: Path):
     examples = load_split(get_task("squad_v2"), "validation", data_dir=str(shared_data)).examples
-    assert sum(isinstance(example, QuestionExample) and example.answers == () for example in examples) == 1540
+    assert (
+        sum(isinstance(example, QuestionExample) and example.answers == () for example in examples)
+        == 1540
+    )
 
 
 def test_squad_shifts_is_read_as_squad(shared_data: Path, tmp_path: Path):
-    shutil.copyfile(shared_data / "squad" / "squadshifts_amazon-v1.1.json", tmp_path / "dev-v1.1.json")
+    shutil.copyfile(
+        shared_data / "squad" / "squadshifts_amazon-v1.1.json", tmp_path / "dev-v1.1.json"
+    )
     assert load_split(get_task("squad"), "validation", data_dir=str(tmp_path)).num_rows == 9885
 
 
@@ -57,7 +66,10 @@ def test_swag_in_json_lines_is_read(shared_data: Path, tmp_path: Path):
     shutil.copyfile(shared_data / "swag" / "real_swag_sample.jsonl", tmp_path / "validation.jsonl")
     example = load_split(get_task("swag"), "validation", data_dir=str(tmp_path)).examples[0]
     assert example.context.startswith("Members of the procession walk down the street")
-    assert example.choices[0] == "A drum line passes by walking down the street playing their instruments."
+    assert (
+        example.choices[0]
+        == "A drum line passes by walking down the street playing their instruments."
+    )
     assert example.label == 0
 
 
@@ -67,9 +79,25 @@ def test_documents_and_words_of_conll_are_those_of_the_file(shared_data: Path):
     examples = [example for example in loaded.examples if isinstance(example, TaggedExample)]
     assert sum(len(example.tokens) for example in examples) == 203621
     assert len({example.document for example in examples}) == 946
-    assert [example.document for example in examples] == sorted(example.document for example in examples)
-    assert examples[0].tokens == ("EU", "rejects", "German", "call", "to", "boycott", "British", "lamb", ".")
-    assert [get_task("conll2003").labels[label] for label in examples[0].labels][:3] == ["B-ORG", "O", "B-MISC"]
+    assert [example.document for example in examples] == sorted(
+        example.document for example in examples
+    )
+    assert examples[0].tokens == (
+        "EU",
+        "rejects",
+        "German",
+        "call",
+        "to",
+        "boycott",
+        "British",
+        "lamb",
+        ".",
+    )
+    assert [get_task("conll2003").labels[label] for label in examples[0].labels][:3] == [
+        "B-ORG",
+        "O",
+        "B-MISC",
+    ]
 
 
 # The official GLUE download, from real rows
@@ -132,8 +160,12 @@ def write_official(folder: Path, name: str, split: Split) -> None:
     for example in split.examples:
         assert isinstance(example, TextExample)
         texts = [text for text in (example.text, example.text_pair) if text is not None]
-        label_name = task.labels[example.label] if task.labels and isinstance(example.label, int) else ""
-        lines.append(line.format(*texts, idx=example.idx, label=example.label, name=label_name, votes=votes))
+        label_name = (
+            task.labels[example.label] if task.labels and isinstance(example.label, int) else ""
+        )
+        lines.append(
+            line.format(*texts, idx=example.idx, label=example.label, name=label_name, votes=votes)
+        )
     file = "diagnostic.tsv" if name == "ax" else NAMES[split.name]
     end = "\r\n" if name == "rte" else "\n"
     path = folder / directory / file
@@ -142,9 +174,13 @@ def write_official(folder: Path, name: str, split: Split) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "split"), [key for key in ROWS if key[0] in LAYOUTS and ROWS[key] < 20000], ids=lambda value: str(value)
+    ("name", "split"),
+    [key for key in ROWS if key[0] in LAYOUTS and ROWS[key] < 20000],
+    ids=lambda value: str(value),
 )
-def test_official_tsv_gives_the_examples_of_the_json_lines(shared_data: Path, tmp_path: Path, name: str, split: str):
+def test_official_tsv_gives_the_examples_of_the_json_lines(
+    shared_data: Path, tmp_path: Path, name: str, split: str
+):
     """The layout is the download's, as huggingface/datasets' glue.py reads it: CoLA without header, no quoting."""
     task = get_task(name)
     expected = load_split(task, split, data_dir=str(shared_data))
@@ -154,7 +190,9 @@ def test_official_tsv_gives_the_examples_of_the_json_lines(shared_data: Path, tm
     assert official.num_rows == expected.num_rows
     if name == "stsb":
         pairs = zip(official.examples, expected.examples, strict=True)
-        assert all(a.label is b.label or a.label == pytest.approx(b.label, abs=1e-3) for a, b in pairs)
+        assert all(
+            a.label is b.label or a.label == pytest.approx(b.label, abs=1e-3) for a, b in pairs
+        )
         strip = [dataclasses.replace(example, label=None) for example in official.examples]
         assert strip == [dataclasses.replace(example, label=None) for example in expected.examples]
     else:
@@ -166,7 +204,9 @@ def test_mrpc_is_cut_from_the_msr_file_by_the_list_of_ids(shared_data: Path, tmp
     task = get_task("mrpc")
     train = load_split(task, "train", data_dir=str(shared_data))
     dev = load_split(task, "validation", data_dir=str(shared_data))
-    rows = [("t", example) for example in train.examples] + [("d", example) for example in dev.examples]
+    rows = [("t", example) for example in train.examples] + [
+        ("d", example) for example in dev.examples
+    ]
     random.Random(0).shuffle(rows)
     lines = [f"{e.label}\t{kind}{e.idx}\tx{e.idx}\t{e.text}\t{e.text_pair}" for kind, e in rows]
     folder = tmp_path / "MRPC"
@@ -177,7 +217,9 @@ def test_mrpc_is_cut_from_the_msr_file_by_the_list_of_ids(shared_data: Path, tmp
     )
     # A train.tsv beside it is not read: known copies lack a row.
     (folder / "train.tsv").write_text(f"{header}\n", encoding="utf-8")
-    (folder / "dev_ids.tsv").write_text("".join(f"d{e.idx}\tx{e.idx}\n" for e in dev.examples), encoding="utf-8")
+    (folder / "dev_ids.tsv").write_text(
+        "".join(f"d{e.idx}\tx{e.idx}\n" for e in dev.examples), encoding="utf-8"
+    )
     for split in (train, dev):
         loaded = load_split(task, split.name, data_dir=str(tmp_path))
         key = lambda e: (e.text, e.text_pair, e.label)  # noqa: E731
@@ -214,20 +256,29 @@ def test_flat_squad_rows_are_the_nested_ones(shared_data: Path, tmp_path: Path):
         }
         for example in nested.examples
     ]
-    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert list(load_split(task, "validation", data_dir=str(tmp_path)).examples) == list(nested.examples)
+    (tmp_path / "validation.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
+    assert list(load_split(task, "validation", data_dir=str(tmp_path)).examples) == list(
+        nested.examples
+    )
 
 
 def test_tags_by_name_and_by_number_are_those_of_the_columns(shared_data: Path, tmp_path: Path):
     task = get_task("conll2003")
     columns = load_split(task, "validation", data_dir=str(shared_data))
     for folder, key, convert in (("a", "ner_tags", int), ("b", "labels", task.labels.__getitem__)):
-        rows = [{"tokens": e.tokens, key: [convert(label) for label in e.labels]} for e in columns.examples]
+        rows = [
+            {"tokens": e.tokens, key: [convert(label) for label in e.labels]}
+            for e in columns.examples
+        ]
         (tmp_path / folder).mkdir()
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / folder / "validation.jsonl").write_text(text, encoding="utf-8")
         loaded = load_split(task, "validation", data_dir=str(tmp_path / folder))
-        assert [(e.tokens, e.labels) for e in loaded.examples] == [(e.tokens, e.labels) for e in columns.examples]
+        assert [(e.tokens, e.labels) for e in loaded.examples] == [
+            (e.tokens, e.labels) for e in columns.examples
+        ]
         # Without marks every sentence is a document.
         assert [e.document for e in loaded.examples] == list(range(3250))
 
@@ -248,6 +299,7 @@ def test_a_file_as_large_as_mnli_is_read_in_seconds(shared_data: Path, tmp_path:
 
 def test_a_missing_test_file_names_what_was_looked_for(shared_data: Path):
     with pytest.raises(
-        InputError, match=r"task qqp, split 'test': no file in --data_dir .*looked for test\.jsonl, test\.tsv"
+        InputError,
+        match=r"task qqp, split 'test': no file in --data_dir .*looked for test\.jsonl, test\.tsv",
     ):
         load_split(get_task("qqp"), "test", data_dir=str(shared_data))

@@ -30,11 +30,15 @@ def test_a_row_is_complete(name: str):
     assert task.hub_dataset
     assert task.licence
     assert task.source
-    splits = {split for split in (task.train_split, *task.validation_splits, *task.test_splits) if split}
+    splits = {
+        split for split in (task.train_split, *task.validation_splits, *task.test_splits) if split
+    }
     assert set(task.published_rows) == splits
     if task.tsv is not None:
         assert set(task.tsv.files) == splits
-        assert len(task.tsv.text_columns) == len(task.tsv.test_text_columns) == len(task.text_columns)
+        assert (
+            len(task.tsv.text_columns) == len(task.tsv.test_text_columns) == len(task.text_columns)
+        )
 
 
 def test_label_order_is_the_hubs():
@@ -47,7 +51,17 @@ def test_label_order_is_the_hubs():
     assert labels["mnli"] == labels["ax"] == ("entailment", "neutral", "contradiction")
     assert labels["qnli"] == labels["rte"] == ("entailment", "not_entailment")
     assert labels["wnli"] == ("not_entailment", "entailment")
-    assert labels["conll2003"] == ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
+    assert labels["conll2003"] == (
+        "O",
+        "B-PER",
+        "I-PER",
+        "B-ORG",
+        "I-ORG",
+        "B-LOC",
+        "I-LOC",
+        "B-MISC",
+        "I-MISC",
+    )
 
 
 def test_submission_files_and_rows_are_the_leaderboards():
@@ -90,7 +104,9 @@ def test_paper_results_average_to_the_papers_average():
     ],
 )
 def test_an_unknown_task_is_refused_with_the_nearest_name(given: str, nearest: str):
-    with pytest.raises(InputError, match=rf"unknown task '{given}'; did you mean '{nearest}'\? allowed: cola, "):
+    with pytest.raises(
+        InputError, match=rf"unknown task '{given}'; did you mean '{nearest}'\? allowed: cola, "
+    ):
         get_task(given)
 
 
@@ -108,10 +124,18 @@ def test_the_table_of_the_page_is_the_rows(repository: Path):
         text, classes, metrics, rows, hub, licence = rest.split(" | ")
         assert kind == task.kind
         assert text == ", ".join(task.text_columns)
-        assert classes == (", ".join(task.labels) or ("a number from 0 to 5" if task.label_range else "-"))
+        assert classes == (
+            ", ".join(task.labels) or ("a number from 0 to 5" if task.label_range else "-")
+        )
         assert metrics == ", ".join(task.metrics)
-        groups = ((task.train_split,) if task.train_split else (), task.validation_splits, task.test_splits)
-        counts = [", ".join(str(task.published_rows[split]) for split in group) or "-" for group in groups]
+        groups = (
+            (task.train_split,) if task.train_split else (),
+            task.validation_splits,
+            task.test_splits,
+        )
+        counts = [
+            ", ".join(str(task.published_rows[split]) for split in group) or "-" for group in groups
+        ]
         assert rows == " / ".join(counts)
         assert hub == task.hub_dataset
         assert licence == task.licence
@@ -122,7 +146,9 @@ def test_xnli_is_a_row_for_each_language(tmp_path):
     for language in ("de", "th"):
         folder = tmp_path / "xnli" / language
         folder.mkdir(parents=True)
-        rows = [{"premise": f"{language} a", "hypothesis": "b", "label": label} for label in (0, 1, 2)]
+        rows = [
+            {"premise": f"{language} a", "hypothesis": "b", "label": label} for label in (0, 1, 2)
+        ]
         (folder / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         task = get_task(f"xnli_{language}")
         examples = load_split(task, "validation", data_dir=str(tmp_path)).examples

@@ -13,7 +13,9 @@ from bert_recipes.tasks.sources import load_split, read_table
 
 @pytest.mark.parametrize("folder", [".", "mrpc", "glue/mrpc", "MRPC", "glue/MRPC"])
 def test_a_folder_is_found_by_its_usual_names(write_jsonl, tmp_path: Path, folder: str):
-    write_jsonl(f"{folder}/train.jsonl", [{"sentence1": "a", "sentence2": "b", "label": n} for n in (0, 1)])
+    write_jsonl(
+        f"{folder}/train.jsonl", [{"sentence1": "a", "sentence2": "b", "label": n} for n in (0, 1)]
+    )
     assert load_split(get_task("mrpc"), "train", data_dir=str(tmp_path)).num_rows == 2
 
 
@@ -62,15 +64,22 @@ def test_a_byte_order_mark_belongs_to_no_column(tmp_path: Path, name: str, text:
     assert row == {"text": "One, two", "label": "1"}
 
 
-@pytest.mark.parametrize("name", ["train.parquet", "sst2/train-00000-of-00001.parquet"])  # the Hub's own name
+@pytest.mark.parametrize(
+    "name", ["train.parquet", "sst2/train-00000-of-00001.parquet"]
+)  # the Hub's own name
 def test_parquet_is_read(tmp_path: Path, name: str):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     (tmp_path / name).parent.mkdir(exist_ok=True)
-    pq.write_table(pa.table({"sentence": ["a", "b"], "label": [0, 1], "idx": [7, 8]}), tmp_path / name)
+    pq.write_table(
+        pa.table({"sentence": ["a", "b"], "label": [0, 1], "idx": [7, 8]}), tmp_path / name
+    )
     examples = load_split(get_task("sst2"), "train", data_dir=str(tmp_path)).examples
-    assert [(example.idx, example.text, example.label) for example in examples] == [(7, "a", 0), (8, "b", 1)]
+    assert [(example.idx, example.text, example.label) for example in examples] == [
+        (7, "a", 0),
+        (8, "b", 1),
+    ]
 
 
 # A sample
@@ -79,7 +88,9 @@ def test_parquet_is_read(tmp_path: Path, name: str):
 def test_a_sample_is_fixed_in_file_order_and_marked_as_partial(write_jsonl, tmp_path: Path):
     write_jsonl("train.jsonl", [{"sentence": str(n), "label": n % 2, "idx": n} for n in range(100)])
     task = get_task("sst2")
-    one, two = (load_split(task, "train", data_dir=str(tmp_path), max_examples=10) for _ in range(2))
+    one, two = (
+        load_split(task, "train", data_dir=str(tmp_path), max_examples=10) for _ in range(2)
+    )
     chosen = [example.idx for example in one.examples]
     assert chosen == [example.idx for example in two.examples] == sorted(set(chosen))
     assert len(chosen) == 10
@@ -91,7 +102,9 @@ def test_a_sample_is_fixed_in_file_order_and_marked_as_partial(write_jsonl, tmp_
 def test_a_sample_of_tagged_sentences_keeps_documents_together(write_text, tmp_path: Path):
     document = "-DOCSTART- O\n\n" + "a O\n\n" * 5
     write_text("train.txt", document * 20)
-    examples = load_split(get_task("conll2003"), "train", data_dir=str(tmp_path), max_examples=12).examples
+    examples = load_split(
+        get_task("conll2003"), "train", data_dir=str(tmp_path), max_examples=12
+    ).examples
     counts = {}
     for example in examples:
         counts.setdefault(example.document, []).append(example.idx)
@@ -110,7 +123,14 @@ def unreachable(monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -124,7 +144,9 @@ def test_an_unreachable_hub_is_one_line_at_once(unreachable, name: str):
     message = str(error.value)
     assert message.startswith(f"task {name}: the Hub (http://127.0.0.1:9) cannot be reached, and ")
     assert '--data_dir FOLDER (make: ARGS="--data_dir FOLDER")' in message
-    assert {"squad": "train-v1.1.json", "conll2003": "train.txt", "ax": "test.jsonl"}.get(name, "train") in message
+    assert {"squad": "train-v1.1.json", "conll2003": "train.txt", "ax": "test.jsonl"}.get(
+        name, "train"
+    ) in message
     assert "\n" not in message
 
 
@@ -169,7 +191,10 @@ def test_the_cache_is_read_without_a_network(unreachable, cached_mrpc: Path):
     split = load_split(get_task("mrpc"), "train", data_dir=None)
     assert split.source == "Hub data set nyu-mll/glue (mrpc), split train"
     # 0 was "equivalent" in this copy.
-    assert [(example.idx, example.text, example.label) for example in split.examples] == [(3, "a", 1), (4, "c", 0)]
+    assert [(example.idx, example.text, example.label) for example in split.examples] == [
+        (3, "a", 1),
+        (4, "c", 0),
+    ]
 
 
 def test_the_cache_is_read_in_offline_mode(cached_mrpc: Path):
@@ -179,7 +204,8 @@ def test_the_cache_is_read_in_offline_mode(cached_mrpc: Path):
 @pytest.mark.parametrize(("task", "split"), [("rte", "train"), ("mrpc", "validation")])
 def test_what_the_cache_lacks_is_one_line(cached_mrpc: Path, task: str, split: str):
     with pytest.raises(
-        InputError, match=rf"task {task}: Hub data set nyu-mll/glue .*HF_HUB_OFFLINE is set.*--data_dir"
+        InputError,
+        match=rf"task {task}: Hub data set nyu-mll/glue .*HF_HUB_OFFLINE is set.*--data_dir",
     ):
         load_split(get_task(task), split, data_dir=None)
 
@@ -192,5 +218,7 @@ def test_importing_the_tasks_imports_nothing_heavy():
         "import sys, bert_recipes.tasks.sources, bert_recipes.tasks.task, bert_recipes.tasks.task; "
         "print([m for m in ('torch', 'transformers', 'datasets', 'yaml', 'pyarrow', 'numpy') if m in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

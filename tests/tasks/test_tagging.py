@@ -13,12 +13,21 @@ from bert_recipes.tasks.task_file import read_task_file
 
 LABELS = "labels: [O, B-PER, I-PER, B-LOC, I-LOC]\n"
 TEXT = "Mara Lind sails to Oslo."
-WORDS = [("Mara", "B-PER"), ("Lind", "I-PER"), ("sails", "O"), ("to", "O"), ("Oslo", "B-LOC"), (".", "O")]
+WORDS = [
+    ("Mara", "B-PER"),
+    ("Lind", "I-PER"),
+    ("sails", "O"),
+    ("to", "O"),
+    ("Oslo", "B-LOC"),
+    (".", "O"),
+]
 
 
 def load(folder: Path, file: str, content: str, keys: str):
     (folder / file).write_text(content, encoding="utf-8")
-    (folder / "own.yaml").write_text(f"kind: token_classification\nfiles: {{train: {file}}}\n{keys}", encoding="utf-8")
+    (folder / "own.yaml").write_text(
+        f"kind: token_classification\nfiles: {{train: {file}}}\n{keys}", encoding="utf-8"
+    )
     task = read_task_file(folder / "own.yaml")
     return task, load_split(task, "train", data_dir=None).examples
 
@@ -26,7 +35,8 @@ def load(folder: Path, file: str, content: str, keys: str):
 def read(folder: Path, file: str, content: str, keys: str) -> list[list[tuple[str, str]]]:
     task, examples = load(folder, file, content, keys)
     return [
-        [(word, task.labels[label]) for word, label in zip(each.tokens, each.labels, strict=True)] for each in examples
+        [(word, task.labels[label]) for word, label in zip(each.tokens, each.labels, strict=True)]
+        for each in examples
     ]
 
 
@@ -56,7 +66,9 @@ SPANS = {
 def test_spans_of_annotation_tools_become_tags(tmp_path, tool):
     """The exports that doccano, Label Studio, Prodigy and spaCy document; the end is behind the last character."""
     row = {"text": TEXT} | SPANS[tool]
-    assert read(tmp_path, "train.jsonl", json.dumps(row) + "\n", LABELS + "text_columns: text\n") == [WORDS]
+    assert read(
+        tmp_path, "train.jsonl", json.dumps(row) + "\n", LABELS + "text_columns: text\n"
+    ) == [WORDS]
     found = "text_columns: text\n"
     task, _ = load(tmp_path, "train.jsonl", json.dumps(row) + "\n", found)
     assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -94,18 +106,27 @@ def test_spans_are_tagged_in_the_scheme_of_the_labels(tmp_path, labels, tags):
 
 def test_spans_that_are_a_little_off_are_taken_and_counted(tmp_path, caplog):
     """Blanks at the ends are cut off, of two that overlap the longer is kept, and a word is cut where a span ends in it."""
-    row = {"text": "Oslo-based Mara Lind", "spans": [[0, 4, "LOC"], [10, 20, "PER"], [11, 15, "LOC"]]}
+    row = {
+        "text": "Oslo-based Mara Lind",
+        "spans": [[0, 4, "LOC"], [10, 20, "PER"], [11, 15, "LOC"]],
+    }
     assert read(tmp_path, "train.jsonl", json.dumps(row), LABELS + "text_columns: text\n") == [
         [("Oslo", "B-LOC"), ("-based", "O"), ("Mara", "B-PER"), ("Lind", "I-PER")]
     ]
     assert "train.jsonl: 1 spans overlap a longer one and are left out" in caplog.text
-    assert "train.jsonl: 1 times a span begins or ends inside a word, which is cut there" in caplog.text
+    assert (
+        "train.jsonl: 1 times a span begins or ends inside a word, which is cut there"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([[0, 99, "PER"]], "line 1: the span 0 to 99 .PER. does not lie in its text of 24 characters"),
+        (
+            [[0, 99, "PER"]],
+            "line 1: the span 0 to 99 .PER. does not lie in its text of 24 characters",
+        ),
         ([[3, 3, "PER"]], "line 1: the span 3 to 3 .PER. does not lie"),
         ([[4, 5, "PER"]], "line 1: the span .* holds nothing but white space"),
         ([[0, "x", "PER"]], "line 1: a span is .start, end, label., two whole numbers and a text"),
@@ -116,7 +137,12 @@ def test_spans_that_are_a_little_off_are_taken_and_counted(tmp_path, caplog):
 )
 def test_a_span_that_is_none_is_named(tmp_path, spans, message):
     with pytest.raises(InputError, match=message):
-        read(tmp_path, "train.jsonl", json.dumps({"text": TEXT, "spans": spans}), LABELS + "text_columns: text\n")
+        read(
+            tmp_path,
+            "train.jsonl",
+            json.dumps({"text": TEXT, "spans": spans}),
+            LABELS + "text_columns: text\n",
+        )
 
 
 def test_scripts_without_spaces_are_cut_into_characters():
@@ -152,7 +178,10 @@ def test_a_table_with_a_word_a_row_is_read_by_sentences(tmp_path, table):
 
 def test_a_table_with_a_word_a_row_and_nothing_that_parts_sentences_is_refused(tmp_path):
     content = "words,labels\nMara,B-PER\nsails,O\n"
-    with pytest.raises(InputError, match=r"line 2: column 'words' holds a word and 'labels' its tag.*sentence_column"):
+    with pytest.raises(
+        InputError,
+        match=r"line 2: column 'words' holds a word and 'labels' its tag.*sentence_column",
+    ):
         read(tmp_path, "train.csv", content, LABELS + "text_columns: words\n")
 
 
@@ -168,7 +197,11 @@ def test_words_and_tags_may_be_lists_that_are_texts(tmp_path):
 def test_a_misspelt_label_column_is_no_other_column(tmp_path):
     row = {"tokens": ["Mara", "sails"], "pos_tags": [1, 0], "ner_tags": [0, 1]}
     keys = "label_column: pos_tag\nlabels: [X, NOUN]\n"
-    with pytest.raises(InputError, match=r"no column 'pos_tag' .*columns present: tokens, pos_tags, ner_tags"):
+    with pytest.raises(
+        InputError, match=r"no column 'pos_tag' .*columns present: tokens, pos_tags, ner_tags"
+    ):
         read(tmp_path, "train.jsonl", json.dumps(row), keys)
     keys = "label_column: pos_tags\nlabels: [X, NOUN]\n"
-    assert read(tmp_path, "train.jsonl", json.dumps(row), keys) == [[("Mara", "NOUN"), ("sails", "X")]]
+    assert read(tmp_path, "train.jsonl", json.dumps(row), keys) == [
+        [("Mara", "NOUN"), ("sails", "X")]
+    ]

@@ -30,7 +30,11 @@ SQUAD = {
                 {
                     "context": "Take off both of the two bolts.",
                     "qas": [
-                        {"id": "1", "question": "Which?", "answers": [{"text": "two bolts", "answer_start": 21}]},
+                        {
+                            "id": "1",
+                            "question": "Which?",
+                            "answers": [{"text": "two bolts", "answer_start": 21}],
+                        },
                         {"id": "2", "question": "Why?", "answers": [], "is_impossible": True},
                     ],
                 }
@@ -107,7 +111,10 @@ def test_the_examples_of_the_other_kinds_hold_what_the_files_say(tmp_path: Path)
         (("left", "Bergen", "Harbour"), (0, 3, 4)),
     ]
     manual = train(tmp_path, "manual.yaml")
-    assert [example.answers for example in manual] == [(Answer(text="two bolts", answer_start=21),), ()]
+    assert [example.answers for example in manual] == [
+        (Answer(text="two bolts", answer_start=21),),
+        (),
+    ]
     (quiz,) = train(tmp_path, "quiz.yaml")
     assert (quiz.context, quiz.choices, quiz.label) == (
         "Where do trout live?",
@@ -119,7 +126,9 @@ def test_the_examples_of_the_other_kinds_hold_what_the_files_say(tmp_path: Path)
 def test_a_missing_file_is_named(tmp_path: Path):
     path = write_example(tmp_path, "quiz.yaml")
     (tmp_path / "quiz_train.csv").unlink()
-    with pytest.raises(InputError, match=r"task quiz, split 'train': .*quiz_train.csv: no such file; mend `files`"):
+    with pytest.raises(
+        InputError, match=r"task quiz, split 'train': .*quiz_train.csv: no such file; mend `files`"
+    ):
         load_split(read_task_file(path), "train", data_dir=None)
 
 
@@ -206,7 +215,8 @@ def test_figures_of_several_validation_splits_bear_their_names(tmp_path: Path):
     assert task.best_metric == "old_accuracy"
     path.write_text(path.read_text() + "best_metric: accuracy\n")
     with pytest.raises(
-        InputError, match=r"line 5: best_metric: 'accuracy' is no metric .*allowed: old_accuracy, new_accuracy"
+        InputError,
+        match=r"line 5: best_metric: 'accuracy' is no metric .*allowed: old_accuracy, new_accuracy",
     ):
         read_task_file(path)
 
@@ -240,7 +250,9 @@ def test_a_task_of_ones_own_is_found_again_in_another_folder(tmp_path: Path, nam
     again = read_task_file(tmp_path / "run" / "task.yaml")
     assert dataclasses.replace(again, files={}) == dataclasses.replace(task, files={})
     assert again.relative_files == task.relative_files
-    with pytest.raises(InputError, match=r"no such file; mend `files` in the task file, or give --data_dir"):
+    with pytest.raises(
+        InputError, match=r"no such file; mend `files` in the task file, or give --data_dir"
+    ):
         load_split(again, "train", data_dir=None)
     moved = load_split(again, "train", data_dir=str(tmp_path / "here"))
     assert moved.examples == load_split(task, "train", data_dir=None).examples
@@ -255,7 +267,10 @@ def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path: Path):
     (tmp_path / "run").mkdir()
     write_task_file(tmp_path / "run" / "task.yaml", read_task_file(tmp_path / "own.yaml"))
     again = read_task_file(tmp_path / "run" / "task.yaml")
-    texts = [load_split(again, name, data_dir=str(tmp_path)).examples[0].text for name in ("train", "validation")]
+    texts = [
+        load_split(again, name, data_dir=str(tmp_path)).examples[0].text
+        for name in ("train", "validation")
+    ]
     assert texts == ["a", "b"]
 
 
@@ -271,7 +286,8 @@ def test_a_task_file_may_name_a_hub_data_set(tmp_path: Path):
     task = read_task_file(path)
     assert (task.train_split, task.validation_splits, task.test_splits) == ("train", ("dev",), ())
     with pytest.raises(
-        InputError, match=r"task own: HF_HUB_OFFLINE is set, and someone/reviews.*train.jsonl, dev.jsonl$"
+        InputError,
+        match=r"task own: HF_HUB_OFFLINE is set, and someone/reviews.*train.jsonl, dev.jsonl$",
     ):
         load_split(task, "train", data_dir=None)
 
@@ -296,7 +312,9 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("head", "file", "content", "labels"), FOUND)
-def test_labels_that_are_missing_are_those_of_the_training_data(tmp_path, caplog, head, file, content, labels):
+def test_labels_that_are_missing_are_those_of_the_training_data(
+    tmp_path, caplog, head, file, content, labels
+):
     """As transformers' run_classification.py has them; of tags every type has all letters of its scheme."""
     caplog.set_level("INFO")
     (tmp_path / file).write_text(content)
@@ -312,8 +330,14 @@ def test_labels_that_are_missing_are_those_of_the_training_data(tmp_path, caplog
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("t,label\nx,0.5\ny,1.25\n", "a.csv: its labels are numbers with fractions; problem_type: regression"),
-        ("t,label\n" + "".join(f"x,n{number}\n" for number in range(1001)), "a.csv: 1001 different labels"),
+        (
+            "t,label\nx,0.5\ny,1.25\n",
+            "a.csv: its labels are numbers with fractions; problem_type: regression",
+        ),
+        (
+            "t,label\n" + "".join(f"x,n{number}\n" for number in range(1001)),
+            "a.csv: 1001 different labels",
+        ),
         ("t,label\nx,a\n", "own.yaml: labels: 1 given, .a.; name the classes"),
         ("t,y\nx,a\n", "a.csv, line 2: no column 'label'; columns present: t, y"),
         ("", "a.csv: no such file"),
@@ -322,7 +346,9 @@ def test_labels_that_are_missing_are_those_of_the_training_data(tmp_path, caplog
 def test_training_data_without_classes_is_one_line(tmp_path, content, message):
     if content:
         (tmp_path / "a.csv").write_text(content)
-    (tmp_path / "own.yaml").write_text("kind: sequence_classification\ntext_columns: t\nfiles: {train: a.csv}\n")
+    (tmp_path / "own.yaml").write_text(
+        "kind: sequence_classification\ntext_columns: t\nfiles: {train: a.csv}\n"
+    )
     with pytest.raises(InputError, match=message):
         read_task_file(tmp_path / "own.yaml")
 
@@ -336,5 +362,7 @@ def test_a_wrong_label_of_many_names_the_nearest_and_the_file_that_has_them(tmp_
     )
     task = read_task_file(tmp_path / "own.yaml")
     assert len(task.labels) == 151
-    with pytest.raises(InputError, match=r"did you mean 'intent_1\d\d'\? allowed: .* \(151, all of them in a.csv\)"):
+    with pytest.raises(
+        InputError, match=r"did you mean 'intent_1\d\d'\? allowed: .* \(151, all of them in a.csv\)"
+    ):
         load_split(task, "validation", data_dir=None)

@@ -23,7 +23,11 @@ def read(tmp_path):
     """Keys of a task, the content of its file and its name -> the task and the examples of its training split."""
 
     def read_one(keys, content, name="train.jsonl"):
-        text = content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content)
+        text = (
+            content
+            if isinstance(content, str)
+            else "".join(json.dumps(row) + "\n" for row in content)
+        )
         (tmp_path / name).write_text(text, encoding="utf-8")
         (tmp_path / "own.yaml").write_text(f"{keys}files: {{train: {name}}}\n", encoding="utf-8")
         task = read_task_file(tmp_path / "own.yaml")
@@ -54,9 +58,13 @@ def test_answers_of_squad_as_pandas_writes_them(read):
 
 def test_a_vector_of_another_length_is_refused_and_an_empty_row_does_not_vote(read):
     rows = [{"text": "a", "label": label} for label in ([1, 0], [0, 1], [1])]
-    with pytest.raises(InputError, match=r"line 3: other rows have a 0 or 1 for each of the 2 classes"):
+    with pytest.raises(
+        InputError, match=r"line 3: other rows have a 0 or 1 for each of the 2 classes"
+    ):
         read(MULTI + "labels: [anger, joy]\n", rows)
-    _, examples = read(MULTI + "labels: [anger, joy]\n", "text,label\na,1 0\nb,0 1\nc,\n", "train.csv")
+    _, examples = read(
+        MULTI + "labels: [anger, joy]\n", "text,label\na,1 0\nb,0 1\nc,\n", "train.csv"
+    )
     assert [example.label for example in examples] == [(0,), (1,), ()]
 
 
@@ -103,7 +111,9 @@ def test_a_word_with_a_hash_is_no_comment(read, tmp_path):
 
 
 def test_predictions_need_no_column_of_labels(read, tmp_path):
-    task, _ = read(TAGGING + NAMES + "label_column: 3\n", "John x y B-PER\nsails x y O\n", "train.conll")
+    task, _ = read(
+        TAGGING + NAMES + "label_column: 3\n", "John x y B-PER\nsails x y O\n", "train.conll"
+    )
     (tmp_path / "in.conll").write_text("John\nsails\n\nMary\n")
     (chunk,) = read_chunks(tmp_path / "in.conll", task)
     assert [example.tokens for example in chunk.split.examples] == [("John", "sails"), ("Mary",)]
@@ -111,14 +121,22 @@ def test_predictions_need_no_column_of_labels(read, tmp_path):
 
 def test_several_columns_of_tags_are_warned_of(read, caplog):
     read(TAGGING + NAMES, "Nord B-LOC O\nsee O O\n", "train.conll")
-    assert "several columns hold tags; the last is read: label_column chooses another" in caplog.text
+    assert (
+        "several columns hold tags; the last is read: label_column chooses another" in caplog.text
+    )
 
 
 def test_numbers_of_sentences_that_begin_anew_are_new_sentences(read, caplog):
     rows = ["0,John,B-PER", "0,sails,O", "1,Hi,O", "0,Mary,B-PER", "0,sits,O"]
     content = "\n".join(["sentence_id,word,label", *rows, ""])
-    _, examples = read(TAGGING + NAMES + "text_columns: word\nlabel_column: label\n", content, "train.csv")
-    assert [example.tokens for example in examples] == [("John", "sails"), ("Hi",), ("Mary", "sits")]
+    _, examples = read(
+        TAGGING + NAMES + "text_columns: word\nlabel_column: label\n", content, "train.csv"
+    )
+    assert [example.tokens for example in examples] == [
+        ("John", "sails"),
+        ("Hi",),
+        ("Mary", "sits"),
+    ]
     assert "1 times 'sentence_id' is that of an earlier sentence" in caplog.text
 
 
@@ -166,7 +184,10 @@ def test_spans_as_tuples_in_a_table(read):
     ("span", "message"),
     [
         ({"strat": 0, "end": 9, "label": "PER"}, "a span is .start, end, label.* not {'strat': 0"),
-        ({"start": 10, "end": 15, "label": "PER", "text": "Mara Lind"}, "'Mara Lind', but these .* are 'sails'"),
+        (
+            {"start": 10, "end": 15, "label": "PER", "text": "Mara Lind"},
+            "'Mara Lind', but these .* are 'sails'",
+        ),
         ([0, 4, "B-PER"], "'B-PER' of a span has the prefix of a word's tag; write 'PER'"),
     ],
 )
@@ -175,14 +196,18 @@ def test_a_span_that_is_not_what_it_says_is_refused(read, span, message):
         read(SPANS, [{"text": TEXT, "spans": [span]}])
 
 
-def test_rows_that_nobody_annotated_or_somebody_rejected_are_no_sentences_without_entities(read, caplog):
+def test_rows_that_nobody_annotated_or_somebody_rejected_are_no_sentences_without_entities(
+    read, caplog
+):
     done = {"data": {"text": TEXT}, "annotations": [{"result": []}]}
     for annotations in ([], [{"was_cancelled": True, "result": []}], [None]):
         rows = [done, {"data": {"text": TEXT}, "annotations": annotations}]
         with pytest.raises(InputError, match=r"line 2: the label is hidden"):
             read(TAGGING + "text_columns: text\nlabels: [O, B-PER, I-PER]\n", rows)
     rejected = {"text": TEXT, "spans": [], "answer": "reject"}
-    _, examples = read(SPANS, [{"text": TEXT, "spans": [[0, 9, "PER"]], "answer": "accept"}, rejected])
+    _, examples = read(
+        SPANS, [{"text": TEXT, "spans": [[0, 9, "PER"]], "answer": "accept"}, rejected]
+    )
     assert len(examples) == 1
     assert "1 rows were rejected or ignored by their annotators" in caplog.text
 
@@ -195,7 +220,9 @@ def test_choices_that_are_left_out_numbers_and_labels_of_two_meanings(read):
         read(columns, "q,A,B,C,label\n?,ant,bee,,2\n", "train.csv")
     _, (example,) = read(CHOICES, [{"q": "?", "options": [3, 4.5], "label": 1}])
     assert example.choices == ("3", "4.5")
-    with pytest.raises(InputError, match=r"label '1' is the text of one choice and the number of another"):
+    with pytest.raises(
+        InputError, match=r"label '1' is the text of one choice and the number of another"
+    ):
         read(CHOICES, [{"q": "?", "options": ["1", "2", "3"], "label": "1"}])
     _, (example,) = read(CHOICES, [{"q": "?", "options": ["u", "v", None], "label": 1}])
     assert example.choices == ("u", "v")
@@ -205,11 +232,15 @@ def test_choices_that_are_left_out_numbers_and_labels_of_two_meanings(read):
         read(CHOICES, [{"q": "?", "options": ["u", None, "v"], "label": 1}])
     for labels in (None, 3):
         with pytest.raises(InputError, match=r"beside its texts a list of labels is expected"):
-            read(CHOICES, [{"q": "?", "options": {"text": ["u", "v"], "label": labels}, "label": 0}])
+            read(
+                CHOICES, [{"q": "?", "options": {"text": ["u", "v"], "label": labels}, "label": 0}]
+            )
 
 
 def test_words_may_be_numbers(read):
-    _, (example,) = read(TAGGING + "labels: [O, X]\n", [{"tokens": ["In", 1998], "labels": ["O", "X"]}])
+    _, (example,) = read(
+        TAGGING + "labels: [O, X]\n", [{"tokens": ["In", 1998], "labels": ["O", "X"]}]
+    )
     assert example.tokens == ("In", "1998")
 
 
@@ -225,16 +256,22 @@ def test_true_is_the_second_class_unless_the_names_say_otherwise(read):
     rows = [{"text": "a", "label": label} for label in (True, False)]
     _, examples = read(CLASSES + "labels: [ok, fault]\n", rows)
     assert [example.label for example in examples] == [1, 0]
-    with pytest.raises(InputError, match=r"line 1: label True is not one of the task's; allowed: yes, no"):
+    with pytest.raises(
+        InputError, match=r"line 1: label True is not one of the task's; allowed: yes, no"
+    ):
         read(CLASSES + "labels: [yes, no]\n", rows)
     _, examples = read(CLASSES + "labels: {true: yes, false: no}\n", rows)
     assert [example.label for example in examples] == [0, 1]
 
 
 def test_questions_without_ids_are_numbered(tmp_path):
-    (tmp_path / "dev.jsonl").write_text(json.dumps({"question": "?", "context": "a b", "answers": ["a"]}) + "\n")
+    (tmp_path / "dev.jsonl").write_text(
+        json.dumps({"question": "?", "context": "a b", "answers": ["a"]}) + "\n"
+    )
     (tmp_path / "own.yaml").write_text(QUESTIONS + "files: {validation: dev.jsonl}\n")
-    (example,) = load_split(read_task_file(tmp_path / "own.yaml"), "validation", data_dir=None).examples
+    (example,) = load_split(
+        read_task_file(tmp_path / "own.yaml"), "validation", data_dir=None
+    ).examples
     assert example.idx == "0"
 
 
@@ -249,12 +286,17 @@ def test_questions_without_ids_are_numbered(tmp_path):
 )
 def test_tables_as_excel_and_pandas_write_them(read, name, content):
     task, examples = read(CLASSES, content, name)
-    assert [(example.text, task.labels[example.label]) for example in examples] == [("one", "1"), ("two", "0")]
+    assert [(example.text, task.labels[example.label]) for example in examples] == [
+        ("one", "1"),
+        ("two", "0"),
+    ]
 
 
 def test_a_quoted_line_break_in_a_tsv_goes_on(read, caplog):
     caplog.set_level(logging.INFO, logger="bert_recipes")
-    task, examples = read(CLASSES, 'label\ttext\n1\t"one line\nanother\tline"\n0\tbye\n', "train.tsv")
+    task, examples = read(
+        CLASSES, 'label\ttext\n1\t"one line\nanother\tline"\n0\tbye\n', "train.tsv"
+    )
     assert task.labels == ("0", "1")
     assert [example.text for example in examples] == ["one line\nanother\tline", "bye"]
     # Quotes of a text are text.
@@ -265,7 +307,9 @@ def test_a_quoted_line_break_in_a_tsv_goes_on(read, caplog):
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.parquet", "train.json"])
 def test_a_pointer_of_git_lfs_is_not_read_as_text(read, name):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-    with pytest.raises(InputError, match=r"a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`"):
+    with pytest.raises(
+        InputError, match=r"a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`"
+    ):
         read(CLASSES + "labels: [a, b]\n", pointer, name)
 
 

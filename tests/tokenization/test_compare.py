@@ -11,9 +11,9 @@ from bert_recipes.tokenization.training import train_wordpiece
 
 
 def test_figures_of_a_small_vocabulary_are_those_worked_out_by_hand(repository, tmp_path):
-    train_wordpiece(["ab ab ab b"] * 3, vocab_size=10, num_unused=0, show_progress=False).save_pretrained(
-        tmp_path / "t"
-    )
+    train_wordpiece(
+        ["ab ab ab b"] * 3, vocab_size=10, num_unused=0, show_progress=False
+    ).save_pretrained(tmp_path / "t")
     (tmp_path / "train.txt").write_text("ab b\n", encoding="utf-8")
     (tmp_path / "held.txt").write_text("ab ab a é\n", encoding="utf-8")
     command = [
@@ -24,7 +24,12 @@ def test_figures_of_a_small_vocabulary_are_those_worked_out_by_hand(repository, 
         "--output_file",
         str(tmp_path / "o.json"),
     ]
-    command += ["--files", str(tmp_path / "train.txt"), "--heldout_files", str(tmp_path / "held.txt")]
+    command += [
+        "--files",
+        str(tmp_path / "train.txt"),
+        "--heldout_files",
+        str(tmp_path / "held.txt"),
+    ]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "o.json").read_text()).values()

@@ -30,7 +30,9 @@ def write_vocabulary(path: Path, *pieces: str, special: list[str] = SPECIAL) -> 
 def test_bare_vocabulary_is_read_as_the_original_reads_it(tmp_path: Path) -> None:
     # Source: google-research/bert tokenization.py `load_vocab`: stripped lines, a blank line is an entry.
     path = tmp_path / "vocab.txt"
-    path.write_bytes("[PAD]\r\n[UNK]\r\n [CLS] \r\n[SEP]\r\n[MASK]\r\n\r\nhello \r\n\u00e9t\u00e9\r\n\r\n".encode())
+    path.write_bytes(
+        "[PAD]\r\n[UNK]\r\n [CLS] \r\n[SEP]\r\n[MASK]\r\n\r\nhello \r\n\u00e9t\u00e9\r\n\r\n".encode()
+    )
     tokenizer = load_tokenizer(path)
     pieces = [*SPECIAL, "", "hello", "\u00e9t\u00e9"]
     assert tokenizer.get_vocab() == {piece: number for number, piece in enumerate(pieces)}
@@ -38,7 +40,9 @@ def test_bare_vocabulary_is_read_as_the_original_reads_it(tmp_path: Path) -> Non
     assert tokenizer.model_max_length == 512
 
 
-def test_of_a_repeated_piece_the_last_line_counts_and_every_line_has_its_id(tmp_path: Path, caplog) -> None:
+def test_of_a_repeated_piece_the_last_line_counts_and_every_line_has_its_id(
+    tmp_path: Path, caplog
+) -> None:
     # Source: google-research/bert tokenization.py `load_vocab`: `vocab[token] = index`.
     path = write_vocabulary(tmp_path / "vocab.txt", "mill", "", "the", "mill", "", "x")
     tokenizer = load_tokenizer(path)
@@ -54,11 +58,16 @@ def test_of_a_repeated_piece_the_last_line_counts_and_every_line_has_its_id(tmp_
     assert "stands on line" not in caplog.text
 
 
-def test_case_of_a_bare_vocabulary_is_taken_from_its_pieces_and_said(tmp_path: Path, caplog) -> None:
+def test_case_of_a_bare_vocabulary_is_taken_from_its_pieces_and_said(
+    tmp_path: Path, caplog
+) -> None:
     caplog.set_level(logging.INFO, logger="bert_recipes")
     assert load_tokenizer(write_vocabulary(tmp_path / "uncased.txt", "hello")).do_lower_case is True
     assert "do_lower_case=True, for no piece holds a capital letter" in caplog.text
-    assert load_tokenizer(write_vocabulary(tmp_path / "cased.txt", "hello", "Hello")).do_lower_case is False
+    assert (
+        load_tokenizer(write_vocabulary(tmp_path / "cased.txt", "hello", "Hello")).do_lower_case
+        is False
+    )
     assert "do_lower_case=False, for it holds the piece 'Hello'" in caplog.text
     assert load_tokenizer(tmp_path / "cased.txt", do_lower_case=True).do_lower_case is True
 
@@ -69,13 +78,22 @@ def test_googles_vocabularies_load_with_their_case(shared_data: Path) -> None:
     assert (len(uncased), uncased.do_lower_case) == (30522, True)
     assert (len(cased), cased.do_lower_case) == (28996, False)
     for tokenizer in (uncased, cased):
-        assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIAL] == [0, 100, 101, 102, 103]
+        assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIAL] == [
+            0,
+            100,
+            101,
+            102,
+            103,
+        ]
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}]
+    "settings",
+    [{}, {"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}],
 )
-@pytest.mark.parametrize("missing", ["nothing", "vocab.txt", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "missing", ["nothing", "vocab.txt", "tokenizer.json", "tokenizer_config.json"]
+)
 def test_folder_keeps_its_settings(tmp_path: Path, settings: dict[str, bool], missing: str) -> None:
     vocabulary = {piece: index for index, piece in enumerate([*SPECIAL, "hello", "Hello"])}
     saved = OriginalBertTokenizer(vocab=vocabulary, model_max_length=128, **settings)
@@ -105,12 +123,24 @@ def test_contradicting_the_folder_is_a_warning(tmp_path: Path, caplog) -> None:
     ("name", "content", "message"),
     [
         ("vocab.txt", b"", r"vocab.txt: no \[PAD\], .* among its 0 pieces"),
-        ("vocab.txt", b"[PAD]\n[UNK]\nhello\n", r"vocab.txt: no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces"),
+        (
+            "vocab.txt",
+            b"[PAD]\n[UNK]\nhello\n",
+            r"vocab.txt: no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces",
+        ),
         ("vocab.txt", b"[PAD]\n[UNK]\n\xe9\n", r"vocab.txt, line 3: not valid UTF-8 \(byte 0xe9"),
         ("tokenizer.json", b"{", "tokenizer.json: broken JSON .*line 1"),
         ("tokenizer.json", b"[]", "a JSON object is wanted, not a list"),
-        ("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {}}}', "stock transformers opens no tokenizer there"),
-        ("tokenizer.json", b'{"model": {"continuing_subword_prefix": "##", "vocab": {}}}', "no \\[PAD\\]"),
+        (
+            "tokenizer.json",
+            b'{"model": {"type": "BPE", "vocab": {}}}',
+            "stock transformers opens no tokenizer there",
+        ),
+        (
+            "tokenizer.json",
+            b'{"model": {"continuing_subword_prefix": "##", "vocab": {}}}',
+            "no \\[PAD\\]",
+        ),
         ("tokenizer_config.json", b"{1}", "tokenizer_config.json: broken JSON .*line 1"),
         ("other.txt", b"", "neither tokenizer.json nor vocab.txt"),
     ],
@@ -126,11 +156,13 @@ def test_files_that_are_no_tokenizer_are_one_clear_line(
 
 
 def test_two_vocabularies_that_disagree_are_refused(tmp_path: Path) -> None:
-    OriginalBertTokenizer(vocab={piece: index for index, piece in enumerate([*SPECIAL, "a", "b"])}).save_pretrained(
-        tmp_path
-    )
+    OriginalBertTokenizer(
+        vocab={piece: index for index, piece in enumerate([*SPECIAL, "a", "b"])}
+    ).save_pretrained(tmp_path)
     write_vocabulary(tmp_path / "vocab.txt", "b", "a")
-    with pytest.raises(InputError, match=r"vocab.txt and tokenizer.json hold different vocabularies"):
+    with pytest.raises(
+        InputError, match=r"vocab.txt and tokenizer.json hold different vocabularies"
+    ):
         load_tokenizer(tmp_path)
 
 
@@ -143,12 +175,16 @@ def test_missing_path_is_one_clear_line(path: str) -> None:
 @pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-uncased"])
 def test_hub_name_fails_at_once_when_offline(name: str) -> None:
     start = time.monotonic()
-    with pytest.raises(InputError, match="no model of that name in the local Hub cache; HF_HUB_OFFLINE is set"):
+    with pytest.raises(
+        InputError, match="no model of that name in the local Hub cache; HF_HUB_OFFLINE is set"
+    ):
         load_tokenizer(name)
     assert time.monotonic() - start < 5
 
 
-def test_hub_name_fails_at_once_when_the_hub_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_name_fails_at_once_when_the_hub_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
@@ -162,7 +198,9 @@ def test_hub_name_fails_at_once_when_the_hub_cannot_be_reached(monkeypatch: pyte
     assert time.monotonic() - start < 5
 
 
-def test_hub_name_in_the_local_cache_opens_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hub_name_in_the_local_cache_opens_offline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = write_vocabulary(tmp_path / "vocab.txt", "hello")
     monkeypatch.setattr(
         "bert_recipes.tokenization.loading.try_to_load_from_cache",
@@ -171,7 +209,10 @@ def test_hub_name_in_the_local_cache_opens_offline(monkeypatch: pytest.MonkeyPat
     assert load_tokenizer("owner/model").tokenize("Hello") == ["hello"]
 
 
-_HUB_FILES = {"vocab.txt": "\n".join([*SPECIAL, "hello", "##s"]), "tokenizer_config.json": '{"model_max_length": 64}'}
+_HUB_FILES = {
+    "vocab.txt": "\n".join([*SPECIAL, "hello", "##s"]),
+    "tokenizer_config.json": '{"model_max_length": 64}',
+}
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -207,7 +248,9 @@ def hub_endpoint() -> Iterator[str]:
     server.server_close()
 
 
-def test_hub_name_is_downloaded_and_then_found_in_the_cache(hub_endpoint: str, tmp_path: Path) -> None:
+def test_hub_name_is_downloaded_and_then_found_in_the_cache(
+    hub_endpoint: str, tmp_path: Path
+) -> None:
     script = (
         "import sys; from bert_recipes import load_tokenizer\n"
         "tokenizer = load_tokenizer(sys.argv[1]); print(tokenizer.tokenize('Hellos'), tokenizer.model_max_length)"
@@ -223,7 +266,11 @@ def test_hub_name_is_downloaded_and_then_found_in_the_cache(hub_endpoint: str, t
             **environment,
         }
         return subprocess.run(
-            [sys.executable, "-c", script, name], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-c", script, name],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     for offline in ("0", "1"):
@@ -232,17 +279,23 @@ def test_hub_name_is_downloaded_and_then_found_in_the_cache(hub_endpoint: str, t
     assert "answers 404: check the name, or give a local folder" in missing.stderr
 
 
-@pytest.mark.parametrize(("rows", "is_said"), [(5, False), (8, False), (128, False), (6, True), (24, True)])
+@pytest.mark.parametrize(
+    ("rows", "is_said"), [(5, False), (8, False), (128, False), (6, True), (24, True)]
+)
 def test_more_rows_than_pieces_are_kept_and_said_unless_they_round_the_number_up(
     tmp_path: Path, caplog, rows: int, is_said: bool
 ) -> None:
     check_vocabulary("m", rows, load_tokenizer(write_vocabulary(tmp_path / "vocab.txt")))
-    assert (f"m has a vocabulary of {rows}, the tokenizer 5 pieces: the other rows are kept" in caplog.text) is is_said
+    assert (
+        f"m has a vocabulary of {rows}, the tokenizer 5 pieces: the other rows are kept"
+        in caplog.text
+    ) is is_said
 
 
 def test_more_pieces_than_rows_are_another_models(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt"))
     with pytest.raises(
-        InputError, match="m has a vocabulary of 4, the tokenizer 5 pieces: they do not belong together"
+        InputError,
+        match="m has a vocabulary of 4, the tokenizer 5 pieces: they do not belong together",
     ):
         check_vocabulary("m", 4, tokenizer)

@@ -15,10 +15,14 @@ from bert_recipes.tokenization.training import train_wordpiece
 @pytest.mark.parametrize("name", ["hug", "course", "seed", "seed_min_frequency_2"])
 def test_likelihood_joins_as_worked_out_by_hand(shared_data, name):
     """`course` is the worked example of the Hugging Face course, chapter 6.6; the merges were found by brute force."""
-    case = json.loads((shared_data / "reference" / "family" / "likelihood_wordpiece.json").read_text())[name]
+    case = json.loads(
+        (shared_data / "reference" / "family" / "likelihood_wordpiece.json").read_text()
+    )[name]
     merges = merge_pieces(case["counts"], "likelihood", 1000, 2 if name.endswith("2") else 1)
     found = [list(merge) for merge in itertools.islice(merges, len(case["merges"]))]
-    assert found == [[left, right, joined, number] for left, right, joined, _, _, number, _ in case["merges"]]
+    assert found == [
+        [left, right, joined, number] for left, right, joined, _, _, number, _ in case["merges"]
+    ]
 
 
 def plain_merges(words, score, min_frequency):
@@ -54,11 +58,15 @@ def plain_merges(words, score, min_frequency):
 @pytest.mark.parametrize("seed", range(5))
 def test_merges_are_those_of_the_plain_rule(algorithm, seed):
     rng = random.Random(seed)
-    words = {"".join(rng.choices("aabbcde", k=rng.randint(1, 9))): rng.randint(1, 40) for _ in range(60)}
+    words = {
+        "".join(rng.choices("aabbcde", k=rng.randint(1, 9))): rng.randint(1, 40) for _ in range(60)
+    }
     score = {
         "likelihood": lambda pair, left, right, total: Fraction(pair, left * right),
         # Rounded, so that what differs by rounding alone is a tie here, too.
-        "gain": lambda pair, left, right, total: float(f"{pair * math.log(pair * total / (left * right)):.10e}"),
+        "gain": lambda pair, left, right, total: float(
+            f"{pair * math.log(pair * total / (left * right)):.10e}"
+        ),
     }[algorithm]
     found = [merge[:2] for merge in merge_pieces(words, algorithm, 10**6, 2)]
     assert len(found) > 50
@@ -68,7 +76,9 @@ def test_merges_are_those_of_the_plain_rule(algorithm, seed):
 @pytest.mark.parametrize("algorithm", ["likelihood", "gain"])
 def test_a_vocabulary_by_another_rule_is_whole_and_cuts_all_words(algorithm):
     texts = ["the hugs of a pug, the puns of a bun"] * 4
-    tokenizer = train_wordpiece(texts, vocab_size=60, num_unused=5, algorithm=algorithm, show_progress=False)
+    tokenizer = train_wordpiece(
+        texts, vocab_size=60, num_unused=5, algorithm=algorithm, show_progress=False
+    )
     assert tokenizer.training_report.unk_rate == 0
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
     assert tokenizer.tokenize("hugs") != list("hugs")

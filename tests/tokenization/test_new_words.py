@@ -15,7 +15,21 @@ from bert_recipes.tokenization.new_words import (
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
-PIECES = [*SPECIAL_TOKENS, "the", "heart", "in", "##farct", "my", "##o", "##card", "##ial", "##s", "2", "##1", "."]
+PIECES = [
+    *SPECIAL_TOKENS,
+    "the",
+    "heart",
+    "in",
+    "##farct",
+    "my",
+    "##o",
+    "##card",
+    "##ial",
+    "##s",
+    "2",
+    "##1",
+    ".",
+]
 
 
 @pytest.fixture
@@ -51,7 +65,13 @@ def test_limits_and_any_order_of_the_texts(tokenizer):
 def test_old_ids_stay_and_new_words_are_whole(tokenizer, tmp_path):
     larger = extend_tokenizer(tokenizer, choose(tokenizer))
     assert [larger.convert_tokens_to_ids(piece) for piece in PIECES] == list(range(len(PIECES)))
-    assert larger.tokenize("Infarcts, MYOCARDIAL heart") == ["infarct", "##s", "[UNK]", "myocardial", "heart"]
+    assert larger.tokenize("Infarcts, MYOCARDIAL heart") == [
+        "infarct",
+        "##s",
+        "[UNK]",
+        "myocardial",
+        "heart",
+    ]
     assert len(tokenizer) == len(PIECES)
     larger.save_pretrained(tmp_path / "larger")
     again = load_tokenizer(tmp_path / "larger")
@@ -73,7 +93,9 @@ def test_a_tokenizer_with_added_tokens_is_refused(tokenizer):
         ("myocardial", "myoc", (4, 1), 1),
     ],
 )
-def test_gain_and_a_warning_where_there_are_more_unknown_words(tokenizer, caplog, text, word, fertility, unk_rate):
+def test_gain_and_a_warning_where_there_are_more_unknown_words(
+    tokenizer, caplog, text, word, fertility, unk_rate
+):
     """A greedy cut takes "myoc" first, and there is no ##ardial."""
     counts = count_for(tokenizer, [text], show_progress=False)
     gain = describe_gain(tokenizer, extend_tokenizer(tokenizer, [NewWord(word, (7, 8))]), counts)

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.tokenization.normalization import align_normalized_text, is_punctuation, normalize_text
+from bert_recipes.tokenization.normalization import (
+    align_normalized_text,
+    is_punctuation,
+    normalize_text,
+)
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
@@ -52,12 +56,17 @@ def random_strings() -> list[str]:
 
 @pytest.fixture(scope="module")
 def vectors(shared_data: Path) -> dict:
-    return json.loads((shared_data / "reference" / "google_tokenization_vectors.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (shared_data / "reference" / "google_tokenization_vectors.json").read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_random_unicode_gives_the_pieces_of_the_original(
-    random_strings: list[str], vocabulary: dict[str, int], original_tokenize: Callable, do_lower_case: bool
+    random_strings: list[str],
+    vocabulary: dict[str, int],
+    original_tokenize: Callable,
+    do_lower_case: bool,
 ) -> None:
     # Source: google-research/bert tokenization.py, all of it.
     tokenizer = OriginalBertTokenizer(vocab=vocabulary, do_lower_case=do_lower_case)
@@ -88,7 +97,9 @@ def test_every_code_point_gives_the_words_of_the_original(original_words: Callab
     for cp in [*range(0x34000), *range(0xE0000, 0xE1000), *sample]:
         if not 0xD800 <= cp < 0xE000:
             text = f"A{chr(cp)}b"
-            assert normalize_text(text, lowercase=True).split() == original_words(text, True), hex(cp)
+            assert normalize_text(text, lowercase=True).split() == original_words(text, True), hex(
+                cp
+            )
 
 
 def test_the_original_tests_vectors(vectors: dict) -> None:
@@ -106,12 +117,16 @@ def test_the_original_tests_vectors(vectors: dict) -> None:
 @pytest.mark.parametrize("name", ["full_tokenizer", "wordpiece"])
 def test_the_original_tests_pieces_and_ids(vectors: dict, name: str) -> None:
     # The original's test vocabularies lack two special tokens that a Hugging Face tokenizer needs: they follow at the end.
-    vocabulary = {piece: index for index, piece in enumerate([*vectors[name]["vocab"], "[PAD]", "[MASK]"])}
+    vocabulary = {
+        piece: index for index, piece in enumerate([*vectors[name]["vocab"], "[PAD]", "[MASK]"])
+    }
     # The WordPiece vectors are not lower-cased: a capital X is outside the vocabulary.
     tokenizer = OriginalBertTokenizer(vocab=vocabulary, do_lower_case=name == "full_tokenizer")
     for case in vectors[name].get("cases", [vectors[name]]):
         assert tokenizer.tokenize(case["text"]) == case["tokens"]
-        assert tokenizer.encode_ids(case["text"]) == case.get("ids", tokenizer.convert_tokens_to_ids(case["tokens"]))
+        assert tokenizer.encode_ids(case["text"]) == case.get(
+            "ids", tokenizer.convert_tokens_to_ids(case["tokens"])
+        )
 
 
 def test_the_original_tests_character_classes(vectors: dict) -> None:
@@ -137,14 +152,19 @@ def test_the_original_tests_character_classes(vectors: dict) -> None:
         ({"lowercase": True, "split_cjk": False}, ["ecole", "\u4e2d\u6587x"]),
     ],
 )
-def test_lower_case_accents_and_cjk_are_free_of_each_other(settings: dict[str, bool], expected: list[str]) -> None:
+def test_lower_case_accents_and_cjk_are_free_of_each_other(
+    settings: dict[str, bool], expected: list[str]
+) -> None:
     assert normalize_text("\u00c9cole \u4e2d\u6587X", **settings).split() == expected
 
 
 @pytest.mark.parametrize(
-    "settings", [{"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True}]
+    "settings",
+    [{"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True}],
 )
-def test_alignment_gives_the_same_text_and_where_it_comes_from(random_strings: list[str], settings: dict) -> None:
+def test_alignment_gives_the_same_text_and_where_it_comes_from(
+    random_strings: list[str], settings: dict
+) -> None:
     for text in random_strings[:3000]:
         normalized, origins = align_normalized_text(text, **settings)
         assert normalized == normalize_text(text, **settings), ascii(text)
@@ -152,5 +172,7 @@ def test_alignment_gives_the_same_text_and_where_it_comes_from(random_strings: l
         for character, origin in zip(normalized, origins, strict=True):
             if character != " ":
                 source = text[origin].lower() if settings["lowercase"] else text[origin]
-                made_of = unicodedata.normalize("NFD", source) + source + "\u03c2" * (source == "\u03c3")
+                made_of = (
+                    unicodedata.normalize("NFD", source) + source + "\u03c2" * (source == "\u03c3")
+                )
                 assert character in made_of, ascii(text)

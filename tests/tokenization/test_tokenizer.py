@@ -32,7 +32,9 @@ def saved(tokenizer: OriginalBertTokenizer, tmp_path: Path) -> Path:
     return tmp_path / "tokenizer"
 
 
-def test_every_entry_point_gives_the_pieces_of_the_original(tokenizer, original_tokenize, vocabulary) -> None:
+def test_every_entry_point_gives_the_pieces_of_the_original(
+    tokenizer, original_tokenize, vocabulary
+) -> None:
     pieces = original_tokenize(TEXT, vocabulary, True)
     ids = [vocabulary[piece] for piece in pieces]
     cls, sep = vocabulary["[CLS]"], vocabulary["[SEP]"]
@@ -43,7 +45,13 @@ def test_every_entry_point_gives_the_pieces_of_the_original(tokenizer, original_
     assert tokenizer(TEXT)["input_ids"] == [cls, *ids, sep]
     assert tokenizer([TEXT, "a"])["input_ids"][0] == [cls, *ids, sep]
     assert tokenizer(TEXT, TEXT)["input_ids"] == [cls, *ids, sep, *ids, sep]
-    assert tokenizer([TEXT, "a"], ["b", TEXT])["input_ids"][1] == [cls, vocabulary["a"], sep, *ids, sep]
+    assert tokenizer([TEXT, "a"], ["b", TEXT])["input_ids"][1] == [
+        cls,
+        vocabulary["a"],
+        sep,
+        *ids,
+        sep,
+    ]
     assert tokenizer([("b", TEXT)])["input_ids"] == [[cls, vocabulary["b"], sep, *ids, sep]]
     assert tokenizer(TEXT.split(), is_split_into_words=True)["input_ids"] == [cls, *ids, sep]
     assert tokenizer([TEXT.split()], [["b"]], is_split_into_words=True)["input_ids"] == [
@@ -53,7 +61,9 @@ def test_every_entry_point_gives_the_pieces_of_the_original(tokenizer, original_
     assert tokenizer.encode_ids(TEXT) == ids
     padded = tokenizer([TEXT, "a"], padding=True, return_tensors="pt")["input_ids"]
     assert padded[0].tolist() == [cls, *ids, sep]
-    assert padded[1].tolist() == [cls, vocabulary["a"], sep] + [vocabulary["[PAD]"]] * (len(ids) - 1)
+    assert padded[1].tolist() == [cls, vocabulary["a"], sep] + [vocabulary["[PAD]"]] * (
+        len(ids) - 1
+    )
 
 
 def test_empty_texts_have_special_tokens_only(tokenizer, vocabulary) -> None:
@@ -73,7 +83,9 @@ def test_words_of_up_to_200_characters_are_cut(tokenizer, length: int) -> None:
 
 def test_half_a_surrogate_pair_makes_its_word_unknown(tokenizer) -> None:
     assert tokenizer.tokenize("a b\ud83d a") == ["a", "[UNK]", "a"]
-    assert tokenizer.encode_ids("a b\ud83d a") == tokenizer.convert_tokens_to_ids(["a", "[UNK]", "a"])
+    assert tokenizer.encode_ids("a b\ud83d a") == tokenizer.convert_tokens_to_ids(
+        ["a", "[UNK]", "a"]
+    )
 
 
 def test_special_tokens_in_text_are_recognised_on_request(tokenizer) -> None:
@@ -85,11 +97,18 @@ def test_added_tokens_are_recognised(vocabulary) -> None:
     tokenizer = OriginalBertTokenizer(vocab=vocabulary)
     tokenizer.add_tokens(["<ENT>", "[NEW]"])
     tokenizer.add_tokens(["[DOC]"], special_tokens=True)
-    encoded = tokenizer("A<ENT>b [DOC] [NEW]", add_special_tokens=False, return_offsets_mapping=True)
+    encoded = tokenizer(
+        "A<ENT>b [DOC] [NEW]", add_special_tokens=False, return_offsets_mapping=True
+    )
     assert encoded.tokens()[:4] == ["a", "<ENT>", "b", "["]  # a special one only on request
     assert encoded.tokens()[-1] == "[NEW]"
     text = "A<ENT>b [DOC] [NEW]"
-    assert [text[start:end] for start, end in encoded["offset_mapping"]][:4] == ["A", "<ENT>", "b", "["]
+    assert [text[start:end] for start, end in encoded["offset_mapping"]][:4] == [
+        "A",
+        "<ENT>",
+        "b",
+        "[",
+    ]
     assert text[slice(*encoded["offset_mapping"][-1])] == "[NEW]"
     assert tokenizer.tokenize("[DOC]", split_special_tokens=False) == ["[DOC]"]
 
@@ -104,7 +123,13 @@ def test_offsets_point_into_the_text_that_was_passed(tokenizer) -> None:
 
 
 def test_offsets_equal_those_of_the_stock_tokenizer_on_ordinary_text(tokenizer) -> None:
-    texts = ["Hello  world, don't!", "Caf\u00e9 \u00c0 la carte", "un\u200bwanted", "\u4e00\u4e01 x", "x\u0301y"]
+    texts = [
+        "Hello  world, don't!",
+        "Caf\u00e9 \u00c0 la carte",
+        "un\u200bwanted",
+        "\u4e00\u4e01 x",
+        "x\u0301y",
+    ]
     ours = tokenizer(texts, return_offsets_mapping=True)
     stock = tokenizer.stock_tokenizer()(texts, return_offsets_mapping=True)
     assert ours["offset_mapping"] == stock["offset_mapping"]
@@ -123,7 +148,9 @@ def test_offsets_equal_those_of_the_stock_tokenizer_on_ordinary_text(tokenizer) 
 def test_offsets_of_pairs_words_and_overflow(tokenizer) -> None:
     pair = ("\u00c9a  b", "\x00 Hello")
     encoded = tokenizer(*pair, return_offsets_mapping=True, return_tensors="pt")
-    assert encoded["offset_mapping"].tolist() == [[[0, 0], [0, 1], [1, 2], [4, 5], [0, 0], [2, 7], [0, 0]]]
+    assert encoded["offset_mapping"].tolist() == [
+        [[0, 0], [0, 1], [1, 2], [4, 5], [0, 0], [2, 7], [0, 0]]
+    ]
     assert encoded.char_to_token(2, sequence_index=1) == 5
     words = ["\x00Hello", "A\u0301,b"]
     encoded = tokenizer(words, is_split_into_words=True, return_offsets_mapping=True)
@@ -131,11 +158,18 @@ def test_offsets_of_pairs_words_and_overflow(tokenizer) -> None:
     assert encoded.word_ids() == [None, 0, 1, 1, 1, None]
     text = "\x00a \x00b \x00a \x00b \x00a \x00b"
     encoded = tokenizer(
-        text, truncation=True, max_length=4, stride=1, return_overflowing_tokens=True, return_offsets_mapping=True
+        text,
+        truncation=True,
+        max_length=4,
+        stride=1,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
     )
     assert encoded["overflow_to_sample_mapping"] == [0] * 5
     for ids, offsets in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
-        assert [text[start:end] for start, end in offsets[1:-1]] == tokenizer.convert_ids_to_tokens(ids)[1:-1]
+        assert [text[start:end] for start, end in offsets[1:-1]] == tokenizer.convert_ids_to_tokens(
+            ids
+        )[1:-1]
     assert encoded.encodings[0].overflowing[0].offsets == encoded["offset_mapping"][1]
 
 
@@ -148,7 +182,11 @@ def test_bad_input_raises_as_in_stock(tokenizer) -> None:
 
 
 def _encode_in_worker(tokenizer: OriginalBertTokenizer) -> tuple[list[int], list[int], str]:
-    return tokenizer.encode_ids(TEXT + LONG_WORD), tokenizer(TEXT + LONG_WORD)["input_ids"], tokenizer.fingerprint
+    return (
+        tokenizer.encode_ids(TEXT + LONG_WORD),
+        tokenizer(TEXT + LONG_WORD)["input_ids"],
+        tokenizer.fingerprint,
+    )
 
 
 def test_pickles_and_copies_tokenise_alike(tokenizer) -> None:
@@ -167,7 +205,9 @@ def test_word_cache_does_not_grow_without_bound(tokenizer, monkeypatch: pytest.M
     assert len(cache.text_encoder.words) <= 10
 
 
-def test_fingerprint_depends_on_vocabulary_and_settings_only(tokenizer, vocabulary, saved: Path) -> None:
+def test_fingerprint_depends_on_vocabulary_and_settings_only(
+    tokenizer, vocabulary, saved: Path
+) -> None:
     swapped = dict(vocabulary)
     swapped["a"], swapped["b"] = swapped["b"], swapped["a"]
     others = [
@@ -188,7 +228,11 @@ def test_fingerprint_depends_on_vocabulary_and_settings_only(tokenizer, vocabula
 
 
 def test_saved_folder_is_stock(saved: Path, tokenizer, vocabulary) -> None:
-    assert {path.name for path in saved.iterdir()} == {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+    assert {path.name for path in saved.iterdir()} == {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    }
     config = json.loads((saved / "tokenizer_config.json").read_text())
     expected = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "strip_accents": None}
     assert expected.items() <= config.items()
@@ -208,18 +252,30 @@ def test_stock_opens_the_folder_and_gives_the_same_ids(saved: Path, tokenizer) -
     for text in ("Hello World, unwanted running!", "Caf\u00e9 \u4e00\u4e01", "x", ""):
         assert stock(text)["input_ids"] == tokenizer(text)["input_ids"]
         assert stock(text, text)["token_type_ids"] == tokenizer(text, text)["token_type_ids"]
-    assert stock.decode(stock("Hello unwanted")["input_ids"], skip_special_tokens=True) == "hello unwanted"
+    assert (
+        stock.decode(stock("Hello unwanted")["input_ids"], skip_special_tokens=True)
+        == "hello unwanted"
+    )
 
 
 def test_fill_mask_pipeline_works_on_the_folder(saved: Path, tokenizer) -> None:
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
     )
     torch.manual_seed(0)
     BertForMaskedLM(config).save_pretrained(saved)
-    answers = pipeline("fill-mask", model=str(saved), device="cpu")("Hello [MASK], un\u0301wanted.", top_k=3)
+    answers = pipeline("fill-mask", model=str(saved), device="cpu")(
+        "Hello [MASK], un\u0301wanted.", top_k=3
+    )
     assert len(answers) == 3
-    assert all(answer["sequence"].startswith("hello") and "unwanted" in answer["sequence"] for answer in answers)
+    assert all(
+        answer["sequence"].startswith("hello") and "unwanted" in answer["sequence"]
+        for answer in answers
+    )
 
 
 # Where stock loading differs from the original; tokenizer/README.md has the same list.
@@ -234,10 +290,21 @@ def test_fill_mask_pipeline_works_on_the_folder(saved: Path, tokenizer) -> None:
         ("a\ue000b", ["a", "##b"], ["[UNK]"]),
         ("a\U0002b820b", ["[UNK]"], ["a", "[UNK]", "b"]),
     ],
-    ids=["word of 150 characters", "literal special token", "final sigma", "private use", "U+2B820"],
+    ids=[
+        "word of 150 characters",
+        "literal special token",
+        "final sigma",
+        "private use",
+        "U+2B820",
+    ],
 )
 def test_stock_loading_differs_from_the_original_here(
-    saved: Path, vocabulary, original_tokenize, text: str, stock_pieces: list[str], original_pieces: list[str]
+    saved: Path,
+    vocabulary,
+    original_tokenize,
+    text: str,
+    stock_pieces: list[str],
+    original_pieces: list[str],
 ) -> None:
     stock = AutoTokenizer.from_pretrained(saved)
     assert stock.tokenize(text) == stock_pieces
@@ -250,7 +317,9 @@ def test_tokenizer_json_itself_allows_200_characters(saved: Path) -> None:
     assert Tokenizer.from_file(str(saved / "tokenizer.json")).encode(LONG_WORD).tokens[1] == "aa"
 
 
-def test_a_process_that_only_encodes_starts_without_the_libraries(tokenizer, tmp_path: Path) -> None:
+def test_a_process_that_only_encodes_starts_without_the_libraries(
+    tokenizer, tmp_path: Path
+) -> None:
     file = tmp_path / "encoder.pickle"
     file.write_bytes(pickle.dumps(tokenizer.text_encoder))
     program = (
@@ -258,5 +327,7 @@ def test_a_process_that_only_encodes_starts_without_the_libraries(tokenizer, tmp
         f"print(pickle.loads(Path({str(file)!r}).read_bytes())({TEXT!r}))\n"
         "print([name for name in ('torch', 'transformers', 'tokenizers') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == [str(tokenizer.encode_ids(TEXT)), "[]"]

@@ -32,9 +32,12 @@ def train(texts: list[str], **settings) -> OriginalBertTokenizer:
 
 
 @pytest.mark.parametrize(
-    ("num_unused", "after"), [(99, ["!"]), (994, ["[unused99]", "[unused100]"]), (2, ["!"]), (0, ["!"])]
+    ("num_unused", "after"),
+    [(99, ["!"]), (994, ["[unused99]", "[unused100]"]), (2, ["!"]), (0, ["!"])],
 )
-def test_special_tokens_have_the_ids_of_googles_vocabularies(num_unused: int, after: list[str]) -> None:
+def test_special_tokens_have_the_ids_of_googles_vocabularies(
+    num_unused: int, after: list[str]
+) -> None:
     tokenizer = train(["hello world!"] * 3, vocab_size=num_unused + 25, num_unused=num_unused)
     slots = [f"[unused{n}]" for n in range(min(num_unused, 99))]
     expected = ["[PAD]", *slots, "[UNK]", "[CLS]", "[SEP]", "[MASK]", *after]
@@ -42,7 +45,11 @@ def test_special_tokens_have_the_ids_of_googles_vocabularies(num_unused: int, af
 
 
 def test_layout_of_bert_base_uncased(shared_data: Path) -> None:
-    google = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").splitlines()
+    google = (
+        (shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     assert pieces(train(["hello"] * 2, vocab_size=1010, num_unused=994))[:999] == google[:999]
 
 
@@ -60,7 +67,9 @@ def test_every_word_counts_as_often_as_it_occurs(monkeypatch) -> None:
 
 def test_vocabulary_has_exactly_the_size_asked_for_when_the_text_suffices(caplog) -> None:
     tokenizer = train(read("turkish") * 2, vocab_size=300, num_unused=99)
-    assert len(tokenizer) == len(set(pieces(tokenizer))) == tokenizer.training_report.vocab_size == 300
+    assert (
+        len(tokenizer) == len(set(pieces(tokenizer))) == tokenizer.training_report.vocab_size == 300
+    )
     assert "entries" not in caplog.text
 
 
@@ -72,7 +81,9 @@ def test_too_little_text_is_a_warning_with_the_size_reached(caplog) -> None:
 
 def test_order_of_the_texts_does_not_matter() -> None:
     lines = [line for name in ("turkish", "hindi", "chinese") for line in read(name)] * 2
-    assert pieces(train(lines, vocab_size=500)) == pieces(train([" ".join(reversed(lines))], vocab_size=500))
+    assert pieces(train(lines, vocab_size=500)) == pieces(
+        train([" ".join(reversed(lines))], vocab_size=500)
+    )
 
 
 def test_same_input_gives_the_same_bytes_in_any_process(tmp_path: Path) -> None:
@@ -85,13 +96,19 @@ def test_same_input_gives_the_same_bytes_in_any_process(tmp_path: Path) -> None:
     digests = []
     for seed, threads in (("0", "1"), ("1", "2"), ("2", "4")):
         folder = tmp_path / seed
-        environment = {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"}
+        environment = {
+            "PYTHONHASHSEED": seed,
+            "RAYON_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": "true",
+        }
         subprocess.run(
             [sys.executable, "-c", script, FIXTURES / "turkish.txt", folder],
             check=True,
             env={**os.environ, **environment},
         )
-        digests.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()})
+        digests.append(
+            {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+        )
     assert digests[0] == digests[1] == digests[2]
     assert set(digests[0]) == {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
 
@@ -109,7 +126,12 @@ def test_figures_are_exact_counts_over_the_text() -> None:
     tokenizer = train(["Abab cd, ab!", "x"], vocab_size=21, num_unused=0)
     report = tokenizer.training_report
     words = normalize_text("Abab cd, ab! x", lowercase=True).split()
-    assert (report.num_texts, report.num_characters, report.num_tokens, report.num_words) == (2, 13, len(words), 4)
+    assert (report.num_texts, report.num_characters, report.num_tokens, report.num_words) == (
+        2,
+        13,
+        len(words),
+        4,
+    )
     by_hand = [len(tokenizer.tokenize(word)) for word in words if word not in ",!"]
     assert report.fertility == sum(by_hand) / 4
     assert report.unk_rate == 0.0
@@ -134,7 +156,10 @@ def test_long_runs_without_spaces_are_warned_of_with_another_kind_of_vocabulary(
 def test_an_alphabet_that_is_cut_too_short_is_warned_of_with_its_flag(caplog) -> None:
     train(["ab ab ab cd"] * 5, limit_alphabet=2)
     assert "25.0% of the tokens are [UNK]" in caplog.text
-    assert "script Latin; they hold characters that --limit_alphabet 2 leaves out: raise it" in caplog.text
+    assert (
+        "script Latin; they hold characters that --limit_alphabet 2 leaves out: raise it"
+        in caplog.text
+    )
 
 
 def test_rare_words_are_forgotten_to_bound_memory_and_counted(monkeypatch, caplog) -> None:
@@ -221,7 +246,10 @@ def test_letters_of_the_alphabet_that_lose_their_accent_are_warned_about_in_one_
 
 def test_a_stray_accent_in_english_is_no_cause_for_a_warning(caplog) -> None:
     """One letter of some 800; digits and punctuation are no letters."""
-    train(["The caf\u00e9 is open.", *["It is closed on the other days, 1 to 24."] * 30], vocab_size=200)
+    train(
+        ["The caf\u00e9 is open.", *["It is closed on the other days, 1 to 24."] * 30],
+        vocab_size=200,
+    )
     assert "changes" not in caplog.text
     train(["The caf\u00e9 is open.", *["0123456789" * 9] * 30], vocab_size=200)
     assert "changes 7.7% of the letters" in caplog.text  # of 13
@@ -236,7 +264,11 @@ def test_turkish_keeps_its_letters_without_stripping() -> None:
 @pytest.mark.parametrize("split_cjk", [True, False])
 def test_chinese_words_are_single_characters_unless_switched_off(split_cjk: bool) -> None:
     tokenizer = train(read("chinese") * 3, vocab_size=400, split_cjk=split_cjk)
-    longest = max(len(piece.removeprefix("##")) for piece in pieces(tokenizer) if "\u4e00" <= piece[-1] <= "\u9fff")
+    longest = max(
+        len(piece.removeprefix("##"))
+        for piece in pieces(tokenizer)
+        if "\u4e00" <= piece[-1] <= "\u9fff"
+    )
     assert (longest == 1) == split_cjk
     assert tokenizer.tokenize("\u6211\u5011")[0].startswith("\u6211") == split_cjk
 
@@ -249,16 +281,26 @@ def test_chinese_words_are_single_characters_unless_switched_off(split_cjk: bool
     [
         ([], {}, "no word in the 0 texts"),
         (["", " \n"], {}, "no word in the 2 texts"),
-        (["abc"], {"vocab_size": 105}, "vocab_size 105 is too small: 104 special and .* 5 single characters need 109"),
+        (
+            ["abc"],
+            {"vocab_size": 105},
+            "vocab_size 105 is too small: 104 special and .* 5 single characters need 109",
+        ),
         (["abc"], {"vocab_size": 5}, "vocab_size: 5 was given, allowed are 6 to 10000000"),
         (["abc"], {"min_frequency": 0}, "min_frequency: 0"),
         (["abc"], {"limit_alphabet": 0}, "limit_alphabet: 0"),
         (["abc"], {"num_unused": -1}, "num_unused: -1"),
-        (["abc"], {"vocab_size": 10**12}, "vocab_size: 1000000000000 was given, allowed are 6 to 10000000"),
+        (
+            ["abc"],
+            {"vocab_size": 10**12},
+            "vocab_size: 1000000000000 was given, allowed are 6 to 10000000",
+        ),
         (["abc"], {"min_frequency": 2**64}, "min_frequency: "),
     ],
 )
-def test_bad_input_is_one_clear_line(texts: list[str], settings: dict[str, int], message: str) -> None:
+def test_bad_input_is_one_clear_line(
+    texts: list[str], settings: dict[str, int], message: str
+) -> None:
     with pytest.raises(InputError, match=message) as error:
         train(texts, **settings)
     assert "\n" not in str(error.value)

@@ -38,7 +38,11 @@ def parse(repository, monkeypatch):
 
     def parse_it(config, *flags, processes=1):
         monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: processes))
-        argv = ["--config", str(repository / f"recipes/configs/pretrain/{config}.yaml"), *map(str, flags)]
+        argv = [
+            "--config",
+            str(repository / f"recipes/configs/pretrain/{config}.yaml"),
+            *map(str, flags),
+        ]
         kinds = (ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments)
         _, data, args, second = parse_arguments(*kinds, argv=argv)
         return args, plan_phases(args, data, second)
@@ -48,25 +52,43 @@ def parse(repository, monkeypatch):
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(parse, size, processes):
+def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
+    parse, size, processes
+):
     """Devlin et al. 2019, appendix A.2: 256 pairs, 1,000,000 steps, 512 tokens for the last 10 % of them."""
     alone = parse(f"bert_{size}")[0]
     args, (first, last) = parse(f"bert_{size}", processes=processes)
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps * processes == 256
     assert args.per_device_train_batch_size <= alone.per_device_train_batch_size
-    assert (first.first_step, first.end_step, first.max_seq_length, first.global_batch) == (0, 900_000, 128, 256)
-    assert (last.first_step, last.end_step, last.max_seq_length, last.global_batch) == (900_000, 1_000_000, 512, 256)
+    assert (first.first_step, first.end_step, first.max_seq_length, first.global_batch) == (
+        0,
+        900_000,
+        128,
+        256,
+    )
+    assert (last.first_step, last.end_step, last.max_seq_length, last.global_batch) == (
+        900_000,
+        1_000_000,
+        512,
+        256,
+    )
     assert first.own_schedule is last.own_schedule is None
 
 
-def test_without_a_global_batch_the_second_phase_still_has_its_own_micro_batch(tmp_path, monkeypatch):
+def test_without_a_global_batch_the_second_phase_still_has_its_own_micro_batch(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: 2))
-    args = make(tmp_path, max_steps=10, per_device_train_batch_size=64, gradient_accumulation_steps=4)
+    args = make(
+        tmp_path, max_steps=10, per_device_train_batch_size=64, gradient_accumulation_steps=4
+    )
     for second, batches in (
         ({"phase2_per_device_train_batch_size": 16}, [(512, 64), (512, 16)]),
         ({"phase2_global_train_batch_size": 32}, [(512, 64), (32, 64)]),
     ):
-        phases = plan_phases(args, DataArguments(store="store"), PhaseArguments(phase2_steps=1, **second))
+        phases = plan_phases(
+            args, DataArguments(store="store"), PhaseArguments(phase2_steps=1, **second)
+        )
         assert [(phase.global_batch, phase.micro_batch) for phase in phases] == batches
 
 
@@ -92,20 +114,28 @@ GLOBAL = "--global_train_batch_size"
         (4, (PER_DEVICE, 64), (64, 1), 256),
     ],
 )
-def test_batch_sizes_that_were_typed_are_what_is_trained_with(parse, caplog, processes, flags, split, examples):
+def test_batch_sizes_that_were_typed_are_what_is_trained_with(
+    parse, caplog, processes, flags, split, examples
+):
     """bert_base.yaml: global batch 256, at most 64 at once."""
     args, phases = parse("bert_base", *flags, processes=processes)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == split
     assert args.global_batch_size == examples
     assert [phase.global_batch for phase in phases] == [examples, examples]
-    told = [record.getMessage() for record in caplog.records if "instead of 256" in record.getMessage()]
+    told = [
+        record.getMessage() for record in caplog.records if "instead of 256" in record.getMessage()
+    ]
     assert len(told) == (GLOBAL not in flags and examples != 256)
 
 
 @pytest.mark.parametrize(
     ("processes", "flags", "words"),
     [
-        (2, (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 32), r"32 does not agree with .* 8 x .* 4 x 2 processes \(64\)"),
+        (
+            2,
+            (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 32),
+            r"32 does not agree with .* 8 x .* 4 x 2 processes \(64\)",
+        ),
         (2, (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 128), "128 does not agree"),
         (
             4,
@@ -113,7 +143,11 @@ def test_batch_sizes_that_were_typed_are_what_is_trained_with(parse, caplog, pro
             r"16 does not agree with --per_device_train_batch_size 8 x 4 processes \(32\)",
         ),
         (1, (PER_DEVICE, 9, GLOBAL, 24), "24 does not agree"),
-        (1, (ACCUMULATION, 3, GLOBAL, 256), "256 does not agree with --gradient_accumulation_steps 3"),
+        (
+            1,
+            (ACCUMULATION, 3, GLOBAL, 256),
+            "256 does not agree with --gradient_accumulation_steps 3",
+        ),
     ],
 )
 def test_batch_sizes_that_contradict_each_other_are_refused(parse, processes, flags, words):
@@ -122,18 +156,33 @@ def test_batch_sizes_that_contradict_each_other_are_refused(parse, processes, fl
 
 
 def test_the_file_of_a_finetuning_run_gives_way_too(repository):
-    argv = ["--config", str(repository / "recipes/configs/finetune/glue.yaml"), "--output_dir", "x", "--task", "mrpc"]
-    _, args = parse_arguments(TaskArguments, FineTuningArguments, argv=[*argv, PER_DEVICE, "8", ACCUMULATION, "2"])
+    argv = [
+        "--config",
+        str(repository / "recipes/configs/finetune/glue.yaml"),
+        "--output_dir",
+        "x",
+        "--task",
+        "mrpc",
+    ]
+    _, args = parse_arguments(
+        TaskArguments, FineTuningArguments, argv=[*argv, PER_DEVICE, "8", ACCUMULATION, "2"]
+    )
     assert args.global_batch_size == 16
 
 
 def schedules(parse, config, *flags):
     """(first step, steps, warm-up) of the schedule in each phase, and the steps at which the phases begin."""
-    args, phases = parse(config, *flags, *(["--train_file", "a", "--tokenizer", "b"] if config == "instances" else []))
+    args, phases = parse(
+        config,
+        *flags,
+        *(["--train_file", "a", "--tokenizer", "b"] if config == "instances" else []),
+    )
     parts = [SimpleNamespace(phase=phase) for phase in phases]
     trainers = [SimpleNamespace(_part=part, phases=parts, args=args) for part in parts]
     found = [BertTrainer.schedule_of(trainer, args.max_steps) for trainer in trainers]
-    return [(each.start, each.steps, each.warmup_steps) for each in found], [phase.first_step for phase in phases]
+    return [(each.start, each.steps, each.warmup_steps) for each in found], [
+        phase.first_step for phase in phases
+    ]
 
 
 PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
@@ -270,24 +319,42 @@ def flags_of(objective):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("objective", ORIGINALS)
-def test_an_objective_has_its_values_whatever_a_file_of_another_one_says(resolve, caplog, objective, size):
+def test_an_objective_has_its_values_whatever_a_file_of_another_one_says(
+    resolve, caplog, objective, size
+):
     without = resolve(f"bert_{size}")
     caplog.clear()
     found = resolve(f"bert_{size}", *flags_of(objective))
     assert {name: found[name] for name in ORIGINALS[objective]} == ORIGINALS[objective]
     # What the file said otherwise is named, and nothing else.
     told = "".join(record.getMessage() for record in caplog.records)
-    text = (Path(__file__).parents[2] / f"recipes/configs/pretrain/bert_{size}.yaml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / f"recipes/configs/pretrain/bert_{size}.yaml").read_text(
+        encoding="utf-8"
+    )
     for name, value in ORIGINALS[objective].items():
         is_in_file = f"\n{name}: " in text
-        assert (f"{name} {value} instead of the file's" in told) == (is_in_file and without[name] != value)
+        assert (f"{name} {value} instead of the file's" in told) == (
+            is_in_file and without[name] != value
+        )
 
 
 def test_what_is_typed_is_stronger_than_the_objective(resolve, caplog):
     found = resolve(
-        "bert_tiny", *flags_of("electra"), "--learning_rate", "3e-4", "--keep_rate", 0.05, "--random_rate", 0.1
+        "bert_tiny",
+        *flags_of("electra"),
+        "--learning_rate",
+        "3e-4",
+        "--keep_rate",
+        0.05,
+        "--random_rate",
+        0.1,
     )
-    assert (found["learning_rate"], found["keep_rate"], found["random_rate"], found["mask_rate"]) == (
+    assert (
+        found["learning_rate"],
+        found["keep_rate"],
+        found["random_rate"],
+        found["mask_rate"],
+    ) == (
         3e-4,
         0.05,
         0.1,
@@ -316,19 +383,39 @@ def test_the_originals_rates_are_adams_and_those_of_a_new_model(resolve):
         0.98,
         0.85,
     )
-    assert resolve("bert_tiny", *flags_of("electra"), "--optimizer", "lamb")["learning_rate"] == 1e-4
+    assert (
+        resolve("bert_tiny", *flags_of("electra"), "--optimizer", "lamb")["learning_rate"] == 1e-4
+    )
     goes_on = resolve("domain", *flags_of("electra"), "--model_name_or_path", "x")
-    assert (goes_on["learning_rate"], goes_on["mask_rate"], goes_on["hidden_act"]) == (2e-5, 0.85, "gelu_new")
+    assert (goes_on["learning_rate"], goes_on["mask_rate"], goes_on["hidden_act"]) == (
+        2e-5,
+        0.85,
+        "gelu_new",
+    )
 
 
 def test_run_yaml_leaves_out_what_belongs_to_one_launch(tmp_path):
     batch = {"global_train_batch_size": 24, "per_device_train_batch_size": 9}
-    args = make(tmp_path / "run", overwrite_run=True, allow_changes=True, use_cpu=True, precision="fp32", **batch)
+    args = make(
+        tmp_path / "run",
+        overwrite_run=True,
+        allow_changes=True,
+        use_cpu=True,
+        precision="fp32",
+        **batch,
+    )
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
     save_config(tmp_path / "run.yaml", args)
     text = (tmp_path / "run.yaml").read_text()
     # Other processes have another accumulation.
-    for name in ("overwrite_run", "resume", "allow_changes", "use_cpu", "bf16", "gradient_accumulation_steps"):
+    for name in (
+        "overwrite_run",
+        "resume",
+        "allow_changes",
+        "use_cpu",
+        "bf16",
+        "gradient_accumulation_steps",
+    ):
         assert f"\n{name}:" not in text
     (again,) = parse_arguments(PreTrainingArguments, argv=["--config", str(tmp_path / "run.yaml")])
     assert again.precision == "fp32"
@@ -347,11 +434,17 @@ def test_defaults_are_the_papers(tmp_path):
     args = make(tmp_path)
     assert args.learning_rate == 1e-4
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.999, 1e-6)
-    assert (args.weight_decay, args.get_warmup_steps(1_000_000), args.max_grad_norm) == (0.01, 10_000, 1.0)
+    assert (args.weight_decay, args.get_warmup_steps(1_000_000), args.max_grad_norm) == (
+        0.01,
+        10_000,
+        1.0,
+    )
 
 
 def phases_of(tmp_path, **second):
-    return plan_phases(make(tmp_path, num_train_epochs=2), DataArguments(store="a"), PhaseArguments(**second))
+    return plan_phases(
+        make(tmp_path, num_train_epochs=2), DataArguments(store="a"), PhaseArguments(**second)
+    )
 
 
 def data_of(_, **settings):
@@ -367,21 +460,40 @@ PHASE2 = "allowed: whole steps, or a fraction below 1"
         (make, {"seed": -1}, "seed is -1"),
         (make, {"power_watts": -5}, "power_watts is -5"),
         (make, {"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
-        *((make, {"max_steps": n}, f"^max_steps is {n}; allowed: 1 or more, or -1 for num_") for n in (-5, -2, 0)),
+        *(
+            (make, {"max_steps": n}, f"^max_steps is {n}; allowed: 1 or more, or -1 for num_")
+            for n in (-5, -2, 0)
+        ),
         (make, {"learning_rate": float("nan")}, "learning_rate is nan"),
         (make, {"adam_beta1": 1.5}, "adam_beta1 is 1.5"),
         (make, {"schedule_power": 0.0}, "schedule_power is 0.0; allowed: above 0"),
         (make, {"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
-        (make, {"remove_unused_columns": True}, "remove_unused_columns is True; leave it out: the batches hold"),
+        (
+            make,
+            {"remove_unused_columns": True},
+            "remove_unused_columns is True; leave it out: the batches hold",
+        ),
         (make, {"logging_nan_inf_filter": True}, "leave it out: it would hide"),
         (make, {"auto_find_batch_size": True}, "the global batch would change"),
         (make, {"bf16": True, "precision": "fp32"}, "give one of them"),
         (make, {"hub_token": "hf_x"}, "log in with `hf auth login`"),
         (make, {"global_train_batch_size": 0}, "global batch of 0 cannot be shared"),
-        (make_finetuning, {"gradient_accumulation_steps": 4}, "global_train_batch_size 32, which makes it 1"),
+        (
+            make_finetuning,
+            {"gradient_accumulation_steps": 4},
+            "global_train_batch_size 32, which makes it 1",
+        ),
         (make_finetuning, {"do_eval": True}, "do_eval has no effect here"),
-        (phases_of, {"phase2_steps": 1, "phase2_per_device_train_batch_size": 0}, "size is 0; allowed: 1 or more"),
-        (phases_of, {"phase2_steps": 1, "phase2_global_train_batch_size": 0}, "size is 0; allowed: 1 or more"),
+        (
+            phases_of,
+            {"phase2_steps": 1, "phase2_per_device_train_batch_size": 0},
+            "size is 0; allowed: 1 or more",
+        ),
+        (
+            phases_of,
+            {"phase2_steps": 1, "phase2_global_train_batch_size": 0},
+            "size is 0; allowed: 1 or more",
+        ),
         (phases_of, {"phase2_steps": 1, "phase2_learning_rate": 1e-4}, "give both, or neither"),
         (phases_of, {"phase2_steps": -1}, "allowed: 0 or more"),
         (phases_of, {"phase2_steps": 1.5}, PHASE2),
@@ -399,7 +511,9 @@ def test_settings_that_cannot_work_are_refused_in_words(tmp_path, build, setting
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_of_no_predictions_is_refused(small_store, limit):
-    with pytest.raises(InputError, match=f"^max_predictions_per_seq is {limit}; allowed: 1 or more$"):
+    with pytest.raises(
+        InputError, match=f"^max_predictions_per_seq is {limit}; allowed: 1 or more$"
+    ):
         load_data(DataArguments(store=str(small_store), max_predictions_per_seq=limit), seed=1)
 
 
@@ -408,7 +522,9 @@ def test_do_eval_is_taken_where_eval_strategy_has_set_it_as_in_a_run_yaml(tmp_pa
     make_finetuning(tmp_path, eval_strategy="epoch", do_eval=args.do_eval)
 
 
-@pytest.mark.parametrize(("amx", "avx"), [(True, True), (False, True), (True, False), (False, False)])
+@pytest.mark.parametrize(
+    ("amx", "avx"), [(True, True), (False, True), (True, False), (False, False)]
+)
 def test_a_cpu_with_bfloat16_units_uses_them_and_one_without_only_when_told(monkeypatch, amx, avx):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx)

@@ -35,9 +35,12 @@ class Pairs:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "limit", "batch", "world"), [(100, 75, 8, 2), (10, 99, 4, 3), (3, 3, 2, 4), (8, 8, 8, 1), (9, 99, 4, 2)]
+    ("pairs", "limit", "batch", "world"),
+    [(100, 75, 8, 2), (10, 99, 4, 3), (3, 3, 2, 4), (8, 8, 8, 1), (9, 99, 4, 2)],
 )
-def test_each_held_out_pair_is_counted_once_and_processes_have_equally_many_batches(pairs, limit, batch, world):
+def test_each_held_out_pair_is_counted_once_and_processes_have_equally_many_batches(
+    pairs, limit, batch, world
+):
     samplers = [EvaluationSampler(Pairs(pairs), limit, batch, rank, world) for rank in range(world)]
     most = -(-min(pairs, limit) // world)  # of one process
     assert [len(sampler) for sampler in samplers] == [-(-most // batch)] * world
@@ -97,15 +100,24 @@ def test_an_evaluation_leaves_its_losses_without_one_batch_after_the_other(tmp_p
 
     def evaluate(pairs, size):
         arguments = TrainingArguments(
-            output_dir=str(tmp_path), per_device_eval_batch_size=size, use_cpu=True, report_to=[], disable_tqdm=True
+            output_dir=str(tmp_path),
+            per_device_eval_batch_size=size,
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
         )
-        trainer = BertTrainer(model, arguments, own_collator, train_dataset=held_out, eval_dataset=pairs)
+        trainer = BertTrainer(
+            model, arguments, own_collator, train_dataset=held_out, eval_dataset=pairs
+        )
         results = trainer.measure_all()
         return results, results["jackknife"]
 
     metrics, replicates = evaluate(held_out, 3)
     assert {*replicates} == {"loss", "mlm_loss", "nsp_loss"}
-    batches = [[held_out[index] for _, index in keys] for keys in EvaluationSampler(epoched(held_out), None, 3, 0, 1)]
+    batches = [
+        [held_out[index] for _, index in keys]
+        for keys in EvaluationSampler(epoched(held_out), None, 3, 0, 1)
+    ]
     for name, values in replicates.items():
         expected = []
         for number in range(5):
@@ -116,7 +128,9 @@ def test_an_evaluation_leaves_its_losses_without_one_batch_after_the_other(tmp_p
 
 
 @pytest.mark.parametrize(("random", "majority"), [(30.0, 0.75), (10.0, 0.75), (20.0, 0.5)])
-def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_masked_part(random, majority):
+def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_masked_part(
+    random, majority
+):
     sums = PreTrainingSums(torch.device("cpu"))
     parts = {"mlm_loss": 50.0, "masked": 20.0, "nsp_loss": 8.0, "pairs": 40.0, "random": random}
     sums.values = torch.tensor([parts.get(name, 0.0) for name in sums.NAMES], dtype=torch.float64)
@@ -127,7 +141,9 @@ def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_mask
 
 
 @pytest.mark.parametrize("pairs_task", ["nsp", "sop"])
-def test_the_loss_of_the_sentence_task_is_a_mean_over_labelled_rows_whatever_the_batches(pairs_task):
+def test_the_loss_of_the_sentence_task_is_a_mean_over_labelled_rows_whatever_the_batches(
+    pairs_task,
+):
     """Batches with 5, 1, 0 and 4 labelled rows of 5 count by those, as in one computation over all rows."""
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=64)).eval()
@@ -138,11 +154,19 @@ def test_the_loss_of_the_sentence_task_is_a_mean_over_labelled_rows_whatever_the
     sums = PreTrainingSums(torch.device("cpu"))
     with torch.no_grad():
         for start in range(0, 20, 5):
-            part = {name: values[start : start + 5] for name, values in batch.items() if name != "source_line"}
+            part = {
+                name: values[start : start + 5]
+                for name, values in batch.items()
+                if name != "source_line"
+            }
             sums.add(model(**part, return_full_logits=False), part)
-        logits = model(batch["input_ids"], token_type_ids=batch["token_type_ids"]).seq_relationship_logits
+        logits = model(
+            batch["input_ids"], token_type_ids=batch["token_type_ids"]
+        ).seq_relationship_logits
     is_labelled = labels >= 0
-    losses = torch.nn.functional.cross_entropy(logits[is_labelled], labels[is_labelled], reduction="none")
+    losses = torch.nn.functional.cross_entropy(
+        logits[is_labelled], labels[is_labelled], reduction="none"
+    )
     assert losses.std() > 0.05
     metrics = sums.metrics("eval", pairs_task)
     assert metrics["eval_pairs"] == 10
@@ -156,8 +180,12 @@ def test_the_loss_of_the_sentence_task_is_a_mean_over_labelled_rows_whatever_the
 def test_without_next_sentence_labels_only_the_masked_part_is_reported(small_store):
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    dataset = PreTrainingDataset(store.validation, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint)
-    features = [{k: v for k, v in dataset[i].items() if k != "next_sentence_label"} for i in range(4)]
+    dataset = PreTrainingDataset(
+        store.validation, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint
+    )
+    features = [
+        {k: v for k, v in dataset[i].items() if k != "next_sentence_label"} for i in range(4)
+    ]
     batch = DataCollatorForPreTraining(tokenizer)(features)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer))).eval()
     sums = PreTrainingSums(torch.device("cpu"))
@@ -180,7 +208,14 @@ def rows(number=24):
         ids = rng.integers(5, 60, 12).tolist()
         labels = [-100] * 12
         labels[3], ids[3] = ids[3], 4
-        made.append({"input_ids": ids, "labels": labels, "attention_mask": [1] * 12, "next_sentence_label": index % 2})
+        made.append(
+            {
+                "input_ids": ids,
+                "labels": labels,
+                "attention_mask": [1] * 12,
+                "next_sentence_label": index % 2,
+            }
+        )
         made[-1] |= {"token_type_ids": [0] * 6 + [1] * 6, "source_line": index}
     return made
 
@@ -205,10 +240,17 @@ def own_collator(features):
 def stock_trainer(folder, dataset, collator=None, **settings):
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=60, dropout=0.0))
-    defaults = {"max_steps": 6, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1}
+    defaults = {
+        "max_steps": 6,
+        "per_device_train_batch_size": 8,
+        "learning_rate": 1e-3,
+        "logging_steps": 1,
+    }
     defaults |= {"use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "seed": 3}
     args = TrainingArguments(output_dir=str(folder), **(defaults | settings))
-    return BertTrainer(model, args, train_dataset=dataset, eval_dataset=dataset, data_collator=collator)
+    return BertTrainer(
+        model, args, train_dataset=dataset, eval_dataset=dataset, data_collator=collator
+    )
 
 
 def losses(trainer):
@@ -224,27 +266,42 @@ def test_stock_arguments_any_data_set_and_any_collator_train_alike(tmp_path, mak
     trainer.train()
     assert losses(trainer) == losses(expected)
     assert len(losses(trainer)) == 6
-    assert trainer.state.log_history[1].keys() >= {"mlm_loss", "nsp_loss", "tokens_per_second", "learning_rate"}
+    assert trainer.state.log_history[1].keys() >= {
+        "mlm_loss",
+        "nsp_loss",
+        "tokens_per_second",
+        "learning_rate",
+    }
     metrics = trainer.evaluate()
     assert metrics["eval_pairs"] == metrics["eval_masked_tokens"] == 24
-    assert metrics["eval_loss"] == pytest.approx(trainer.predict(make()).metrics["test_loss"], rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(
+        trainer.predict(make()).metrics["test_loss"], rel=1e-5
+    )
 
 
 def test_the_split_of_the_batch_does_not_matter_with_stock_arguments_either(tmp_path):
     complete = stock_trainer(tmp_path, rows())
     complete.train()
-    parts = stock_trainer(tmp_path, rows(), per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    parts = stock_trainer(
+        tmp_path, rows(), per_device_train_batch_size=2, gradient_accumulation_steps=4
+    )
     parts.train()
     assert losses(parts)[0] == pytest.approx(losses(complete)[0], rel=1e-6)
-    assert losses(parts) == pytest.approx(losses(complete), rel=1e-3)  # Adam's first steps divide by tiny numbers
+    assert losses(parts) == pytest.approx(
+        losses(complete), rel=1e-3
+    )  # Adam's first steps divide by tiny numbers
 
 
 def test_a_collator_without_masks_and_types_is_enough_and_metrics_may_be_ones_own(tmp_path):
-    trainer = stock_trainer(tmp_path, rows(), own_collator, remove_unused_columns=False, max_steps=2)
+    trainer = stock_trainer(
+        tmp_path, rows(), own_collator, remove_unused_columns=False, max_steps=2
+    )
     trainer.train()
     assert all(math.isfinite(loss) for loss in losses(trainer))
     assert trainer.evaluate()["eval_pairs"] == 24
-    trainer.compute_metrics = lambda prediction: {"rows": len(prediction.label_ids[0])}  # as stock does it
+    trainer.compute_metrics = lambda prediction: {
+        "rows": len(prediction.label_ids[0])
+    }  # as stock does it
     assert trainer.evaluate()["eval_rows"] == 24
 
 
@@ -263,7 +320,9 @@ def test_a_run_with_stock_arguments_is_resumed_bit_for_bit(tmp_path):
     assert again.steps_done == 6
 
 
-def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_to_the_user(tmp_path, caplog):
+def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_to_the_user(
+    tmp_path, caplog
+):
     trainer = stock_trainer(tmp_path, rows(), max_steps=-1, num_train_epochs=2, push_to_hub=True)
     trainer.train()
     assert "nothing is pushed before you call trainer.push_to_hub()" in caplog.text
@@ -283,8 +342,12 @@ def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
     found = {}
     for member in ("roberta", "bert_mlm"):
         model_type = member.partition("_")[0]
-        model = MEMBERS[member](pretraining_config("tiny", vocab_size=len(tokenizer), model_type=model_type))
-        trainer = BertTrainer(model, args, train_dataset=dataset, eval_dataset=dataset, data_collator=collator)
+        model = MEMBERS[member](
+            pretraining_config("tiny", vocab_size=len(tokenizer), model_type=model_type)
+        )
+        trainer = BertTrainer(
+            model, args, train_dataset=dataset, eval_dataset=dataset, data_collator=collator
+        )
         for name in ("data_collator", "eval_collator"):
             batch = getattr(trainer, name)([dataset[index] for index in range(150)])
             shown = batch["input_ids"][batch["labels"] != -100]
@@ -297,13 +360,24 @@ def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
     assert not found["roberta", "eval_collator"]
 
 
-STOCK_SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+STOCK_SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
 STOCK_SIZES |= {"intermediate_size": 64, "max_position_embeddings": 32}
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.0}
+NO_DROPOUT = {
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout_prob": 0.0,
+}
 STOCK_MODELS = {
     "BertForMaskedLM": transformers.BertConfig(**STOCK_SIZES, **NO_DROPOUT),
     "BertForPreTraining": transformers.BertConfig(**STOCK_SIZES, **NO_DROPOUT),
-    "AlbertForPreTraining": transformers.AlbertConfig(**STOCK_SIZES, **NO_DROPOUT, embedding_size=16),
+    "AlbertForPreTraining": transformers.AlbertConfig(
+        **STOCK_SIZES, **NO_DROPOUT, embedding_size=16
+    ),
     # Its loss takes the Trainer's count of the whole step, which those above do not.
     "ModernBertForMaskedLM": transformers.ModernBertConfig(**STOCK_SIZES, pad_token_id=0),
 }
@@ -313,7 +387,9 @@ def uneven_rows(name):
     """One to six predicted tokens a row; pairs have the label that the stock class reads."""
     made = []
     for index, row in enumerate(rows(16)):
-        row["labels"] = [token if place <= index % 6 else -100 for place, token in enumerate(row["input_ids"])]
+        row["labels"] = [
+            token if place <= index % 6 else -100 for place, token in enumerate(row["input_ids"])
+        ]
         del row["source_line"]
         if name == "AlbertForPreTraining":
             row["sentence_order_label"] = row.pop("next_sentence_label")
@@ -341,7 +417,9 @@ def trainer_of_stock(folder, name, batch=16, accumulation=1, kind=None, **settin
         **settings,
     )
     data = uneven_rows(name)
-    return BertTrainer(model, args, train_dataset=data, eval_dataset=data, data_collator=default_data_collator)
+    return BertTrainer(
+        model, args, train_dataset=data, eval_dataset=data, data_collator=default_data_collator
+    )
 
 
 @pytest.mark.parametrize("name", STOCK_MODELS)
@@ -358,14 +436,24 @@ def test_a_stock_models_loss_is_that_of_the_global_batch_however_it_is_cut(tmp_p
     assert found[1] == pytest.approx(found[16], rel=3 * tolerance)
 
 
-@pytest.mark.parametrize(("name", "member"), [("BertForPreTraining", "bert"), ("AlbertForPreTraining", "albert")])
+@pytest.mark.parametrize(
+    ("name", "member"), [("BertForPreTraining", "bert"), ("AlbertForPreTraining", "albert")]
+)
 def test_a_stock_model_is_measured_as_ours_is(tmp_path, name, member):
     """With the pairs under the name that the stock class has for their label."""
     stock = trainer_of_stock(tmp_path, name, remove_unused_columns=False)
     ours = trainer_of_stock(tmp_path, name, kind=MEMBERS[member], remove_unused_columns=False)
     ours.model.load_state_dict(stock.model.state_dict())
     found, expected = stock.evaluate(), ours.evaluate()
-    names = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "pairs", "masked_tokens", "loss"}
+    names = {
+        "mlm_loss",
+        "mlm_accuracy",
+        "nsp_loss",
+        "nsp_accuracy",
+        "pairs",
+        "masked_tokens",
+        "loss",
+    }
     for each in names:
         assert found[f"eval_{each}"] == pytest.approx(expected[f"eval_{each}"], rel=1e-5), each
 
@@ -389,7 +477,8 @@ def test_a_stock_model_without_all_its_labels_is_refused_in_one_line(tmp_path):
     for row in trainer.train_dataset:
         del row["next_sentence_label"]
     with pytest.raises(
-        InputError, match="gives no loss for these batches; it wants all of labels, next_sentence_label"
+        InputError,
+        match="gives no loss for these batches; it wants all of labels, next_sentence_label",
     ):
         trainer.train()
 
@@ -411,12 +500,19 @@ def test_the_page_about_the_trainer_goes_from_a_store_to_a_measured_model(
 ):
     text = (repository / "docs" / "trainer.md").read_text(encoding="utf-8")
     code = text.split("## From a store")[1].split("```python\n")[1].split("```")[0]
-    statements = [line for line in code.splitlines() if line and not line.startswith(("from ", "import "))]
+    statements = [
+        line for line in code.splitlines() if line and not line.startswith(("from ", "import "))
+    ]
     assert len(statements) <= 12
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_store").symlink_to(small_store)
     found: dict = {}
-    exec(code.replace("max_steps=2000", "max_steps=2, use_cpu=True").replace("batch_size=64", "batch_size=4"), found)
+    exec(
+        code.replace("max_steps=2000", "max_steps=2, use_cpu=True").replace(
+            "batch_size=64", "batch_size=4"
+        ),
+        found,
+    )
     assert type(found["args"]) is TrainingArguments
     history = found["trainer"].state.log_history
     assert found["trainer"].state.global_step == 2

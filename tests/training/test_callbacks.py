@@ -44,7 +44,11 @@ def progress(metrics: dict) -> str | None:
 def test_what_is_said_fits_the_side_of_the_baseline(loss, said):
     message = progress({"eval_mlm_loss": loss, "eval_unigram_loss": 6.76})
     words = [] if said is None else [said, "at step 5000", "learning rate"]
-    words += [f"is {loss:.2f}; guessing by word frequency alone gives 6.76"] if said and math.isfinite(loss) else []
+    words += (
+        [f"is {loss:.2f}; guessing by word frequency alone gives 6.76"]
+        if said and math.isfinite(loss)
+        else []
+    )
     assert (message is None) is (said is None)
     assert all(word in message for word in words)
 
@@ -65,28 +69,42 @@ def test_too_early_and_without_a_baseline_nothing_is_said(
 ):
     """After warm-up and a tenth of the steps, or of the minutes."""
     assert progress({"eval_mlm_loss": 6.72}) is None
-    args = PreTrainingArguments(output_dir=str(tmp_path), warmup_steps=0.1, use_cpu=True, **settings)
+    args = PreTrainingArguments(
+        output_dir=str(tmp_path), warmup_steps=0.1, use_cpu=True, **settings
+    )
     watch, state = LossWatch(), TrainerState(global_step=step, max_steps=args.max_steps)
     monkeypatch.setattr(callbacks.time, "monotonic", iter([0.0, float(seconds)]).__next__)
     watch.on_train_begin(args, state, TrainerControl())
-    watch.on_evaluate(args, state, TrainerControl(), metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76})
+    watch.on_evaluate(
+        args, state, TrainerControl(), metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}
+    )
     assert ("guessing by word frequency" in caplog.text) is is_said
 
 
 def test_a_run_is_warned_once_of_a_loss_that_is_no_better_than_the_baseline(tmp_path, caplog):
-    args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, warmup_steps=0.1, use_cpu=True)
+    args = PreTrainingArguments(
+        output_dir=str(tmp_path), max_steps=100, warmup_steps=0.1, use_cpu=True
+    )
     watch, control = LossWatch(), TrainerControl()
     watch.on_train_begin(args, TrainerState(max_steps=100), control)
     for step in (10, 50, 60, 100):
         state = TrainerState(global_step=step, max_steps=100)
-        watch.on_evaluate(args, state, control, metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76})
-    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 100"]
+        watch.on_evaluate(
+            args, state, control, metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}
+        )
+    assert [record.message.split(" the held-out")[0] for record in caplog.records] == [
+        "at step 100"
+    ]
 
 
-@pytest.mark.parametrize(("loss", "is_said"), [(0.40, True), (0.37, True), (0.36, False), (0.2, False)])
+@pytest.mark.parametrize(
+    ("loss", "is_said"), [(0.40, True), (0.37, True), (0.36, False), (0.2, False)]
+)
 def test_a_discriminator_at_the_base_rate_is_said(loss, is_said):
     """Nearer than a twentieth of 0.38; a run without a discriminator has neither figure."""
-    message = describe_discriminator({"eval_disc_loss": loss, "eval_base_rate_loss": 0.38}, step=700)
+    message = describe_discriminator(
+        {"eval_disc_loss": loss, "eval_base_rate_loss": 0.38}, step=700
+    )
     assert (message is not None) is is_said
     if message is not None:
         assert f"at step 700 the held-out replaced-token loss is {loss:.4f}" in message
@@ -97,22 +115,41 @@ def test_a_discriminator_at_the_base_rate_is_said(loss, is_said):
 def test_half_of_the_run_is_waited_for_a_discriminator(tmp_path, caplog):
     args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, use_cpu=True)
     watch, control = LossWatch(), TrainerControl()
-    metrics = {"eval_mlm_loss": 5.0, "eval_unigram_loss": 6.7, "eval_disc_loss": 0.38, "eval_base_rate_loss": 0.38}
+    metrics = {
+        "eval_mlm_loss": 5.0,
+        "eval_unigram_loss": 6.7,
+        "eval_disc_loss": 0.38,
+        "eval_base_rate_loss": 0.38,
+    }
     watch.on_train_begin(args, TrainerState(max_steps=100), control)
     for step in (2000, 4000, 6000, 8000):
-        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=10_000), control, metrics=metrics)
-    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 6000"]
+        watch.on_evaluate(
+            args, TrainerState(global_step=step, max_steps=10_000), control, metrics=metrics
+        )
+    assert [record.message.split(" the held-out")[0] for record in caplog.records] == [
+        "at step 6000"
+    ]
 
 
 def test_a_masked_lm_that_is_stuck_does_not_hide_a_discriminator_that_is(tmp_path, caplog):
     args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, use_cpu=True)
     watch, control = LossWatch(), TrainerControl()
-    metrics = {"eval_mlm_loss": 6.7, "eval_unigram_loss": 6.7, "eval_disc_loss": 0.38, "eval_base_rate_loss": 0.38}
+    metrics = {
+        "eval_mlm_loss": 6.7,
+        "eval_unigram_loss": 6.7,
+        "eval_disc_loss": 0.38,
+        "eval_base_rate_loss": 0.38,
+    }
     watch.on_train_begin(args, TrainerState(max_steps=100), control)
     for step in (2000, 6000, 8000):
-        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=10_000), control, metrics=metrics)
+        watch.on_evaluate(
+            args, TrainerState(global_step=step, max_steps=10_000), control, metrics=metrics
+        )
     told = [record.message.split(" loss is")[0] for record in caplog.records]
-    assert told == ["at step 2000 the held-out masked-LM", "at step 6000 the held-out replaced-token"]
+    assert told == [
+        "at step 2000 the held-out masked-LM",
+        "at step 6000 the held-out replaced-token",
+    ]
 
 
 def clock_events(clocks, **settings):
@@ -134,11 +171,14 @@ def test_a_run_by_the_clock_is_measured_and_saved_at_each_fifth_of_its_minutes()
     clocks = [step / 100 for step in range(1, 101)]
     events = clock_events(clocks)
     for event in ("e", "s"):
-        clocks_of_event = [clock for clock, names in zip(clocks, events, strict=True) if event in names]
+        clocks_of_event = [
+            clock for clock, names in zip(clocks, events, strict=True) if event in names
+        ]
         assert clocks_of_event == pytest.approx([0.2, 0.4, 0.6, 0.8], abs=0.02)
     assert sum("l" in event for event in events) >= 40
     assert not any(
-        "e" in event or "s" in event for event in clock_events(clocks, eval_strategy="no", save_strategy="no")
+        "e" in event or "s" in event
+        for event in clock_events(clocks, eval_strategy="no", save_strategy="no")
     )
 
 
@@ -201,7 +241,9 @@ def test_a_signal_is_remembered_and_the_handlers_are_put_back(number, capfd):
 def test_a_second_interrupt_leaves_at_once():
     code = "import time\nfrom bert_recipes.training.callbacks import StopOnSignal\nwith StopOnSignal().listening():\n"
     code += "    print('ready', flush=True)\n    time.sleep(60)\n    time.sleep(60)\n"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert b"the run saves and stops" in process.stderr.readline()
@@ -224,6 +266,10 @@ def test_in_a_thread_nothing_is_handled():
 
 def test_processes_that_load_data_leave_signals_to_the_one_that_trains():
     code = "import os, signal\nfrom bert_recipes.training.callbacks import ignore_signals\nignore_signals(3)\n"
-    code += "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGTERM)\nprint('here')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code += (
+        "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGTERM)\nprint('here')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "here\n"

@@ -7,19 +7,36 @@ from transformers import TrainerState
 
 from bert_recipes.training import console
 from bert_recipes.training.arguments import MOST_STEPS
-from bert_recipes.training.console import Lines, evaluation_line, pace_line, time_left, training_line
+from bert_recipes.training.console import (
+    Lines,
+    evaluation_line,
+    pace_line,
+    time_left,
+    training_line,
+)
 
 
 def test_a_training_line_has_what_is_known():
-    logs = {"loss": 7.8254, "mlm_loss": 7.136, "nsp_loss": 0.6893, "grad_norm": 0.894, "learning_rate": 8.96e-4}
+    logs = {
+        "loss": 7.8254,
+        "mlm_loss": 7.136,
+        "nsp_loss": 0.6893,
+        "grad_norm": 0.894,
+        "learning_rate": 8.96e-4,
+    }
     line = training_line(
-        logs | {"tokens_per_second": 58760.0, "mfu": 0.183, "hours_left": 0.5, "epoch": 0.1}, 500, 8000
+        logs | {"tokens_per_second": 58760.0, "mfu": 0.183, "hours_left": 0.5, "epoch": 0.1},
+        500,
+        8000,
     )
     assert line == (
         "step   500/8,000  loss 7.825  masked-LM 7.136  next-sentence 0.689  gradient 0.89  rate 9.0e-04  tokens/s 58,760  "
         "MFU 18%  30 min left"
     )
-    assert training_line({"loss": 1.0, "data_wait_share": 0.2}, 9, 9) == "step 9/9  loss 1.000  waiting for data 20%"
+    assert (
+        training_line({"loss": 1.0, "data_wait_share": 0.2}, 9, 9)
+        == "step 9/9  loss 1.000  waiting for data 20%"
+    )
 
 
 def test_an_evaluation_line_has_the_metrics_and_nothing_about_the_measuring():
@@ -37,8 +54,14 @@ def test_an_evaluation_line_has_the_metrics_and_nothing_about_the_measuring():
         "eval_nsp_accuracy": 0.822,
         "eval_majority_accuracy": 0.54,
     }
-    assert evaluation_line(logs, 8, 8) == "step 8/8  held out: masked-LM loss 4.057  next-sentence accuracy 82.2%"
-    assert evaluation_line({"eval_pearson": -0.1, "eval_f1": None}, 8, 8) == "step 8/8  held out: pearson -0.100"
+    assert (
+        evaluation_line(logs, 8, 8)
+        == "step 8/8  held out: masked-LM loss 4.057  next-sentence accuracy 82.2%"
+    )
+    assert (
+        evaluation_line({"eval_pearson": -0.1, "eval_f1": None}, 8, 8)
+        == "step 8/8  held out: pearson -0.100"
+    )
     assert evaluation_line({"eval_f1": 0.5}, 0, 0) == "held out: f1 50.0%"
 
 
@@ -53,7 +76,10 @@ def test_the_pace_says_how_long_the_run_will_take():
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
     assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
-    assert "a step takes 21 s: about 85 steps in 30 minutes, which are few: the smallest models learn most in" in line
+    assert (
+        "a step takes 21 s: about 85 steps in 30 minutes, which are few: the smallest models learn most in"
+        in line
+    )
     assert pace_line(SimpleNamespace(), TrainerState(max_steps=60), 1.0).endswith(
         "60 steps take about 1 min, without evaluations"
     )
@@ -81,14 +107,20 @@ def test_the_first_line_comes_within_seconds_and_no_minute_passes_without_one(mo
     """The first micro-batch takes 2 seconds, each later one half a second: 1,000 steps of two take 1,000 seconds."""
     times = [2.0 + 0.5 * number for number in range(300)]
     first, second, third = printed_lines(monkeypatch, capsys, times)
-    assert first == (3.5, "step     2/1,000  a step takes 1 s: 1,000 steps take about 17 min, without evaluations")
+    assert first == (
+        3.5,
+        "step     2/1,000  a step takes 1 s: 1,000 steps take about 17 min, without evaluations",
+    )
     assert second == (64.0, "step    62/1,000  ")
     assert third[0] == 124.5
 
 
 def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
     assert printed_lines(monkeypatch, capsys, [9.0, 18.0]) == [
-        (9.0, "step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h, without evaluations")
+        (
+            9.0,
+            "step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h, without evaluations",
+        )
     ]
 
 
@@ -104,7 +136,8 @@ def test_other_processes_print_nothing(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("hours", "text"), [(0.001, "1 min left"), (0.5, "30 min left"), (7.42, "7.4 h left"), (150.0, "6.2 days left")]
+    ("hours", "text"),
+    [(0.001, "1 min left"), (0.5, "30 min left"), (7.42, "7.4 h left"), (150.0, "6.2 days left")],
 )
 def test_time_left(hours: float, text: str):
     assert time_left(hours) == text

@@ -25,7 +25,9 @@ def make_teacher(vocab_size, member="bert", size="mini"):
     torch.manual_seed(0)
     model_type = member.partition("_")[0]
     return MEMBERS[member](
-        pretraining_config(size, vocab_size=vocab_size, model_type=model_type, dropout=0.0, initializer_range=0.2)
+        pretraining_config(
+            size, vocab_size=vocab_size, model_type=model_type, dropout=0.0, initializer_range=0.2
+        )
     ).eval()
 
 
@@ -44,10 +46,18 @@ def data(small_store):
 def make_trainer(data, tmp_path, teacher, own, **changes):
     tokenizer, dataset = data
     student = make_student(teacher, own, 1)
-    defaults = {"max_steps": 2, "precision": "fp32", "max_grad_norm": 0.0, "use_cpu": True, "save_strategy": "no"}
+    defaults = {
+        "max_steps": 2,
+        "precision": "fp32",
+        "max_grad_norm": 0.0,
+        "use_cpu": True,
+        "save_strategy": "no",
+    }
     args = PreTrainingArguments(output_dir=str(tmp_path), **(defaults | changes))
     collator = DataCollatorForPreTraining(tokenizer)
-    return DistillationTrainer(student, args, collator, train_dataset=dataset, teacher=teacher, settings=own)
+    return DistillationTrainer(
+        student, args, collator, train_dataset=dataset, teacher=teacher, settings=own
+    )
 
 
 def test_the_student_of_six_begins_with_the_layers_of_the_original():
@@ -152,7 +162,9 @@ def test_a_head_that_is_watched_gives_the_same_divergence(data, tmp_path):
     for is_watched in (False, True):
         trainer = make_trainer(data, tmp_path, make_teacher(len(tokenizer)), settings())
         if is_watched:
-            trainer.model.vocab_projector.register_forward_hook(lambda *args: seen.append(args[-1].shape))
+            trainer.model.vocab_projector.register_forward_hook(
+                lambda *args: seen.append(args[-1].shape)
+            )
         batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(4)])
         loss = trainer.compute_loss(trainer.model.train(), batch)
         loss.backward()
@@ -172,7 +184,11 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(data, tmp_pa
     loss.backward()
     assert loss.item() == pytest.approx(0.0, abs=1e-4)
     assert (
-        max(parameter.grad.abs().max() for parameter in trainer.model.parameters() if parameter.grad is not None)
+        max(
+            parameter.grad.abs().max()
+            for parameter in trainer.model.parameters()
+            if parameter.grad is not None
+        )
         < 1e-3
     )
 
@@ -204,7 +220,9 @@ def test_what_cannot_teach_is_one_line(data, tmp_path):
     student = make_student(make_teacher(50), settings(), 1)
     args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=1, use_cpu=True)
     with pytest.raises(InputError, match="the teacher has 60 pieces, the student 50"):
-        DistillationTrainer(student, args, train_dataset=data[1], teacher=make_teacher(60), settings=settings())
+        DistillationTrainer(
+            student, args, train_dataset=data[1], teacher=make_teacher(60), settings=settings()
+        )
     with pytest.raises(InputError, match="needs a teacher"):
         DistillationArguments(**WEIGHTS)
     with pytest.raises(InputError, match="give both, or neither"):

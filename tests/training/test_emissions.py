@@ -25,7 +25,10 @@ ENGLISH = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_r
         (EnergySettings(power_watts=0), "power_watts is 0; allowed: above 0"),
         (EnergySettings(power_watts=float("nan")), "power_watts is nan"),
         (EnergySettings(power_watts=float("inf")), "power_watts is inf"),
-        (EnergySettings(power_watts=5, carbon_intensity=-1), "carbon_intensity is -1; allowed: 0 or more"),
+        (
+            EnergySettings(power_watts=5, carbon_intensity=-1),
+            "carbon_intensity is -1; allowed: 0 or more",
+        ),
         (EnergySettings(carbon_intensity=300), "give --power_watts too"),
         (EnergySettings(power_watts=5, carbon_intensity=3, country_iso_code="de"), "three letters"),
     ],
@@ -37,14 +40,21 @@ def test_settings_that_cannot_be_followed_are_refused(settings, message):
 
 def test_a_country_needs_the_extra(monkeypatch):
     monkeypatch.setattr(emissions, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"codecarbon is not installed; pip install 'bert-recipes\[emissions\]'"):
+    with pytest.raises(
+        InputError, match=r"codecarbon is not installed; pip install 'bert-recipes\[emissions\]'"
+    ):
         EnergySettings(country_iso_code="DEU").check()
     # Where everything is given, the country is only named.
     EnergySettings(power_watts=100, carbon_intensity=300, country_iso_code="DEU").check()
 
 
 def meter(process: int = 0, **settings: object) -> CostMeter:
-    args = {"energy": EnergySettings(**settings), "process_index": process, "local_process_index": 0, "world_size": 1}
+    args = {
+        "energy": EnergySettings(**settings),
+        "process_index": process,
+        "local_process_index": 0,
+        "world_size": 1,
+    }
     return CostMeter(SimpleNamespace(**args))
 
 
@@ -71,8 +81,14 @@ def measure(monkeypatch):
 
 def test_nothing_given_is_nothing_but_hours(measure):
     assert measure(10) == {"seconds": 10.0, "is_whole": True}
-    assert cost_facts(measure(10), EnergySettings()) == {"train_seconds": 10.0, "train_seconds_is_whole": True}
-    assert measure(10, process=1, power_watts=100) == {"seconds": 10.0, "is_whole": True}  # the main process counts it
+    assert cost_facts(measure(10), EnergySettings()) == {
+        "train_seconds": 10.0,
+        "train_seconds_is_whole": True,
+    }
+    assert measure(10, process=1, power_watts=100) == {
+        "seconds": 10.0,
+        "is_whole": True,
+    }  # the main process counts it
 
 
 def test_parts_are_summed_each_with_its_own_power(measure):
@@ -92,7 +108,11 @@ def test_parts_are_summed_each_with_its_own_power(measure):
 
 def test_a_sum_of_which_a_part_is_not_known_says_so(measure):
     second = measure(10, measure(100), power_watts=3600)
-    assert (second["seconds"], second["energy_seconds"], second["energy_kwh"]) == (110, 10, pytest.approx(0.01))
+    assert (second["seconds"], second["energy_seconds"], second["energy_kwh"]) == (
+        110,
+        10,
+        pytest.approx(0.01),
+    )
     assert "co2_kg" not in second
     # The CO2 of the second part is not known.
     assert "co2_kg" not in measure(10, second, power_watts=3600, carbon_intensity=100)
@@ -114,17 +134,29 @@ def results_of(run: Path) -> dict:
 
 def test_a_resumed_run_has_the_hours_and_energy_of_all_its_parts(store, tmp_path):
     power = ("--power_watts", 3_600_000, "--carbon_intensity", 1000)  # one kilowatt-hour a second
-    first = ENGLISH["pretrain"](store, tmp_path / "first", "--save_strategy", "steps", "--save_steps", 2, *power)
+    first = ENGLISH["pretrain"](
+        store, tmp_path / "first", "--save_strategy", "steps", "--save_steps", 2, *power
+    )
     checkpoint = first / "checkpoint-2"
     progress = json.loads((checkpoint / "progress.json").read_text())
     assert 0 < progress["cost"]["seconds"] < results_of(first)["train_seconds"] + 0.06
     # As if the first part had taken an hour more.
-    progress["cost"] = {"seconds": 3600.0, "is_whole": True, "energy_seconds": 3600.0, "energy_kwh": 3600.0}
-    progress["cost"] |= {"methods": ["a given power draw of 3.6e+06 W times the hours"], "co2_kg": 3600.0}
+    progress["cost"] = {
+        "seconds": 3600.0,
+        "is_whole": True,
+        "energy_seconds": 3600.0,
+        "energy_kwh": 3600.0,
+    }
+    progress["cost"] |= {
+        "methods": ["a given power draw of 3.6e+06 W times the hours"],
+        "co2_kg": 3600.0,
+    }
     (checkpoint / "progress.json").write_text(json.dumps(progress))
     (checkpoint / MANIFEST_FILE).unlink()
     write_manifest(checkpoint)
-    second = ENGLISH["pretrain"](store, tmp_path / "second", "--save_strategy", "no", "--resume", checkpoint, *power)
+    second = ENGLISH["pretrain"](
+        store, tmp_path / "second", "--save_strategy", "no", "--resume", checkpoint, *power
+    )
     results = results_of(second)
     assert results["resumed_at_step"] == 2
     assert 3600 < results["train_seconds"] < 3660
@@ -182,7 +214,9 @@ def test_codecarbon_measures_a_run_without_network_and_without_files(
     assert energy["estimated_by"] in (run / "README.md").read_text()
 
 
-def test_a_users_own_configuration_of_codecarbon_sends_nothing(codecarbon, tmp_path, no_network, monkeypatch):
+def test_a_users_own_configuration_of_codecarbon_sends_nothing(
+    codecarbon, tmp_path, no_network, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".codecarbon.config").write_text(
         "[codecarbon]\nsave_to_api = true\noutput_methods = api,csv\nemissions_endpoint = http://127.0.0.1:9\n"
@@ -209,10 +243,19 @@ def test_codecarbon_that_fails_ends_no_run(codecarbon, store, tmp_path, monkeypa
     def broken(self: object, *args: object, **kwargs: object) -> None:
         raise RuntimeError("no counters here")
 
-    monkeypatch.setattr(codecarbon.emissions_tracker.BaseEmissionsTracker, "_ensure_hardware_ready", broken)
+    monkeypatch.setattr(
+        codecarbon.emissions_tracker.BaseEmissionsTracker, "_ensure_hardware_ready", broken
+    )
     with caplog.at_level(logging.WARNING):
         run = ENGLISH["pretrain"](
-            store, tmp_path / "run", "--country_iso_code", "DEU", "--save_strategy", "steps", "--save_steps", 2
+            store,
+            tmp_path / "run",
+            "--country_iso_code",
+            "DEU",
+            "--save_strategy",
+            "steps",
+            "--save_steps",
+            2,
         )
     results = results_of(run)
     assert results["train_steps"] == 4

@@ -7,7 +7,9 @@ from bert_recipes.training import estimate
 from bert_recipes.training.estimate import _StepTimer
 
 
-@pytest.mark.parametrize(("seconds_per_step", "steps"), [(0.5, 14), (5.0, 14), (25.0, 4), (59.0, 3), (210.0, 2)])
+@pytest.mark.parametrize(
+    ("seconds_per_step", "steps"), [(0.5, 14), (5.0, 14), (25.0, 4), (59.0, 3), (210.0, 2)]
+)
 def test_slow_steps_are_fewer(monkeypatch, seconds_per_step, steps):
     # What comes before the first step, as an index of the data, does not count.
     clock = iter([300 + number * seconds_per_step for number in range(20)])

@@ -20,14 +20,21 @@ from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError, PushError
 from bert_recipes.training import launch
-from bert_recipes.training.launch import check_machine, complete_engine, layer_classes, run_on_main_process
+from bert_recipes.training.launch import (
+    check_machine,
+    complete_engine,
+    layer_classes,
+    run_on_main_process,
+)
 from bert_recipes.training.run import check_launch
 
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = {path.stem: path for path in sorted((REPOSITORY / "accelerate_configs").glob("*.yaml"))}
 ACCELERATE, OURS = ["-m", "accelerate.commands.launch"], ["recipes/launch.py"]
-WITHOUT_GPU = pytest.mark.skipif(torch.accelerator.is_available(), reason="for machines without a GPU")
+WITHOUT_GPU = pytest.mark.skipif(
+    torch.accelerator.is_available(), reason="for machines without a GPU"
+)
 
 PROBE = """
 import os, torch
@@ -46,12 +53,19 @@ if args.world_size > 1:
 """
 
 
-def start(tmp_path: Path, name: str, *flags: str, launcher=ACCELERATE, script: str = PROBE) -> SimpleNamespace:
+def start(
+    tmp_path: Path, name: str, *flags: str, launcher=ACCELERATE, script: str = PROBE
+) -> SimpleNamespace:
     """A script by a launcher with a configuration: its pid, exit code, and what it said."""
     (tmp_path / "script.py").write_text(script)
     command = [sys.executable, *launcher, "--config_file", f"accelerate_configs/{name}.yaml"]
     command += ["--main_process_port", "0", *flags, str(tmp_path / "script.py")]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "cwd": REPOSITORY,
+    }
     with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **options) as process:
         out, err = process.communicate(timeout=120)
     return SimpleNamespace(pid=process.pid, code=process.returncode, out=out, err=err)
@@ -61,10 +75,24 @@ def start(tmp_path: Path, name: str, *flags: str, launcher=ACCELERATE, script: s
 
 KINDS = {"cpu": "NO", "single_gpu": "NO", "fsdp": "FSDP"}
 # Names that stand in a configuration file and are no flags of the launcher.
-OF_THE_FILE = {"compute_environment", "distributed_type", "deepspeed_config", "fsdp_config", "use_cpu"}
+OF_THE_FILE = {
+    "compute_environment",
+    "distributed_type",
+    "deepspeed_config",
+    "fsdp_config",
+    "use_cpu",
+}
 # What DeepSpeed takes at the first level and this project uses; DeepSpeed itself lets unknown names pass.
-DEEPSPEED_KEYS = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"}
-DEEPSPEED_KEYS |= {"zero_optimization", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"}
+DEEPSPEED_KEYS = {
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+}
+DEEPSPEED_KEYS |= {
+    "zero_optimization",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -90,7 +118,9 @@ def test_deepspeed_has_no_optimiser_and_no_schedule_of_its_own(stage: str):
     # Otherwise Accelerate puts DeepSpeed's Adam, with bias correction, in the place of an optimiser that is offloaded.
     assert content["zero_force_ds_cpu_optimizer"] is False
     # Otherwise a checkpoint of stage 3 has no model.safetensors.
-    assert content["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False) == (stage[0] == "3")
+    assert content["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False) == (
+        stage[0] == "3"
+    )
     deepspeed = pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     plain = {name: value for name, value in content.items() if value != "auto"}
     plain |= {"train_micro_batch_size_per_gpu": 8}
@@ -124,14 +154,18 @@ LAYERS = {
 @pytest.mark.parametrize("kind", LAYERS)
 def test_the_layers_of_a_model_are_found_whichever_it_is(kind: str):
     with torch.device("meta"):
-        model = getattr(transformers, f"{kind}ForSequenceClassification")(getattr(transformers, f"{kind}Config")())
+        model = getattr(transformers, f"{kind}ForSequenceClassification")(
+            getattr(transformers, f"{kind}Config")()
+        )
     classes = set(layer_classes(model))
     assert LAYERS[kind] in classes
     # A group of ALBERT's layers is a list too, and has nothing else to share out.
     assert classes - {LAYERS[kind]} == ({"AlbertLayerGroup"} if kind == "Albert" else set())
 
 
-def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(tmp_path, monkeypatch, caplog):
+def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     plugin = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": 2}})
@@ -158,7 +192,9 @@ def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(tmp
         pytest.param("single_gpu", 1, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
     ],
 )
-def test_configurations_start_what_they_say_and_train_together_on_the_cpu(tmp_path, name, processes, warnings):
+def test_configurations_start_what_they_say_and_train_together_on_the_cpu(
+    tmp_path, name, processes, warnings
+):
     done = start(tmp_path, name, *(["--num_processes", str(processes)] if warnings else []))
     assert done.code == 0, done.err
     assert f"processes {processes} sum {processes} device cpu" in done.out
@@ -176,10 +212,14 @@ def test_the_single_gpu_configuration_uses_the_gpu(tmp_path: Path):
 # Our launcher
 
 
-@pytest.mark.parametrize(("end", "code"), [("pass", 0), ("sys.exit(143)", 143), ("os.kill(os.getpid(), 9)", -9)])
+@pytest.mark.parametrize(
+    ("end", "code"), [("pass", 0), ("sys.exit(143)", 143), ("os.kill(os.getpid(), 9)", -9)]
+)
 def test_our_launcher_becomes_the_one_process(tmp_path: Path, end: str, code: int):
     """Its signals and its exit code are the process'."""
-    script = f"import os, sys\nprint(os.getpid(), os.environ['ACCELERATE_USE_CPU'], flush=True)\n{end}\n"
+    script = (
+        f"import os, sys\nprint(os.getpid(), os.environ['ACCELERATE_USE_CPU'], flush=True)\n{end}\n"
+    )
     done = start(tmp_path, "cpu", launcher=OURS, script=script)
     assert done.code == code, done.err
     assert done.out.lower().split()[-2:] == [str(done.pid), "true"], done.out
@@ -187,12 +227,18 @@ def test_our_launcher_becomes_the_one_process(tmp_path: Path, end: str, code: in
 
 @WITHOUT_GPU
 @pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.slow), "single_gpu"])
-def test_our_launcher_starts_one_process_on_the_cpu_where_there_is_no_gpu(tmp_path: Path, name: str):
+def test_our_launcher_starts_one_process_on_the_cpu_where_there_is_no_gpu(
+    tmp_path: Path, name: str
+):
     done = start(tmp_path, name, launcher=OURS)
     assert done.code == 0, done.err
-    assert [line for line in done.out.splitlines() if "sum" in line] == ["processes 1 sum 1 device cpu"]
+    assert [line for line in done.out.splitlines() if "sum" in line] == [
+        "processes 1 sum 1 device cpu"
+    ]
     warnings = [line for line in done.err.splitlines() if "GPU" in line]
-    assert warnings == [f"accelerate_configs/{name}.yaml: no GPU that torch can use: one process trains on the CPU"]
+    assert warnings == [
+        f"accelerate_configs/{name}.yaml: no GPU that torch can use: one process trains on the CPU"
+    ]
 
 
 def completed(name: str):
@@ -204,19 +250,32 @@ def completed(name: str):
 @pytest.mark.parametrize(
     ("name", "gpus", "words"),
     [
-        ("ddp_multi_node", 0, r"ddp_multi_node\.yaml starts 8 process\(es\) .* it has no GPU .* LAUNCH=ddp_cpu"),
+        (
+            "ddp_multi_node",
+            0,
+            r"ddp_multi_node\.yaml starts 8 process\(es\) .* it has no GPU .* LAUNCH=ddp_cpu",
+        ),
         (
             "ddp",
             2,
             r"is 8 for 1 machine\(s\), which makes 8 on this one, and it has 2 GPU\(s\); .* --num_processes 2$",
         ),
-        ("ddp_multi_node", 4, r"is 16 for 2 machine\(s\), which makes 8 .* it has 4 GPU\(s\).* --num_processes 8$"),
+        (
+            "ddp_multi_node",
+            4,
+            r"is 16 for 2 machine\(s\), which makes 8 .* it has 4 GPU\(s\).* --num_processes 8$",
+        ),
         ("fsdp", 0, r"fsdp\.yaml starts 8 process"),
-        *((name, gpus, None) for name, gpus in (("ddp", 8), ("ddp_multi_node", 8), ("single_gpu", 1))),
+        *(
+            (name, gpus, None)
+            for name, gpus in (("ddp", 8), ("ddp_multi_node", 8), ("single_gpu", 1))
+        ),
         *((name, gpus, None) for name, gpus in (("ddp_cpu", 0), ("ddp_cpu", 1), ("cpu", 0))),
     ],
 )
-def test_gpus_that_are_not_there_are_missed_before_a_process_starts(name: str, gpus: int, words: str | None):
+def test_gpus_that_are_not_there_are_missed_before_a_process_starts(
+    name: str, gpus: int, words: str | None
+):
     args = completed(name)
     with nullcontext() if words is None else pytest.raises(InputError, match=words):
         assert check_machine(args, gpus)
@@ -224,7 +283,9 @@ def test_gpus_that_are_not_there_are_missed_before_a_process_starts(name: str, g
     check_machine(args, gpus)
 
 
-def test_deepspeed_needs_its_extra_and_gpus_or_its_own_word_for_cpus(monkeypatch: pytest.MonkeyPatch):
+def test_deepspeed_needs_its_extra_and_gpus_or_its_own_word_for_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     args = completed("deepspeed_zero2")
     for is_there, words in (
@@ -251,7 +312,9 @@ def test_deepspeed_needs_its_extra_and_gpus_or_its_own_word_for_cpus(monkeypatch
         ({"PMI_SIZE": "8"}, "8 tasks were started .* each would train alone"),
     ],
 )
-def test_processes_that_would_each_train_alone_are_refused(tmp_path: Path, monkeypatch, environment, words: str):
+def test_processes_that_would_each_train_alone_are_refused(
+    tmp_path: Path, monkeypatch, environment, words: str
+):
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     assert args.world_size == 1
     for name, value in environment.items():
@@ -270,7 +333,9 @@ def test_fsdp_is_not_mixed_over_cpu_and_gpus(tmp_path: Path, monkeypatch: pytest
 
 
 @WITHOUT_GPU
-def test_deepspeed_started_for_gpus_does_not_train_on_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_deepspeed_started_for_gpus_does_not_train_on_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     args.cpu_is_chosen = False
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
@@ -303,6 +368,8 @@ def test_the_answer_comes_and_mistakes_are_raised(monkeypatch: pytest.MonkeyPatc
 
 
 def test_another_process_hears_the_answer_and_asks_nobody(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(launch, "broadcast_object_list", lambda found: found.__setitem__(0, "heard"))
+    monkeypatch.setattr(
+        launch, "broadcast_object_list", lambda found: found.__setitem__(0, "heard")
+    )
     args = SimpleNamespace(process_index=1, world_size=2)
     assert run_on_main_process(args, lambda: pytest.fail("asked")) == "heard"

@@ -22,7 +22,11 @@ from bert_recipes.training.optimization import (
 
 def plain_bert_adam(weights, gradients, rates, betas=(0.9, 0.999), eps=1e-6, decay=0.01):
     """AdamWeightDecayOptimizer.apply_gradients, written out in float64."""
-    theta, m, v = weights.double(), torch.zeros_like(weights.double()), torch.zeros_like(weights.double())
+    theta, m, v = (
+        weights.double(),
+        torch.zeros_like(weights.double()),
+        torch.zeros_like(weights.double()),
+    )
     for gradient, rate in zip(gradients, rates, strict=True):
         g = gradient.double()
         m = betas[0] * m + (1 - betas[0]) * g
@@ -36,7 +40,9 @@ def plain_bert_adam(weights, gradients, rates, betas=(0.9, 0.999), eps=1e-6, dec
 def test_bert_adam_is_adam_without_bias_correction_and_with_decoupled_decay(decay):
     generator = torch.Generator().manual_seed(0)
     start = 0.02 * torch.randn(40, 30, generator=generator)
-    gradients = [torch.randn(40, 30, generator=generator) * 10.0 ** (step % 4 - 3) for step in range(30)]
+    gradients = [
+        torch.randn(40, 30, generator=generator) * 10.0 ** (step % 4 - 3) for step in range(30)
+    ]
     rates = [1e-3 * (step + 1) / 30 for step in range(30)]
     parameter = nn.Parameter(start.clone())
     optimizer = BertAdam([parameter], weight_decay=decay)
@@ -129,7 +135,9 @@ def test_a_step_without_gradients_changes_nothing(name):
                 before = [parameter.detach().clone() for parameter in model.parameters()]
                 optimizer.zero_grad()
                 optimizer.step()
-                assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+                assert all(
+                    torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)
+                )
             model(torch.ones(2, 32)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -147,15 +155,26 @@ def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
     monkeypatch.setattr(optimization, "bfloat16_units", lambda device_type: units)
     models = [BertForPreTraining(pretraining_config("tiny", vocab_size=50)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    ours = create_optimizer("muon", models[0], learning_rate=2e-3, weight_decay=0.01, muon_learning_rate=0.02)
+    ours = create_optimizer(
+        "muon", models[0], learning_rate=2e-3, weight_decay=0.01, muon_learning_rate=0.02
+    )
     named = dict(models[1].named_parameters())
     is_matrix = {
-        name: each.dim() == 2 and not any(part in name for part in ("embeddings", "seq_relationship", "pooler"))
+        name: each.dim() == 2
+        and not any(part in name for part in ("embeddings", "seq_relationship", "pooler"))
         for name, each in named.items()
     }
-    theirs = [torch.optim.Muon([named[name] for name in named if is_matrix[name]], lr=0.02, weight_decay=0.0)]
+    theirs = [
+        torch.optim.Muon(
+            [named[name] for name in named if is_matrix[name]], lr=0.02, weight_decay=0.0
+        )
+    ]
     for decay in (0.01, 0.0):
-        others = [each for name, each in named.items() if not is_matrix[name] and (each.dim() == 1) == (decay == 0.0)]
+        others = [
+            each
+            for name, each in named.items()
+            if not is_matrix[name] and (each.dim() == 1) == (decay == 0.0)
+        ]
         theirs.append(torch.optim.AdamW(others, lr=2e-3, eps=1e-6, weight_decay=decay))
     for _ in range(3):
         for parameter, other in zip(models[0].parameters(), named.values(), strict=True):
@@ -164,12 +183,21 @@ def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
         for optimizer in (ours, *theirs):
             optimizer.step()
     for parameter, (name, other) in zip(models[0].parameters(), named.items(), strict=True):
-        torch.testing.assert_close(parameter, other, rtol=0, atol=tolerance if is_matrix[name] else 1e-6, msg=name)
+        torch.testing.assert_close(
+            parameter, other, rtol=0, atol=tolerance if is_matrix[name] else 1e-6, msg=name
+        )
     assert sum(len(group["params"]) for group in ours.param_groups) == len(named)
 
 
 # What Muon must not take: tables, what meets the vocabulary, the pooler, and the output layers of one or two numbers.
-NOT_FOR_MUON = ("word_embeddings", "position_embeddings", "token_type_embeddings", "pooler", "lm_head", "decoder")
+NOT_FOR_MUON = (
+    "word_embeddings",
+    "position_embeddings",
+    "token_type_embeddings",
+    "pooler",
+    "lm_head",
+    "decoder",
+)
 NOT_FOR_MUON += ("dense_prediction.", "sop_classifier")
 
 
@@ -177,18 +205,26 @@ NOT_FOR_MUON += ("dense_prediction.", "sop_classifier")
 def test_muon_turns_every_matrix_of_a_member_by_the_same_angle_in_all_directions(member):
     """ALBERT's layers are one, ELECTRA is two networks with the same embeddings: each matrix is taken once, and its update is orthogonal."""
     torch.manual_seed(0)
-    model = MEMBERS[member](pretraining_config("2/128", vocab_size=300, model_type=member, embedding_size=64))
+    model = MEMBERS[member](
+        pretraining_config("2/128", vocab_size=300, model_type=member, embedding_size=64)
+    )
     optimizer = create_optimizer("muon", model, learning_rate=2e-3, muon_learning_rate=0.02)
     named = dict(model.named_parameters())
     expected = {
-        name for name, each in named.items() if each.dim() == 2 and not any(part in name for part in NOT_FOR_MUON)
+        name
+        for name, each in named.items()
+        if each.dim() == 2 and not any(part in name for part in NOT_FOR_MUON)
     }
     names = {id(parameter): name for name, parameter in named.items()}
     (group,) = [group for group in optimizer.param_groups if "momentum" in group]
     chosen = [names[id(parameter)] for parameter in group["params"]]
     assert sorted(chosen) == sorted(expected)
-    assert {"electra": "generator.electra.embeddings_project.weight"}.get(member, chosen[0]) in chosen
-    in_groups = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    assert {"electra": "generator.electra.embeddings_project.weight"}.get(
+        member, chosen[0]
+    ) in chosen
+    in_groups = [
+        names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]
+    ]
     assert sorted(in_groups) == sorted(named)
     before = {name: parameter.detach().clone() for name, parameter in named.items()}
     for parameter in named.values():
@@ -206,7 +242,9 @@ def test_muon_turns_every_matrix_of_a_member_by_the_same_angle_in_all_directions
 
 def test_lamb_is_that_of_the_original(shared_data):
     """google-research/albert lamb_optimizer.py: its formula in float64 on five tensors, one of which starts at zero."""
-    for tensor in json.loads((shared_data / "reference" / "family" / "lamb_trajectory.json").read_text()):
+    for tensor in json.loads(
+        (shared_data / "reference" / "family" / "lamb_trajectory.json").read_text()
+    ):
         parameter = nn.Parameter(torch.tensor(tensor["start"], dtype=torch.float64))
         group = {name: tensor[name] for name in ("weight_decay", "layer_adaptation")}
         optimizer = Lamb([{"params": [parameter], **group}], lr=tensor["lr"])
@@ -229,11 +267,16 @@ def test_lambs_step_is_the_weights_own_length_but_for_layer_norms_and_biases(dec
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    moved = {name: (parameter - before[name]).norm().item() for name, parameter in model.named_parameters()}
+    moved = {
+        name: (parameter - before[name]).norm().item()
+        for name, parameter in model.named_parameters()
+    }
     # The ratio has no upper bound: here it is above 50. The update has 0.1 / sqrt(0.001) in each element, and the decay.
     update = 0.1 / 0.001**0.5 + decay * before["dense.weight"]
     assert before["dense.weight"].norm() > 50 * update.norm()
-    assert moved.pop("dense.weight") == pytest.approx(0.001 * before["dense.weight"].norm().item(), rel=1e-3)
+    assert moved.pop("dense.weight") == pytest.approx(
+        0.001 * before["dense.weight"].norm().item(), rel=1e-3
+    )
     # 0.1 / sqrt(0.001) each element at the first step, without bias correction.
     assert list(moved.values()) == pytest.approx([0.001 * 40**0.5 * 0.1 / 0.001**0.5] * 3, rel=1e-3)
 

@@ -66,10 +66,14 @@ def edit_config(folder, **values):
 @pytest.mark.parametrize("is_bare", [True, False])
 def test_another_tokenizer_of_the_same_size_is_refused(tmp_path, tokenizer, is_bare):
     other = make_vocabulary(tmp_path, "2.txt", "stuvwxyz")
-    folder = make_checkpoint(tmp_path / "model", tokenizer=None if is_bare else load_tokenizer(other))
+    folder = make_checkpoint(
+        tmp_path / "model", tokenizer=None if is_bare else load_tokenizer(other)
+    )
     if is_bare:
         shutil.copy(other, folder / "vocab.txt")
-    with pytest.raises(InputError, match=r"another tokenizer than the data .* both belong together"):
+    with pytest.raises(
+        InputError, match=r"another tokenizer than the data .* both belong together"
+    ):
         open_model(folder, tokenizer)
     if is_bare:
         shutil.copy(tmp_path / "vocab.txt", folder / "vocab.txt")
@@ -80,19 +84,25 @@ def test_another_tokenizer_of_the_same_size_is_refused(tmp_path, tokenizer, is_b
 
 def test_without_tokenizer_files_a_smaller_vocabulary_is_refused(tmp_path, tokenizer):
     folder = make_checkpoint(tmp_path / "model", vocab_size=NUM_PIECES - 1)
-    with pytest.raises(InputError, match=f"vocabulary of {NUM_PIECES - 1}, the tokenizer 117 pieces"):
+    with pytest.raises(
+        InputError, match=f"vocabulary of {NUM_PIECES - 1}, the tokenizer 117 pieces"
+    ):
         open_model(folder, tokenizer)
 
 
 @pytest.mark.parametrize("vocab_size", [NUM_PIECES + 1, 192])
-def test_without_tokenizer_files_a_larger_vocabulary_is_kept_and_said(tmp_path, tokenizer, caplog, vocab_size):
+def test_without_tokenizer_files_a_larger_vocabulary_is_kept_and_said(
+    tmp_path, tokenizer, caplog, vocab_size
+):
     network = open_model(make_checkpoint(tmp_path / "model", vocab_size=vocab_size), tokenizer)
     assert network.config.vocab_size == vocab_size
     assert "the other rows are kept" in caplog.text
 
 
 @pytest.mark.parametrize("vocab_size", [120, 128])
-def test_a_vocabulary_padded_to_a_round_number_is_taken_with_a_warning(tmp_path, tokenizer, caplog, vocab_size):
+def test_a_vocabulary_padded_to_a_round_number_is_taken_with_a_warning(
+    tmp_path, tokenizer, caplog, vocab_size
+):
     open_model(make_checkpoint(tmp_path / "model", vocab_size=vocab_size), tokenizer)
     assert [record.message for record in caplog.records if "taken for padding" in record.message]
 
@@ -100,29 +110,49 @@ def test_a_vocabulary_padded_to_a_round_number_is_taken_with_a_warning(tmp_path,
 def test_another_kind_of_model_is_refused(tmp_path, tokenizer):
     folder = make_checkpoint(tmp_path / "model")
     edit_config(folder, model_type="roberta")
-    with pytest.raises(InputError, match=r"no BERT: the model_type in its config.json is 'roberta'"):
+    with pytest.raises(
+        InputError, match=r"no BERT: the model_type in its config.json is 'roberta'"
+    ):
         open_model(folder, tokenizer)
 
 
 def test_only_the_heads_may_start_anew(tmp_path, tokenizer, caplog):
     folder = tmp_path / "model"
-    transformers.BertModel(pretraining_config("tiny", vocab_size=NUM_PIECES)).save_pretrained(folder)
+    transformers.BertModel(pretraining_config("tiny", vocab_size=NUM_PIECES)).save_pretrained(
+        folder
+    )
     open_model(folder, tokenizer)
-    assert [record.message for record in caplog.records if "cls.seq_relationship.weight" in record.message]
+    assert [
+        record.message
+        for record in caplog.records
+        if "cls.seq_relationship.weight" in record.message
+    ]
     edit_config(folder, num_hidden_layers=3)
     with pytest.raises(InputError, match=r"no weights for bert\.encoder\.layer\.2\..* and 15 more"):
         open_model(folder, tokenizer)
 
 
-def test_random_heads_are_trained_but_not_measured_and_a_masked_lm_head_is_enough(tmp_path, tokenizer):
+def test_random_heads_are_trained_but_not_measured_and_a_masked_lm_head_is_enough(
+    tmp_path, tokenizer
+):
     for kind in ("SequenceClassification", "MaskedLM"):
-        model = getattr(transformers, f"BertFor{kind}")(pretraining_config("tiny", vocab_size=NUM_PIECES))
+        model = getattr(transformers, f"BertFor{kind}")(
+            pretraining_config("tiny", vocab_size=NUM_PIECES)
+        )
         model.save_pretrained(tmp_path / kind)
     settings = ModelArguments(model_name_or_path=str(tmp_path / "SequenceClassification"))
     load_model(settings, tokenizer, 128, 1)
-    with pytest.raises(InputError, match=r"BertForSequenceClassification, without a masked-LM head.*--task NAME"):
+    with pytest.raises(
+        InputError, match=r"BertForSequenceClassification, without a masked-LM head.*--task NAME"
+    ):
         load_model(settings, tokenizer, 128, 1, needs_head=True)
-    load_model(ModelArguments(model_name_or_path=str(tmp_path / "MaskedLM")), tokenizer, 128, 1, needs_head=True)
+    load_model(
+        ModelArguments(model_name_or_path=str(tmp_path / "MaskedLM")),
+        tokenizer,
+        128,
+        1,
+        needs_head=True,
+    )
 
 
 def cut_weights(folder):
@@ -145,11 +175,20 @@ def narrow_embeddings(folder):
     ("damage", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors nor pytorch_model.bin"),
+        (
+            lambda folder: (folder / "model.safetensors").unlink(),
+            "neither model.safetensors nor pytorch_model.bin",
+        ),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json: broken JSON"),
-        (lambda folder: (folder / "config.json").write_text("[]"), "config.json: a JSON object is wanted, not a list"),
+        (
+            lambda folder: (folder / "config.json").write_text("[]"),
+            "config.json: a JSON object is wanted, not a list",
+        ),
         (lambda folder: edit_config(folder, hidden_act="foo"), "cannot be opened: KeyError: 'foo'"),
-        (lambda folder: edit_config(folder, hidden_size=129), "not a multiple of the number of attention heads"),
+        (
+            lambda folder: edit_config(folder, hidden_size=129),
+            "not a multiple of the number of attention heads",
+        ),
         (lambda folder: edit_config(folder, hidden_size="wide"), "expected int, got str"),
         (lambda folder: edit_config(folder, vocab_size=-3), "negative dimension"),
         (lambda folder: edit_config(folder, weight_init="zeros"), "weight_init is 'zeros'"),
@@ -170,7 +209,13 @@ def test_a_broken_checkpoint_is_one_line(tmp_path, tokenizer, damage, message):
 
 def test_every_masking_setting_reaches_the_collator_and_the_defaults_are_the_papers(tokenizer):
     """Devlin et al. 2019, section 3.1, Task #1; 20 predictions for 128 tokens: google-research/bert README."""
-    rule = {"mask_rate": 0.5, "keep_rate": 0.2, "random_rate": 0.3, "whole_word": True, "selection": "bernoulli"}
+    rule = {
+        "mask_rate": 0.5,
+        "keep_rate": 0.2,
+        "random_rate": 0.3,
+        "whole_word": True,
+        "selection": "bernoulli",
+    }
     rule |= {"mlm_probability": 0.2, "max_predictions_per_seq": 9}
     collator = make_collator(DataArguments(store="store", **rule), tokenizer, 3)
     assert {name: getattr(collator, name) for name in rule} == rule
@@ -189,12 +234,17 @@ def test_a_validation_file_beside_a_store_is_refused(small_store):
 def make_instances(file, *, number=4, max_seq_length=16):
     # Position 2 was token 7 before it was masked, position 4 was token 9 before it became 11.
     instance = Instance([2, 6, 4, 3, 11, 3], 4, [2, 4], [7, 9], False)
-    write_instances([instance] * number, [file], max_seq_length=max_seq_length, max_predictions_per_seq=3)
+    write_instances(
+        [instance] * number, [file], max_seq_length=max_seq_length, max_predictions_per_seq=3
+    )
     return str(file)
 
 
 def instance_arguments(tmp_path, **settings):
-    files = {"train_file": [make_instances(tmp_path / "train.jsonl")], "tokenizer": str(tmp_path / "vocab.txt")}
+    files = {
+        "train_file": [make_instances(tmp_path / "train.jsonl")],
+        "tokenizer": str(tmp_path / "vocab.txt"),
+    }
     return DataArguments(**files, **settings)
 
 
@@ -260,13 +310,18 @@ def repository_of_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         file = tmp_path / "repository" / script
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = ["import pathlib", "print(*__import__('sys').argv[1:], file=open('calls', 'a'))"]
-        lines += [f"path = pathlib.Path('{QUICKSTART / made}')", "path.parent.mkdir(parents=True, exist_ok=True)"]
+        lines += [
+            f"path = pathlib.Path('{QUICKSTART / made}')",
+            "path.parent.mkdir(parents=True, exist_ok=True)",
+        ]
         file.write_text("\n".join([*lines, "path.touch()"]))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "repository"
 
 
-def test_every_part_is_made_once_and_again_what_comes_after_a_missing_one(repository_of_notes: Path):
+def test_every_part_is_made_once_and_again_what_comes_after_a_missing_one(
+    repository_of_notes: Path,
+):
     for store in (None, "my_store"):
         build_missing_quickstart(store, repository_of_notes)
     assert not Path("calls").exists()
@@ -284,7 +339,8 @@ def test_every_part_is_made_once_and_again_what_comes_after_a_missing_one(reposi
 def test_a_script_that_fails_ends_the_run_in_one_line(repository_of_notes: Path):
     (repository_of_notes / "tokenizer" / "train.py").write_text("raise SystemExit(3)")
     with pytest.raises(
-        InputError, match=r"store is missing and could not be made: tokenizer/train\.py ended with exit code 3"
+        InputError,
+        match=r"store is missing and could not be made: tokenizer/train\.py ended with exit code 3",
     ):
         build_missing_quickstart(str(QUICKSTART_STORE), repository_of_notes)
 
@@ -293,5 +349,8 @@ def test_configurations_and_scripts_name_the_same_files(repository: Path):
     assert all((repository / script).is_file() for _, script, _ in QUICKSTART_STEPS)
     tokenizer, store = (read_tree(repository / file)[0] for *_, file in QUICKSTART_STEPS[1:])
     train = read_tree(repository / "recipes/configs/pretrain/quickstart.yaml")[0]
-    assert (tokenizer["output_dir"], store["output_dir"]) == (str(QUICKSTART / "tokenizer"), str(QUICKSTART_STORE))
+    assert (tokenizer["output_dir"], store["output_dir"]) == (
+        str(QUICKSTART / "tokenizer"),
+        str(QUICKSTART_STORE),
+    )
     assert train["store"] == str(QUICKSTART_STORE)

@@ -42,12 +42,16 @@ from bert_recipes.training.trackers import NOTES_FILE
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", PROGRESS_FILE)
 
 
-def settings(folder: Path, resume: str | Path | None = None, **values: object) -> PreTrainingArguments:
+def settings(
+    folder: Path, resume: str | Path | None = None, **values: object
+) -> PreTrainingArguments:
     wanted = {} if resume is None else {"resume": str(resume)}
     return PreTrainingArguments(output_dir=str(folder), use_cpu=True, **wanted, **values)
 
 
-def claim(folder: Path, resume: str | Path | None = None, *, overwrite: bool = False, **values: object) -> str | None:
+def claim(
+    folder: Path, resume: str | Path | None = None, *, overwrite: bool = False, **values: object
+) -> str | None:
     sources = values.pop("sources", {})
     args = settings(folder, resume, overwrite_run=overwrite, **values)
     return prepare_output_dir(args, (args,), sources=sources)
@@ -88,7 +92,9 @@ def refused(folder: Path, words: str, resume: str | Path | None = None, **settin
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_missing_or_empty_folder_is_free_and_files_that_are_no_run_stay(tmp_path: Path, overwrite: bool):
+def test_a_missing_or_empty_folder_is_free_and_files_that_are_no_run_stay(
+    tmp_path: Path, overwrite: bool
+):
     for folder in (tmp_path / "missing", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         for resume in ("auto", "no"):
@@ -100,19 +106,38 @@ def test_a_missing_or_empty_folder_is_free_and_files_that_are_no_run_stay(tmp_pa
 @pytest.mark.parametrize(
     ("steps", "is_finished", "resume", "words"),
     [
-        ((2,), True, "auto", "holds a finished run; continue it with --resume last, .*--overwrite_run true"),
+        (
+            (2,),
+            True,
+            "auto",
+            "holds a finished run; continue it with --resume last, .*--overwrite_run true",
+        ),
         ((2,), True, "no", "holds a finished run; continue it with --resume last"),
         ((2,), False, "no", "holds another run; continue it with --resume last"),
         # Each message names a way that works: neither sends to the other.
-        ((), True, "auto", "a finished run without a checkpoint; replace it with --overwrite_run true"),
-        ((), True, "last", "no complete checkpoint to resume from; start from scratch with --overwrite_run true"),
+        (
+            (),
+            True,
+            "auto",
+            "a finished run without a checkpoint; replace it with --overwrite_run true",
+        ),
+        (
+            (),
+            True,
+            "last",
+            "no complete checkpoint to resume from; start from scratch with --overwrite_run true",
+        ),
     ],
 )
-def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path, steps, is_finished, resume, words):
+def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(
+    tmp_path: Path, steps, is_finished, resume, words
+):
     refused(make_run(tmp_path / "run", *steps, is_finished=is_finished), words, resume=resume)
 
 
-def test_an_unfinished_run_is_resumed_by_itself_and_what_an_interrupted_save_left_is_removed(tmp_path: Path):
+def test_an_unfinished_run_is_resumed_by_itself_and_what_an_interrupted_save_left_is_removed(
+    tmp_path: Path,
+):
     folder = make_run(tmp_path / "run", 2, 4)
     (folder / ".aside-saving" / "checkpoint-6").mkdir(parents=True)
     assert claim(folder) == str(folder / "checkpoint-4")
@@ -131,7 +156,14 @@ LEFT_BY = {
         "generator",  # of an ELECTRA
     ),
     "the tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
-    "the run": (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, "predictions_test.jsonl", "predictions_test.txt"),
+    "the run": (
+        CONFIG_FILE,
+        RESULTS_FILE,
+        STATE_FILE,
+        TASK_FILE,
+        "predictions_test.jsonl",
+        "predictions_test.txt",
+    ),
     "what follows": (
         NO_WEIGHTS_FILE,
         FACTS_FILE,
@@ -142,7 +174,14 @@ LEFT_BY = {
         ".eval_results",
         GIVEN_FILE,
     ),
-    "the rest": (PROBE_FILE, IDENTITY_FILE, NOTES_FILE, "wandb", "emissions.csv", "emissions.csv_0.bak"),
+    "the rest": (
+        PROBE_FILE,
+        IDENTITY_FILE,
+        NOTES_FILE,
+        "wandb",
+        "emissions.csv",
+        "emissions.csv_0.bak",
+    ),
 }
 
 
@@ -209,21 +248,48 @@ def test_a_run_of_before_a_setting_existed_has_its_default(tmp_path: Path):
     assert len(known) == len(lines) - 2
     (checkpoint / CONFIG_FILE).write_text("\n".join(known), encoding="utf-8")
     write_manifest(checkpoint)
-    refused(folder, "adam_beta2 is 0.9, but in .*run.yaml 0.999; .*give --adam_beta2 0.999", adam_beta2=0.9)
+    refused(
+        folder,
+        "adam_beta2 is 0.9, but in .*run.yaml 0.999; .*give --adam_beta2 0.999",
+        adam_beta2=0.9,
+    )
     assert claim(folder) == str(folder / "checkpoint-2")
 
 
 def test_where_things_lie_and_how_the_work_is_shared_out_may_change(tmp_path: Path):
-    folder = make_run(tmp_path / "run", 2, per_device_train_batch_size=8, global_train_batch_size=16, logging_steps=5)
-    changes = {"per_device_train_batch_size": 4, "global_train_batch_size": 16, "dataloader_num_workers": 3}
-    changes |= {"logging_steps": 7, "save_steps": 11, "eval_strategy": "no", "fast_layers": "off", "report_to": "none"}
+    folder = make_run(
+        tmp_path / "run",
+        2,
+        per_device_train_batch_size=8,
+        global_train_batch_size=16,
+        logging_steps=5,
+    )
+    changes = {
+        "per_device_train_batch_size": 4,
+        "global_train_batch_size": 16,
+        "dataloader_num_workers": 3,
+    }
+    changes |= {
+        "logging_steps": 7,
+        "save_steps": 11,
+        "eval_strategy": "no",
+        "fast_layers": "off",
+        "report_to": "none",
+    }
     assert claim(folder, **changes) == str(folder / "checkpoint-2")
-    assert claim(tmp_path / "elsewhere", folder / "checkpoint-2", **changes) == str(folder / "checkpoint-2")
+    assert claim(tmp_path / "elsewhere", folder / "checkpoint-2", **changes) == str(
+        folder / "checkpoint-2"
+    )
 
 
 def test_results_are_json_with_null_for_what_is_not_defined():
     text = results_text({"a": math.nan, "b": math.inf, "c": 1.5, "d": {"e": 1}})
-    assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": None, "c": 1.5, "d": {"e": 1}}
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "a": None,
+        "b": None,
+        "c": 1.5,
+        "d": {"e": 1},
+    }
 
 
 @pytest.mark.parametrize("word", ["auto", "last"])
@@ -242,7 +308,9 @@ def test_last_is_the_complete_checkpoint_with_the_highest_step(tmp_path: Path, w
 
 
 @pytest.mark.parametrize("word", ["auto", "last"])
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_from_scratch_by_itself(tmp_path: Path, word: str):
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_from_scratch_by_itself(
+    tmp_path: Path, word: str
+):
     """Something of them may still be worth keeping, and a new run would write over them."""
     folder = make_run(tmp_path / "run", 2)
     (folder / "checkpoint-2" / "optimizer.pt").unlink()
@@ -269,7 +337,9 @@ def test_an_explicit_checkpoint_is_taken_by_its_own_run_or_into_a_free_folder(tm
 
 
 @pytest.mark.parametrize(("engine", "lines"), [("DeepSpeed ZeRO 2", 1), ("FSDP", 0), ("none", 0)])
-def test_a_resume_under_deepspeed_says_that_it_opens_pickles(tmp_path: Path, caplog, engine: str, lines: int):
+def test_a_resume_under_deepspeed_says_that_it_opens_pickles(
+    tmp_path: Path, caplog, engine: str, lines: int
+):
     state = {"engine": engine, "processes": [{}, {}], "identity": {}}
     (tmp_path / PROGRESS_FILE).write_text(json.dumps(state))
     with caplog.at_level("INFO"):
@@ -307,7 +377,9 @@ def test_the_early_look_refuses_what_the_claim_would(tmp_path: Path, is_finished
     assert claim(folder) == str(folder / "checkpoint-2")
 
 
-def test_a_folder_of_somebody_else_is_refused_before_a_model_can_be_loaded(tmp_path: Path, repository: Path):
+def test_a_folder_of_somebody_else_is_refused_before_a_model_can_be_loaded(
+    tmp_path: Path, repository: Path
+):
     (tmp_path / "thesis.txt").write_text("kept")
     code = (
         "import runpy, sys\n"
@@ -320,4 +392,6 @@ def test_a_folder_of_somebody_else_is_refused_before_a_model_can_be_loaded(tmp_p
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"error: output_dir {tmp_path} holds files that are no run")
+    assert done.stderr.splitlines()[-1].startswith(
+        f"error: output_dir {tmp_path} holds files that are no run"
+    )

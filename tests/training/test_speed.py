@@ -35,7 +35,11 @@ def test_the_passes_have_the_flops_that_pytorch_counts():
     ids = torch.randint(5, CONFIG.vocab_size, (4, 24))
     labels = torch.full_like(ids, -100)
     labels.view(-1)[[0, 7, 30, 50, 95]] = 9
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    batch = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": torch.zeros_like(ids),
+    }
     batch |= {"labels": labels, "next_sentence_label": torch.tensor([0, 1, 1, 0])}
     with FlopCounterMode(display=False) as forward:
         output = model(**batch)
@@ -46,7 +50,9 @@ def test_the_passes_have_the_flops_that_pytorch_counts():
     assert training_flops(CONFIG, work) == forward.get_total_flops() + backward.get_total_flops()
 
 
-@pytest.mark.parametrize(("name", "pooler"), [("SequenceClassification", True), ("TokenClassification", False)])
+@pytest.mark.parametrize(
+    ("name", "pooler"), [("SequenceClassification", True), ("TokenClassification", False)]
+)
 def test_a_model_of_a_task_has_them_too_but_for_its_own_small_head(name: str, pooler: bool):
     model = getattr(transformers, f"BertFor{name}")(CONFIG).eval()
     model.set_attn_implementation("eager")
@@ -91,7 +97,10 @@ def test_the_first_processor_is_described(tmp_path: Path, monkeypatch, text, mod
     facts = speed._cpu_facts(tmp_path / "cpuinfo")
     monkeypatch.setattr(speed, "_cpu_facts", lambda: facts)
     described = describe_machine()
-    assert (described.get("processor_model"), described.get("instructions")) == (model, instructions)
+    assert (described.get("processor_model"), described.get("instructions")) == (
+        model,
+        instructions,
+    )
     assert described["processor"]
     assert described["threads"] > 0
 
@@ -118,7 +127,9 @@ class Libc:
         ("musl", 1 << 31, None),
     ],
 )
-def test_the_largest_threshold_that_is_accepted_is_taken_or_nothing_is_set(monkeypatch, system, limit, threshold):
+def test_the_largest_threshold_that_is_accepted_is_taken_or_nothing_is_set(
+    monkeypatch, system, limit, threshold
+):
     libc = Libc(limit)
     monkeypatch.setattr(speed.platform, "libc_ver", lambda: (system, "2"))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
@@ -148,5 +159,7 @@ def test_more_than_two_gigabytes_are_kept_too():
     """A stock step of a small model frees three. The blocks are never written to, so that they take no speed."""
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("no glibc")
-    done = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KEEPING], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.stdout.strip() == "True", done.stderr[-2000:]

@@ -24,7 +24,12 @@ WEIGHTS = (1.0, 0.7, 0.4)
 
 def make_model(vocab_size, seed, size="tiny", **changes):
     torch.manual_seed(seed)
-    settings = {"num_attention_heads": 4, "dropout": 0.0, "initializer_range": 0.1, "max_position_embeddings": 64}
+    settings = {
+        "num_attention_heads": 4,
+        "dropout": 0.0,
+        "initializer_range": 0.1,
+        "max_position_embeddings": 64,
+    }
     return BertForPreTraining(pretraining_config(size, vocab_size=vocab_size, **settings | changes))
 
 
@@ -38,17 +43,30 @@ def data(small_store):
 
 def make_trainer(data, folder, teacher, student, **changes):
     tokenizer, dataset = data
-    own = {"weights": changes.pop("weights", WEIGHTS), "starts_from": changes.pop("starts_from", None)}
-    defaults = {"max_steps": 2, "precision": "fp32", "max_grad_norm": 0.0, "use_cpu": True, "save_strategy": "no"}
+    own = {
+        "weights": changes.pop("weights", WEIGHTS),
+        "starts_from": changes.pop("starts_from", None),
+    }
+    defaults = {
+        "max_steps": 2,
+        "precision": "fp32",
+        "max_grad_norm": 0.0,
+        "use_cpu": True,
+        "save_strategy": "no",
+    }
     args = PreTrainingArguments(output_dir=str(folder), **(defaults | changes))
     collator = DataCollatorForPreTraining(tokenizer, selection="none")
     more = {"processing_class": tokenizer, "eval_dataset": dataset, "max_eval_pairs": 20}
-    return TinyBertTrainer(student, args, collator, train_dataset=dataset, teacher=teacher, **own, **more)
+    return TinyBertTrainer(
+        student, args, collator, train_dataset=dataset, teacher=teacher, **own, **more
+    )
 
 
 def make_batch(data, number=6):
     tokenizer, dataset = data
-    return DataCollatorForPreTraining(tokenizer, selection="none")([dataset[(0, index)] for index in range(number)])
+    return DataCollatorForPreTraining(tokenizer, selection="none")(
+        [dataset[(0, index)] for index in range(number)]
+    )
 
 
 def states_of(model, batch, number_of_heads=4):
@@ -62,7 +80,8 @@ def states_of(model, batch, number_of_heads=4):
     for layer, states in zip(stock.encoder.layer, hidden, strict=False):
         own = layer.attention.self
         query, key = (
-            part(states).unflatten(-1, (number_of_heads, -1)).transpose(1, 2) for part in (own.query, own.key)
+            part(states).unflatten(-1, (number_of_heads, -1)).transpose(1, 2)
+            for part in (own.query, own.key)
         )
         scores.append(query @ key.transpose(2, 3) / math.sqrt(query.shape[-1]))
     return stock, hidden, scores
@@ -77,18 +96,28 @@ def test_the_losses_and_their_gradients_are_those_of_the_plain_formulas(data, tm
     with torch.no_grad():
         _, taught, taught_scores = states_of(teacher, batch)
     stock, hidden, scores = states_of(student, batch)
-    weight, bias = (student.fit_dense.get_parameter(name).detach().requires_grad_() for name in ("weight", "bias"))
+    weight, bias = (
+        student.fit_dense.get_parameter(name).detach().requires_grad_()
+        for name in ("weight", "bias")
+    )
     real = batch["attention_mask"] == 1
     assert not real.all()
     pairs = (real[:, :, None] & real[:, None, :])[:, None].expand_as(scores[0])
-    attention = sum(F.mse_loss(own[pairs], taught_scores[2 * i + 1][pairs]) for i, own in enumerate(scores))
-    fitted = [F.mse_loss(F.linear(own, weight, bias)[real], taught[2 * i][real]) for i, own in enumerate(hidden)]
+    attention = sum(
+        F.mse_loss(own[pairs], taught_scores[2 * i + 1][pairs]) for i, own in enumerate(scores)
+    )
+    fitted = [
+        F.mse_loss(F.linear(own, weight, bias)[real], taught[2 * i][real])
+        for i, own in enumerate(hidden)
+    ]
     expected = WEIGHTS[0] * attention + WEIGHTS[1] * sum(fitted[1:]) + WEIGHTS[2] * fitted[0]
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     torch.testing.assert_close(student.fit_dense.weight.grad, weight.grad, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(student.fit_dense.bias.grad, bias.grad, rtol=1e-3, atol=1e-5)
-    learned = {name: each.grad for name, each in student.bert.named_parameters() if each.requires_grad}
+    learned = {
+        name: each.grad for name, each in student.bert.named_parameters() if each.requires_grad
+    }
     assert not any("pooler" in name for name in learned)
     for name, parameter in stock.named_parameters():
         if name in learned:
@@ -99,10 +128,18 @@ def test_without_padding_the_loss_is_the_originals_which_depends_on_padding(data
     """general_distill.py: scores of -1e2 and less, those of padding, are 0 on both sides, and means are over everything."""
 
     def original(batch):
-        (_, hidden, scores), (_, taught, taught_scores) = states_of(student, batch), states_of(teacher, batch)
+        (_, hidden, scores), (_, taught, taught_scores) = (
+            states_of(student, batch),
+            states_of(teacher, batch),
+        )
         mask = (1 - batch["attention_mask"][:, None, None, :]) * -10000.0
-        cut = [[torch.where(each + mask <= -1e2, 0.0, each + mask) for each in own] for own in (scores, taught_scores)]
-        attention = sum(F.mse_loss(own, other) for own, other in zip(cut[0], cut[1][1::2], strict=True))
+        cut = [
+            [torch.where(each + mask <= -1e2, 0.0, each + mask) for each in own]
+            for own in (scores, taught_scores)
+        ]
+        attention = sum(
+            F.mse_loss(own, other) for own, other in zip(cut[0], cut[1][1::2], strict=True)
+        )
         states = zip(hidden, taught[::2], strict=True)
         return attention + sum(F.mse_loss(student.fit_dense(own), other) for own, other in states)
 
@@ -127,7 +164,9 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(data, tmp_path):
     losses = trainer.imitate(student.train(), make_batch(data))
     losses.sum().backward()
     assert losses.abs().max() < 1e-6
-    assert max(each.grad.abs().max() for each in student.parameters() if each.grad is not None) < 1e-4
+    assert (
+        max(each.grad.abs().max() for each in student.parameters() if each.grad is not None) < 1e-4
+    )
 
 
 def test_the_teacher_has_no_dropout_and_gives_one_answer(data, tmp_path):
@@ -144,7 +183,9 @@ def test_one_model_however_the_batch_is_split(data, tmp_path):
         student = make_model(len(data[0]), 1)
         split = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
         set_seed(3)
-        trainer = make_trainer(data, tmp_path, make_model(len(data[0]), 0, "mini"), student, **split)
+        trainer = make_trainer(
+            data, tmp_path, make_model(len(data[0]), 0, "mini"), student, **split
+        )
         trainer.train()
         weights.append({name: value.clone() for name, value in student.state_dict().items()})
     for name, value in weights[0].items():
@@ -155,8 +196,15 @@ def test_a_run_is_resumed_to_the_bit_and_leaves_stocks_weights(data, tmp_path):
     def run(folder, **changes):
         student = make_model(len(data[0]), 1, dropout=0.1)
         set_seed(3)
-        settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "learning_rate": 1e-3}
-        trainer = make_trainer(data, folder, make_model(len(data[0]), 0, "mini"), student, **settings)
+        settings = {
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "max_steps": 4,
+            "learning_rate": 1e-3,
+        }
+        trainer = make_trainer(
+            data, folder, make_model(len(data[0]), 0, "mini"), student, **settings
+        )
         trainer.train(**changes)
         return trainer
 
@@ -172,7 +220,11 @@ def test_a_run_is_resumed_to_the_bit_and_leaves_stocks_weights(data, tmp_path):
     # The projection is handed on, as the original's state_dict does.
     start = str(tmp_path / "a" / "checkpoint-4")
     other = make_trainer(
-        data, tmp_path / "c", make_model(len(data[0]), 0, "mini"), make_model(len(data[0]), 1), starts_from=start
+        data,
+        tmp_path / "c",
+        make_model(len(data[0]), 0, "mini"),
+        make_model(len(data[0]), 1),
+        starts_from=start,
     )
     assert (tmp_path / "a" / "checkpoint-4" / FIT_FILE).is_file()
     assert torch.equal(other.model.fit_dense.weight, whole.model.fit_dense.weight)
@@ -180,21 +232,30 @@ def test_a_run_is_resumed_to_the_bit_and_leaves_stocks_weights(data, tmp_path):
 
 def test_the_held_out_loss_is_that_of_one_batch(data, tmp_path):
     teacher, student = make_model(len(data[0]), 0, "mini"), make_model(len(data[0]), 1)
-    metrics = make_trainer(data, tmp_path / "a", teacher, student, per_device_eval_batch_size=3).evaluate()
+    metrics = make_trainer(
+        data, tmp_path / "a", teacher, student, per_device_eval_batch_size=3
+    ).evaluate()
     fit = student.fit_dense.state_dict()
     whole = make_trainer(data, tmp_path / "b", teacher, student, per_device_eval_batch_size=20)
     whole.model.fit_dense.load_state_dict(fit)
     assert metrics["eval_loss"] == pytest.approx(whole.evaluate()["eval_loss"], rel=1e-4)
     parts = [metrics[f"eval_{name}_loss"] for name in ("attention", "hidden", "embedding")]
-    assert metrics["eval_loss"] == pytest.approx(sum(w * p for w, p in zip(WEIGHTS, parts, strict=True)), rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(
+        sum(w * p for w, p in zip(WEIGHTS, parts, strict=True)), rel=1e-5
+    )
 
 
-@pytest.mark.parametrize(("size", "expected"), [("tinybert4", 14_350_248), ("tinybert6", 66_955_008)])
+@pytest.mark.parametrize(
+    ("size", "expected"), [("tinybert4", 14_350_248), ("tinybert6", 66_955_008)]
+)
 def test_the_papers_students_have_their_parameters(size, expected):
     """Jiao et al. 2020, section 4.1: 14.5M and 67M."""
     with torch.device("meta"):
         counts = count_parameters(BertForPreTraining(pretraining_config(size, vocab_size=30_522)))
-    assert sum(n for name, n in counts.items() if not name.startswith("pre-training heads")) == expected
+    assert (
+        sum(n for name, n in counts.items() if not name.startswith("pre-training heads"))
+        == expected
+    )
 
 
 def test_what_cannot_be_compared_is_one_line(data, tmp_path):
@@ -204,7 +265,9 @@ def test_what_cannot_be_compared_is_one_line(data, tmp_path):
         ({"num_hidden_layers": 3}, "the teacher has 4 layers, the student 3"),
     ):
         with pytest.raises(InputError, match=message):
-            make_trainer(data, tmp_path, make_model(size, 0, "mini"), make_model(size, 1, **changes))
+            make_trainer(
+                data, tmp_path, make_model(size, 0, "mini"), make_model(size, 1, **changes)
+            )
     with pytest.raises(InputError, match="size tiny has 128 units, which 12 heads cannot share"):
         make_model(size, 1, num_attention_heads=12)
     imitates = {"alpha_attn": 1.0, "alpha_hidn": 1.0, "alpha_embd": 1.0}

@@ -47,16 +47,47 @@ for kind, events in ((Other, OF_ALL), (Stub, ("start", "add_files", "close"))):
 
 def train(store, folder, monkeypatch, make=None, **flags):
     """A run of six steps, with a stub in wandb's place."""
-    argv = ["--store", store, "--output_dir", folder, "--size", "tiny", "--max_seq_length", 32, "--max_steps", 6]
-    argv += ["--global_train_batch_size", 4, "--warmup_steps", 1, "--max_eval_pairs", 8, "--logging_steps", 1]
-    argv += ["--eval_steps", 3, "--eval_strategy", "steps", "--save_steps", 2, "--disable_tqdm", "true"]
+    argv = [
+        "--store",
+        store,
+        "--output_dir",
+        folder,
+        "--size",
+        "tiny",
+        "--max_seq_length",
+        32,
+        "--max_steps",
+        6,
+    ]
+    argv += [
+        "--global_train_batch_size",
+        4,
+        "--warmup_steps",
+        1,
+        "--max_eval_pairs",
+        8,
+        "--logging_steps",
+        1,
+    ]
+    argv += [
+        "--eval_steps",
+        3,
+        "--eval_strategy",
+        "steps",
+        "--save_steps",
+        2,
+        "--disable_tqdm",
+        "true",
+    ]
     argv += ["--use_cpu", "true", "--precision", "fp32", "--fast_layers", "off"]
     for name, value in flags.items():
         argv += [f"--{name}", value]
     if make is not None:
         monkeypatch.setitem(trackers.OWN, "wandb", make)
         argv += ["--report_to", "wandb"]
-    configs = parse_arguments(ModelArguments, DataArguments, PreTrainingArguments, argv=list(map(str, argv)))
+    configs = parse_arguments(
+        ModelArguments, DataArguments, PreTrainingArguments, argv=list(map(str, argv))
+    )
     model_args, data_args, args = configs
     data = load_data(data_args, args.seed)
     model = load_model(model_args, data.tokenizer, 32, args.seed)
@@ -73,7 +104,11 @@ def plain(small_store, tmp_path_factory):
 
 
 def dropped(caplog):
-    return [record.getMessage() for record in caplog.records if "continues without it" in record.getMessage()]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if "continues without it" in record.getMessage()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +118,9 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning_and_changes_nothing(
     small_store, tmp_path, monkeypatch, plain, caplog, event, number
 ):
     with caplog.at_level(logging.WARNING):
-        weights, trainer = train(small_store, tmp_path / "run", monkeypatch, lambda: Stub(event, number))
+        weights, trainer = train(
+            small_store, tmp_path / "run", monkeypatch, lambda: Stub(event, number)
+        )
     stub = Stub.made[-1]
     assert all(torch.equal(weights[name], plain[name]) for name in plain)
     if event == "never":
@@ -92,13 +129,17 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning_and_changes_nothing(
         assert stub.events[-3:] == ["add_files", "on_train_end", "close"]
         assert stub.events.count("on_log") >= 8  # six steps, evaluations, the end of training
         assert stub.arguments["close"] == (False,)
-        assert {"run.yaml", "all_results.json"} <= {file.name for file in stub.arguments["add_files"][0]}
+        assert {"run.yaml", "all_results.json"} <= {
+            file.name for file in stub.arguments["add_files"][0]
+        }
         config = stub.arguments["start"][0].config
         assert {"size", "max_seq_length", "learning_rate", "report_to"} <= set(config)
         assert config["report_to"] == trainer.args.report_to == ["wandb"], "as it was given"
     else:
         reason = "OSError: [Errno 28] No space left on device"
-        assert dropped(caplog) == [f"wandb fails at {event} ({reason}); the run continues without it"]
+        assert dropped(caplog) == [
+            f"wandb fails at {event} ({reason}); the run continues without it"
+        ]
         assert stub.events[-1] == event, "nothing is asked of it any more"
         assert stub.events.count(event) == number
 
@@ -109,7 +150,9 @@ def test_a_disk_that_is_full_under_tensorboard_costs_its_log_only(
     small_store, tmp_path, monkeypatch, plain, caplog, number
 ):
     """Its thread of its own dies, at the start or later: nobody waits for it."""
-    record_writer = pytest.importorskip("tensorboard.summary.writer.record_writer", reason="no tensorboard")
+    record_writer = pytest.importorskip(
+        "tensorboard.summary.writer.record_writer", reason="no tensorboard"
+    )
     write, calls = record_writer.RecordWriter.write, []
 
     def full(*args):
@@ -128,7 +171,9 @@ def test_a_disk_that_is_full_under_tensorboard_costs_its_log_only(
     assert "No space left on device" in said
 
 
-def test_any_other_callback_of_transformers_gets_all_that_it_lives_on(small_store, tmp_path, monkeypatch):
+def test_any_other_callback_of_transformers_gets_all_that_it_lives_on(
+    small_store, tmp_path, monkeypatch
+):
     monkeypatch.setattr(trackers, "get_reporting_integration_callbacks", lambda names: [Other])
     train(small_store, tmp_path / "run", monkeypatch, report_to="mlflow")
     events = Stub.made[-1].events
@@ -167,7 +212,10 @@ def test_a_run_that_fails_ends_its_trackers_as_failed(small_store, tmp_path, mon
 
 def made(report_to=(), **settings):
     return trackers.Trackers(
-        SimpleNamespace(**{"report_to": report_to, "process_index": 0, "output_dir": "x", "run_name": None} | settings)
+        SimpleNamespace(
+            **{"report_to": report_to, "process_index": 0, "output_dir": "x", "run_name": None}
+            | settings
+        )
     )
 
 

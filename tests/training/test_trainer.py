@@ -17,7 +17,9 @@ def open_trainer(tmp_path, monkeypatch):
     def open_it(environment, **settings):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        args = PreTrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1, precision="fp32")
+        args = PreTrainingArguments(
+            output_dir=str(tmp_path), use_cpu=True, max_steps=1, precision="fp32"
+        )
         for name, value in settings.items():
             setattr(args, name, value)
         return RecipeTrainer(BertForPreTraining(pretraining_config("tiny", vocab_size=50)), args)
@@ -28,13 +30,19 @@ def open_trainer(tmp_path, monkeypatch):
 def test_fsdp1_and_half_precision_are_refused(open_trainer):
     with pytest.raises(InputError, match=r"^fsdp_version is 1; allowed: 2"):
         open_trainer({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"})
-    with pytest.raises(InputError, match=r"^precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32"):
+    with pytest.raises(
+        InputError, match=r"^precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32"
+    ):
         open_trainer({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}, fp16=True)
 
 
 @pytest.mark.parametrize("section", ["optimizer", "scheduler"])
 def test_deepspeed_with_an_optimiser_or_a_schedule_of_its_own_is_refused(open_trainer, section):
     pytest.importorskip("deepspeed", reason="deepspeed is an extra")
-    plugin = DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": 2}, section: {"type": "AdamW"}})
-    with pytest.raises(InputError, match=rf"section '{section}'; take it out: --optimizer and --schedule decide"):
+    plugin = DeepSpeedPlugin(
+        hf_ds_config={"zero_optimization": {"stage": 2}, section: {"type": "AdamW"}}
+    )
+    with pytest.raises(
+        InputError, match=rf"section '{section}'; take it out: --optimizer and --schedule decide"
+    ):
         open_trainer({}, deepspeed_plugin=plugin)

@@ -37,7 +37,15 @@ def build_library() -> Path:
     folder = Path(tempfile.gettempdir()) / "bert_recipes_null_gpu"
     folder.mkdir(exist_ok=True)
     library = folder / "libcuda.so.1"
-    command = ["g++", "-O1", "-shared", "-fPIC", "-std=c++17", f"-I{CUDA_HOME}/include", str(HERE / "null_gpu.cpp")]
+    command = [
+        "g++",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-std=c++17",
+        f"-I{CUDA_HOME}/include",
+        str(HERE / "null_gpu.cpp"),
+    ]
     subprocess.run([*command, "-o", str(library), "-ldl"], check=True)
     link = folder / "libcuda.so"
     link.unlink(missing_ok=True)
@@ -52,7 +60,9 @@ def restart_with(library: Path) -> None:
         "LD_PRELOAD": str(library),
         "LD_LIBRARY_PATH": str(library.parent),
         "TRITON_LIBCUDA_PATH": str(library.parent),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH")])
+        ),
         "HF_HUB_OFFLINE": "1",
     }
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
@@ -103,7 +113,11 @@ def count_steps(script: str, flags: list[str], gpu: NullGpu) -> list[tuple[dict[
         runpy.run_path(script, run_name="__main__")
     except SystemExit:
         pass
-    except (RuntimeError, ValueError, IndexError) as error:  # a shape that was computed on the device
+    except (
+        RuntimeError,
+        ValueError,
+        IndexError,
+    ) as error:  # a shape that was computed on the device
         print(f"ended by {type(error).__name__}: {str(error)[:300]}")
     return steps
 

@@ -41,7 +41,9 @@ try:
     from datatrove.utils.logging import logger as task_log
     from datatrove.utils.stats import PipelineStats
 except ImportError as error:
-    raise InputError(f"{error.name} is not installed; pip install 'bert-recipes[cluster]'") from error
+    raise InputError(
+        f"{error.name} is not installed; pip install 'bert-recipes[cluster]'"
+    ) from error
 
 # What is said to a scheduler only.
 _SLURM_ONLY = ("partition", "time", "qos", "env_command", "sbatch_args")
@@ -59,7 +61,9 @@ class ExecutorArguments:
     workers: int | None = option(
         None, "tasks at the same time; default: all cores (local), no limit (slurm, ray)", least=1
     )
-    logging_dir: str | None = option(None, "logs of the tasks; default: output_dir with .logs behind it")
+    logging_dir: str | None = option(
+        None, "logs of the tasks; default: output_dir with .logs behind it"
+    )
     cpus_per_task: int | None = option(
         None, "slurm, ray: cores of a task, which encode if num_processes is not given; 1", least=1
     )
@@ -68,7 +72,8 @@ class ExecutorArguments:
     time: str | None = option(None, "slurm: time limit of a task, for example 04:00:00")
     qos: str | None = option(None, "slurm: quality of service")
     env_command: str | None = option(
-        None, "slurm: shell command that comes first in a job; default: the environment is that of here"
+        None,
+        "slurm: shell command that comes first in a job; default: the environment is that of here",
     )
     sbatch_args: list[str] | None = option(
         None, "slurm: more options for sbatch, for example account=nlp constraint=cpu"
@@ -79,10 +84,18 @@ class ExecutorArguments:
         for executor, names in (("slurm", _SLURM_ONLY), ("slurm or ray", _CLUSTER_ONLY)):
             for name in names:
                 if getattr(self, name) is not None and self.executor not in executor.split():
-                    raise InputError(f"{name} has no effect with executor {self.executor!r}: it is for {executor}")
-        missing = [name for name in ("partition", "time") if self.executor == "slurm" and getattr(self, name) is None]
+                    raise InputError(
+                        f"{name} has no effect with executor {self.executor!r}: it is for {executor}"
+                    )
+        missing = [
+            name
+            for name in ("partition", "time")
+            if self.executor == "slurm" and getattr(self, name) is None
+        ]
         if missing:
-            raise InputError(f"executor 'slurm' needs {' and '.join(missing)}: give --{' and --'.join(missing)}")
+            raise InputError(
+                f"executor 'slurm' needs {' and '.join(missing)}: give --{' and --'.join(missing)}"
+            )
         for each in self.sbatch_args or []:
             if "=" not in each.strip("="):
                 raise InputError(f"sbatch_args has {each!r}: name=value is allowed, without dashes")
@@ -95,7 +108,11 @@ class ExecutorArguments:
 
     def cores_of_a_task(self, workers: int) -> int:
         """How many processes a task may encode with."""
-        return max(1, count_cores() // workers) if self.executor == "local" else self.cpus_per_task or 1
+        return (
+            max(1, count_cores() // workers)
+            if self.executor == "local"
+            else self.cpus_per_task or 1
+        )
 
 
 class LocalExecutor(LocalPipelineExecutor):
@@ -105,11 +122,21 @@ class LocalExecutor(LocalPipelineExecutor):
     """
 
     def __init__(
-        self, pipeline: Sequence[PipelineStep], *, tasks: int, workers: int, logging_dir: Path, name: str
+        self,
+        pipeline: Sequence[PipelineStep],
+        *,
+        tasks: int,
+        workers: int,
+        logging_dir: Path,
+        name: str,
     ) -> None:
         workers = min(workers, tasks)
         super().__init__(
-            list(pipeline), tasks=tasks, workers=workers, logging_dir=str(logging_dir), skip_completed=False
+            list(pipeline),
+            tasks=tasks,
+            workers=workers,
+            logging_dir=str(logging_dir),
+            skip_completed=False,
         )
         self.name = name
 
@@ -124,7 +151,9 @@ class LocalExecutor(LocalPipelineExecutor):
         pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
         try:
             running = [pool.submit(_run_task, self, rank) for rank in range(self.tasks)]
-            for task in Progress(as_completed(running), total=self.tasks, unit="task", desc=self.name):
+            for task in Progress(
+                as_completed(running), total=self.tasks, unit="task", desc=self.name
+            ):
                 stats += task.result()
         except BaseException as error:
             # A task may have hours before it.
@@ -149,7 +178,9 @@ def _run_task(executor: LocalExecutor, rank: int) -> PipelineStats:
             return executor._run_for_rank(rank, 1)
     except (InputError, OSError) as error:
         reason = describe_os_error(error) if isinstance(error, OSError) else str(error)
-        raise InputError(f"{reason} ({executor.name}, task {rank}; log: {_log_of(executor, rank)})") from error
+        raise InputError(
+            f"{reason} ({executor.name}, task {rank}; log: {_log_of(executor, rank)})"
+        ) from error
 
 
 def _log_of(executor: PipelineExecutor, rank: int) -> str:
@@ -221,7 +252,9 @@ class JoinShards(_CorpusStep):
             self.preparation.join_shards()
 
 
-def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, tokenizer: Any) -> str:
+def prepare_on_cluster(
+    corpus: CorpusArguments, executors: ExecutorArguments, tokenizer: Any
+) -> str:
     """Make the shards in tasks, and the store of them; by Slurm: submit both.
 
     The store is that of `prepare_store` with the same settings, byte for byte.
@@ -246,7 +279,9 @@ def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, to
             if executors.executor == "ray":
                 stats = _run_on_ray(step, executors, tasks, logs)
             else:
-                stats = LocalExecutor([step], tasks=tasks, workers=workers, logging_dir=logs, name=step.name).run()
+                stats = LocalExecutor(
+                    [step], tasks=tasks, workers=workers, logging_dir=logs, name=step.name
+                ).run()
             report = PreparationReport(
                 path=Path(corpus.output_dir),
                 metadata=preparation.join_shards(),
@@ -267,7 +302,9 @@ def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, to
     )
 
 
-def _run_on_ray(step: PipelineStep, arguments: ExecutorArguments, tasks: int, logging_dir: Path) -> PipelineStats:
+def _run_on_ray(
+    step: PipelineStep, arguments: ExecutorArguments, tasks: int, logging_dir: Path
+) -> PipelineStats:
     """Run tasks on the Ray cluster that the environment names (``RAY_ADDRESS``), or on one of this machine."""
     if find_spec("ray") is None:
         raise InputError("executor 'ray' needs Ray; pip install ray")
@@ -333,4 +370,6 @@ def _submit(jobs: SlurmPipelineExecutor) -> None:
     try:
         jobs.run()
     except subprocess.CalledProcessError as error:
-        raise InputError(f"sbatch refused the job (exit code {error.returncode}); its message is above") from error
+        raise InputError(
+            f"sbatch refused the job (exit code {error.returncode}); its message is above"
+        ) from error

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, hash_keys, keyed_uniforms, mask_tokens
+from bert_recipes.data.masking import (
+    IGNORE_INDEX,
+    MaskingRates,
+    hash_keys,
+    keyed_uniforms,
+    mask_tokens,
+)
 from bert_recipes.errors import InputError
 
 
@@ -90,7 +96,9 @@ class DataCollatorForPreTraining(MaskingRates):
         super().__post_init__()
         for name in ("pad", "cls", "sep", "mask"):
             if getattr(self.tokenizer, f"{name}_token_id") is None:
-                raise InputError(f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it")
+                raise InputError(
+                    f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it"
+                )
         self._vocab_size = len(self.tokenizer)
         vocabulary = self.tokenizer.get_vocab()
         self._is_continuation = find_continuations(vocabulary, self._vocab_size)
@@ -107,7 +115,9 @@ class DataCollatorForPreTraining(MaskingRates):
         longest = int(lengths.max())
         size, multiple = self.pad_to_length or longest, self.pad_to_multiple_of or 1
         if longest > size:
-            raise InputError(f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows")
+            raise InputError(
+                f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows"
+            )
         size = -(-size // multiple) * multiple
         attention_mask = np.arange(size) < lengths[:, None]
         input_ids = self._pad(features, "input_ids", size, self.tokenizer.pad_token_id)
@@ -120,7 +130,11 @@ class DataCollatorForPreTraining(MaskingRates):
             batch["labels"] = self._pad(features, "labels", size, IGNORE_INDEX)
         else:
             is_word = attention_mask.copy()
-            for special in (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id, self.tokenizer.pad_token_id):
+            for special in (
+                self.tokenizer.cls_token_id,
+                self.tokenizer.sep_token_id,
+                self.tokenizer.pad_token_id,
+            ):
                 is_word &= input_ids != special
             batch["input_ids"], batch["labels"] = mask_tokens(
                 input_ids,
@@ -135,9 +149,13 @@ class DataCollatorForPreTraining(MaskingRates):
                 never_drawn=() if self.draws_pad else (self.tokenizer.pad_token_id,),
             )
         if "next_sentence_label" in features[0]:
-            batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)
+            batch["next_sentence_label"] = np.array(
+                [f["next_sentence_label"] for f in features], dtype=np.int64
+            )
         if self.has_draws:
-            draws = keyed_uniforms(self._keys(features)[:, None], _STREAM_DRAWS, np.arange(size)[None])
+            draws = keyed_uniforms(
+                self._keys(features)[:, None], _STREAM_DRAWS, np.arange(size)[None]
+            )
             batch["draws"] = draws.astype(np.float32)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
@@ -159,5 +177,7 @@ class DataCollatorForPreTraining(MaskingRates):
                 "features without 'key': (epoch, index) are masked by their content, the same way in every epoch; "
                 "keep the key (remove_unused_columns=False) for new masks each epoch"
             )
-        content = [zlib.crc32(np.asarray(f["input_ids"], dtype=np.int64).tobytes()) for f in features]
+        content = [
+            zlib.crc32(np.asarray(f["input_ids"], dtype=np.int64).tobytes()) for f in features
+        ]
         return hash_keys(self.seed, np.array(content, dtype=np.int64))

@@ -54,7 +54,9 @@ DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
 MOST_LINE_BYTES = 2**40
 
 
-def find_files(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
+def find_files(
+    paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES
+) -> list[Path]:
     """Resolve files, folders (searched recursively) and globs (``**`` goes into folders) to the corpus files, at least one.
 
     The order is that of the sorted paths, whatever the order they were given in; a file that is reached twice (also
@@ -72,7 +74,9 @@ def find_files(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ..
             raise InputError("an input path is empty; give files, folders or globs")
         if path.is_file():
             if not _has_suffix(path, suffixes):
-                raise InputError(f"{path}: unknown kind of file; the name must end in {', '.join(suffixes)}")
+                raise InputError(
+                    f"{path}: unknown kind of file; the name must end in {', '.join(suffixes)}"
+                )
             found.append(path)
             continue
         if path.is_dir():
@@ -88,13 +92,18 @@ def find_files(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ..
             (found if is_wanted else skipped).append(file)
     if skipped:
         logger.warning(
-            "%d files are not read: hidden, or not of %s (first: %s)", len(skipped), "/".join(suffixes), skipped[0]
+            "%d files are not read: hidden, or not of %s (first: %s)",
+            len(skipped),
+            "/".join(suffixes),
+            skipped[0],
         )
     unique: dict[str, Path] = {}
     for path in sorted(found, key=lambda path: path.as_posix()):
         # Opening a pipe would wait for ever.
         if not path.is_file():
-            raise InputError(f"{path}: no file that can be read, but a broken link, a pipe or a device; remove it")
+            raise InputError(
+                f"{path}: no file that can be read, but a broken link, a pipe or a device; remove it"
+            )
         unique.setdefault(os.path.realpath(path), path)
     return list(unique.values())
 
@@ -109,7 +118,9 @@ def _is_text(path: Path) -> bool:
     return format_suffix(path) == ".txt"
 
 
-def _walk(folder: Path, suffixes: tuple[str, ...], *, hidden_folders: bool = False) -> Iterator[tuple[Path, bool]]:
+def _walk(
+    folder: Path, suffixes: tuple[str, ...], *, hidden_folders: bool = False
+) -> Iterator[tuple[Path, bool]]:
     """Yield the files below a folder, and whether each is of the corpus.
 
     Each folder is entered once, however many links lead to it: folders that link each other would lead round and round.
@@ -121,7 +132,11 @@ def _walk(folder: Path, suffixes: tuple[str, ...], *, hidden_folders: bool = Fal
         for name in sorted(folders):
             target = os.path.realpath(Path(root, name))
             is_around = here.is_relative_to(target)
-            if target not in entered and not is_around and (hidden_folders or not name.startswith(".")):
+            if (
+                target not in entered
+                and not is_around
+                and (hidden_folders or not name.startswith("."))
+            ):
                 entered.add(target)
                 new_folders.append(name)
         folders[:] = new_folders
@@ -138,7 +153,11 @@ def _match(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool
     start = parts.index("**") if "**" in parts else len(parts)
     for match in map(Path, glob.glob(os.path.join("", *parts[:start]) or os.curdir)):
         if start == len(parts):
-            yield from _walk(match, suffixes) if match.is_dir() else [(match, _has_suffix(match, suffixes))]
+            yield from (
+                _walk(match, suffixes)
+                if match.is_dir()
+                else [(match, _has_suffix(match, suffixes))]
+            )
         elif match.is_dir():
             names_hidden = any(part.startswith(".") for part in parts[start:])
             for file, _ in _walk(match, suffixes, hidden_folders=names_hidden):
@@ -186,7 +205,10 @@ def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
     parents = [os.path.realpath(path.parent) for path in files]
     base = os.path.dirname(os.path.commonpath(parents))
     return [
-        {"name": Path(os.path.relpath(os.path.join(parent, path.name), base)).as_posix(), "bytes": path.stat().st_size}
+        {
+            "name": Path(os.path.relpath(os.path.join(parent, path.name), base)).as_posix(),
+            "bytes": path.stat().st_size,
+        }
         for parent, path in zip(parents, files, strict=True)
     ]
 
@@ -216,7 +238,9 @@ class _Texts:
     reader: Reader
     text_column: str
     counts: CorpusCounts
-    of_ids: bool = False  # a row may hold a list of numbers, or of sentences of them, instead of text
+    of_ids: bool = (
+        False  # a row may hold a list of numbers, or of sentences of them, instead of text
+    )
 
     def of_file(self, path: Path) -> Iterator[str]:
         """Yield the text of every row of a table or an array; rows whose text is missing are dropped and counted."""
@@ -261,7 +285,9 @@ class _Texts:
         try:
             schema = parquet.read_schema(path)
         except (pyarrow.ArrowException, OSError) as error:
-            raise InputError(f"{path}: damaged or not a Parquet file ({first_line(error)})") from error
+            raise InputError(
+                f"{path}: damaged or not a Parquet file ({first_line(error)})"
+            ) from error
         column = self.text_column
         num_columns = schema.names.count(column)
         if num_columns == 0:
@@ -274,7 +300,9 @@ class _Texts:
         # Values of some other types cannot even be turned into Python's; a column of nulls has no type of its own.
         text_kinds = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
         if not any(is_kind(values) for is_kind in text_kinds):
-            raise InputError(f"{path}: column '{column}' holds {list_columns([kind])}, text expected")
+            raise InputError(
+                f"{path}: column '{column}' holds {list_columns([kind])}, text expected"
+            )
 
     def of_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
         """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order of its files."""
@@ -295,7 +323,9 @@ class _Texts:
             try:
                 row = next(rows, None)
             except network_errors() as error:
-                raise InputError(f"{where}: the connection broke after row {number - 1} ({error})") from error
+                raise InputError(
+                    f"{where}: the connection broke after row {number - 1} ({error})"
+                ) from error
             if row is None:
                 return
             text = self._text_of(row, f"{where}, row {number}")
@@ -322,11 +352,15 @@ class _Texts:
         if self.of_ids and isinstance(text, list) and text:
             return _lines_of_ids(text, f"{where}: column '{column}'")
         if not isinstance(text, str):
-            raise InputError(f"{where}: column '{column}' holds {type(text).__name__}, text expected")
+            raise InputError(
+                f"{where}: column '{column}' holds {type(text).__name__}, text expected"
+            )
         # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.
         if not text.isascii() and SURROGATES.search(text):
             if self.reader.encoding_errors == "strict":
-                raise InputError(f"{where}: lone surrogate in '{column}'; mend it{self.reader.advice}")
+                raise InputError(
+                    f"{where}: lone surrogate in '{column}'; mend it{self.reader.advice}"
+                )
             text, replaced = SURROGATES.subn("\ufffd", text)
             self.counts.repaired["characters_replaced"] += replaced
         return self.reader.without_nul(text, where)
@@ -338,7 +372,9 @@ def _lines_of_ids(values: list[Any], where: str) -> str:
     lines = []
     for ids in values if is_nested else [values]:
         if not isinstance(ids, list) or any(isinstance(number, list | dict) for number in ids):
-            raise InputError(f"{where} nests its ids unevenly; a list of ids is expected, or a list of such lists")
+            raise InputError(
+                f"{where} nests its ids unevenly; a list of ids is expected, or a list of such lists"
+            )
         lines.append(" ".join(map(str, ids)))
     return "\n".join(lines)
 
@@ -389,7 +425,9 @@ def iter_documents(
     texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     for path in paths:
         if _is_text(path):
-            documents = _cut_documents((text for _, text in reader.lines(path)), document_boundary, wrapped_lines)
+            documents = _cut_documents(
+                (text for _, text in reader.lines(path)), document_boundary, wrapped_lines
+            )
         else:
             documents = _documents_of_rows(texts.of_file(path), wrapped_lines, counts)
         counts.files += 1
@@ -416,7 +454,9 @@ def iter_hub_documents(
     counts = counts if counts is not None else CorpusCounts()
     reader = _make_reader(encoding_errors, counts)
     texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
-    for document in _documents_of_rows(texts.of_hub(name, config_name, split), wrapped_lines, counts):
+    for document in _documents_of_rows(
+        texts.of_hub(name, config_name, split), wrapped_lines, counts
+    ):
         counts.documents += 1
         yield document
 
@@ -433,7 +473,11 @@ def iter_paragraphs(
 
     The options are those of `iter_documents`; `dataset` is the name, configuration and split of one on the Hub, instead of files.
     """
-    reading: dict[str, Any] = {"text_column": text_column, "encoding_errors": encoding_errors, "counts": counts}
+    reading: dict[str, Any] = {
+        "text_column": text_column,
+        "encoding_errors": encoding_errors,
+        "counts": counts,
+    }
     name, config_name, split = dataset
     if name is not None:
         yield from chain.from_iterable(iter_hub_documents(name, config_name, split, **reading))
@@ -444,10 +488,14 @@ def iter_paragraphs(
         yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **reading))
 
 
-def check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, wrapped_lines: bool) -> None:
+def check_options(
+    paths: Sequence[Path], document_boundary: DocumentBoundary, wrapped_lines: bool
+) -> None:
     """Refuse combinations that have no meaning."""
     if wrapped_lines and document_boundary == "line":
-        raise InputError("wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one")
+        raise InputError(
+            "wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one"
+        )
     for path in paths:
         is_text = _is_text(path)
         if document_boundary != "auto" and is_text == (document_boundary == "row"):
@@ -479,7 +527,9 @@ def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> 
         yield document
 
 
-def _documents_of_rows(texts: Iterable[str], wrapped_lines: bool, counts: CorpusCounts) -> Iterator[list[str]]:
+def _documents_of_rows(
+    texts: Iterable[str], wrapped_lines: bool, counts: CorpusCounts
+) -> Iterator[list[str]]:
     """Make a document of each row; a row of blanks is dropped and counted."""
     for text in texts:
         documents = list(_cut_documents(text.split("\n"), "row", wrapped_lines))

@@ -79,7 +79,9 @@ MAX_SEQ_LENGTH_RANGE = (8, 65_535)
 
 def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random:
     """Return a generator that is a pure function of its arguments, on every machine and Python version."""
-    key = hashlib.blake2b(f"{purpose}:{seed}:{epoch}:{number}".encode("ascii"), digest_size=8).digest()
+    key = hashlib.blake2b(
+        f"{purpose}:{seed}:{epoch}:{number}".encode("ascii"), digest_size=8
+    ).digest()
     return random.Random(int.from_bytes(key, "little"))
 
 
@@ -98,7 +100,9 @@ class _LazyLengths(Sequence[int]):
     def __getitem__(self, index: Any) -> Any:
         if not 0 <= index - self._first < len(self._fetched):
             begin = self.begin + index
-            self._fetched = self._store.sentence_lengths(begin, min(begin + FETCH, self._end)).tolist()
+            self._fetched = self._store.sentence_lengths(
+                begin, min(begin + FETCH, self._end)
+            ).tolist()
             self._first = index
         return self._fetched[index - self._first]
 
@@ -141,12 +145,31 @@ def index_documents(
                 rng=rng,
                 is_ordered=pair_label == "order",
             )
-        for a_begin, a_end, b_document, b_begin, b_end, is_random, length_a, length_b, is_swapped in pairs:
+        for (
+            a_begin,
+            a_end,
+            b_document,
+            b_begin,
+            b_end,
+            is_random,
+            length_a,
+            length_b,
+            is_swapped,
+        ) in pairs:
             b_offset = here if b_document == document else lazily(b_document).begin
             length = min(length_a + length_b + NUM_SPECIAL_TOKENS, max_seq_length)
             # Google's ALBERT calls the random B of a lone sentence swapped, which is no question of order.
             label = is_random if pair_label != "order" else NO_LABEL if is_random else is_swapped
-            rows.append((here + a_begin, b_offset + b_begin, a_end - a_begin, b_end - b_begin, length, label))
+            rows.append(
+                (
+                    here + a_begin,
+                    b_offset + b_begin,
+                    a_end - a_begin,
+                    b_end - b_begin,
+                    length,
+                    label,
+                )
+            )
     return np.array(rows, dtype=PAIR_DTYPE)
 
 
@@ -155,24 +178,33 @@ def _index_electra(
 ) -> Iterator[tuple[int, ...]]:
     """Rows whose sentences are split when they are read: `a_begin` and `a_count` say which, `b_count` the length that was aimed at."""
     for begin, end, is_first, target, _ in build_segments(
-        lengths, max_seq_length, max_seq_length, lambda begin: keyed_rng("electra", seed, epoch, offset + begin)
+        lengths,
+        max_seq_length,
+        max_seq_length,
+        lambda begin: keyed_rng("electra", seed, epoch, offset + begin),
     ):
         size_a, size_b = _electra_sizes(lengths[begin:end], is_first, max_seq_length)
         size = size_a + size_b + (NUM_SPECIAL_TOKENS if size_b else NUM_SPECIAL_TOKENS - 1)
         yield offset + begin, 0, end - begin, target, size, NO_LABEL
 
 
-def _electra_sizes(lengths: Sequence[int], chosen: Sequence[bool], max_seq_length: int) -> tuple[int, int]:
+def _electra_sizes(
+    lengths: Sequence[int], chosen: Sequence[bool], max_seq_length: int
+) -> tuple[int, int]:
     """Tokens of both segments that fit into the length. Source: as `build_segments`."""
     first = sum(length for length, is_first in zip(lengths, chosen, strict=True) if is_first)
     size_a = min(first, max_seq_length - 2)
     return size_a, min(sum(lengths) - first, max(0, max_seq_length - size_a - NUM_SPECIAL_TOKENS))
 
 
-_ITEM_DTYPE = np.dtype([("sentence", "<i8"), ("document", "<i8"), ("offset", "<i8"), ("size", "<i8")])
+_ITEM_DTYPE = np.dtype(
+    [("sentence", "<i8"), ("document", "<i8"), ("offset", "<i8"), ("size", "<i8")]
+)
 
 
-def index_blocks(store: Split, max_seq_length: int, *, within_documents: bool) -> Iterator[np.ndarray]:
+def index_blocks(
+    store: Split, max_seq_length: int, *, within_documents: bool
+) -> Iterator[np.ndarray]:
     """Yield blocks of whole sentences as ``BLOCK_DTYPE`` rows: [CLS], then sentences that each end with [SEP].
 
     Between two documents stands one more [SEP], unless blocks end with their document. A sentence that is too long for a block is cut: fairseq's
@@ -184,8 +216,13 @@ def index_blocks(store: Split, max_seq_length: int, *, within_documents: bool) -
         items = _items(store, begin, end, room, has_separators=not within_documents)
         if within_documents:
             cuts = [0, *(np.flatnonzero(np.diff(items["document"])) + 1).tolist(), len(items)]
-            parts = [(first, pack_items(items["size"][first:last], room)) for first, last in pairwise(cuts)]
-            bounds = [first + start for first, starts in parts for start in starts[:-1]] + [len(items)]
+            parts = [
+                (first, pack_items(items["size"][first:last], room))
+                for first, last in pairwise(cuts)
+            ]
+            bounds = [first + start for first, starts in parts for start in starts[:-1]] + [
+                len(items)
+            ]
         else:
             items = np.concatenate([left, items])
             bounds = pack_items(items["size"], room)
@@ -216,7 +253,9 @@ def _items(store: Split, begin: int, end: int, room: int, *, has_separators: boo
     items["size"] = np.minimum(room, sizes[number] - items["offset"])
     if not has_separators:
         return items
-    lasts = (np.cumsum(pieces)[offsets[1:] - offsets[0] - 1])[: len(offsets) - 1 - (end == store.num_documents)]
+    lasts = (np.cumsum(pieces)[offsets[1:] - offsets[0] - 1])[
+        : len(offsets) - 1 - (end == store.num_documents)
+    ]
     separators = items[lasts - 1]
     separators["offset"] += separators["size"]
     separators["size"] = 1
@@ -241,7 +280,9 @@ def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: An
                 file.write(part.tobytes())
             return file.tell() // BLOCK_DTYPE.itemsize
     blocks = list(_blocks(store))
-    num_processes = min(num_processes, max(1, store.num_sentences // MIN_SENTENCES_PER_PROCESS), len(blocks))
+    num_processes = min(
+        num_processes, max(1, store.num_sentences // MIN_SENTENCES_PER_PROCESS), len(blocks)
+    )
     if multiprocessing.current_process().daemon:
         # A data-loading worker may not have children; this happens only if the launching process did not ask first.
         num_processes = 1
@@ -251,10 +292,16 @@ def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: An
         if num_processes > 1:
             # spawn: forking a process that runs threads (torch, CUDA) can hang.
             context = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(num_processes, context, initializer=_start_worker, initargs=(index_block,))
+            pool = ProcessPoolExecutor(
+                num_processes, context, initializer=_start_worker, initargs=(index_block,)
+            )
             rows = stack.enter_context(pool).map(_index_in_worker, blocks)
         for part in Progress(
-            rows, total=len(blocks), desc=f"pairs of epoch {settings['epoch']}", unit="block", delay=2
+            rows,
+            total=len(blocks),
+            desc=f"pairs of epoch {settings['epoch']}",
+            unit="block",
+            delay=2,
         ):
             file.write(part.tobytes())
         return file.tell() // PAIR_DTYPE.itemsize
@@ -316,9 +363,17 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         """Make the inputs of a split of an opened store, "train" or "validation"."""
         documents = store.train if split == "train" else store.validation
         if documents is None:
-            raise InputError(f"{store.path}: has no held-out part; prepare it with --validation_fraction")
+            raise InputError(
+                f"{store.path}: has no held-out part; prepare it with --validation_fraction"
+            )
         ids = store.metadata["special_ids"]
-        return cls(documents, cls_id=ids["cls"], sep_id=ids["sep"], store_fingerprint=store.fingerprint, **settings)
+        return cls(
+            documents,
+            cls_id=ids["cls"],
+            sep_id=ids["sep"],
+            store_fingerprint=store.fingerprint,
+            **settings,
+        )
 
     def __init__(
         self,
@@ -340,15 +395,21 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         if not low <= max_seq_length <= high:
             raise InputError(f"max_seq_length: {max_seq_length} given, allowed are {low} to {high}")
         if not 0.0 <= short_seq_prob <= 1.0:
-            raise InputError(f"short_seq_prob: {short_seq_prob} given, allowed is a probability, 0 to 1")
+            raise InputError(
+                f"short_seq_prob: {short_seq_prob} given, allowed is a probability, 0 to 1"
+            )
         if num_workers < 1:
-            raise InputError(f"num_workers: {num_workers} given, at least 1 process is needed to build the pairs")
+            raise InputError(
+                f"num_workers: {num_workers} given, at least 1 process is needed to build the pairs"
+            )
         if input_format not in INPUT_FORMATS or pair_label not in PAIR_LABELS:
             raise InputError(
                 f"input_format {input_format!r}, pair_label {pair_label!r}; allowed: {', '.join(INPUT_FORMATS)}, and {', '.join(PAIR_LABELS)}"
             )
         if input_format != "segment_pair" and pair_label == "order":
-            raise InputError(f"input_format {input_format} has no order to learn; the label order needs segment_pair")
+            raise InputError(
+                f"input_format {input_format} has no order to learn; the label order needs segment_pair"
+            )
         if input_format.endswith("_pair") and store.num_documents < 2:
             raise InputError(
                 f"{store.path}: {store.num_documents} document(s); next-sentence pairs need at least 2, to draw "
@@ -377,7 +438,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         #: Tells the pairs of this store, split, seed and length from all others.
         self.index_name = f"pairs-{digest[:24]}"
-        self._folder = usable_cache_dir(store.path.parent / ".cache") if cache_dir is None else Path(cache_dir)
+        self._folder = (
+            usable_cache_dir(store.path.parent / ".cache") if cache_dir is None else Path(cache_dir)
+        )
         self._open: dict[int, np.ndarray] = {}
         self._counts: dict[int, int] = {}
 
@@ -444,14 +507,20 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         _, digest = self._read_facts(epoch)
         if hash_of(path) != digest:
             raise ValueError(f"{path}: not what was written")
-        return np.memmap(path, dtype=BLOCK_DTYPE if self.input_format in BLOCKS else PAIR_DTYPE, mode="r")
+        return np.memmap(
+            path, dtype=BLOCK_DTYPE if self.input_format in BLOCKS else PAIR_DTYPE, mode="r"
+        )
 
     def _build(self, partial: Path, epoch: int) -> None:
-        num_pairs = write_pairs(partial, self.store, self._num_workers, epoch=epoch, **self._settings)
+        num_pairs = write_pairs(
+            partial, self.store, self._num_workers, epoch=epoch, **self._settings
+        )
         with atomic_write(self._file(epoch, "count")) as aside:
             aside.write_text(f"{num_pairs} {hash_of(partial)}\n", encoding="ascii")
         # With a dupe_factor they all come again.
-        for old in self._folder.glob(self._file("*", "pairs").name) if self.dupe_factor is None else ():
+        for old in (
+            self._folder.glob(self._file("*", "pairs").name) if self.dupe_factor is None else ()
+        ):
             if int(old.stem.rpartition("-")[2]) < epoch - 1:
                 remove_cached(old)
 
@@ -474,13 +543,21 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         row = table[index].item()
         if self.input_format in BLOCKS:
             input_ids = self._read_block(*row)
-            return {"input_ids": input_ids, "token_type_ids": np.zeros_like(input_ids), "key": (epoch, index)}
+            return {
+                "input_ids": input_ids,
+                "token_type_ids": np.zeros_like(input_ids),
+                "key": (epoch, index),
+            }
         segments = (
-            self._read_electra(row, epoch) if self.input_format == "electra" else self._read_pair(row, epoch, index)
+            self._read_electra(row, epoch)
+            if self.input_format == "electra"
+            else self._read_pair(row, epoch, index)
         )
         tokens_a, tokens_b = segments
         boundary = len(tokens_a) + 2
-        input_ids = np.full(boundary + len(tokens_b) + (len(tokens_b) > 0), self.sep_id, dtype=np.int64)
+        input_ids = np.full(
+            boundary + len(tokens_b) + (len(tokens_b) > 0), self.sep_id, dtype=np.int64
+        )
         input_ids[0] = self.cls_id
         input_ids[1 : boundary - 1] = tokens_a
         input_ids[boundary : boundary + len(tokens_b)] = tokens_b
@@ -491,7 +568,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             item["next_sentence_label"] = -100 if row[-1] == NO_LABEL else row[-1]
         return item | {"key": (epoch, index)}
 
-    def _read_pair(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def _read_pair(
+        self, row: tuple[int, ...], epoch: int, index: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         a_begin, b_begin, a_count, b_count, _, _ = row
         tokens_a = self.store.tokens(a_begin, a_begin + a_count)
         tokens_b = self.store.tokens(b_begin, b_begin + b_count)
@@ -510,10 +589,14 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         tokens, is_first = self.store.tokens(begin, begin + count), np.repeat(chosen, lengths)
         return tokens[is_first][:size_a], tokens[~is_first][:size_b]
 
-    def _read_block(self, sentence: int, document: int, offset: int, count: int, length: int) -> np.ndarray:
+    def _read_block(
+        self, sentence: int, document: int, offset: int, count: int, length: int
+    ) -> np.ndarray:
         lengths = self.store.sentence_lengths(sentence, sentence + count)
         sizes = lengths + 1
-        if self.input_format == "full_sentences":  # one separator more after documents, but not after the last of all
+        if (
+            self.input_format == "full_sentences"
+        ):  # one separator more after documents, but not after the last of all
             last = min(document + count, self.store.num_documents - 1)
             ends = self.store.sentence_offsets(document, last)[1:] - 1 - sentence
             sizes[ends[ends < count]] += 1

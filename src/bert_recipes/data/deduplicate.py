@@ -38,7 +38,13 @@ from datatrove.utils.stats import PipelineStats
 from datatrove.utils.word_tokenizers import WordTokenizer
 
 from bert_recipes.data.cluster import LocalExecutor, messages_in_task_log, total
-from bert_recipes.data.corpus import CorpusCounts, DocumentBoundary, describe_files, find_files, iter_documents
+from bert_recipes.data.corpus import (
+    CorpusCounts,
+    DocumentBoundary,
+    describe_files,
+    find_files,
+    iter_documents,
+)
 from bert_recipes.data.prepare import count_cores, plan_shards
 from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
@@ -69,12 +75,16 @@ class DeduplicationArguments:
     seed: int = option(SEED, "decides the hash functions", **SEEDS)
     text_column: str = option("text", "column of the text in tables, JSON and Parquet rows")
     document_boundary: DocumentBoundary = option(
-        "auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"
+        "auto",
+        "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does",
     )
     wrapped_lines: bool = option(
-        False, "lines are hard-wrapped: join those of a paragraph by a space; not again in prepare_corpus"
+        False,
+        "lines are hard-wrapped: join those of a paragraph by a space; not again in prepare_corpus",
     )
-    encoding_errors: EncodingErrors = option("strict", "broken UTF-8 or NUL: stop (strict), or replace and count")
+    encoding_errors: EncodingErrors = option(
+        "strict", "broken UTF-8 or NUL: stop (strict), or replace and count"
+    )
     max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1)
     compression: Literal["none", "gzip"] = option("none", "of the files that are written")
     tasks: int | None = option(
@@ -84,7 +94,9 @@ class DeduplicationArguments:
         most=MAX_TASKS,
     )
     workers: int | None = option(None, "parts at the same time; default: all cores", least=1)
-    logging_dir: str | None = option(None, "logs of the tasks; default: output_dir with .logs behind it")
+    logging_dir: str | None = option(
+        None, "logs of the tasks; default: output_dir with .logs behind it"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -96,9 +108,7 @@ class DeduplicationArguments:
 
 
 # Thai, Lao, Burmese, Khmer, kana and Han: scripts that put no space between words.
-_NO_SPACES = (
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
+_NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
 # datatrove keeps the document of the highest priority, and of these the first in its part.
 _HIGHEST_PRIORITY = 2**16 - 1
@@ -115,12 +125,19 @@ class ReadCorpus(PipelineStep):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         """Yield a document's paragraphs, one a line."""
-        counts, names = CorpusCounts(), ("text_column", "encoding_errors", "wrapped_lines", "max_line_bytes")
-        options: dict[str, Any] = {name: getattr(self.arguments, name) for name in ("document_boundary", *names)}
+        counts, names = (
+            CorpusCounts(),
+            ("text_column", "encoding_errors", "wrapped_lines", "max_line_bytes"),
+        )
+        options: dict[str, Any] = {
+            name: getattr(self.arguments, name) for name in ("document_boundary", *names)
+        }
         documents = iter_documents(self.parts[rank], counts=counts, **options)
         with messages_in_task_log():
             for number, paragraphs in enumerate(documents):
-                yield Document(text="\n".join(paragraphs), id=f"{rank}/{number}", metadata={"part": rank})
+                yield Document(
+                    text="\n".join(paragraphs), id=f"{rank}/{number}", metadata={"part": rank}
+                )
         for kind, numbers in (("dropped", counts.dropped), ("repaired", counts.repaired)):
             for reason, number in numbers.items():
                 self.stat_update(f"{kind} {reason}", value=number)
@@ -152,7 +169,10 @@ class KeepFirst(PipelineStep):
 
     def __init__(self, input_folder: str, output_folder: str) -> None:
         super().__init__()
-        self.input_folder, self.output_folder = get_datafolder(input_folder), get_datafolder(output_folder)
+        self.input_folder, self.output_folder = (
+            get_datafolder(input_folder),
+            get_datafolder(output_folder),
+        )
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         """Go through the documents in their order; one task."""
@@ -173,7 +193,9 @@ class WriteRows(JsonlWriter):
         return {"text": document.text}
 
 
-_HASH = HashConfig(precision=64, hash_fc="sha1")  # datatrove's default, xxhash, takes no text since its version 4
+_HASH = HashConfig(
+    precision=64, hash_fc="sha1"
+)  # datatrove's default, xxhash, takes no text since its version 4
 # Signatures that are read at once; datatrove's 5 make a call of the system for every few of them.
 _BUFFER = 1000
 # What changes neither which documents are kept nor their text.
@@ -194,10 +216,13 @@ def deduplicate(arguments: DeduplicationArguments) -> dict[str, Any]:
     """Write the documents of the files, each once, to ``output_dir`` and a report beside it: complete or not at all."""
     target = Path(os.path.realpath(arguments.output_dir))  # a link stays
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target}: exists already and is left alone; give another output folder or remove it")
+        raise InputError(
+            f"{target}: exists already and is left alone; give another output folder or remove it"
+        )
     for leftover in sorted(target.parent.glob(f".{target.name}.partial-*")):
         logger.warning(
-            "%s: left by a run that was killed (or is still going); delete it if it is not needed", leftover
+            "%s: left by a run that was killed (or is still going); delete it if it is not needed",
+            leftover,
         )
     files = find_files(arguments.files)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -218,20 +243,26 @@ def report_file(output_dir: str | Path) -> Path:
     return folder.with_name(f"{folder.name}.report.json")
 
 
-def _run_stages(arguments: DeduplicationArguments, parts: Sequence[Sequence[Path]], folder: Path) -> dict[str, Any]:
+def _run_stages(
+    arguments: DeduplicationArguments, parts: Sequence[Sequence[Path]], folder: Path
+) -> dict[str, Any]:
     """Run datatrove's steps in their order, each over all documents; returns the report."""
     logs = Path(arguments.logging_dir or f"{Path(arguments.output_dir)}.logs").absolute()
     workers = arguments.workers or count_cores()
 
     def run(name: str, *steps: PipelineStep, tasks: int = len(parts)) -> PipelineStats:
         own_logs = logs / name.replace(" ", "_")
-        return LocalExecutor(steps, tasks=tasks, workers=workers, logging_dir=own_logs, name=name).run()
+        return LocalExecutor(
+            steps, tasks=tasks, workers=workers, logging_dir=own_logs, name=name
+        ).run()
 
     def place(name: str) -> str:
         return str(folder / name)
 
     read = ReadCorpus(parts, arguments)
-    exact = ExactDedupConfig(content_getter=content_of, document_priority=priority_of, hash_config=_HASH)
+    exact = ExactDedupConfig(
+        content_getter=content_of, document_priority=priority_of, hash_config=_HASH
+    )
     run("exact signatures", read, ExactDedupSignature(place("exact"), exact))
     find = ExactFindDedups(place("exact"), place("exact_found"), exact, lines_to_buffer=_BUFFER)
     run("exact duplicates", find, tasks=1)
@@ -246,7 +277,9 @@ def _run_stages(arguments: DeduplicationArguments, parts: Sequence[Sequence[Path
         )
         sign = MinhashDedupSignature(place("near"), config, language=WordsOfAnyLanguage())
         run("near signatures", read, *filters, sign)
-        compare = MinhashDedupBuckets(place("near"), place("pairs"), config=config, lines_to_buffer=_BUFFER)
+        compare = MinhashDedupBuckets(
+            place("near"), place("pairs"), config=config, lines_to_buffer=_BUFFER
+        )
         run("near duplicates", compare, tasks=config.num_buckets)
         join = MinhashDedupCluster(
             place("pairs"), place("clusters"), config, save_cluster_id=True, lines_to_buffer=_BUFFER
@@ -254,7 +287,9 @@ def _run_stages(arguments: DeduplicationArguments, parts: Sequence[Sequence[Path
         run("clusters", join, KeepFirst(place("clusters"), place("near_found")), tasks=1)
         filters.append(MinhashDedupFilter(place("near_found")))
     compression = None if arguments.compression == "none" else arguments.compression
-    stats = run("write documents", read, *filters, WriteRows(place("documents"), compression=compression))
+    stats = run(
+        "write documents", read, *filters, WriteRows(place("documents"), compression=compression)
+    )
     if not total(stats, 1, "total"):
         raise InputError(f"{', '.join(arguments.files)}: no document with text in these files")
     report: dict[str, Any] = {
@@ -266,7 +301,9 @@ def _run_stages(arguments: DeduplicationArguments, parts: Sequence[Sequence[Path
     for name in sorted(stats.stats[0].stats):
         kind, reason = name.split(" ", 1)
         report.setdefault(kind, {})[reason] = total(stats, 0, name)
-    report["settings"] = {name: value for name, value in asdict(arguments).items() if name not in _NOT_IN_REPORT}
+    report["settings"] = {
+        name: value for name, value in asdict(arguments).items() if name not in _NOT_IN_REPORT
+    }
     if arguments.near:
         report["threshold"] = round(arguments.threshold, 3)
     return {**report, "versions": {"datatrove": version("datatrove")}}
@@ -277,4 +314,7 @@ def _deal_out(files: Sequence[Path], tasks: int | None) -> list[list[Path]]:
     if tasks is None and len(files) <= MAX_TASKS:
         return [[path] for path in files]
     part_bytes = sum(path.stat().st_size for path in files) / (tasks or MAX_TASKS)
-    return [[path for _, path in part] for part in plan_shards([("train", path) for path in files], part_bytes)]
+    return [
+        [path for _, path in part]
+        for part in plan_shards([("train", path) for path in files], part_bytes)
+    ]

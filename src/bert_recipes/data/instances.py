@@ -89,13 +89,19 @@ def check_instance_outputs(paths: Sequence[Path]) -> None:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: is a folder, a device or a pipe; give the name of a file")
         if not os.access(path.parent, os.W_OK):
-            raise InputError(f"{path}: there is no folder {path.parent}, or it may not be written to")
+            raise InputError(
+                f"{path}: there is no folder {path.parent}, or it may not be written to"
+            )
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise InputError(f"{', '.join(map(str, paths))}: an output file is given twice")
 
 
 def write_instances(
-    instances: Iterable[Instance], paths: Sequence[Path], *, max_seq_length: int, max_predictions_per_seq: int
+    instances: Iterable[Instance],
+    paths: Sequence[Path],
+    *,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
 ) -> int:
     """Write instances round-robin to files whose suffixes name the formats; return how many there were.
 
@@ -108,14 +114,20 @@ def write_instances(
         partials = [staged.enter_context(atomic_write(path)) for path in paths]
         with ExitStack() as opened:
             files = [opened.enter_context(open(partial, "wb")) for partial in partials]
-            writers = [_WRITERS[format_of(path)](file) for path, file in zip(paths, files, strict=True)]
+            writers = [
+                _WRITERS[format_of(path)](file) for path, file in zip(paths, files, strict=True)
+            ]
             for writer in writers:
                 if isinstance(writer, _ParquetWriter):
                     opened.push(writer.finish)
             count = 0
             for instance in Progress(instances, desc="write", unit="instance", delay=1):
                 writer = writers[count % len(writers)]
-                writer.write(_encode_features(instance, max_seq_length, max_predictions_per_seq, writer.encode))
+                writer.write(
+                    _encode_features(
+                        instance, max_seq_length, max_predictions_per_seq, writer.encode
+                    )
+                )
                 count += 1
         sync_paths(partials)
     return count
@@ -123,13 +135,18 @@ def write_instances(
 
 # A few thousand input masks and segment ids make up a complete file: each is encoded once.
 @lru_cache(maxsize=2**15)
-def _encode_ones(encode: Callable[[str, list], Any], name: str, zeros: int, ones: int, size: int) -> Any:
+def _encode_ones(
+    encode: Callable[[str, list], Any], name: str, zeros: int, ones: int, size: int
+) -> Any:
     one = 1.0 if name == "masked_lm_weights" else 1
     return encode(name, [0 * one] * zeros + [one] * ones + [0 * one] * (size - zeros - ones))
 
 
 def _encode_features(
-    instance: Instance, max_seq_length: int, max_predictions: int, encode: Callable[[str, list], Any]
+    instance: Instance,
+    max_seq_length: int,
+    max_predictions: int,
+    encode: Callable[[str, list], Any],
 ) -> dict[str, Any]:
     input_ids, boundary, positions, ids, is_random = instance
     length, padding, missing = (
@@ -140,10 +157,14 @@ def _encode_features(
     return {
         "input_ids": encode("input_ids", [*input_ids, *padding]),
         "input_mask": _encode_ones(encode, "input_mask", 0, length, max_seq_length),
-        "segment_ids": _encode_ones(encode, "segment_ids", boundary, length - boundary, max_seq_length),
+        "segment_ids": _encode_ones(
+            encode, "segment_ids", boundary, length - boundary, max_seq_length
+        ),
         "masked_lm_positions": encode("masked_lm_positions", [*positions, *missing]),
         "masked_lm_ids": encode("masked_lm_ids", [*ids, *missing]),
-        "masked_lm_weights": _encode_ones(encode, "masked_lm_weights", 0, len(ids), max_predictions),
+        "masked_lm_weights": _encode_ones(
+            encode, "masked_lm_weights", 0, len(ids), max_predictions
+        ),
         "next_sentence_labels": encode("next_sentence_labels", [int(is_random)]),
     }
 
@@ -170,7 +191,9 @@ class _TFRecordWriter:
 
     @staticmethod
     def encode(name: str, values: list) -> bytes:
-        return (encode_float_feature if name == "masked_lm_weights" else encode_int64_feature)(name, values)
+        return (encode_float_feature if name == "masked_lm_weights" else encode_int64_feature)(
+            name, values
+        )
 
     def write(self, features: dict[str, bytes]) -> None:
         write_record(self._file, encode_example(features[name] for name in sorted(features)))
@@ -181,8 +204,13 @@ class _ParquetWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._rows: list[dict[str, list]] = []
-        types = [pa.list_(pa.float32() if name == "masked_lm_weights" else pa.int64()) for name in FEATURE_NAMES]
-        self._writer = pq.ParquetWriter(file, pa.schema(list(zip(FEATURE_NAMES, types, strict=True))))
+        types = [
+            pa.list_(pa.float32() if name == "masked_lm_weights" else pa.int64())
+            for name in FEATURE_NAMES
+        ]
+        self._writer = pq.ParquetWriter(
+            file, pa.schema(list(zip(FEATURE_NAMES, types, strict=True)))
+        )
 
     @staticmethod
     def encode(name: str, values: list) -> list:
@@ -206,7 +234,11 @@ class _ParquetWriter:
         self._writer.is_open = False  # or it would write to the closed file when it is collected
 
 
-_WRITERS: dict[str, Any] = {"jsonl": _JsonLinesWriter, "parquet": _ParquetWriter, "tfrecord": _TFRecordWriter}
+_WRITERS: dict[str, Any] = {
+    "jsonl": _JsonLinesWriter,
+    "parquet": _ParquetWriter,
+    "tfrecord": _TFRecordWriter,
+}
 
 
 class _MappedReader:
@@ -221,7 +253,8 @@ class _MappedReader:
         self._path, self._decode = path, decode
         self._open()
         self._offsets = array(
-            "q", Progress(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1)
+            "q",
+            Progress(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1),
         )
 
     def _open(self) -> None:
@@ -272,7 +305,9 @@ class _ParquetReader:
 
     def __init__(self, path: Path, cache_dir: Path | None) -> None:
         status = path.stat()
-        key = hashlib.sha256(f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}".encode()).hexdigest()[:24]
+        key = hashlib.sha256(
+            f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}".encode()
+        ).hexdigest()[:24]
         folder = usable_cache_dir(path.parent / ".cache") if cache_dir is None else cache_dir
         self._path = folder / f"instances-{key}.npy"
         build_once(self._path, lambda partial: _convert_parquet(path, partial))
@@ -299,8 +334,12 @@ def _convert_parquet(path: Path, output: Path) -> None:
         for batch in Progress(batches, desc=f"open {path.name}", unit="batch", delay=1):
             columns = {name: _to_matrix(name, batch[name]) for name in FEATURE_NAMES}
             if begin == 0:
-                dtype = np.dtype([(name, rows.dtype, rows.shape[1:]) for name, rows in columns.items()])
-                records = np.lib.format.open_memmap(output, mode="w+", dtype=dtype, shape=(num_records,))
+                dtype = np.dtype(
+                    [(name, rows.dtype, rows.shape[1:]) for name, rows in columns.items()]
+                )
+                records = np.lib.format.open_memmap(
+                    output, mode="w+", dtype=dtype, shape=(num_records,)
+                )
             for name, rows in columns.items():
                 records[name][begin : begin + len(rows)] = rows
             begin += len(batch)
@@ -313,7 +352,10 @@ def _to_matrix(name: str, column: pa.Array) -> np.ndarray:
     is_list = pa.types.is_nested(column.type)
     values = column.flatten() if is_list else column
     rows = _to_array(name, values.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
-    if is_list and pc.any(pc.not_equal(pc.list_value_length(column), rows.shape[1])).as_py() is not False:
+    if (
+        is_list
+        and pc.any(pc.not_equal(pc.list_value_length(column), rows.shape[1])).as_py() is not False
+    ):
         raise ValueError(f"{name} is not of one length in all rows")
     return rows
 
@@ -321,7 +363,9 @@ def _to_matrix(name: str, column: pa.Array) -> np.ndarray:
 def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _ParquetReader:
     kind = format_of(path)
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file; make it with recipes/create_pretraining_data.py")
+        raise InputError(
+            f"{path}: there is no such file; make it with recipes/create_pretraining_data.py"
+        )
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
     try:
@@ -331,7 +375,9 @@ def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _Parquet
             return _MappedReader(path, _line_offsets, json.loads)
         return _MappedReader(path, _tfrecord_offsets, _decode_tfrecord)
     except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a file of instances, or damaged ({error}); make it again") from error
+        raise InputError(
+            f"{path}: not a file of instances, or damaged ({error}); make it again"
+        ) from error
 
 
 class InstanceDataset:
@@ -352,7 +398,11 @@ class InstanceDataset:
     """
 
     def __init__(
-        self, paths: Sequence[str | Path], *, cache_dir: str | Path | None = None, vocab_size: int | None = None
+        self,
+        paths: Sequence[str | Path],
+        *,
+        cache_dir: str | Path | None = None,
+        vocab_size: int | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.paths = [Path(path) for path in paths]
@@ -385,7 +435,9 @@ class InstanceDataset:
             _check(record, self.vocab_size)
             return record
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{self.paths[file]}, record {number + 1}: {error}; make the file again") from error
+            raise InputError(
+                f"{self.paths[file]}, record {number + 1}: {error}; make the file again"
+            ) from error
 
     def __getitem__(self, key: int | tuple[int, int]) -> dict[str, Any]:
         """Return one instance without its padding.
@@ -420,7 +472,9 @@ def _to_array(name: str, values: Any) -> np.ndarray:
 
 def _check(record: Mapping[str, np.ndarray], vocab_size: int | None) -> None:
     """Refuse, by a ValueError, features that the table above does not describe, and ids of another vocabulary."""
-    input_ids, input_mask, segment_ids, positions, ids, weights, label = (record[name] for name in FEATURE_NAMES)
+    input_ids, input_mask, segment_ids, positions, ids, weights, label = (
+        record[name] for name in FEATURE_NAMES
+    )
     length = int(input_mask.sum())
     largest = max(input_ids.max(initial=0), ids.max(initial=0))
     if not (
@@ -436,4 +490,6 @@ def _check(record: Mapping[str, np.ndarray], vocab_size: int | None) -> None:
     ):
         raise ValueError("not an instance as create_pretraining_data.py writes it")
     if vocab_size is not None and largest >= vocab_size:
-        raise ValueError(f"token id {largest}, but the vocabulary has {vocab_size} entries: it is another one")
+        raise ValueError(
+            f"token id {largest}, but the vocabulary has {vocab_size} entries: it is another one"
+        )

@@ -71,7 +71,9 @@ _STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD, _STREAM_COUNT, _STREAM_KEEP = 0, 
 class MaskingRates:
     """How many tokens are predicted and what the model sees instead of them; 0.8, 0.1 and 0.1 in the paper."""
 
-    mlm_probability: float = option(0.15, "of a row's tokens, [CLS] and both [SEP] counted", above=0, below=1)
+    mlm_probability: float = option(
+        0.15, "of a row's tokens, [CLS] and both [SEP] counted", above=0, below=1
+    )
     max_predictions_per_seq: int | None = option(None, "per row; None = no limit", least=1)
     mask_rate: float = option(0.8, "[MASK]", least=0, most=1)
     keep_rate: float = option(0.1, "the token itself", least=0, most=1)
@@ -171,7 +173,11 @@ def mask_tokens(
 
 
 def _choose(
-    starts: np.ndarray, candidates: np.ndarray, lengths: np.ndarray, keys: np.ndarray, rates: MaskingRates
+    starts: np.ndarray,
+    candidates: np.ndarray,
+    lengths: np.ndarray,
+    keys: np.ndarray,
+    rates: MaskingRates,
 ) -> np.ndarray:
     """Bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or not at all."""
     size = starts.shape[1]
@@ -193,7 +199,9 @@ def _choose(
             wanted = np.minimum(wanted, limit)
     if wanted is not None and rates.whole_word:
         flat = (np.arange(len(unit))[:, None] * size + unit)[candidates]
-        sizes = np.bincount(flat, minlength=unit.size).reshape(unit.shape)  # candidates in each unit
+        sizes = np.bincount(flat, minlength=unit.size).reshape(
+            unit.shape
+        )  # candidates in each unit
         taken = _take_in_order(scores, taken, sizes, wanted)
     elif wanted is not None:
         taken = _take_lowest(scores, taken, wanted)
@@ -203,17 +211,23 @@ def _choose(
 def _take_lowest(scores: np.ndarray, real: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Bool (B, S): the `wanted` lowest scores of each row among the real ones: units of one token, the usual case."""
     among = np.where(real, scores, 2.0)
-    highest = np.take_along_axis(np.sort(among, axis=1), np.minimum(wanted, scores.shape[1])[:, None] - 1, axis=1)
+    highest = np.take_along_axis(
+        np.sort(among, axis=1), np.minimum(wanted, scores.shape[1])[:, None] - 1, axis=1
+    )
     return real & (among <= highest)
 
 
-def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _take_in_order(
+    scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
     """Bool (B, S): units in the random order of their scores until `wanted` tokens are full.
 
     A unit that would exceed the count is skipped and smaller ones after it may still fit, as in the original.
     """
     order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
-    ordered_sizes = np.where(np.take_along_axis(real, order, axis=1), np.take_along_axis(sizes, order, axis=1), 0)
+    ordered_sizes = np.where(
+        np.take_along_axis(real, order, axis=1), np.take_along_axis(sizes, order, axis=1), 0
+    )
     picked = np.zeros_like(real)
     total = np.zeros(len(wanted), dtype=np.int64)
     for column in range(ordered_sizes.shape[1]):
@@ -238,11 +252,15 @@ def _replace(
     """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under whole_word too."""
     rows, columns = np.nonzero(chosen)
     draws = keyed_uniforms(keys[rows], _STREAM_REPLACE, columns)
-    words = vocabulary[(keyed_uniforms(keys[rows], _STREAM_WORD, columns) * len(vocabulary)).astype(np.int64)]
+    words = vocabulary[
+        (keyed_uniforms(keys[rows], _STREAM_WORD, columns) * len(vocabulary)).astype(np.int64)
+    ]
     kept = input_ids[rows, columns]
     masked = input_ids.copy()
     masked[rows, columns] = np.where(
-        draws < rates.mask_rate, mask_token_id, np.where(draws >= rates.mask_rate + rates.keep_rate, words, kept)
+        draws < rates.mask_rate,
+        mask_token_id,
+        np.where(draws >= rates.mask_rate + rates.keep_rate, words, kept),
     )
     return masked
 

@@ -103,7 +103,9 @@ class ResumableBatchSampler(Sampler[list[Any]]):
     def __iter__(self) -> Iterator[list[Any]]:
         yield from itertools.repeat([], self.skipped)
         for number in range(self.skipped, len(self)):
-            begin = ((number - self.first) * self.num_processes + self.process_index) * self.batch_size
+            begin = (
+                (number - self.first) * self.num_processes + self.process_index
+            ) * self.batch_size
             yield self.keys(begin, begin + self.batch_size)
 
 
@@ -122,7 +124,12 @@ def num_training_steps(num_features: int, global_batch: int, num_epochs: float) 
 
 
 def training_order(
-    lengths: np.ndarray, *, num_steps: int, global_batch: int, seed: int, strategy: str = "group_by_length"
+    lengths: np.ndarray,
+    *,
+    num_steps: int,
+    global_batch: int,
+    seed: int,
+    strategy: str = "group_by_length",
 ) -> np.ndarray:
     """Feature numbers in the order of training; step s takes [s * global_batch, (s + 1) * global_batch).
 
@@ -138,7 +145,9 @@ def training_order(
         int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the order of a shorter one.
     """
     if strategy not in STRATEGIES:
-        raise InputError(f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}")
+        raise InputError(
+            f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}"
+        )
     size, total = len(lengths), num_steps * global_batch
     if not size:
         raise InputError("no training example is left; the log says what was dropped, and why")

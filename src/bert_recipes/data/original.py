@@ -24,7 +24,9 @@ from bert_recipes.rows import MAX_LINE_BYTES
 class OriginalMasking:
     """How many tokens are predicted and what replaces them."""
 
-    masked_lm_prob: float  # of an input's tokens, special tokens counted; one token is predicted in any case
+    masked_lm_prob: (
+        float  # of an input's tokens, special tokens counted; one token is predicted in any case
+    )
     max_predictions_per_seq: int
     whole_word: bool  # pieces that start with ## are masked together with the piece before them
     mask_id: int
@@ -36,7 +38,11 @@ class OriginalMasking:
 
 
 def choose_ngrams(
-    words: Sequence[list[int]], limit: int, most_words: int, rng: random.Random, uniform: Callable[[], float]
+    words: Sequence[list[int]],
+    limit: int,
+    most_words: int,
+    rng: random.Random,
+    uniform: Callable[[], float],
 ) -> list[list[int]]:
     """ALBERT's masks: runs of one to `most_words` whole words, n of them with a probability proportional to 1/n.
 
@@ -84,10 +90,14 @@ def mask_in_original_order(
     Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions.
     """
     positions = [*range(1, boundary - 1), *range(boundary, len(input_ids) - 1)]
-    limit = min(masking.max_predictions_per_seq, max(1, round(len(input_ids) * masking.masked_lm_prob)))
+    limit = min(
+        masking.max_predictions_per_seq, max(1, round(len(input_ids) * masking.masked_lm_prob))
+    )
     words: list[list[int]] = []
     if masking.whole_word or masking.ngram is not None:
-        words = _words(positions, input_ids, masking.is_continuation if masking.whole_word else None)
+        words = _words(
+            positions, input_ids, masking.is_continuation if masking.whole_word else None
+        )
     if masking.ngram is not None:
         runs = choose_ngrams(words, limit, masking.ngram, rng, masking.uniform)
         chosen = [position for run in runs for position in run]
@@ -110,7 +120,9 @@ def mask_in_original_order(
     return ordered, [labels[position] for position in ordered]
 
 
-def _words(positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool] | None) -> list[list[int]]:
+def _words(
+    positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool] | None
+) -> list[list[int]]:
     """The positions of each word. As in the original, a continuation at the start of B (its word was cut) joins the last word of A."""
     words: list[list[int]] = []
     for position in positions:
@@ -170,7 +182,9 @@ def read_documents(files: Sequence[Path], encode: Callable[[str], list[int]]) ->
             documents.tokens.extend(ids)
     if not documents.lengths:
         names = ", ".join(map(str, files))
-        raise InputError(f"{names}: no sentence in {num_lines} lines; one sentence a line is expected")
+        raise InputError(
+            f"{names}: no sentence in {num_lines} lines; one sentence a line is expected"
+        )
     return documents
 
 
@@ -180,7 +194,9 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
     with Progress(total=total, desc="tokenize", unit="B", unit_scale=True, delay=1) as progress:
         for file in files:
             with open(file, "rb") as lines:
-                for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), start=1):
+                for number, line in enumerate(
+                    iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), start=1
+                ):
                     if len(line) > MAX_LINE_BYTES:
                         raise InputError(
                             f"{file}, line {number}: this line is longer than {MAX_LINE_BYTES:,} bytes; is it text with "
@@ -189,7 +205,9 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
                     try:
                         text = line.decode("utf-8")
                     except UnicodeDecodeError as error:
-                        raise InputError(f"{file}, line {number}: not UTF-8 ({error}); convert the file") from error
+                        raise InputError(
+                            f"{file}, line {number}: not UTF-8 ({error}); convert the file"
+                        ) from error
                     progress.update(len(line))
                     yield text.strip()
 
@@ -241,7 +259,9 @@ def create_training_instances(
     cls, sep = array("i", [tokenizer.cls_token_id]), array("i", [tokenizer.sep_token_id])
     instances: list[Instance] = []
     passes = (document for _ in range(dupe_factor) for document in range(len(order)))
-    for document in Progress(passes, total=dupe_factor * len(order), desc="pairs", unit="document", delay=1):
+    for document in Progress(
+        passes, total=dupe_factor * len(order), desc="pairs", unit="document", delay=1
+    ):
         for pair in build_sentence_pairs(
             document,
             lengths.__getitem__,
@@ -251,15 +271,24 @@ def create_training_instances(
             rng=rng,
             is_ordered=is_ordered,
         ):
-            keep_a, keep_b = truncate_pair(pair.length_a, pair.length_b, max_seq_length - NUM_SPECIAL_TOKENS, rng)
+            keep_a, keep_b = truncate_pair(
+                pair.length_a, pair.length_b, max_seq_length - NUM_SPECIAL_TOKENS, rng
+            )
             a, b = offsets[document][pair.a_begin], offsets[pair.b_document][pair.b_begin]
-            tokens_a, tokens_b = tokens[a + keep_a.start : a + keep_a.stop], tokens[b + keep_b.start : b + keep_b.stop]
+            tokens_a, tokens_b = (
+                tokens[a + keep_a.start : a + keep_a.stop],
+                tokens[b + keep_b.start : b + keep_b.stop],
+            )
             input_ids = cls + tokens_a + sep + tokens_b + sep
             boundary = len(tokens_a) + 2
             positions, ids = mask_in_original_order(input_ids, boundary, masking, rng)
             instances.append(
                 Instance(
-                    input_ids, boundary, array("i", positions), array("i", ids), pair.is_random or pair.is_swapped
+                    input_ids,
+                    boundary,
+                    array("i", positions),
+                    array("i", ids),
+                    pair.is_random or pair.is_swapped,
                 )
             )
     shuffle(instances, rng)

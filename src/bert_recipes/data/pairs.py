@@ -91,14 +91,21 @@ def build_sentence_pairs(
             # The sentences after A were not used: put them back.
             end = a_end
         elif is_ordered and rng.random() < 0.5:
-            yield SentencePair(a_end, end, document, begin, a_end, False, chunk_length - length_a, length_a, True)
+            yield SentencePair(
+                a_end, end, document, begin, a_end, False, chunk_length - length_a, length_a, True
+            )
         else:
-            yield SentencePair(begin, a_end, document, a_end, end, False, length_a, chunk_length - length_a)
+            yield SentencePair(
+                begin, a_end, document, a_end, end, False, length_a, chunk_length - length_a
+            )
         begin, chunk_length = end, 0
 
 
 def build_single_sentence_pairs(
-    document: int, lengths_of: Callable[[int], Sequence[int]], num_documents: int, rng: random.Random
+    document: int,
+    lengths_of: Callable[[int], Sequence[int]],
+    num_documents: int,
+    rng: random.Random,
 ) -> Iterator[SentencePair]:
     """Yield pairs of one sentence each: B is the next one, or with probability 1/2, and after the last, one of another document.
 
@@ -109,8 +116,12 @@ def build_single_sentence_pairs(
     begin = 0
     while begin < len(lengths):
         if begin + 1 == len(lengths) or rng.random() < 0.5:
-            other, b_begin, _, length_b = _draw_random_next(document, lengths_of, num_documents, 1, rng)
-            yield SentencePair(begin, begin + 1, other, b_begin, b_begin + 1, True, lengths[begin], length_b)
+            other, b_begin, _, length_b = _draw_random_next(
+                document, lengths_of, num_documents, 1, rng
+            )
+            yield SentencePair(
+                begin, begin + 1, other, b_begin, b_begin + 1, True, lengths[begin], length_b
+            )
             begin += 1
         else:
             own = lengths[begin], lengths[begin + 1]
@@ -181,7 +192,11 @@ def build_segments(
 
 
 def _draw_random_next(
-    document: int, lengths_of: Callable[[int], Sequence[int]], num_documents: int, target: int, rng: random.Random
+    document: int,
+    lengths_of: Callable[[int], Sequence[int]],
+    num_documents: int,
+    target: int,
+    rng: random.Random,
 ) -> tuple[int, int, int, int]:
     """Return (document, begin, end, tokens) of whole sentences that reach ``target`` tokens or their document's end."""
     for _ in range(MAX_DOCUMENT_DRAWS):
@@ -198,7 +213,9 @@ def _draw_random_next(
     return other, begin, end, length
 
 
-def truncate_pair(length_a: int, length_b: int, max_num_tokens: int, rng: random.Random) -> tuple[slice, slice]:
+def truncate_pair(
+    length_a: int, length_b: int, max_num_tokens: int, rng: random.Random
+) -> tuple[slice, slice]:
     """Return what is kept of A and of B so that both together have at most ``max_num_tokens`` tokens.
 
     One token at a time goes from the longer of the two (from B if they are equal), from its front or its back with

@@ -82,7 +82,15 @@ FEW_TOKENS_OF_A_DOCUMENT = 128
 FEW_BYTES = 1_000_000
 PLAN_FILE = "plan.json"
 # What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
-_NOT_IN_STORE = ("files", "validation_files", "tokenizer", "names", "output_dir", "overwrite", "num_processes")
+_NOT_IN_STORE = (
+    "files",
+    "validation_files",
+    "tokenizer",
+    "names",
+    "output_dir",
+    "overwrite",
+    "num_processes",
+)
 
 
 class TextBatch(NamedTuple):
@@ -126,7 +134,9 @@ class DocumentEncoder:
                 if self.keep == "passages" and not is_passage(paragraph):
                     dropped["paragraphs_that_are_no_passages"] += 1
                     continue
-                for sentence in [paragraph] if self.sentences == "lines" else split_sentences(paragraph):
+                for sentence in (
+                    [paragraph] if self.sentences == "lines" else split_sentences(paragraph)
+                ):
                     ids = self.encode_ids(sentence)
                     if self.unk_id in ids:
                         unknown[name_script(sentence)] += ids.count(self.unk_id)
@@ -139,8 +149,12 @@ class DocumentEncoder:
                 document_lengths.append(len(sentence_lengths) - before)
             else:
                 dropped["documents_without_sentences"] += 1
-        sentences, documents = (np.array(numbers, dtype=np.int64) for numbers in (sentence_lengths, document_lengths))
-        return TokenBatch(batch.split, np.array(tokens, dtype=np.uint32), sentences, documents, dropped, unknown)
+        sentences, documents = (
+            np.array(numbers, dtype=np.int64) for numbers in (sentence_lengths, document_lengths)
+        )
+        return TokenBatch(
+            batch.split, np.array(tokens, dtype=np.uint32), sentences, documents, dropped, unknown
+        )
 
 
 def batch_documents(
@@ -171,7 +185,10 @@ def encode_in_order(
         return
     # spawn is the same on every system, and safe beside threads of the libraries that are loaded here.
     pool = ProcessPoolExecutor(
-        num_processes, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(encoder,)
+        num_processes,
+        mp_context=get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(encoder,),
     )
     waiting: deque[Future[TokenBatch]] = deque()
     try:
@@ -242,7 +259,10 @@ class CorpusArguments:
         None, "text to hold out; files that are in --files too are taken out there"
     )
     validation_fraction: float = option(
-        0.0, "fraction of the documents of --files to hold out instead, drawn by --seed", least=0, below=1
+        0.0,
+        "fraction of the documents of --files to hold out instead, drawn by --seed",
+        least=0,
+        below=1,
     )
     sampling_exponent: float | None = option(
         None,
@@ -256,22 +276,37 @@ class CorpusArguments:
     dataset_split: str = option("train", "its split")
     text_column: str = option("text", "column of the text in tables, JSON, Parquet and Hub rows")
     document_boundary: DocumentBoundary = option(
-        "auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"
+        "auto",
+        "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does",
     )
-    sentences: Sentences = option("split", "split paragraphs by rules, or lines: every line is a sentence already")
-    wrapped_lines: bool = option(False, "lines are hard-wrapped: join those of a paragraph by a space")
-    keep: Keep = option("all", "all paragraphs, or passages: no headings, lists and tables (our own rule)")
-    encoding_errors: EncodingErrors = option("strict", "broken UTF-8 or NUL: stop (strict), or replace and count")
-    max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES)
+    sentences: Sentences = option(
+        "split", "split paragraphs by rules, or lines: every line is a sentence already"
+    )
+    wrapped_lines: bool = option(
+        False, "lines are hard-wrapped: join those of a paragraph by a space"
+    )
+    keep: Keep = option(
+        "all", "all paragraphs, or passages: no headings, lists and tables (our own rule)"
+    )
+    encoding_errors: EncodingErrors = option(
+        "strict", "broken UTF-8 or NUL: stop (strict), or replace and count"
+    )
+    max_line_bytes: int = option(
+        MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES
+    )
     seed: int = option(12345, "decides which documents validation_fraction holds out", **SEEDS)
     shard_gigabytes: float = option(
-        1.0, "a larger corpus is prepared in shards of about so much text, each kept once done", above=0
+        1.0,
+        "a larger corpus is prepared in shards of about so much text, each kept once done",
+        above=0,
     )
     num_processes: int | None = option(None, "default: all cores; the store is the same", least=1)
     overwrite: bool = option(False, "replace a store that is in output_dir already")
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(
+        cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Adapt the fraction of a file to a small corpus, and leave it out where held-out files are typed."""
         fraction = values.get("validation_fraction") or 0.0
         if fraction == 0 or "validation_fraction" in typed or not values.get("files"):
@@ -290,7 +325,9 @@ class CorpusArguments:
     def __post_init__(self) -> None:
         check(self)
         if (self.tokenizer is None) == (self.names is None):
-            raise InputError("give --tokenizer for text, or --names for ids that are no text, and not both")
+            raise InputError(
+                "give --tokenizer for text, or --names for ids that are no text, and not both"
+            )
         if self.names is not None:
             self.sentences = "lines"
         if bool(self.files) == bool(self.dataset_name):
@@ -301,13 +338,17 @@ class CorpusArguments:
                 "validation_files and validation_fraction are both given: choose one way to hold text out"
             )
         if self.sampling_exponent is not None and len(self.files or ()) < 2:
-            raise InputError("sampling_exponent weighs the entries of --files against each other; give two or more")
+            raise InputError(
+                "sampling_exponent weighs the entries of --files against each other; give two or more"
+            )
         if self.wrapped_lines and self.sentences == "lines":
             raise InputError(
                 "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: choose one"
             )
         if self.dataset_name and self.document_boundary not in ("auto", "row"):
-            raise InputError(f"document_boundary is {self.document_boundary!r}; allowed for a Hub data set: auto, row")
+            raise InputError(
+                f"document_boundary is {self.document_boundary!r}; allowed for a Hub data set: auto, row"
+            )
 
     @property
     def resolved_num_processes(self) -> int:
@@ -318,14 +359,21 @@ class CorpusArguments:
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     """The (split, file) of a corpus: first the files to train on, then those that are held out. None for a Hub data set."""
     suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
-    validation = find_files(arguments.validation_files, suffixes) if arguments.validation_files else []
+    validation = (
+        find_files(arguments.validation_files, suffixes) if arguments.validation_files else []
+    )
     held_out = {os.path.realpath(path) for path in validation}
     found = find_files(arguments.files, suffixes) if arguments.files else []
     train = [path for path in found if os.path.realpath(path) not in held_out]
     if len(train) < len(found):
-        logger.info("%d files of --files are held out: they are in --validation_files", len(found) - len(train))
+        logger.info(
+            "%d files of --files are held out: they are in --validation_files",
+            len(found) - len(train),
+        )
     if arguments.files and not train:
-        raise InputError("every file of --files is in --validation_files too: nothing is left to train on")
+        raise InputError(
+            "every file of --files is in --validation_files too: nothing is left to train on"
+        )
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
     return [("train", path) for path in train] + [("validation", path) for path in validation]
@@ -338,18 +386,30 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     """
     if arguments.sampling_exponent is None:
         return {}
-    parts = [[os.path.realpath(path) for path in find_files(entry)] for entry in arguments.files or ()]
+    parts = [
+        [os.path.realpath(path) for path in find_files(entry)] for entry in arguments.files or ()
+    ]
     if len({path for part in parts for path in part}) < sum(map(len, parts)):
-        raise InputError("sampling_exponent: a file is in two entries of --files; it can belong to one source alone")
-    sizes = np.array([sum(os.path.getsize(path) for path in part) for part in parts], dtype=np.float64)
+        raise InputError(
+            "sampling_exponent: a file is in two entries of --files; it can belong to one source alone"
+        )
+    sizes = np.array(
+        [sum(os.path.getsize(path) for path in part) for part in parts], dtype=np.float64
+    )
     shares = sizes / sizes.sum()
     wanted = shares**arguments.sampling_exponent
     weights = wanted / wanted.sum() / shares
     for entry, share, weight in zip(arguments.files or (), shares, weights, strict=True):
         logger.info(
-            "%s: %.1f%% of the text, taken %.2f times: %.1f%%", entry, 100 * share, weight, 100 * share * weight
+            "%s: %.1f%% of the text, taken %.2f times: %.1f%%",
+            entry,
+            100 * share,
+            weight,
+            100 * share * weight,
         )
-    return {path: float(weight) for part, weight in zip(parts, weights, strict=True) for path in part}
+    return {
+        path: float(weight) for part, weight in zip(parts, weights, strict=True) for path in part
+    }
 
 
 def _draw(key: str) -> float:
@@ -403,7 +463,9 @@ def add_counts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for part in parts:
         for name, value in part.items():
             is_group = isinstance(value, Mapping)
-            total[name] = add_counts([total.get(name, {}), value]) if is_group else total.get(name, 0) + value
+            total[name] = (
+                add_counts([total.get(name, {}), value]) if is_group else total.get(name, 0) + value
+            )
     return total
 
 
@@ -508,14 +570,23 @@ class Preparation:
 
     def plan(self) -> dict[str, Any]:
         """What must be the same for shards of two runs to become one store."""
-        shards = [[[split, str(path), path.stat().st_size] for split, path in shard] for shard in self.shards]
+        shards = [
+            [[split, str(path), path.stat().st_size] for split, path in shard]
+            for shard in self.shards
+        ]
         return {**self._origin(), "tokenizer": self.tokenizer.fingerprint, "shards": shards}
 
     def _origin(self) -> dict[str, Any]:
         """What decides about the token ids besides text and tokenizer: settings, and the versions of libraries and of Unicode."""
-        packages = {name: version(name) for name in ("numpy", "pyarrow", "tokenizers", "transformers")}
+        packages = {
+            name: version(name) for name in ("numpy", "pyarrow", "tokenizers", "transformers")
+        }
         return {
-            "settings": {name: value for name, value in vars(self.arguments).items() if name not in _NOT_IN_STORE},
+            "settings": {
+                name: value
+                for name, value in vars(self.arguments).items()
+                if name not in _NOT_IN_STORE
+            },
             "versions": {
                 "python": platform.python_version(),
                 "unicode": unicodedata.unidata_version,
@@ -533,7 +604,9 @@ class Preparation:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise InputError(f"{self.target}: another process prepares it; wait for its end") from None
+            raise InputError(
+                f"{self.target}: another process prepares it; wait for its end"
+            ) from None
         try:
             if not (self.folder / PLAN_FILE).is_file() or not self._has_shards():
                 write_json(self.folder / PLAN_FILE, self.plan())
@@ -555,7 +628,9 @@ class Preparation:
         """See that the plan that was written is this one, wherever this process runs."""
         file = self.folder / PLAN_FILE
         if not file.is_file():
-            raise InputError(f"{file}: missing, so the preparation has ended or was removed; give its command again")
+            raise InputError(
+                f"{file}: missing, so the preparation has ended or was removed; give its command again"
+            )
         before, now = json.loads(file.read_bytes()), self.plan()
         changed = [name for name in sorted(now) if before.get(name) != now[name]]
         if changed:
@@ -575,7 +650,9 @@ class Preparation:
             else:
                 logger.info("shard %d of %d: done before", number + 1, len(self.shards))
                 return None
-        logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(self.shards[number]))
+        logger.info(
+            "shard %d of %d: %d files", number + 1, len(self.shards), len(self.shards[number])
+        )
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
             shutil.rmtree(leftover, ignore_errors=True)
         arguments, tokenizer = self.arguments, self.tokenizer
@@ -584,11 +661,17 @@ class Preparation:
         unknown: dict[str, Counter[str]] = {split: Counter() for split in counts}
         alone: Counter[str] = Counter()
         unk_id = None if arguments.names is not None else tokenizer.unk_token_id
-        encoder = DocumentEncoder(tokenizer.text_encoder, arguments.sentences, arguments.keep, unk_id)
+        encoder = DocumentEncoder(
+            tokenizer.text_encoder, arguments.sentences, arguments.keep, unk_id
+        )
         batches = batch_documents(self._documents(number, counts))
         special_ids = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL_ID_NAMES}
         # A data set of the Hub does not tell its size.
-        size = None if arguments.dataset_name else sum(path.stat().st_size for _, path in self.shards[number])
+        size = (
+            None
+            if arguments.dataset_name
+            else sum(path.stat().st_size for _, path in self.shards[number])
+        )
         with (
             StoreWriter(
                 folder,
@@ -599,7 +682,9 @@ class Preparation:
             Progress(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress,
         ):
             for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
-                writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
+                writer.add_batch(
+                    batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths
+                )
                 dropped[batch.split].update(batch.dropped)
                 unknown[batch.split].update(batch.unknown)
                 alone[batch.split] += int((batch.document_lengths == 1).sum())
@@ -607,14 +692,22 @@ class Preparation:
             for split in counts:
                 dropped[split].update(counts[split].dropped)
             writer.finish(
-                read={split: read.as_dict() for split, read in counts.items() if read.files or read.documents},
+                read={
+                    split: read.as_dict()
+                    for split, read in counts.items()
+                    if read.files or read.documents
+                },
                 dropped={split: dict(reasons) for split, reasons in dropped.items() if reasons},
-                unknown_tokens={split: dict(scripts) for split, scripts in unknown.items() if scripts},
+                unknown_tokens={
+                    split: dict(scripts) for split, scripts in unknown.items() if scripts
+                },
                 documents_of_one_sentence=dict(alone),
             )
         return sum(read.text_bytes for read in counts.values())
 
-    def _documents(self, shard: int, counts: Mapping[str, CorpusCounts]) -> Iterator[tuple[str, list[str]]]:
+    def _documents(
+        self, shard: int, counts: Mapping[str, CorpusCounts]
+    ) -> Iterator[tuple[str, list[str]]]:
         """Yield (split, document); of the text to train on the documents that ``validation_fraction`` holds out as such."""
         arguments = self.arguments
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
@@ -622,7 +715,9 @@ class Preparation:
             files = [path for split_of_file, path in self.shards[shard] if split_of_file == split]
             documents: Iterable[tuple[float, list[str]]] = ()
             if files:
-                documents = self._documents_of_files(files, self.weights if split == "train" else {}, read)
+                documents = self._documents_of_files(
+                    files, self.weights if split == "train" else {}, read
+                )
             elif split == "train" and arguments.dataset_name and shard == 0:
                 documents = self._documents_of_hub(arguments.dataset_name, read)
             held_out_below = arguments.validation_fraction
@@ -645,13 +740,21 @@ class Preparation:
         for path in files:
             weight = weights.get(os.path.realpath(path), 1.0)
             for document in iter_documents(
-                path, counts=counts, document_boundary=boundary, max_line_bytes=most_bytes, **self._reading_options()
+                path,
+                counts=counts,
+                document_boundary=boundary,
+                max_line_bytes=most_bytes,
+                **self._reading_options(),
             ):
                 yield weight, document
 
-    def _documents_of_hub(self, name: str, counts: CorpusCounts) -> Iterator[tuple[float, list[str]]]:
+    def _documents_of_hub(
+        self, name: str, counts: CorpusCounts
+    ) -> Iterator[tuple[float, list[str]]]:
         config, split = self.arguments.dataset_config_name, self.arguments.dataset_split
-        for document in iter_hub_documents(name, config, split, counts=counts, **self._reading_options()):
+        for document in iter_hub_documents(
+            name, config, split, counts=counts, **self._reading_options()
+        ):
             yield 1.0, document
 
     def _reading_options(self) -> dict[str, Any]:
@@ -661,22 +764,33 @@ class Preparation:
 
     def join_shards(self) -> dict[str, Any]:
         """Make the store of all shards, which are done, and return its metadata."""
-        folders = [self.folder / SHARDS_FOLDER / f"{number:05d}" for number in range(len(self.shards))]
+        folders = [
+            self.folder / SHARDS_FOLDER / f"{number:05d}" for number in range(len(self.shards))
+        ]
         parts = [read_metadata(folder) for folder in folders]
         counted = ("read", "dropped", "unknown_tokens", "documents_of_one_sentence")
         numbers = [
-            {split: {key: entry[key] for key in COUNTS.values()} for split, entry in part["splits"].items()}
+            {
+                split: {key: entry[key] for key in COUNTS.values()}
+                for split, entry in part["splits"].items()
+            }
             for part in parts
         ]
         sources: dict[str, list[Any]] = {}
         for split in dict.fromkeys(split for split, _ in self.files):
             sources[split] = describe_files([path for own, path in self.files if own == split])
         if self.arguments.dataset_name:
-            hub = {"name": self.arguments.dataset_name, "config": self.arguments.dataset_config_name}
+            hub = {
+                "name": self.arguments.dataset_name,
+                "config": self.arguments.dataset_config_name,
+            }
             sources["train"] = [{**hub, "split": self.arguments.dataset_split}]
         metadata = {
             "fingerprint": join_fingerprints([part["fingerprint"] for part in parts]),
-            **{name: parts[0][name] for name in ("tokenizer_fingerprint", "vocab_size", "special_ids", "dtype")},
+            **{
+                name: parts[0][name]
+                for name in ("tokenizer_fingerprint", "vocab_size", "special_ids", "dtype")
+            },
             "splits": add_counts(numbers),
             SHARDS_FOLDER: [{"folder": f"{SHARDS_FOLDER}/{folder.name}"} for folder in folders],
             "sources": sources,
@@ -700,15 +814,23 @@ class Preparation:
         self.tokenizer.save_pretrained(self.folder / "tokenizer")
         write_metadata(self.folder, metadata)
         (self.folder / PLAN_FILE).unlink()
-        sync_paths([*self.folder.glob("*.json"), *(self.folder / "tokenizer").glob("*"), self.folder])
+        sync_paths(
+            [*self.folder.glob("*.json"), *(self.folder / "tokenizer").glob("*"), self.folder]
+        )
         check_output(self.target, overwrite=self.arguments.overwrite)
-        put_in_place(self.folder, self.target, self.target.with_name(f".{self.target.name}.old-{os.getpid()}"))
+        put_in_place(
+            self.folder,
+            self.target,
+            self.target.with_name(f".{self.target.name}.old-{os.getpid()}"),
+        )
         return metadata
 
     def _check_documents(self, metadata: Mapping[str, Any]) -> None:
         """Refuse splits without enough documents for next sentence prediction; warn where it could learn nothing."""
         arguments = self.arguments
-        documents = Counter({split: entry["num_documents"] for split, entry in metadata["splits"].items()})
+        documents = Counter(
+            {split: entry["num_documents"] for split, entry in metadata["splits"].items()}
+        )
         advice = (
             f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is a document, or a blank line "
             "ends one, set it to line, file, row or blank_line"
@@ -717,7 +839,9 @@ class Preparation:
         if arguments.validation_files:
             wanted["validation"] = advice
         elif arguments.validation_fraction:
-            wanted["validation"] = "raise validation_fraction, or name held-out files with validation_files"
+            wanted["validation"] = (
+                "raise validation_fraction, or name held-out files with validation_files"
+            )
         else:
             logger.info(
                 "no documents are held out: set validation_files or validation_fraction to evaluate while training"
@@ -741,7 +865,11 @@ class Preparation:
         held_out = metadata["splits"].get("validation", {}).get("num_tokens", FEW_HELD_OUT_TOKENS)
         if held_out < FEW_HELD_OUT_TOKENS:
             message = "only %d tokens in %d documents are held out, so what is measured on them is uncertain; raise %s"
-            how = "validation_fraction" if arguments.validation_fraction else "the number of validation_files"
+            how = (
+                "validation_fraction"
+                if arguments.validation_fraction
+                else "the number of validation_files"
+            )
             logger.warning(message, held_out, documents["validation"], how)
         alone = metadata["documents_of_one_sentence"].get("train", 0)
         if alone > 0.9 * documents["train"]:

@@ -30,7 +30,12 @@ from bert_recipes.files import atomic_write, write_json
 from bert_recipes.progress import Progress
 
 
-_HAVE_DOCSTRINGS = (inspect.isroutine, inspect.isclass, inspect.ismodule, inspect.isgetsetdescriptor)
+_HAVE_DOCSTRINGS = (
+    inspect.isroutine,
+    inspect.isclass,
+    inspect.ismodule,
+    inspect.isgetsetdescriptor,
+)
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
@@ -58,7 +63,11 @@ def _strings(statements: Iterable[ast.stmt]) -> Iterator[str]:
         for decorator in getattr(statement, "decorator_list", []):
             yield from _handed_over(decorator)
         value = getattr(statement, "value", None)
-        if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+        if (
+            isinstance(statement, ast.Expr)
+            and isinstance(value, ast.Constant)
+            and isinstance(value.value, str)
+        ):
             yield value.value
         elif isinstance(value, ast.Call):
             yield from _handed_over(value)
@@ -70,8 +79,12 @@ def _handed_over(value: ast.expr) -> Iterator[str]:
     """Strings that a call hands over as documentation: to a function named after it, or by a keyword for it."""
     for node in ast.walk(value):
         parts: list[ast.expr] = []
-        if isinstance(node, ast.Call) and "doc" in getattr(node.func, "attr", getattr(node.func, "id", "")):
-            parts = [part for argument in node.args for part in getattr(argument, "elts", [argument])]
+        if isinstance(node, ast.Call) and "doc" in getattr(
+            node.func, "attr", getattr(node.func, "id", "")
+        ):
+            parts = [
+                part for argument in node.args for part in getattr(argument, "elts", [argument])
+            ]
         elif isinstance(node, ast.keyword) and node.arg in _DOCUMENTING_KEYWORDS:
             parts = [node.value]
         elif isinstance(node, ast.Dict):
@@ -128,7 +141,12 @@ def python_documentation() -> Iterator[Source]:
     for name in sorted(sys.builtin_module_names):
         module = importlib.import_module(name)
         members = [module, *(member for _, member in sorted(vars(module).items()))]
-        parts = [part for member in members if isinstance(member, type) for _, part in sorted(vars(member).items())]
+        parts = [
+            part
+            for member in members
+            if isinstance(member, type)
+            for _, part in sorted(vars(member).items())
+        ]
         # Not of a mere value, whose docstring is its type's.
         texts = [
             inspect.getdoc(member) or ""
@@ -168,14 +186,18 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
             missing.add(name)
             continue
         needed = map(Requirement, found[name].requires or [])
-        waiting += [need for need in needed if need.marker is None or need.marker.evaluate({"extra": ""})]
+        waiting += [
+            need for need in needed if need.marker is None or need.marker.evaluate({"extra": ""})
+        ]
     return [found[name] for name in sorted(found)], sorted(missing)
 
 
 def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[Source], list[str]]:
     """List all documentation: Python's, and that of the packages that a project's pyproject.toml asks for."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    packages, missing = dependencies([*project["dependencies"], *project["optional-dependencies"]["dev"]])
+    packages, missing = dependencies(
+        [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    )
     # Not its own, which an extra that names others leads to: its README would be in the corpus, and change with every figure in it.
     packages = [package for package in packages if package.metadata["Name"] != project["name"]]
     counts["packages"] = len(packages)
@@ -199,10 +221,14 @@ def read_documentation(source: Source) -> Documentation | None:
             texts = _TRIPLE_QUOTED.findall(text) if content.suffix in (".pyx", ".pxi") else [text]
     except (SyntaxError, ValueError):
         return None
-    return Documentation([paragraph for text in texts for paragraph in split_paragraphs(text)], len(texts))
+    return Documentation(
+        [paragraph for text in texts for paragraph in split_paragraphs(text)], len(texts)
+    )
 
 
-def read_documents(sources: list[Source], min_words: int, num_workers: int, counts: Counter[str]) -> list[Document]:
+def read_documents(
+    sources: list[Source], min_words: int, num_workers: int, counts: Counter[str]
+) -> list[Document]:
     """Read the sources in parallel and keep their order."""
     # No worker inherits the main process's threads.
     with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
@@ -256,7 +282,9 @@ def write_corpus(
     for name, text in documents:
         splits["validation" if name in held_out else "train"].append(text)
     if min(map(len, splits.values())) < 2:
-        raise InputError(f"only {len(documents)} documents were found: is this Python installed without its sources?")
+        raise InputError(
+            f"only {len(documents)} documents were found: is this Python installed without its sources?"
+        )
     description = output_dir / "corpus.json"
     description.unlink(missing_ok=True)
     report: dict[str, object] = dict(sorted(counts.items()))

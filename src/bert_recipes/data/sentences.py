@@ -60,7 +60,10 @@ _SPACED_TERMINATORS = ".!?\u2026\u061f\u06d4"
 _ASCII_CLOSERS = "\"')\\]}"
 _CLOSERS = _ASCII_CLOSERS + "\u2019\u201d\u00bb\u203a\u300d\u300f\uff09\u3011\u300b\u3009\uff02"
 _ASCII_OPENERS = "\"'([{*_-"
-_OPENERS = _ASCII_OPENERS + "\u2018\u201c\u201e\u201a\u00ab\u2039\u00bf\u00a1\u2013\u2014\u2015\u300c\u300e\uff08"
+_OPENERS = (
+    _ASCII_OPENERS
+    + "\u2018\u201c\u201e\u201a\u00ab\u2039\u00bf\u00a1\u2013\u2014\u2015\u300c\u300e\uff08"
+)
 
 # Two patterns for the same thing: the one for pure ASCII scans several times as fast. A run of terminators is taken as a
 # whole or not at all (lookbehind, possessive quantifiers), so that a megabyte of dots costs a megabyte's time.
@@ -140,9 +143,15 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
         return not (word == "I" and len(words) > 1 and words[-2].islower())
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
-        return len(word) <= 4 and word_begin - begin < 4 and not text[begin:word_begin].strip(_OPENERS + " ")
+        return (
+            len(word) <= 4
+            and word_begin - begin < 4
+            and not text[begin:word_begin].strip(_OPENERS + " ")
+        )
     lowered = word.lower()
-    if lowered in NEVER_LAST or (_DOTTED.fullmatch(word) and lowered not in SOMETIMES_LAST and word.islower()):
+    if lowered in NEVER_LAST or (
+        _DOTTED.fullmatch(word) and lowered not in SOMETIMES_LAST and word.islower()
+    ):
         return True
     if lowered in BEFORE_NUMBERS:
         following = _NEXT_WORD.match(text, end).group(1)  # type: ignore[union-attr]
@@ -173,4 +182,7 @@ def is_passage(paragraph: str) -> bool:
     if text.startswith(_LIST_MARKS) or not _PASSAGE_END.search(text):
         return False
     num_words = len(text.split())
-    return num_words >= MIN_PASSAGE_WORDS or num_words + len(_UNSPACED_SCRIPT.findall(text)) // 2 >= MIN_PASSAGE_WORDS
+    return (
+        num_words >= MIN_PASSAGE_WORDS
+        or num_words + len(_UNSPACED_SCRIPT.findall(text)) // 2 >= MIN_PASSAGE_WORDS
+    )

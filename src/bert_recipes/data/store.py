@@ -36,9 +36,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
 
 
-if (
-    TYPE_CHECKING
-):  # pyarrow is imported where a store is read or written: a machine that only trains on other data may lack it
+if TYPE_CHECKING:  # pyarrow is imported where a store is read or written: a machine that only trains on other data may lack it
     import pyarrow as pa
 
 
@@ -75,8 +73,14 @@ def _columns(vocab_size: int) -> Iterator[tuple[str, pa.Schema]]:
 
 def _damaged(path: Path, error: Exception | None = None) -> InputError:
     """Say that a file is not what was written, or where the system refuses to read it, that."""
-    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError):
-        return InputError(f"{path}: cannot be read ({os.strerror(error.errno)}); nothing says that it is damaged")
+    if (
+        isinstance(error, OSError)
+        and error.errno is not None
+        and not isinstance(error, FileNotFoundError)
+    ):
+        return InputError(
+            f"{path}: cannot be read ({os.strerror(error.errno)}); nothing says that it is damaged"
+        )
     return InputError(f"{path}: damaged or incomplete: prepare the store again")
 
 
@@ -128,7 +132,11 @@ class ColumnWriter:
             self._write_batch()
         self._writer.close()
         self._sink.close()
-        return {"rows": self.num_rows, "bytes": self._path.stat().st_size, "sha256": self._hash.hexdigest()}
+        return {
+            "rows": self.num_rows,
+            "bytes": self._path.stat().st_size,
+            "sha256": self._hash.hexdigest(),
+        }
 
 
 class Column:
@@ -147,7 +155,9 @@ class Column:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(path, error) from error
         sizes = [batch.num_rows for batch in batches]
-        if any(size != ROWS_PER_BATCH for size in sizes[:-1]) or any(size > ROWS_PER_BATCH for size in sizes):
+        if any(size != ROWS_PER_BATCH for size in sizes[:-1]) or any(
+            size > ROWS_PER_BATCH for size in sizes
+        ):
             raise _damaged(path)
         chunks = [batch.column(0).to_numpy(zero_copy_only=True) for batch in batches]
         self._chunks = chunks or [np.empty(0, dtype=schema.types[0].to_pandas_dtype())]
@@ -171,7 +181,10 @@ class Column:
         if first == last or begin == end:
             chunk = self._chunks[min(first, len(self._chunks) - 1)]
             return chunk[begin - first * ROWS_PER_BATCH : end - first * ROWS_PER_BATCH]
-        parts = [self._chunks[first][begin - first * ROWS_PER_BATCH :], *self._chunks[first + 1 : last]]
+        parts = [
+            self._chunks[first][begin - first * ROWS_PER_BATCH :],
+            *self._chunks[first + 1 : last],
+        ]
         return np.concatenate([*parts, self._chunks[last][: end - last * ROWS_PER_BATCH]])
 
 
@@ -183,7 +196,10 @@ class Split:
 
     def __init__(self, path: Path, folders: Sequence[Path], vocab_size: int) -> None:
         self.path, self._folders, self._vocab_size = path, folders, vocab_size
-        shards = [{file: Column(folder / file, schema) for file, schema in _columns(vocab_size)} for folder in folders]
+        shards = [
+            {file: Column(folder / file, schema) for file, schema in _columns(vocab_size)}
+            for folder in folders
+        ]
         self._tokens = [shard["tokens.arrow"] for shard in shards]
         self._token_offsets = [shard["sentences.arrow"] for shard in shards]
         self._sentence_offsets = [shard["documents.arrow"] for shard in shards]
@@ -220,7 +236,9 @@ class Split:
     def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
         """Return int64 (end - begin,): tokens in each sentence, all > 0."""
         cuts = self._cut(self._sentences, begin_sentence, end_sentence)
-        pieces = [np.diff(self._token_offsets[shard].slice(begin, end + 1)) for shard, begin, end in cuts]
+        pieces = [
+            np.diff(self._token_offsets[shard].slice(begin, end + 1)) for shard, begin, end in cuts
+        ]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def tokens(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
@@ -229,7 +247,9 @@ class Split:
         for shard, begin, end in self._cut(self._sentences, begin_sentence, end_sentence):
             offsets = self._token_offsets[shard]
             pieces.append(
-                self._tokens[shard].slice(int(offsets.slice(begin, begin + 1)[0]), int(offsets.slice(end, end + 1)[0]))
+                self._tokens[shard].slice(
+                    int(offsets.slice(begin, begin + 1)[0]), int(offsets.slice(end, end + 1)[0])
+                )
             )
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -256,7 +276,9 @@ class Store:
     def train(self) -> Split:
         """The training split."""
         if "train" not in self.splits:
-            raise InputError(f"{self.path}: has no training documents; it is a part of a store: give the whole one")
+            raise InputError(
+                f"{self.path}: has no training documents; it is a part of a store: give the whole one"
+            )
         return self.splits["train"]
 
     @property
@@ -293,7 +315,11 @@ def _sha256(value: Any) -> str:
 
 def join_fingerprints(fingerprints: Sequence[str]) -> str:
     """Return the fingerprint of a store of shards: that of the one, or the sha256 of all."""
-    return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()
+    return (
+        fingerprints[0]
+        if len(fingerprints) == 1
+        else hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()
+    )
 
 
 def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
@@ -307,14 +333,20 @@ def read_metadata(path: Path) -> dict[str, Any]:
     make = "make a store with recipes/prepare_corpus.py and name it with --store"
     file = path / METADATA_FILE
     if not file.is_file():
-        reason = f"not a token store: it has no {METADATA_FILE}" if path.exists() else "there is no such folder"
+        reason = (
+            f"not a token store: it has no {METADATA_FILE}"
+            if path.exists()
+            else "there is no such folder"
+        )
         raise InputError(f"{path}: {reason}; {make}")
     try:
         metadata = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise _damaged(file) from error
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise InputError(f"{file}: not a token store of this project ('format' must be {FORMAT!r}); {make}")
+        raise InputError(
+            f"{file}: not a token store of this project ('format' must be {FORMAT!r}); {make}"
+        )
     version = metadata.get("format_version")
     if version not in range(1, FORMAT_VERSION + 1):
         raise InputError(
@@ -342,7 +374,9 @@ def open_store(path: str | Path) -> Store:
     shards = {folder: read_metadata(folder) for folder in folders}
     fingerprint = join_fingerprints([shard["fingerprint"] for shard in shards.values()])
     # A shard holds the files itself.
-    if fingerprint != metadata["fingerprint"] or any(SHARDS_FOLDER in shard for shard in shards.values()):
+    if fingerprint != metadata["fingerprint"] or any(
+        SHARDS_FOLDER in shard for shard in shards.values()
+    ):
         raise _damaged(path / METADATA_FILE)
     for folder, shard in shards.items():
         _check_values(folder, shard)
@@ -356,12 +390,18 @@ def open_store(path: str | Path) -> Store:
 
 def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
     """Refuse files with other values than were written; reads all of them unless that was done before."""
-    files = [(split, *column) for split in metadata["splits"] for column in _columns(metadata["vocab_size"])]
+    files = [
+        (split, *column)
+        for split in metadata["splits"]
+        for column in _columns(metadata["vocab_size"])
+    ]
     try:
         status = {f"{split}/{file}": (folder / split / file).stat() for split, file, _ in files}
     except OSError as error:
         raise _damaged(folder, error) from error
-    state: dict[str, Any] = {name: [each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in status.items()}
+    state: dict[str, Any] = {
+        name: [each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in status.items()
+    }
     state["fingerprint"] = metadata["fingerprint"]
     kept = folder / CHECKED_FILE
     try:
@@ -371,12 +411,19 @@ def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
         megabytes = sum(each.st_size for each in status.values()) / 1e6
         logger.info("%s: %.0f MB are checked", folder, megabytes)
     for split, file, schema in files:
-        if Column(folder / split / file, schema).sha256() != metadata["splits"][split]["files"][file]["sha256"]:
+        if (
+            Column(folder / split / file, schema).sha256()
+            != metadata["splits"][split]["files"][file]["sha256"]
+        ):
             raise _damaged(folder / split / file)
     try:
         write_json(kept, state)
     except OSError as error:
-        logger.info("%s cannot be kept (%s): the store is read to its end at every opening", kept, error.strerror)
+        logger.info(
+            "%s cannot be kept (%s): the store is read to its end at every opening",
+            kept,
+            error.strerror,
+        )
 
 
 def describe_store(path: str | Path) -> dict[str, Any]:
@@ -392,11 +439,13 @@ def describe_store(path: str | Path) -> dict[str, Any]:
         "fingerprint": metadata["fingerprint"],
         "tokenizer_fingerprint": metadata["tokenizer_fingerprint"],
         "splits": {
-            split: {name: entry[key] for name, key in COUNTS.items()} for split, entry in metadata["splits"].items()
+            split: {name: entry[key] for name, key in COUNTS.items()}
+            for split, entry in metadata["splits"].items()
         },
         "sources": {split: _sources(found) for split, found in metadata.get("sources", {}).items()},
         "read": {
-            split: {name: counts[name] for name in ("documents", "text_bytes")} for split, counts in read.items()
+            split: {name: counts[name] for name in ("documents", "text_bytes")}
+            for split, counts in read.items()
         },
         "dropped": metadata.get("dropped"),
         "settings": metadata.get("settings"),
@@ -407,7 +456,11 @@ def describe_store(path: str | Path) -> dict[str, Any]:
 def _sources(found: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Of a split: a data set of the Hub, or its files."""
     if found and "bytes" not in found[0]:
-        return {"dataset": found[0]["name"], "config": found[0]["config"], "split": found[0]["split"]}
+        return {
+            "dataset": found[0]["name"],
+            "config": found[0]["config"],
+            "split": found[0]["split"],
+        }
     names = [str(file["name"]) for file in found[:MAX_NAMED_SOURCES]]
     return {"files": len(found), "bytes": sum(int(file["bytes"]) for file in found), "names": names}
 
@@ -418,21 +471,31 @@ class _SplitWriter:
     def __init__(self, folder: Path, vocab_size: int) -> None:
         folder.mkdir()
         self._vocab_size = vocab_size
-        self._columns = {file: ColumnWriter(folder / file, schema) for file, schema in _columns(vocab_size)}
+        self._columns = {
+            file: ColumnWriter(folder / file, schema) for file, schema in _columns(vocab_size)
+        }
         self._tokens, self._sentences, self._documents, _ = self._columns.values()
         self._unigram = np.zeros(vocab_size, dtype=np.int64)
         for column in (self._sentences, self._documents):
             column.append(np.zeros(1, dtype=np.int64))
 
-    def add(self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray) -> None:
-        if int(sentence_lengths.sum()) != len(tokens) or int(document_lengths.sum()) != len(sentence_lengths):
+    def add(
+        self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray
+    ) -> None:
+        if int(sentence_lengths.sum()) != len(tokens) or int(document_lengths.sum()) != len(
+            sentence_lengths
+        ):
             raise ValueError("lengths do not add up to the number of tokens and of sentences")
         if (sentence_lengths < 1).any() or (document_lengths < 1).any():
-            raise ValueError("a sentence has no token or a document no sentence: drop (and count) it before")
+            raise ValueError(
+                "a sentence has no token or a document no sentence: drop (and count) it before"
+            )
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
             raise ValueError(f"a token id is outside 0..{self._vocab_size - 1}")
         self._unigram += np.bincount(tokens, minlength=self._vocab_size)
-        self._documents.append(np.cumsum(document_lengths, dtype=np.int64) + self._sentences.num_rows - 1)
+        self._documents.append(
+            np.cumsum(document_lengths, dtype=np.int64) + self._sentences.num_rows - 1
+        )
         self._sentences.append(np.cumsum(sentence_lengths, dtype=np.int64) + self._tokens.num_rows)
         self._tokens.append(tokens)
 
@@ -456,7 +519,12 @@ class StoreWriter:
     """
 
     def __init__(
-        self, path: str | Path, *, vocab_size: int, special_ids: Mapping[str, int], tokenizer_fingerprint: str
+        self,
+        path: str | Path,
+        *,
+        vocab_size: int,
+        special_ids: Mapping[str, int],
+        tokenizer_fingerprint: str,
     ) -> None:
         self.path = Path(path)
         self._tokenizer_fingerprint, self._vocab_size = tokenizer_fingerprint, vocab_size
@@ -467,12 +535,18 @@ class StoreWriter:
 
     def add_document(self, split: str, sentences: Sequence[Sequence[int]]) -> None:
         """Append one document: its sentences as lists of token ids, none of them empty."""
-        tokens = np.fromiter((token for sentence in sentences for token in sentence), dtype=np.int64)
+        tokens = np.fromiter(
+            (token for sentence in sentences for token in sentence), dtype=np.int64
+        )
         lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
         self.add_batch(split, tokens, lengths, np.array([len(sentences)], dtype=np.int64))
 
     def add_batch(
-        self, split: str, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray
+        self,
+        split: str,
+        tokens: np.ndarray,
+        sentence_lengths: np.ndarray,
+        document_lengths: np.ndarray,
     ) -> None:
         """Append many documents at once.
 
@@ -490,9 +564,14 @@ class StoreWriter:
         """Write the metadata, force everything to the disk and give the shard its name."""
         splits = {split: self._splits[split].close() for split in SPLITS if split in self._splits}
         hashes = {
-            split: {file: facts["sha256"] for file, facts in entry["files"].items()} for split, entry in splits.items()
+            split: {file: facts["sha256"] for file, facts in entry["files"].items()}
+            for split, entry in splits.items()
         }
-        identity = {"tokenizer": self._tokenizer_fingerprint, "vocab_size": self._vocab_size, "splits": hashes}
+        identity = {
+            "tokenizer": self._tokenizer_fingerprint,
+            "vocab_size": self._vocab_size,
+            "splits": hashes,
+        }
         write_metadata(
             self._folder,
             {

@@ -44,7 +44,9 @@ class DemoModel:
     name: str
     tokenizer: OriginalBertTokenizer
     network: Any  # PreTrainedModel
-    abilities: tuple[str, ...]  # FILL_MASK, NEXT_SENTENCE, or the kind of task that it was fine-tuned on
+    abilities: tuple[
+        str, ...
+    ]  # FILL_MASK, NEXT_SENTENCE, or the kind of task that it was fine-tuned on
     lacks: tuple[str, ...] = ()  # a sentence for each head of pre-training that is missing
     predictor: Any = None  # the Predictor of a fine-tuned checkpoint
     second_is_optional: bool = False  # a text classifier that does not say whether it takes pairs
@@ -69,17 +71,25 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
     else:
         with opening(name):
             network, new = open_checkpoint(name, cached_only=cached_only)
-        network = getattr(network, "generator", network)  # of ELECTRA's two the one that fills masks
+        network = getattr(
+            network, "generator", network
+        )  # of ELECTRA's two the one that fills masks
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
         # Only heads whose weights are in the file: a new one can say nothing.
         lacks = {}
         if any(key.startswith(MASKED_LM_HEADS) for key in new):
             lacks[FILL_MASK] = "it has no masked-LM head"
-        has_pooler = not any(key.startswith(("cls.seq_relationship.", "bert.pooler.")) for key in new)
-        if config.model_type != "bert" or not has_pooler:  # ALBERT's head is about the order of sentences
+        has_pooler = not any(
+            key.startswith(("cls.seq_relationship.", "bert.pooler.")) for key in new
+        )
+        if (
+            config.model_type != "bert" or not has_pooler
+        ):  # ALBERT's head is about the order of sentences
             lacks[NEXT_SENTENCE] = "it has no next-sentence head"
         elif config.type_vocab_size < 2:
-            lacks[NEXT_SENTENCE] = "it knows no second segment (type_vocab_size 1), so there is no next sentence"
+            lacks[NEXT_SENTENCE] = (
+                "it knows no second segment (type_vocab_size 1), so there is no next sentence"
+            )
         abilities = tuple(ability for ability in (FILL_MASK, NEXT_SENTENCE) if ability not in lacks)
         model = DemoModel(name, tokenizer, network, abilities, tuple(lacks.values()))
     model.network.eval()
@@ -88,16 +98,24 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
     return model
 
 
-def _fine_tuned(name: str, tokenizer: OriginalBertTokenizer, work_dir: Path, *, use_cpu: bool) -> DemoModel:
+def _fine_tuned(
+    name: str, tokenizer: OriginalBertTokenizer, work_dir: Path, *, use_cpu: bool
+) -> DemoModel:
     config = read_model_config(name)
     columns = [CHOICES] if architecture(config).endswith("ForMultipleChoice") else None
-    args = PredictionArguments(model_name_or_path=name, input_file="", choice_columns=columns, use_cpu=use_cpu)
+    args = PredictionArguments(
+        model_name_or_path=name, input_file="", choice_columns=columns, use_cpu=use_cpu
+    )
     task = task_of_checkpoint(config, args)
     has_task_file = (Path(name) / TASK_FILE).is_file()
-    second_is_optional = task.kind == "sequence_classification" and not has_task_file and _takes_pairs(config)
+    second_is_optional = (
+        task.kind == "sequence_classification" and not has_task_file and _takes_pairs(config)
+    )
     if second_is_optional:
         task = dataclasses.replace(task, text_columns=(*task.text_columns, "text_pair"))
-    settings = TaskArguments(task=task.name, model_name_or_path=name, **InputArguments().resolved(config, name))
+    settings = TaskArguments(
+        task=task.name, model_name_or_path=name, **InputArguments().resolved(config, name)
+    )
     run_arguments = FineTuningArguments(
         output_dir=str(work_dir),
         per_device_eval_batch_size=8,
@@ -110,7 +128,9 @@ def _fine_tuned(name: str, tokenizer: OriginalBertTokenizer, work_dir: Path, *, 
     )
     predictor = make_predictor(task, settings, tokenizer, run_arguments)
     lacks = (f"it was fine-tuned ({architecture(config)}): its heads of pre-training are gone",)
-    return DemoModel(name, tokenizer, predictor.trainer.model, (task.kind,), lacks, predictor, second_is_optional)
+    return DemoModel(
+        name, tokenizer, predictor.trainer.model, (task.kind,), lacks, predictor, second_is_optional
+    )
 
 
 def _takes_pairs(config: Any) -> bool:
@@ -130,14 +150,24 @@ def compute_attention(
     """
     config = model.network.config
     if second and not _takes_pairs(config):
-        raise InputError("the model knows no second segment (type_vocab_size 1 in its config.json); leave it empty")
+        raise InputError(
+            "the model knows no second segment (type_vocab_size 1 in its config.json); leave it empty"
+        )
     texts = (first, second) if second else (first,)
     num_tokens = len(model.tokenizer(*texts, verbose=False)["input_ids"])
-    inputs = model.tokenizer(*texts, return_tensors="pt", truncation=True, max_length=num_positions(config))
+    inputs = model.tokenizer(
+        *texts, return_tensors="pt", truncation=True, max_length=num_positions(config)
+    )
     inputs = inputs.to(model.network.device)
     encoder = model.network.base_model
-    accepted = inspect.signature(type(encoder).forward).parameters  # DistilBERT takes no token_type_ids
+    accepted = inspect.signature(
+        type(encoder).forward
+    ).parameters  # DistilBERT takes no token_type_ids
     given = {name: value for name, value in inputs.items() if name in accepted}
     layers = encoder(**given, output_attentions=True).attentions
     weights = torch.cat([layer[:, :, :limit, :limit].float().cpu() for layer in layers]).numpy()
-    return model.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0][:limit].tolist()), weights, num_tokens
+    return (
+        model.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0][:limit].tolist()),
+        weights,
+        num_tokens,
+    )

@@ -54,13 +54,17 @@ def check_text(value: str | None, name: str, *, is_optional: bool = False) -> st
 def _cut_note(model: DemoModel, texts: Sequence[str], max_positions: int) -> str:
     lengths = [len(model.tokenizer.encode_ids(text)) + 1 for text in texts if text]
     total = sum(lengths) + 1
-    return f"{total:,} positions; the model reads {max_positions}: the rest was cut off." * (total > max_positions)
+    return f"{total:,} positions; the model reads {max_positions}: the rest was cut off." * (
+        total > max_positions
+    )
 
 
 # Views: values of a tab's fields -> values of its results. The last result is a note.
 
 
-def fill_masks(model: DemoModel, text: str, num_guesses: int) -> tuple[Marked, list[list[Any]], str]:
+def fill_masks(
+    model: DemoModel, text: str, num_guesses: int
+) -> tuple[Marked, list[list[Any]], str]:
     """The text with the best guesses, and rows of (number of the [MASK], token, probability)."""
     text = check_text(text, "the text")
     before, *parts = text.split("[MASK]")
@@ -78,7 +82,9 @@ def fill_masks(model: DemoModel, text: str, num_guesses: int) -> tuple[Marked, l
         marked += [(found[0][0] if found else "[MASK]", str(number)), (part, None)]
         rows += [[number, token, f"{probability:.1%}"] for token, probability in guesses]
     is_cut = filled.num_read < filled.num_pieces
-    note = f"{filled.num_pieces:,} tokens; the model reads {filled.num_read}, around the first [MASK]."
+    note = (
+        f"{filled.num_pieces:,} tokens; the model reads {filled.num_read}, around the first [MASK]."
+    )
     return marked, rows, note * is_cut
 
 
@@ -94,14 +100,20 @@ def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, 
 
 def predict(model: DemoModel, row: dict[str, Any]) -> tuple[str, Any]:
     """The prediction for one input, made as recipes/predict.py makes it, and a note on its windows."""
-    encoded, (prediction,) = model.predictor.predict(chunk_of_rows(model.predictor.task, [row], "the page"))
-    return f"Longer than the model's input: read in {len(encoded)} windows." * (len(encoded) > 1), prediction
+    encoded, (prediction,) = model.predictor.predict(
+        chunk_of_rows(model.predictor.task, [row], "the page")
+    )
+    return f"Longer than the model's input: read in {len(encoded)} windows." * (
+        len(encoded) > 1
+    ), prediction
 
 
 def _row(model: DemoModel, *texts: str) -> dict[str, Any]:
     return {
         name: check_text(text, name, is_optional=model.second_is_optional and number > 0)
-        for number, (name, text) in enumerate(zip(model.predictor.task.text_columns, texts, strict=True))
+        for number, (name, text) in enumerate(
+            zip(model.predictor.task.text_columns, texts, strict=True)
+        )
     }
 
 
@@ -109,7 +121,9 @@ def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str
     """The probabilities of the classes, or the number of a regression."""
     row = _row(model, *texts)
     _, prediction = predict(model, row)
-    note = _cut_note(model, list(row.values()), model.predictor.trainer.kind.settings.max_seq_length)
+    note = _cut_note(
+        model, list(row.values()), model.predictor.trainer.kind.settings.max_seq_length
+    )
     if prediction.probabilities is None:
         return f"{prediction.value:.4g}", note
     if isinstance(prediction.value, list):
@@ -122,12 +136,16 @@ def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str
     task = model.predictor.task
     text = check_text(text, "the sentence")
     spans = split_words(text)
-    note, prediction = predict(model, {task.text_columns[0]: [text[start:end] for start, end in spans]})
+    note, prediction = predict(
+        model, {task.text_columns[0]: [text[start:end] for start, end in spans]}
+    )
     marked, rows, position = cast(Marked, []), [], 0
     for label, first, last in group_words(prediction.value, task.labels):
         start, end = spans[first][0], spans[last][1]
         marked += [(text[position:start], None), (text[start:end], label)]
-        rows.append([text[start:end], label, f"{min(prediction.probabilities[first : last + 1]):.1%}"])
+        rows.append(
+            [text[start:end], label, f"{min(prediction.probabilities[first : last + 1]):.1%}"]
+        )
         position = end
     return [*marked, (text[position:], None)], rows, note
 
@@ -157,7 +175,9 @@ def group_words(tags: Sequence[str], labels: Sequence[str]) -> list[tuple[str, i
     return [(tag, number, number) for number, tag in enumerate(tags)]
 
 
-def find_answer(model: DemoModel, question: str, paragraph: str) -> tuple[Marked, list[list[str]], str]:
+def find_answer(
+    model: DemoModel, question: str, paragraph: str
+) -> tuple[Marked, list[list[str]], str]:
     """The paragraph with the answer, marked wherever its words stand: predictions are texts; and rows of the best answers."""
     row = _row(model, question, paragraph)
     windows, prediction = predict(model, row)
@@ -165,7 +185,9 @@ def find_answer(model: DemoModel, question: str, paragraph: str) -> tuple[Marked
     marked: Marked = []
     for part in paragraph.split(answer) if answer else [paragraph]:
         marked += [(answer, "answer"), (part, None)] if marked else [(part, None)]
-    rows = [[entry.text or "(no answer)", f"{entry.probability:.1%}"] for entry in prediction.nbest[:5]]
+    rows = [
+        [entry.text or "(no answer)", f"{entry.probability:.1%}"] for entry in prediction.nbest[:5]
+    ]
     notes = [] if answer else ["No answer."]
     if prediction.null_odds is not None:
         threshold = model.predictor.trainer.kind.settings.null_score_diff_threshold
@@ -190,20 +212,33 @@ def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
     return dict(zip(names, prediction.probabilities, strict=True)), note
 
 
-def show_attention(model: DemoModel, first: str, second: str, layer: int, head: int) -> tuple[Any, Any, str]:
+def show_attention(
+    model: DemoModel, first: str, second: str, layer: int, head: int
+) -> tuple[Any, Any, str]:
     """Heat maps of one head (0: the layer's mean) and of all heads; layers and heads count from 1."""
-    first, second = check_text(first, "the first text"), check_text(second, "the second text", is_optional=True)
+    first, second = (
+        check_text(first, "the first text"),
+        check_text(second, "the second text", is_optional=True),
+    )
     tokens, weights, length_of_text = compute_attention(model, first, second, MAX_DRAWN)
     if not np.isfinite(weights).all():
         raise InputError(NOT_FINITE)
     num_layers, num_heads, length, _ = weights.shape
     if not (1 <= layer <= num_layers and 0 <= head <= num_heads):
-        raise InputError(f"the model has {num_layers} layers of {num_heads} heads; no layer {layer}, head {head}")
+        raise InputError(
+            f"the model has {num_layers} layers of {num_heads} heads; no layer {layer}, head {head}"
+        )
     num_read = min(length_of_text, num_positions(model.network.config))
-    notes = [f"{length_of_text:,} positions; the model reads {num_read}."] if num_read < length_of_text else []
+    notes = (
+        [f"{length_of_text:,} positions; the model reads {num_read}."]
+        if num_read < length_of_text
+        else []
+    )
     notes += [f"Drawn are the first {len(tokens)} positions."] if len(tokens) < num_read else []
     of_layer = weights[int(layer) - 1]
-    title = f"layer {layer:g}, {f'head {head:g}' if head else 'mean of its heads'}: row looks at column"
+    title = (
+        f"layer {layer:g}, {f'head {head:g}' if head else 'mean of its heads'}: row looks at column"
+    )
     one = draw_heat_map(of_layer[int(head) - 1] if head else of_layer.mean(0), title, tokens)
     # A gap between two heads; the root lets weak weights be seen.
     tiles = np.pad(np.sqrt(weights), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
@@ -220,7 +255,9 @@ def draw_heat_map(weights: np.ndarray, title: str, tokens: Sequence[str] = ()) -
     figure = Figure(figsize=(size, size), layout="constrained")
     axes = figure.subplots()
     axes.imshow(weights, cmap="Purples", vmin=0, vmax=1, interpolation="nearest")
-    axes.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False)  # a dollar sign is no formula
+    axes.set_xticks(
+        range(len(tokens)), tokens, rotation=90, parse_math=False
+    )  # a dollar sign is no formula
     axes.set_yticks(range(len(tokens)), tokens, parse_math=False)
     axes.set_title(title)
     return figure
@@ -232,7 +269,9 @@ def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids, words = encoded["input_ids"], tokenizer.normalize(text).split()
     if not ids:
-        raise InputError("nothing is left of the text: it holds nothing but control characters or space")
+        raise InputError(
+            "nothing is left of the text: it holds nothing but control characters or space"
+        )
     marked, rows, position = cast(Marked, []), [], 0
     tokens = zip(tokenizer.convert_ids_to_tokens(ids), ids, encoded["offset_mapping"], strict=True)
     for token, number, (start, end) in list(tokens)[:MAX_LISTED]:
@@ -241,9 +280,7 @@ def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]
             marked += [(text[position:start], None), (text[start:end], f"{token} {number}")]
             position = end
     marked.append((text[position:] if len(ids) <= MAX_LISTED else " ...", None))
-    note = (
-        f"{len(text):,} characters, {len(words):,} words, {len(ids):,} tokens ({len(ids) / len(words):.2f} per word), "
-    )
+    note = f"{len(text):,} characters, {len(words):,} words, {len(ids):,} tokens ({len(ids) / len(words):.2f} per word), "
     note += f"{ids.count(tokenizer.unk_token_id):,} unknown."
     note += f" Shown are the first {MAX_LISTED:,} tokens." * (len(ids) > MAX_LISTED)
     return marked, rows, f"{note}\nNormalised: {' '.join(words[:MAX_LISTED])}"
@@ -281,10 +318,14 @@ def make_tabs(model: DemoModel) -> list[Tab]:
 
     def slider(label: str, least: int, most: int, value: int) -> Any:
         # A slider of one value cannot be drawn.
-        return gr.Slider(least, max(most, least + 1), value, step=1, precision=0, label=label, render=False)
+        return gr.Slider(
+            least, max(most, least + 1), value, step=1, precision=0, label=label, render=False
+        )
 
     def table(*headers: str) -> Any:
-        return gr.Dataframe(headers=list(headers), datatype="str", interactive=False, wrap=True, render=False)
+        return gr.Dataframe(
+            headers=list(headers), datatype="str", interactive=False, wrap=True, render=False
+        )
 
     def columns(tab: str) -> list[Any]:
         names = list(model.predictor.task.text_columns) if model.predictor else []
@@ -292,7 +333,9 @@ def make_tabs(model: DemoModel) -> list[Tab]:
             return [text(names[0], example(tab, 0)), text(f"{names[1]} (may be empty)")]
         return [text(name, example(tab, number)) for number, name in enumerate(names[:2])]
 
-    marked, label = (functools.partial(kind, render=False) for kind in (gr.HighlightedText, gr.Label))
+    marked, label = (
+        functools.partial(kind, render=False) for kind in (gr.HighlightedText, gr.Label)
+    )
     config = model.network.config
     # fmt: off
     heads = {
@@ -361,7 +404,11 @@ def build_page(model: DemoModel) -> Any:
                 for result in results:
                     result.render()
                 # The checkpoint is asked once at a time: neither tokenizers nor Trainers are made for several threads.
-                events: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model", "inputs": tab.fields}
+                events: dict[str, Any] = {
+                    "concurrency_limit": 1,
+                    "concurrency_id": "model",
+                    "inputs": tab.fields,
+                }
                 events |= {"fn": functools.partial(answer, tab), "outputs": results}
                 button.click(api_name=tab.name, **events)
                 for field in tab.fields:
@@ -383,7 +430,9 @@ def _answer_example(model: DemoModel, tab: Tab, results: Sequence[Any]) -> None:
         result.value = result.postprocess(value)
 
 
-def launch_page(model: DemoModel, host: str, port: int, *, is_local: bool = True) -> tuple[Any, str]:
+def launch_page(
+    model: DemoModel, host: str, port: int, *, is_local: bool = True
+) -> tuple[Any, str]:
     """Serve the page in a thread; return the page, whose `close` ends it, and its address.
 
     `is_local`: only this machine reaches the address. Then no other name than its own is answered, or a site whose name is made to
@@ -412,7 +461,9 @@ def launch_page(model: DemoModel, host: str, port: int, *, is_local: bool = True
             "openapi_url": None,
             "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names)],
         },
-        theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+        theme=gr.themes.Base(
+            font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+        ),
     )
     return page, address.rstrip("/")
 

@@ -13,7 +13,10 @@ ATTENTION, PIECES = "attention", "pieces"
 # Tab -> its texts. English and made up: for checkpoints that are no run of ours.
 MADE_UP: dict[str, list[str]] = {
     FILL_MASK: ["The function returns a [MASK] of all [MASK] in the file."],
-    NEXT_SENTENCE: ["The function opens a file and reads it.", "It returns the first line of the file."],
+    NEXT_SENTENCE: [
+        "The function opens a file and reads it.",
+        "It returns the first line of the file.",
+    ],
     "sequence_classification": [
         "The film is a quiet triumph and its actors are good.",
         "The actors of the film are very good.",
@@ -29,7 +32,9 @@ MADE_UP: dict[str, list[str]] = {
         "takes her bag from the seat.\nreads the whole book in the sea.\nis eaten by the car.",
     ],
     ATTENTION: ["The value of the key is returned if it is in the list."],
-    PIECES: ["Unbelievable: the tokenizer's vocabulary holds pieces of words, na\u00efve ones too!"],
+    PIECES: [
+        "Unbelievable: the tokenizer's vocabulary holds pieces of words, na\u00efve ones too!"
+    ],
 }
 
 

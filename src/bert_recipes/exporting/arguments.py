@@ -40,7 +40,10 @@ class ExportArguments:
     tolerance: float = option(1e-4, "largest difference of the float32 model, absolute", least=0)
     max_score_drop: float = option(2.0, "points of 100 that int8 may lose", least=0)
     opset: int = option(
-        20, f"version of ONNX's operators, {OPSETS[0]} to {OPSETS[1]}", least=OPSETS[0], most=OPSETS[1]
+        20,
+        f"version of ONNX's operators, {OPSETS[0]} to {OPSETS[1]}",
+        least=OPSETS[0],
+        most=OPSETS[1],
     )
     per_channel: bool | None = option(None, "int8: a scale per column; default: true")
     embeddings: bool | None = option(None, "int8: embeddings too; default: as scores")
@@ -48,11 +51,20 @@ class ExportArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        given = [name for name in ("task", "task_file", "store", "input_file") if getattr(self, name) is not None]
+        given = [
+            name
+            for name in ("task", "task_file", "store", "input_file")
+            if getattr(self, name) is not None
+        ]
         if len(given) > 1:
-            raise InputError(f"--{given[0]} and --{given[1]} both name inputs to compare on; give one of them")
+            raise InputError(
+                f"--{given[0]} and --{given[1]} both name inputs to compare on; give one of them"
+            )
         for name in ("per_channel", "embeddings", "reduce_range"):
-            if self.format != "int8" and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+            if (
+                self.format != "int8"
+                and getattr(self, name) != type(self).__dataclass_fields__[name].default
+            ):
                 raise InputError(f"{name} is for --format int8")
 
     @property
@@ -65,7 +77,9 @@ class ExportArguments:
             return Path("runs") / f"{source.name}_{self.format}"
         if source.name in ("", ".."):
             source = source.resolve()
-        if re.fullmatch(r"checkpoint-\d+", source.name):  # beside the run: nothing of its folder is touched
+        if re.fullmatch(
+            r"checkpoint-\d+", source.name
+        ):  # beside the run: nothing of its folder is touched
             run = source.resolve().parent
             return run.parent / f"{run.name}_{source.name}_{self.format}"
         return source.parent / f"{source.name}_{self.format}"
@@ -75,6 +89,8 @@ def check_request(args: ExportArguments) -> None:
     """See that all is there that an export needs."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise InputError(f"an export needs {', '.join(missing)}; pip install 'bert-recipes[export]'")
+        raise InputError(
+            f"an export needs {', '.join(missing)}; pip install 'bert-recipes[export]'"
+        )
     check_checkpoint(args.model_name_or_path)
     check_new_folder(args.folder)

@@ -61,7 +61,12 @@ from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.rows import read_lines
 from bert_recipes.tasks.task import with_suffix
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
-from bert_recipes.training.arguments import DataArguments, ModelArguments, choose_precision, key_in_last_phase
+from bert_recipes.training.arguments import (
+    DataArguments,
+    ModelArguments,
+    choose_precision,
+    key_in_last_phase,
+)
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, EvaluationSampler
 from bert_recipes.training.pretraining import load_data, load_model
 from bert_recipes.training.resume import CONFIG_FILE
@@ -90,10 +95,20 @@ class Side(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, head: Head, reference: "Side | None" = None, *, uses_bf16: bool = False
+        self,
+        model: nn.Module,
+        head: Head,
+        reference: "Side | None" = None,
+        *,
+        uses_bf16: bool = False,
     ) -> None:
         super().__init__()
-        self.model, self.head, self.reference, self.uses_bf16 = model.eval(), head, reference, uses_bf16
+        self.model, self.head, self.reference, self.uses_bf16 = (
+            model.eval(),
+            head,
+            reference,
+            uses_bf16,
+        )
         self.largest, self._sum, self._count = 0.0, 0.0, 0
         self._inputs = inputs_of(model)
 
@@ -112,7 +127,9 @@ class Side(nn.Module):
             self.compare(self.reference(**batch), output, batch["attention_mask"].bool())
         return output
 
-    def compare(self, expected: Mapping[str, Any], output: Mapping[str, Any], mask: torch.Tensor) -> None:
+    def compare(
+        self, expected: Mapping[str, Any], output: Mapping[str, Any], mask: torch.Tensor
+    ) -> None:
         """Add the differences of a batch; outputs at pads mean nothing and are left out."""
         for name in self.head.outputs:
             # Row by row: logits over a vocabulary are large.
@@ -122,7 +139,9 @@ class Side(nn.Module):
                     difference = difference[mask[number]]
                 if difference.numel():
                     largest = difference.max().item()
-                    self.largest = max(self.largest, largest if math.isfinite(largest) else math.inf)
+                    self.largest = max(
+                        self.largest, largest if math.isfinite(largest) else math.inf
+                    )
                     self._sum += difference.sum(dtype=torch.float64).item()
                     self._count += difference.numel()
 
@@ -146,14 +165,18 @@ class Inputs:
     measure: Callable[[Side, int], tuple[dict[str, float], list[Any]]]
 
 
-def _task_inputs(trainer: FineTuningTrainer, splits: Mapping[str, EncodedSplit], source: str) -> Inputs:
+def _task_inputs(
+    trainer: FineTuningTrainer, splits: Mapping[str, EncodedSplit], source: str
+) -> Inputs:
     """Splits of a task, on which the Trainer scores any model with the head's outputs."""
     model: Any = trainer.model
     kind, is_labelled = trainer.kind, all(encoded.split.is_labelled for encoded in splits.values())
 
     def batches(size: int) -> Iterator[Batch]:
         for encoded in splits.values():
-            order = np.argsort(-encoded.lengths, kind="stable")  # batches of like length, the longest first
+            order = np.argsort(
+                -encoded.lengths, kind="stable"
+            )  # batches of like length, the longest first
             for start in range(0, len(order), size):
                 yield kind.collate([encoded[number] for number in order[start : start + size]])
 
@@ -185,7 +208,9 @@ def _task_inputs(trainer: FineTuningTrainer, splits: Mapping[str, EncodedSplit],
     )
 
 
-def _measure_pretraining(side: Side, batches: Iterator[Batch]) -> tuple[dict[str, float], list[Any]]:
+def _measure_pretraining(
+    side: Side, batches: Iterator[Batch]
+) -> tuple[dict[str, float], list[Any]]:
     """Losses and accuracies; the token put in for each [MASK] and the verdict on each pair."""
     losses: dict[str, list[torch.Tensor]] = defaultdict(list)
     hits: dict[str, list[bool]] = defaultdict(list)
@@ -211,14 +236,22 @@ def _measure_pretraining(side: Side, batches: Iterator[Batch]) -> tuple[dict[str
 
 
 def load_inputs(
-    args: ExportArguments, config: PretrainedConfig, head: Head, tokenizer: OriginalBertTokenizer, work_dir: Path
+    args: ExportArguments,
+    config: PretrainedConfig,
+    head: Head,
+    tokenizer: OriginalBertTokenizer,
+    work_dir: Path,
 ) -> Inputs:
     """Find and read the inputs, by the flags or else by the run.yaml beside the weights, and open the checkpoint."""
     is_pretrained = head.name == PRETRAINING
-    for name in ("task", "task_file", "text_columns", "choice_columns") if is_pretrained else ("store",):
+    for name in (
+        ("task", "task_file", "text_columns", "choice_columns") if is_pretrained else ("store",)
+    ):
         if getattr(args, name) is not None:
             kind = "a pre-trained" if is_pretrained else "a fine-tuned"
-            raise InputError(f"--{name} is not for {kind} model, which {args.model_name_or_path} is")
+            raise InputError(
+                f"--{name} is not for {kind} model, which {args.model_name_or_path} is"
+            )
     file = Path(args.model_name_or_path) / CONFIG_FILE
     trained = read_tree(file)[0] if file.is_file() else {}
     if is_pretrained:
@@ -253,24 +286,40 @@ def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_di
             )
         data_dir = args.data_dir or trained.get("data_dir")
         settings = ScoringArguments(
-            model_name_or_path=name, task=task_name, task_file=task_file, data_dir=data_dir, max_eval_examples=most
+            model_name_or_path=name,
+            task=task_name,
+            task_file=task_file,
+            data_dir=data_dir,
+            max_eval_examples=most,
         )
         task = check_access(settings, for_training=False)
         if not task.validation_splits:
-            raise InputError(f"task {task.name} has no validation split; give --input_file with inputs of any kind")
+            raise InputError(
+                f"task {task.name} has no validation split; give --input_file with inputs of any kind"
+            )
         trainer = prepare_run(settings, run_arguments, for_training=False).trainer
         splits = dict(trainer.eval_splits)
-        parts = [(each.split.name, len(each.split.examples), each.split.num_rows) for each in splits.values()]
+        parts = [
+            (each.split.name, len(each.split.examples), each.split.num_rows)
+            for each in splits.values()
+        ]
         source = f"task {task.name}, {', '.join(f'{split} ({part} of {rows})' for split, part, rows in parts)}"
     enable_packed_layers(trainer.model, "auto")
     return _task_inputs(trainer, splits, source)
 
 
 def _load_pretraining_inputs(
-    args: ExportArguments, config: PretrainedConfig, tokenizer: OriginalBertTokenizer, trained: Mapping[str, Any]
+    args: ExportArguments,
+    config: PretrainedConfig,
+    tokenizer: OriginalBertTokenizer,
+    trained: Mapping[str, Any],
 ) -> Inputs:
     """Held-out pairs, or lines of text, with the masks of every evaluation."""
-    name, most, other = args.model_name_or_path, args.max_eval_examples, "--input_file with lines of text"
+    name, most, other = (
+        args.model_name_or_path,
+        args.max_eval_examples,
+        "--input_file with lines of text",
+    )
     settings, collator = _data_settings(trained), DataCollatorForPreTraining(tokenizer)
     if args.input_file is not None:
         length = min(settings.get("max_seq_length", 512), config.max_position_embeddings)
@@ -278,7 +327,11 @@ def _load_pretraining_inputs(
         source, unit = f"{Path(args.input_file).name} ({len(examples)} texts)", "texts"
     else:
         if args.store is not None:
-            settings = {key: value for key, value in settings.items() if key not in ("train_file", "validation_file")}
+            settings = {
+                key: value
+                for key, value in settings.items()
+                if key not in ("train_file", "validation_file")
+            }
             settings |= {"store": args.store, "tokenizer": None}
         trained_on = settings.get("store") or settings.get("train_file")
         if not trained_on:
@@ -286,7 +339,12 @@ def _load_pretraining_inputs(
                 f"{name} does not say on what it was measured; give --store FOLDER (recipes/prepare_corpus.py), or {other}"
             )
         data = load_data(DataArguments(**settings), EVALUATION_SEED)
-        tokenizer, collator, length, held_out = data.tokenizer, data.collator, data.max_seq_length, data.validation
+        tokenizer, collator, length, held_out = (
+            data.tokenizer,
+            data.collator,
+            data.max_seq_length,
+            data.validation,
+        )
         if held_out is None:
             raise InputError(f"{trained_on} has no held-out part; give another --store, or {other}")
         (keys,) = EvaluationSampler(held_out, most, most, 0, 1)
@@ -301,19 +359,33 @@ def _load_pretraining_inputs(
         return (collate(examples[start : start + size]) for start in range(0, len(examples), size))
 
     counts = (len(examples), length, "mlm_accuracy", 0.01)
-    return Inputs(model, source, unit, *counts, batches, lambda side, size: _measure_pretraining(side, batches(size)))
+    return Inputs(
+        model,
+        source,
+        unit,
+        *counts,
+        batches,
+        lambda side, size: _measure_pretraining(side, batches(size)),
+    )
 
 
-def _read_texts(path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: int, most: int) -> list[dict[str, Any]]:
+def _read_texts(
+    path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: int, most: int
+) -> list[dict[str, Any]]:
     """Lines of a file as single segments; blank ones are left out, long ones cut. The key decides the mask."""
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file")
     cut = (tokenizer.encode_ids(line)[: max_seq_length - 2] for line in read_lines(path))
-    rows = [[int(tokenizer.cls_token_id), *pieces, int(tokenizer.sep_token_id)] for pieces in cut if pieces][:most]
+    rows = [
+        [int(tokenizer.cls_token_id), *pieces, int(tokenizer.sep_token_id)]
+        for pieces in cut
+        if pieces
+    ][:most]
     if not rows:
         raise InputError(f"--input_file {path}: no text in it")
     return [
-        {"input_ids": ids, "token_type_ids": [0] * len(ids), "key": (0, number)} for number, ids in enumerate(rows)
+        {"input_ids": ids, "token_type_ids": [0] * len(ids), "key": (0, number)}
+        for number, ids in enumerate(rows)
     ]
 
 
@@ -324,7 +396,11 @@ def _data_settings(trained: Mapping[str, Any]) -> dict[str, Any]:
         text = trained.get(key_in_last_phase(trained, name))
         if text is not None and name not in _NOT_OF_THE_DATA:
             is_list = isinstance(text, list)
-            values[name] = [read_text(element_type(hint), each) for each in text] if is_list else read_text(hint, text)
+            values[name] = (
+                [read_text(element_type(hint), each) for each in text]
+                if is_list
+                else read_text(hint, text)
+            )
     return values
 
 
@@ -346,10 +422,14 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
         logger.info("%s: compared on %d %s: %s", name, inputs.number, inputs.unit, inputs.source)
         with atomic_dir(args.folder) as folder:
             report = _write_model(args, head, stock, inputs, folder)
-            stock.config.architectures = [type(stock).__name__]  # an old checkpoint names one of its two heads
+            stock.config.architectures = [
+                type(stock).__name__
+            ]  # an old checkpoint names one of its two heads
             stock.config.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-            shutil.copyfile(Path(__file__).parent / "examples" / f"{head.name}.py", folder / "example.py")
+            shutil.copyfile(
+                Path(__file__).parent / "examples" / f"{head.name}.py", folder / "example.py"
+            )
             write_json(folder / "export.json", report)
             (folder / "export.md").write_text(format_report(report), encoding="utf-8")
             return report
@@ -364,7 +444,9 @@ def _write_model(
     logger.info("exported: %.1f MB in %.1f s", size_of(plain) / 1e6, time.perf_counter() - start)
     checkpoint = Side(inputs.model, head)
     sides = {CHECKPOINT: checkpoint}
-    if choose_precision("auto", use_cpu=True).name == "bf16":  # what the recipes take on this machine
+    if (
+        choose_precision("auto", use_cpu=True).name == "bf16"
+    ):  # what the recipes take on this machine
         sides[CHECKPOINT_BF16] = Side(inputs.model, head, checkpoint, uses_bf16=True)
     sides[ONNX] = Side(OnnxModel(plain, threads), head, checkpoint)
     expected: list[Any] = []
@@ -384,8 +466,12 @@ def _write_model(
             f"the exported model is not the checkpoint: outputs differ by up to {sides[ONNX].largest:.2g}, allowed: "
             f"{args.tolerance:.2g} (--tolerance); nothing was written"
         )
-    weights = [file.stat().st_size for file in Path(args.model_name_or_path).glob("model*.safetensors")]
-    parameters = sum(parameter.numel() * parameter.element_size() for parameter in stock.parameters())
+    weights = [
+        file.stat().st_size for file in Path(args.model_name_or_path).glob("model*.safetensors")
+    ]
+    parameters = sum(
+        parameter.numel() * parameter.element_size() for parameter in stock.parameters()
+    )
     sizes, int8 = {CHECKPOINT: sum(weights) or parameters, ONNX: size_of(plain)}, {}
     if args.format == "int8":
         tried = []
@@ -394,10 +480,20 @@ def _write_model(
             file = quantize(plain, folder / f"int8-{embeddings}", settings)
             side = Side(OnnxModel(file, threads), head, checkpoint)
             tried.append(Int8Try(settings, file, side, measure(side)))
-            logger.info("int8, %s: %s %s", settings.name, inputs.score, tried[-1].row["scores"].get(inputs.score))
+            logger.info(
+                "int8, %s: %s %s",
+                settings.name,
+                inputs.score,
+                tried[-1].row["scores"].get(inputs.score),
+            )
         best = choose_int8(tried, inputs.score, SCORE_MARGIN * inputs.point)
         tried.sort(key=lambda each: each is not best)  # the one taken first
-        kept, sides[INT8], rows[INT8], sizes[INT8] = best.file, best.side, best.row, size_of(best.file)
+        kept, sides[INT8], rows[INT8], sizes[INT8] = (
+            best.file,
+            best.side,
+            best.row,
+            size_of(best.file),
+        )
         # Texts of which no token was masked have no score.
         old, new = (row["scores"].get(inputs.score) for row in (rows[CHECKPOINT], best.row))
         if old is not None and (new is None or (old - new) / inputs.point > args.max_score_drop):
@@ -405,8 +501,14 @@ def _write_model(
                 f"int8 loses too much: {inputs.score} is {new if new is None else format(new, '.4g')}, that of the checkpoint "
                 f"{old:.4g}; allowed: {args.max_score_drop:g} points less (--max_score_drop); nothing was written"
             )
-        entries = [{"settings": each.settings.name, "bytes": size_of(each.file), **each.row} for each in tried]
-        int8 = {"int8": describe_weights(kept, best.settings) | {"tried_on": inputs.number, "tried": entries}}
+        entries = [
+            {"settings": each.settings.name, "bytes": size_of(each.file), **each.row}
+            for each in tried
+        ]
+        int8 = {
+            "int8": describe_weights(kept, best.settings)
+            | {"tried_on": inputs.number, "tried": entries}
+        }
     for side in sides.values():
         side.reference = None  # speed is that of the model alone
     speed = measure_speed(sides, inputs.batches(min(args.batch_size, args.speed_examples)), args)
@@ -422,12 +524,17 @@ def _write_model(
         "parameters": stock.num_parameters(),
         "max_seq_length": inputs.max_seq_length,
         "compared_on": {"source": inputs.source, "unit": inputs.unit, "number": inputs.number},
-        **{"score": inputs.score, "tolerance": args.tolerance, "max_score_drop": args.max_score_drop},
+        **{
+            "score": inputs.score,
+            "tolerance": args.tolerance,
+            "max_score_drop": args.max_score_drop,
+        },
         "batch_size": args.batch_size,
         "versions": {name: version(name) for name in ("torch", "transformers", *PACKAGES)},
         **describe_graph(folder / MODEL_FILE),
         "rows": [
-            {"name": name, "bytes": sizes.get(name), **row, **speed["sides"][name]} for name, row in rows.items()
+            {"name": name, "bytes": sizes.get(name), **row, **speed["sides"][name]}
+            for name, row in rows.items()
         ],
         "speed": {"examples": speed["examples"], "tokens": speed["tokens"], "rounds": args.rounds},
         "threads": threads,
@@ -451,14 +558,18 @@ def choose_int8(tried: Sequence[Int8Try], score: str | None, margin: float) -> I
     """The smallest of those whose score is no more than the margin below the best."""
     found = [each.row["scores"].get(score, 0.0) for each in tried]
     scores = [-math.inf if value is None else value for value in found]
-    good = [each for each, value in zip(tried, scores, strict=True) if value >= max(scores) - margin]
+    good = [
+        each for each, value in zip(tried, scores, strict=True) if value >= max(scores) - margin
+    ]
     return min(good, key=lambda each: size_of(each.file))
 
 
 # Speed
 
 
-def measure_speed(sides: Mapping[str, nn.Module], batches: Iterator[Batch], args: ExportArguments) -> dict[str, Any]:
+def measure_speed(
+    sides: Mapping[str, nn.Module], batches: Iterator[Batch], args: ExportArguments
+) -> dict[str, Any]:
     """Run all models over the same batches in turns, several rounds; in each another one begins.
 
     The batches are taken at equal distances, so that all lengths are there. A turn starts with one that is not counted.
@@ -468,11 +579,15 @@ def measure_speed(sides: Mapping[str, nn.Module], batches: Iterator[Batch], args
     chosen = [everything[number * len(everything) // wanted] for number in range(wanted)]
     # Single inputs without their pads, from all batches in turn.
     most = max(len(batch["input_ids"]) for batch in chosen)
-    places = [(batch, row) for row in range(most) for batch in chosen if row < len(batch["input_ids"])]
+    places = [
+        (batch, row) for row in range(most) for batch in chosen if row < len(batch["input_ids"])
+    ]
     alone = []
     for batch, row in places[:ALONE_EXAMPLES]:
         length = int(batch["attention_mask"][row].sum(-1).max())
-        alone.append({name: value[row : row + 1, ..., :length].contiguous() for name, value in batch.items()})
+        alone.append(
+            {name: value[row : row + 1, ..., :length].contiguous() for name, value in batch.items()}
+        )
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     names = list(sides)
     rates: dict[str, list[float]] = {name: [] for name in sides}
@@ -510,8 +625,12 @@ def _times(side: nn.Module, batches: Sequence[Batch]) -> list[float]:
 
 def format_report(report: Mapping[str, Any]) -> str:
     """export.json as Markdown."""
-    environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
-    environment.filters["number"] = lambda value, form: "-" if value is None else format(value, form)
+    environment = Environment(
+        trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    environment.filters["number"] = lambda value, form: (
+        "-" if value is None else format(value, form)
+    )
     template = (Path(__file__).parent / "export.md.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(report)
 

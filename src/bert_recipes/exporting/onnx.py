@@ -33,7 +33,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _PRETRAINING_CLASSES = ("BertForPreTraining", "BertForMaskedLM")
 # Outputs of each head -> their axes after the batch's; "sequence" where there is something for each token.
 _OUTPUTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    PRETRAINING: {"prediction_logits": ("sequence", "vocabulary"), "seq_relationship_logits": ("classes",)},
+    PRETRAINING: {
+        "prediction_logits": ("sequence", "vocabulary"),
+        "seq_relationship_logits": ("classes",),
+    },
     "sequence_classification": {"logits": ("classes",)},
     "token_classification": {"logits": ("sequence", "classes")},
     "question_answering": {"start_logits": ("sequence",), "end_logits": ("sequence",)},
@@ -53,7 +56,11 @@ class Head(NamedTuple):
 
     def input_axes(self) -> tuple[str, ...]:
         """Names of the axes of every input."""
-        return ("batch", "choices", "sequence") if self.name == "multiple_choice" else ("batch", "sequence")
+        return (
+            ("batch", "choices", "sequence")
+            if self.name == "multiple_choice"
+            else ("batch", "sequence")
+        )
 
     def is_by_token(self, output: str) -> bool:
         """Whether an output says something of each token, (B, S) or (B, S, ...)."""
@@ -78,7 +85,9 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
 def open_stock(name: str, head: Head) -> PreTrainedModel:
     """Open a checkpoint in the class that transformers has for it, plain modules: float32, in evaluation mode."""
     with quiet():  # what matters of the library's report is an error
-        model = open_complete(name, getattr(transformers, head.model_class), attn_implementation="sdpa")
+        model = open_complete(
+            name, getattr(transformers, head.model_class), attn_implementation="sdpa"
+        )
     return model.eval().requires_grad_(False)
 
 
@@ -106,7 +115,9 @@ def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -
     inputs, axes = inputs_of(model), head.input_axes()
     # Sizes that differ from each other, a pad, both segments; no value of them stays in the graph.
     sizes = {"batch": 2, "choices": 3, "sequence": min(8, model.config.max_position_embeddings)}
-    example = {name: torch.ones([sizes[axis] for axis in axes], dtype=torch.int64) for name in INPUTS}
+    example = {
+        name: torch.ones([sizes[axis] for axis in axes], dtype=torch.int64) for name in INPUTS
+    }
     example["attention_mask"][..., -1] = 0
     example["token_type_ids"][..., :3] = 0
     returned_dicts = model.config.return_dict
@@ -129,7 +140,14 @@ def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -
     # The exporter notes stack traces on each node, with the folders of the machine at hand.
     graph = program.model.graph
     values = [value for node in graph.all_nodes() for value in node.outputs]
-    parts: list[Any] = [program.model, graph, *graph.all_nodes(), *values, *graph.inputs, *graph.initializers.values()]
+    parts: list[Any] = [
+        program.model,
+        graph,
+        *graph.all_nodes(),
+        *values,
+        *graph.inputs,
+        *graph.initializers.values(),
+    ]
     for part in parts:
         part.metadata_props.clear()
     file = folder / MODEL_FILE
@@ -146,17 +164,26 @@ def describe_graph(file: Path) -> dict[str, Any]:
     import onnx
 
     model = onnx.load(str(file), load_external_data=False)
-    found: dict[str, Any] = {"opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}}
+    found: dict[str, Any] = {
+        "opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+    }
     found["ir_version"] = model.ir_version
     for name, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
         shapes = {value.name: value.type.tensor_type.shape.dim for value in values}
-        found[name] = {key: [axis.dim_param or axis.dim_value for axis in shape] for key, shape in shapes.items()}
+        found[name] = {
+            key: [axis.dim_param or axis.dim_value for axis in shape]
+            for key, shape in shapes.items()
+        }
     return found
 
 
 def size_of(file: Path) -> int:
     """Bytes of a model file with its external data."""
-    return sum(path.stat().st_size for path in (file, file.with_name(f"{file.name}.data")) if path.is_file())
+    return sum(
+        path.stat().st_size
+        for path in (file, file.with_name(f"{file.name}.data"))
+        if path.is_file()
+    )
 
 
 class Int8Settings(NamedTuple):
@@ -213,9 +240,13 @@ def _store_transposed(graph: Any) -> None:
     from onnx import numpy_helper
 
     weights = {weight.name: weight for weight in graph.initializer}
-    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
+    for node in [
+        node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights
+    ]:
         axes = next((list(each.ints) for each in node.attribute if each.name == "perm"), None)
-        transposed = np.ascontiguousarray(np.transpose(numpy_helper.to_array(weights[node.input[0]]), axes))
+        transposed = np.ascontiguousarray(
+            np.transpose(numpy_helper.to_array(weights[node.input[0]]), axes)
+        )
         graph.initializer.append(numpy_helper.from_array(transposed, node.output[0]))
         graph.node.remove(node)
     read = {name for node in graph.node for name in node.input}
@@ -229,12 +260,20 @@ def describe_weights(file: Path, settings: Int8Settings) -> dict[str, Any]:
     import onnx
 
     model = onnx.load(str(file))
-    kinds = {onnx.TensorProto.INT8: "int8", onnx.TensorProto.UINT8: "int8", onnx.TensorProto.FLOAT: "float"}
+    kinds = {
+        onnx.TensorProto.INT8: "int8",
+        onnx.TensorProto.UINT8: "int8",
+        onnx.TensorProto.FLOAT: "float",
+    }
     weights = {each.name: each for each in model.graph.initializer if each.data_type in kinds}
     numbers, left, products = Counter[str](), Counter[str](), 0
     for weight in weights.values():
         numbers[kinds[weight.data_type]] += math.prod(weight.dims)
-    matrices = {name for name, each in weights.items() if kinds[each.data_type] == "float" and len(each.dims) > 1}
+    matrices = {
+        name
+        for name, each in weights.items()
+        if kinds[each.data_type] == "float" and len(each.dims) > 1
+    }
     for node in model.graph.node:
         if matrices.intersection(node.input):
             left[node.op_type] += 1
@@ -260,14 +299,30 @@ class OnnxModel(nn.Module):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3  # errors
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            str(file), options, providers=["CPUExecutionProvider"]
+        )
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
     ) -> ModelOutput:
         """Outputs by name, float32."""
-        batch: Any = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        arrays = self._session.run(self._outputs, {name: batch[name].numpy() for name in self._inputs})
-        return ModelOutput({name: torch.from_numpy(array) for name, array in zip(self._outputs, arrays, strict=True)})
+        batch: Any = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
+        arrays = self._session.run(
+            self._outputs, {name: batch[name].numpy() for name in self._inputs}
+        )
+        return ModelOutput(
+            {
+                name: torch.from_numpy(array)
+                for name, array in zip(self._outputs, arrays, strict=True)
+            }
+        )

@@ -22,7 +22,9 @@ class LayerChoice(NamedTuple):
     def check(self, num_layers: int) -> None:
         """Refuse an encoder with too few layers."""
         if num_layers < self.min_layers:
-            fitting = " ".join(name for name, each in LAYER_CHOICES.items() if each.min_layers <= num_layers)
+            fitting = " ".join(
+                name for name, each in LAYER_CHOICES.items() if each.min_layers <= num_layers
+            )
             raise InputError(
                 f"'{self.title}' needs {self.min_layers} layers, the model has {num_layers}; give others: --layers {fitting}"
             )
@@ -32,7 +34,9 @@ LAYER_CHOICES = {
     "embeddings": LayerChoice("Embeddings", slice(0, 1), False, 0, 91.0),
     "second_to_last": LayerChoice("Second-to-Last Hidden", slice(-2, -1), False, 2, 95.6),
     "last": LayerChoice("Last Hidden", slice(-1, None), False, 1, 94.9),
-    "weighted_sum_last_four": LayerChoice("Weighted Sum Last Four Hidden", slice(-4, None), True, 4, 95.9),
+    "weighted_sum_last_four": LayerChoice(
+        "Weighted Sum Last Four Hidden", slice(-4, None), True, 4, 95.9
+    ),
     "concat_last_four": LayerChoice("Concat Last Four Hidden", slice(-4, None), False, 4, 96.1),
     "weighted_sum_all": LayerChoice("Weighted Sum All Layers", slice(1, None), True, 1, 95.5),
 }
@@ -53,9 +57,12 @@ class FeatureArguments:
     output_dir: str = option("runs/features", "features.json and the vectors")
     format: str = option("parquet", "one of", choices=("parquet", "safetensors", "google_jsonl"))
     layers: list[str] | None = option(
-        None, f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 -3 -4"
+        None,
+        f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 -3 -4",
     )
-    join: str = option("none", "layers given as numbers, into one vector", choices=("none", "sum", "concat"))
+    join: str = option(
+        "none", "layers given as numbers, into one vector", choices=("none", "sum", "concat")
+    )
     pooling: str = option("tokens", "one of", choices=("tokens", "cls", "mean", "mean_all"))
     text_columns: list[str] | None = option(
         None, "one or two columns of a table; default: text and, where there is one, text_pair"
@@ -65,16 +72,22 @@ class FeatureArguments:
     dtype: str = option("float32", "of the kept vectors", choices=("float32", "float16"))
     precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
     fast_layers: str = option("auto", "fused CPU kernels", choices=FAST_LAYERS)
-    part_mb: int = option(256, "megabytes of vectors that are held at once and make one part", least=1)
+    part_mb: int = option(
+        256, "megabytes of vectors that are held at once and make one part", least=1
+    )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     overwrite: bool = option(False, "replace the features that output_dir holds")
 
     def __post_init__(self) -> None:
         check(self)
         if self.text_columns is not None and not 1 <= len(self.text_columns) <= 2:
-            raise InputError(f"text_columns names {len(self.text_columns)} columns; allowed: one, or two for pairs")
+            raise InputError(
+                f"text_columns names {len(self.text_columns)} columns; allowed: one, or two for pairs"
+            )
         if self.text_columns is not None and Path(self.input_file).suffix.lower() == ".txt":
-            raise InputError(f"text_columns: {self.input_file} is text and has no columns; leave it out")
+            raise InputError(
+                f"text_columns: {self.input_file} is text and has no columns; leave it out"
+            )
         if self.format != "google_jsonl":
             return
         for name, only in (("pooling", "tokens"), ("join", "none"), ("dtype", "float32")):
@@ -93,7 +106,9 @@ class FeatureArguments:
     @property
     def wanted_layers(self) -> list[str]:
         """Return `layers`, one by one, or the format's default."""
-        given = self.layers or (("-1", "-2", "-3", "-4") if self.format == "google_jsonl" else ("last",))
+        given = self.layers or (
+            ("-1", "-2", "-3", "-4") if self.format == "google_jsonl" else ("last",)
+        )
         return [item for text in given for item in text.split(",") if item]
 
 
@@ -112,15 +127,20 @@ class FeatureNerArguments:
     output_dir: str = option("runs/feature_based_ner", "results; a finished run is kept")
     features_dir: str | None = option(None, "kept features; default: output_dir/features")
     layers: list[str] = field(
-        default_factory=lambda: list(LAYER_CHOICES), metadata={"help": "some of them", "allowed": LAYER_CHOICES}
+        default_factory=lambda: list(LAYER_CHOICES),
+        metadata={"help": "some of them", "allowed": LAYER_CHOICES},
     )
     seeds: list[int] = field(
         default_factory=lambda: [1], metadata={"help": "one run of each way for each seed", **SEEDS}
     )
     max_train_sentences: int | None = option(None, "train on at most this many sentences", least=1)
-    max_eval_sentences: int | None = option(None, "evaluate on at most this many sentences", least=1)
+    max_eval_sentences: int | None = option(
+        None, "evaluate on at most this many sentences", least=1
+    )
     max_seq_length: int | None = option(
-        None, "positions of a window of a document; default: as the run.yaml beside the model says, else 512", least=8
+        None,
+        "positions of a window of a document; default: as the run.yaml beside the model says, else 512",
+        least=8,
     )
     feature_batch_size: int = option(16, "windows that the encoder reads together", least=1)
     feature_dtype: str = option("float16", "of kept features", choices=("float16", "float32"))
@@ -147,13 +167,18 @@ class StaticArguments:
     task: str | None = option(None, "name of a task")
     task_file: str | None = option(None, "YAML file of your own task")
     model_name_or_path: str | None = option(
-        None, "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/"
+        None,
+        "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/",
     )
     data_dir: str | None = option(None, "local folder of the task's data; default: the Hub")
     output_dir: str | None = option(None, "results; default: runs/static/TASK")
-    finetuned: str | None = option(None, "texts: finished fine-tuning run on the same task, for its row")
+    finetuned: str | None = option(
+        None, "texts: finished fine-tuning run on the same task, for its row"
+    )
     words: list[str] | None = option(None, "words: only these")
-    files: list[str] | None = option(None, "text for the word vectors; default: that of the training examples")
+    files: list[str] | None = option(
+        None, "text for the word vectors; default: that of the training examples"
+    )
     max_train_examples: int | None = option(None, "train on at most this many examples", least=2)
     max_eval_examples: int | None = option(None, "evaluate on at most this many examples", least=1)
     max_seq_length: int = option(128, "positions of an input of BERT", least=8)
@@ -199,6 +224,8 @@ class SentenceArguments(LikelihoodArguments):
 class BlimpArguments(LikelihoodArguments):
     """Choose which minimal pairs are scored."""
 
-    data_dir: str = required("folder of BLiMP's .jsonl files: data/ of github.com/alexwarstadt/blimp")
+    data_dir: str = required(
+        "folder of BLiMP's .jsonl files: data/ of github.com/alexwarstadt/blimp"
+    )
     output_dir: str = option("runs/blimp", "results")
     max_pairs: int | None = option(None, "the first so many pairs of each file", least=1)

@@ -36,7 +36,14 @@ from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.progress import Progress
-from bert_recipes.rows import TABLE_SUFFIXES, column_text, format_suffix, list_columns, read_lines, read_table
+from bert_recipes.rows import (
+    TABLE_SUFFIXES,
+    column_text,
+    format_suffix,
+    list_columns,
+    read_lines,
+    read_table,
+)
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import choose_precision
@@ -73,12 +80,18 @@ def choose_columns(wanted: Sequence[str], join: str, num_layers: int) -> list[Co
             plain = text.removeprefix("weighted_")
             hint = f"; its weights are learned (make ner-features), with equal ones it is {plain}"
             allowed = f"allowed: {', '.join(COLUMN_NAMES)}, or numbers like -1"
-            raise InputError(f"layers: '{text}' is no layer{hint * (plain in NAMED_COLUMNS)}; {allowed}")
+            raise InputError(
+                f"layers: '{text}' is no layer{hint * (plain in NAMED_COLUMNS)}; {allowed}"
+            )
         if abs(int(text)) > num_layers:
-            raise InputError(f"layers: {text} is given, the model has {num_layers}: -{num_layers} to {num_layers}")
+            raise InputError(
+                f"layers: {text} is given, the model has {num_layers}: -{num_layers} to {num_layers}"
+            )
         numbers[text] = range(num_layers + 1)[int(text)]
     if join != "none" and len(numbers) < 2:
-        raise InputError(f"join is '{join}'; it is for two or more layers given as numbers: give --layers -1 -2 ...")
+        raise InputError(
+            f"join is '{join}'; it is for two or more layers given as numbers: give --layers -1 -2 ..."
+        )
     if len(set(numbers.values())) < len(numbers) or len(set(wanted)) < len(wanted):
         raise InputError(f"layers: {', '.join(wanted)} names a layer twice")
     columns = []
@@ -91,7 +104,9 @@ def choose_columns(wanted: Sequence[str], join: str, num_layers: int) -> list[Co
         elif join == "none":
             columns.append(Column(f"layer_{numbers[text]}", (numbers[text],), "none"))
     if join != "none":
-        columns.append(Column("_".join([join, *map(str, numbers.values())]), tuple(numbers.values()), join))
+        columns.append(
+            Column("_".join([join, *map(str, numbers.values())]), tuple(numbers.values()), join)
+        )
     return columns
 
 
@@ -109,7 +124,9 @@ def choose_device(*, use_cpu: bool) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
 
 
-def open_encoder(name: str, max_seq_length: int = 0) -> tuple[PreTrainedModel, OriginalBertTokenizer]:
+def open_encoder(
+    name: str, max_seq_length: int = 0
+) -> tuple[PreTrainedModel, OriginalBertTokenizer]:
     """Open a checkpoint's encoder in float32, and its tokenizer."""
     check_checkpoint(name)
     tokenizer = open_tokenizer(name)
@@ -118,7 +135,9 @@ def open_encoder(name: str, max_seq_length: int = 0) -> tuple[PreTrainedModel, O
     check_vocabulary(name, encoder.config.vocab_size, tokenizer)
     positions = num_positions(encoder.config, max_seq_length)
     if max_seq_length > positions:
-        raise InputError(f"max_seq_length is {max_seq_length}, the model has {positions} positions; lower it")
+        raise InputError(
+            f"max_seq_length is {max_seq_length}, the model has {positions} positions; lower it"
+        )
     return encoder, tokenizer
 
 
@@ -137,22 +156,36 @@ def make_fast(encoder: PreTrainedModel, deepest: int, fast_layers: str) -> None:
 
 @torch.no_grad()
 def hidden_states(
-    encoder: PreTrainedModel, features: Sequence[Mapping[str, list[int]]], pad_token_id: int, layers: Sequence[int]
+    encoder: PreTrainedModel,
+    features: Sequence[Mapping[str, list[int]]],
+    pad_token_id: int,
+    layers: Sequence[int],
 ) -> dict[int, torch.Tensor]:
     """Hidden states of the tokens of some inputs, which have input_ids and token_type_ids.
 
     Returns:
         Number (0 is the output of the embeddings) -> (T, H), one input after the other, on the encoder's device.
     """
-    batch = {name: value.to(encoder.device) for name, value in pad_batch(features, pad_token_id).items()}
+    batch = {
+        name: value.to(encoder.device) for name, value in pad_batch(features, pad_token_id).items()
+    }
     is_token = batch["attention_mask"].bool()
     if isinstance(encoder, BertModel):
         kept: dict[int, torch.Tensor | None] = dict.fromkeys(layers)
         encoded = encoder.encode_rows(
-            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], None, {}, keep=kept
+            batch["input_ids"],
+            batch["attention_mask"],
+            batch["token_type_ids"],
+            None,
+            {},
+            keep=kept,
         )
         if encoded is not None:
-            return {number: encoded.layout.unpack(rows)[is_token] for number, rows in kept.items() if rows is not None}
+            return {
+                number: encoded.layout.unpack(rows)[is_token]
+                for number, rows in kept.items()
+                if rows is not None
+            }
     # DistilBERT, for one, takes no token_type_ids.
     accepted = inspect.signature(type(encoder).forward).parameters
     inputs = {name: value for name, value in batch.items() if name in accepted}
@@ -162,12 +195,18 @@ def hidden_states(
 
 def encoder_hash(encoder: PreTrainedModel) -> str:
     """SHA-256 (hex) of the configuration and of every weight that a hidden state depends on; the pooler comes after them."""
-    config = {name: value for name, value in encoder.config.to_dict().items() if not _NAMES_IN_CONFIG.fullmatch(name)}
+    config = {
+        name: value
+        for name, value in encoder.config.to_dict().items()
+        if not _NAMES_IN_CONFIG.fullmatch(name)
+    }
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(encoder.state_dict().items()):
         if not name.startswith("pooler."):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(
+                tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+            )
     return digest.hexdigest()
 
 
@@ -211,9 +250,16 @@ def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterat
         where = rows.where(number)
         if text_columns is None and first not in row:
             present = list_columns(row)
-            raise InputError(f"{where}: no column '{first}'; columns present: {present}; name one with --text_columns")
-        has_none = not others or (row[others[0]] is None if others[0] in row else text_columns is None)
-        yield column_text(row, first, where), None if has_none else column_text(row, others[0], where)
+            raise InputError(
+                f"{where}: no column '{first}'; columns present: {present}; name one with --text_columns"
+            )
+        has_none = not others or (
+            row[others[0]] is None if others[0] in row else text_columns is None
+        )
+        yield (
+            column_text(row, first, where),
+            None if has_none else column_text(row, others[0], where),
+        )
 
 
 class EncodedInput(NamedTuple):
@@ -224,7 +270,9 @@ class EncodedInput(NamedTuple):
     is_truncated: bool
 
 
-def encode_input(texts: TextInput, tokenizer: OriginalBertTokenizer, max_seq_length: int) -> EncodedInput:
+def encode_input(
+    texts: TextInput, tokenizer: OriginalBertTokenizer, max_seq_length: int
+) -> EncodedInput:
     """Cut an input into pieces as the original does: a second text of which no piece is left is none.
 
     Source: google-research/bert extract_features.py `convert_examples_to_features`.
@@ -252,7 +300,9 @@ class Part:
     input_ids: np.ndarray  # int32 (T,)
     token_type_ids: np.ndarray  # int8 (T,)
     is_truncated: np.ndarray  # bool (N,)
-    vectors: dict[str, np.ndarray]  # column's name -> float (T, D), or (N, D) where inputs have one vector each
+    vectors: dict[
+        str, np.ndarray
+    ]  # column's name -> float (T, D), or (N, D) where inputs have one vector each
 
     def __len__(self) -> int:
         return len(self.is_truncated)
@@ -261,7 +311,11 @@ class Part:
     def counts(self) -> dict[str, int]:
         """As the index has them."""
         num_truncated = int(self.is_truncated.sum())
-        return {"num_inputs": len(self), "num_tokens": len(self.input_ids), "num_truncated": num_truncated}
+        return {
+            "num_inputs": len(self),
+            "num_tokens": len(self.input_ids),
+            "num_truncated": num_truncated,
+        }
 
 
 @dataclass(frozen=True)
@@ -279,14 +333,22 @@ class FeatureExtractor:
         size = sum(column.size(self.encoder.config.hidden_size) for column in self.columns)
         return size * np.dtype(self.args.dtype).itemsize
 
-    def parts(self, inputs: Iterable[EncodedInput], part_bytes: int, first_row: int = 0) -> Iterator[Part]:
+    def parts(
+        self, inputs: Iterable[EncodedInput], part_bytes: int, first_row: int = 0
+    ) -> Iterator[Part]:
         """Yield the vectors of all inputs in their order; those of a part take part_bytes, or are of one input."""
         held: list[EncodedInput] = []
         num_tokens = 0
         for each in inputs:
             own = len(each.input_ids)
-            size = self.bytes_per_vector * (num_tokens + own if self.args.pooling == "tokens" else len(held) + 1)
-            if held and (size > part_bytes or len(held) == MAX_PART_INPUTS or num_tokens + own > MAX_PART_TOKENS):
+            size = self.bytes_per_vector * (
+                num_tokens + own if self.args.pooling == "tokens" else len(held) + 1
+            )
+            if held and (
+                size > part_bytes
+                or len(held) == MAX_PART_INPUTS
+                or num_tokens + own > MAX_PART_TOKENS
+            ):
                 yield self.extract(held, first_row)
                 first_row, held, num_tokens = first_row + len(held), [], 0
             held.append(each)
@@ -301,7 +363,9 @@ class FeatureExtractor:
         per_token = self.args.pooling == "tokens"
         width = self.encoder.config.hidden_size
         vectors = {
-            column.name: np.empty((offsets[-1] if per_token else len(inputs), column.size(width)), self.args.dtype)
+            column.name: np.empty(
+                (offsets[-1] if per_token else len(inputs), column.size(width)), self.args.dtype
+            )
             for column in self.columns
         }
         layers = sorted({number for column in self.columns for number in column.layers})
@@ -309,9 +373,18 @@ class FeatureExtractor:
         for start in range(0, len(order), self.args.batch_size):
             numbers = order[start : start + self.args.batch_size]
             batch = [inputs[number] for number in numbers]
-            rows = np.concatenate([np.arange(offsets[n], offsets[n + 1]) for n in numbers]) if per_token else numbers
-            features = [{"input_ids": each.input_ids, "token_type_ids": each.token_type_ids} for each in batch]
-            with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=self.args.precision == "bf16"):
+            rows = (
+                np.concatenate([np.arange(offsets[n], offsets[n + 1]) for n in numbers])
+                if per_token
+                else numbers
+            )
+            features = [
+                {"input_ids": each.input_ids, "token_type_ids": each.token_type_ids}
+                for each in batch
+            ]
+            with torch.autocast(
+                self.encoder.device.type, torch.bfloat16, enabled=self.args.precision == "bf16"
+            ):
                 hidden = hidden_states(self.encoder, features, self.tokenizer.pad_token_id, layers)
             for column in self.columns:
                 name, values = column.name, self._pool(column.take(hidden), batch).cpu().numpy()
@@ -319,7 +392,9 @@ class FeatureExtractor:
                     problem = "the model's outputs are not finite; it has diverged, or --precision fp32 helps"
                     raise InputError(f"{name}: {problem}")
                 if np.abs(values).max(initial=0) > np.finfo(self.args.dtype).max:
-                    raise InputError(f"{name}: a value above 65,504 does not fit into float16; give --dtype float32")
+                    raise InputError(
+                        f"{name}: a value above 65,504 does not fit into float16; give --dtype float32"
+                    )
                 vectors[name][rows] = values.astype(self.args.dtype)
         return Part(
             first_row=first_row,
@@ -347,7 +422,9 @@ class FeatureExtractor:
             counted.append(own)
         weights = torch.from_numpy(np.concatenate(counted)).to(values)[:, None]
         owners = torch.repeat_interleave(torch.arange(len(batch), device=values.device), lengths)
-        sums = values.new_zeros((len(batch), values.shape[1])).index_add_(0, owners, values * weights)
+        sums = values.new_zeros((len(batch), values.shape[1])).index_add_(
+            0, owners, values * weights
+        )
         return sums / values.new_zeros((len(batch), 1)).index_add_(0, owners, weights)
 
 
@@ -367,18 +444,26 @@ def write_parquet(path: Path, part: Part, tokenizer: OriginalBertTokenizer) -> N
     for name, vectors in part.vectors.items():
         values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
         # Every input has two tokens or more.
-        arrays[name] = values if len(vectors) == len(part) else pa.ListArray.from_arrays(offsets, values)
+        arrays[name] = (
+            values if len(vectors) == len(part) else pa.ListArray.from_arrays(offsets, values)
+        )
     # Vectors repeat nothing: a dictionary of them costs time and gains nothing.
     pq.write_table(pa.table(arrays), path, use_dictionary=False)
 
 
 def write_safetensors(path: Path, part: Part, tokenizer: OriginalBertTokenizer) -> None:
     """Write `offsets`, `input_ids`, `token_type_ids`, `truncated` and the columns of vectors."""
-    tensors = {"offsets": part.offsets, "input_ids": part.input_ids, "token_type_ids": part.token_type_ids}
+    tensors = {
+        "offsets": part.offsets,
+        "input_ids": part.input_ids,
+        "token_type_ids": part.token_type_ids,
+    }
     save_file({**tensors, "truncated": part.is_truncated, **part.vectors}, path)
 
 
-def google_lines(part: Part, layer_numbers: Mapping[str, int], tokenizer: OriginalBertTokenizer) -> Iterator[str]:
+def google_lines(
+    part: Part, layer_numbers: Mapping[str, int], tokenizer: OriginalBertTokenizer
+) -> Iterator[str]:
     """Yield the lines of a part as the original writes them; layer_numbers maps columns to its -1, -2, ...
 
     Source: google-research/bert extract_features.py `main`.
@@ -387,8 +472,14 @@ def google_lines(part: Part, layer_numbers: Mapping[str, int], tokenizer: Origin
     for number, (start, end) in enumerate(itertools.pairwise(part.offsets)):
         features = []
         for position in range(start, end):
-            values = {index: part.vectors[name][position].tolist() for name, index in layer_numbers.items()}
-            layers = [{"index": index, "values": [round(each, 6) for each in own]} for index, own in values.items()]
+            values = {
+                index: part.vectors[name][position].tolist()
+                for name, index in layer_numbers.items()
+            }
+            layers = [
+                {"index": index, "values": [round(each, 6) for each in own]}
+                for index, own in values.items()
+            ]
             features.append({"token": tokens[position], "layers": layers})
         yield json.dumps({"linex_index": part.first_row + number, "features": features}) + "\n"
 
@@ -413,7 +504,11 @@ def open_folder(folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -
     index = _read_index(folder)
     before = index.get("settings", {})
     if index and before != settings and not overwrite:
-        names = {"model": "another model", "tokenizer": "another tokenizer", "inputs": "other inputs"}
+        names = {
+            "model": "another model",
+            "tokenizer": "another tokenizer",
+            "inputs": "other inputs",
+        }
         other = next((name for name in settings if before.get(name) != settings[name]), "settings")
         raise InputError(
             f"output_dir {folder} holds features of {names.get(other, f'{other} {before.get(other)}')}; give another "
@@ -427,7 +522,9 @@ def open_folder(folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -
         logger.warning("%s is missing or damaged; it and what follows is computed again", damaged)
     kept_files = {part["file"] for part in kept}
     for path in folder.iterdir():
-        if (_PART.fullmatch(path.name) and path.name not in kept_files) or _LEFTOVER.fullmatch(path.name):
+        if (_PART.fullmatch(path.name) and path.name not in kept_files) or _LEFTOVER.fullmatch(
+            path.name
+        ):
             path.unlink()
     is_complete = bool(kept) and len(kept) == len(parts) and index["is_complete"]
     return {"is_complete": is_complete, "parts": kept, "settings": dict(settings)}
@@ -439,9 +536,13 @@ def _read_index(folder: Path) -> dict[str, Any]:
         try:
             return dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
-            raise InputError(f"{path}: not the index of features ({error}); give another --output_dir") from error
+            raise InputError(
+                f"{path}: not the index of features ({error}); give another --output_dir"
+            ) from error
     if folder.is_dir() and any(_LEFTOVER.fullmatch(path.name) is None for path in folder.iterdir()):
-        raise InputError(f"output_dir {folder} holds files that are no features; give another --output_dir")
+        raise InputError(
+            f"output_dir {folder} holds files that are no features; give another --output_dir"
+        )
     return {}
 
 
@@ -474,7 +575,10 @@ def extract_features(args: FeatureArguments) -> Summary:
         "tokenizer": tokenizer.fingerprint,
         "inputs": inputs_hash,
         "layers": {column.name: [column.join, *column.layers] for column in columns},
-        **{name: getattr(args, name) for name in ("pooling", "max_seq_length", "dtype", "precision", "part_mb")},
+        **{
+            name: getattr(args, name)
+            for name in ("pooling", "max_seq_length", "dtype", "precision", "part_mb")
+        },
         "format": args.format,
     }
     index = open_folder(folder, settings, overwrite=args.overwrite)
@@ -485,22 +589,34 @@ def extract_features(args: FeatureArguments) -> Summary:
         "model": args.model_name_or_path,
         "input_file": args.input_file,
         "num_inputs": num_inputs,
-        "columns": [column._asdict() | {"size": column.size(encoder.config.hidden_size)} for column in columns],
+        "columns": [
+            column._asdict() | {"size": column.size(encoder.config.hidden_size)}
+            for column in columns
+        ],
     }
     start = time.perf_counter()
     if not index["is_complete"]:
         with saving(folder):
             write_json(folder / INDEX_FILE, index)
-        make_fast(encoder, max(number for column in columns for number in column.layers), args.fast_layers)
+        make_fast(
+            encoder, max(number for column in columns for number in column.layers), args.fast_layers
+        )
         if device.type == "cpu":
             keep_freed_memory()
         encoder = cast(PreTrainedModel, encoder.to(device).eval())
         _write_parts(FeatureExtractor(encoder, tokenizer, columns, args), folder, index, first_row)
-    num_tokens, num_truncated = (sum(part[key] for part in index["parts"]) for key in ("num_tokens", "num_truncated"))
-    done = Summary(num_inputs, num_tokens, num_truncated, num_inputs - first_row, time.perf_counter() - start)
+    num_tokens, num_truncated = (
+        sum(part[key] for part in index["parts"]) for key in ("num_tokens", "num_truncated")
+    )
+    done = Summary(
+        num_inputs, num_tokens, num_truncated, num_inputs - first_row, time.perf_counter() - start
+    )
     if not index["is_complete"]:
         index |= {"is_complete": True, "num_tokens": num_tokens, "num_truncated": num_truncated}
-        index |= {"seconds": round(done.seconds, 3), "inputs_per_second": round(done.computed / done.seconds, 2)}
+        index |= {
+            "seconds": round(done.seconds, 3),
+            "inputs_per_second": round(done.computed / done.seconds, 2),
+        }
         with saving(folder):
             write_json(folder / INDEX_FILE, index)
     if num_truncated:
@@ -509,10 +625,14 @@ def extract_features(args: FeatureArguments) -> Summary:
     return done
 
 
-def _write_parts(extractor: FeatureExtractor, folder: Path, index: dict[str, Any], first_row: int) -> None:
+def _write_parts(
+    extractor: FeatureExtractor, folder: Path, index: dict[str, Any], first_row: int
+) -> None:
     """Write the inputs from first_row on, a file per part or one file of the original's lines, and enter them in the index."""
     args = extractor.args
-    inputs = itertools.islice(read_inputs(Path(args.input_file), args.text_columns), first_row, None)
+    inputs = itertools.islice(
+        read_inputs(Path(args.input_file), args.text_columns), first_row, None
+    )
     encoded = (encode_input(text, extractor.tokenizer, args.max_seq_length) for text in inputs)
     parts = extractor.parts(encoded, args.part_mb * BYTES_PER_MB, first_row)
     with Progress(total=index["num_inputs"], initial=first_row, unit="input", leave=False) as bar:
@@ -524,7 +644,12 @@ def _write_parts(extractor: FeatureExtractor, folder: Path, index: dict[str, Any
             path = folder / f"features-{len(index['parts']):05d}.{args.format}"
             with saving(path), atomic_write(path) as aside:
                 write(aside, part, extractor.tokenizer)
-            entry = {"file": path.name, "first_row": part.first_row, **part.counts, "bytes": path.stat().st_size}
+            entry = {
+                "file": path.name,
+                "first_row": part.first_row,
+                **part.counts,
+                "bytes": path.stat().st_size,
+            }
             index["parts"].append(entry)
             with saving(folder):
                 write_json(folder / INDEX_FILE, index)

@@ -23,7 +23,13 @@ from bert_recipes.features.extract import choose_device
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
 from bert_recipes.metrics.certainty import wilson_interval
-from bert_recipes.models.bert import IGNORE_INDEX, MASKED_LM_HEADS, MEMBERS, PreTrainingModel, open_checkpoint
+from bert_recipes.models.bert import (
+    IGNORE_INDEX,
+    MASKED_LM_HEADS,
+    MEMBERS,
+    PreTrainingModel,
+    open_checkpoint,
+)
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.progress import Progress
 from bert_recipes.rows import column_text, read_table
@@ -52,25 +58,35 @@ class SentenceScorer:
 
     def score(self, sentences: Sequence[str]) -> list[SentenceScore]:
         """Score sentences, those of one length together; a sentence without a piece has 0."""
-        encoded = [self._encode(sentence) for sentence in Progress(sentences, desc="encode", leave=False)]
+        encoded = [
+            self._encode(sentence) for sentence in Progress(sentences, desc="encode", leave=False)
+        ]
         pieces = np.array([len(words) for _, words in encoded])
         sums = np.zeros(len(sentences))
         order = sorted(np.flatnonzero(pieces).tolist(), key=lambda number: pieces[number])
         with Progress(total=len(sentences), desc="score", unit=" sentences", leave=False) as bar:
             for numbers in self._batches(order, pieces):
                 batch = [self._mask(*encoded[number]) for number in numbers]
-                losses = self._losses(*(np.concatenate(arrays) for arrays in zip(*batch, strict=True)))
+                losses = self._losses(
+                    *(np.concatenate(arrays) for arrays in zip(*batch, strict=True))
+                )
                 np.subtract.at(sums, np.repeat(numbers, pieces[numbers]), losses)
                 bar.update(len(numbers))
         if not np.isfinite(sums).all():
-            raise InputError(f"{self.args.model_name_or_path}: the model's outputs are not finite; it has diverged")
+            raise InputError(
+                f"{self.args.model_name_or_path}: the model's outputs are not finite; it has diverged"
+            )
         return [SentenceScore(*each) for each in zip(sums.tolist(), pieces.tolist(), strict=True)]
 
     def _encode(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
         """[CLS] sentence [SEP], int32 (S,), and the number of each piece's word."""
-        pieces = self.tokenizer(sentence, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        pieces = self.tokenizer(
+            sentence, add_special_tokens=False, split_special_tokens=True, verbose=False
+        )
         ids, longest = pieces["input_ids"], num_positions(self.model.config, 512)
-        text = np.array(join_texts(self.tokenizer, ids, None, len(ids) + longest)["input_ids"], np.int32)
+        text = np.array(
+            join_texts(self.tokenizer, ids, None, len(ids) + longest)["input_ids"], np.int32
+        )
         if len(text) > longest:
             raise InputError(
                 f"'{sentence:.60}' has {len(text)} tokens, the model reads {longest}; cut it into sentences"
@@ -116,7 +132,9 @@ class SentenceScorer:
                 hidden = self.model.encode_tokens(ids, torch.ones_like(ids), torch.zeros_like(ids))
                 logits = self.model.token_logits(hidden[is_label.flatten()])
             else:
-                logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[is_label]
+                logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[
+                    is_label
+                ]
         return F.cross_entropy(logits.float(), targets[is_label], reduction="none").cpu().numpy()
 
 
@@ -135,7 +153,9 @@ def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
             raise InputError(
                 f"{name} has no masked-LM head (no weights for {min(lost)}): it cannot tell what is likely"
             )
-        model = getattr(model, "generator", model)  # ELECTRA's; the discriminator predicts no tokens
+        model = getattr(
+            model, "generator", model
+        )  # ELECTRA's; the discriminator predicts no tokens
         model.base_model.use_fast_layers(args.fast_layers if device.type == "cpu" else "off")
     else:
         model = open_complete(name, AutoModelForMaskedLM)
@@ -162,7 +182,8 @@ def read_pairs(folder: Path, max_pairs: int | None) -> dict[str, tuple[str, list
         for number, row in table.rows:
             where = table.where(number)
             good, bad, phenomenon = (
-                column_text(row, name, where) for name in ("sentence_good", "sentence_bad", "linguistics_term")
+                column_text(row, name, where)
+                for name in ("sentence_good", "sentence_bad", "linguistics_term")
             )
             # The paper's 12 phenomena: the files keep two of its paradigms of argument structure apart.
             phenomenon = "argument_structure" if phenomenon == "s-selection" else phenomenon
@@ -182,8 +203,13 @@ def measure_blimp(args: BlimpArguments) -> dict[str, Any]:
     """
     paradigms = read_pairs(Path(args.data_dir), args.max_pairs)
     scorer = open_scorer(args)
-    scores = scorer.score([text for _, pairs in paradigms.values() for pair in pairs for text in pair])
-    right = (good.log_likelihood > bad.log_likelihood for good, bad in zip(scores[::2], scores[1::2], strict=True))
+    scores = scorer.score(
+        [text for _, pairs in paradigms.values() for pair in pairs for text in pair]
+    )
+    right = (
+        good.log_likelihood > bad.log_likelihood
+        for good, bad in zip(scores[::2], scores[1::2], strict=True)
+    )
     verdicts = {name: [next(right) for _ in pairs] for name, (_, pairs) in paradigms.items()}
     phenomena: defaultdict[str, list[bool]] = defaultdict(list)
     for name, (phenomenon, _) in paradigms.items():
@@ -193,14 +219,19 @@ def measure_blimp(args: BlimpArguments) -> dict[str, Any]:
         "overall": _accuracy([verdict for own in verdicts.values() for verdict in own]),
         "phenomena": {name: _accuracy(own) for name, own in sorted(phenomena.items())},
         "paradigms": {
-            name: _accuracy(own) | {"phenomenon": paradigms[name][0]} for name, own in sorted(verdicts.items())
+            name: _accuracy(own) | {"phenomenon": paradigms[name][0]}
+            for name, own in sorted(verdicts.items())
         },
     }
 
 
 def _accuracy(verdicts: Sequence[bool]) -> dict[str, Any]:
     accuracy = sum(verdicts) / len(verdicts)
-    return {"accuracy": accuracy, "interval": wilson_interval(accuracy, len(verdicts)), "pairs": len(verdicts)}
+    return {
+        "accuracy": accuracy,
+        "interval": wilson_interval(accuracy, len(verdicts)),
+        "pairs": len(verdicts),
+    }
 
 
 def blimp_table(results: dict[str, Any]) -> str:

@@ -52,7 +52,9 @@ _VERSION = 1
 class LayerFeatures(NamedTuple):
     """The hidden states of the first pieces of all words of a split."""
 
-    vectors: np.ndarray  # float16 or float32 (L + 1, W, H), memory-mapped; number 0 is the output of the embeddings
+    vectors: (
+        np.ndarray
+    )  # float16 or float32 (L + 1, W, H), memory-mapped; number 0 is the output of the embeddings
     starts: np.ndarray  # int64 (sentences + 1,), where each sentence's words begin among the W
 
 
@@ -73,7 +75,12 @@ class FeatureRequest:
         for example in self.examples:
             words.update(json.dumps([example.document, example.tokens]).encode())
         settings = {"version": _VERSION, "max_seq_length": self.max_seq_length, "dtype": self.dtype}
-        parts = (settings, encoder_hash(self.encoder), self.tokenizer.fingerprint, words.hexdigest())
+        parts = (
+            settings,
+            encoder_hash(self.encoder),
+            self.tokenizer.fingerprint,
+            words.hexdigest(),
+        )
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def compute(self, folder: Path, key: str) -> LayerFeatures:
@@ -81,7 +88,9 @@ class FeatureRequest:
 
         Under the folder each key has a folder of its own: features of another model or other data are never taken.
         """
-        starts = np.concatenate([[0], np.cumsum([len(example.tokens) for example in self.examples], dtype=np.int64)])
+        starts = np.concatenate(
+            [[0], np.cumsum([len(example.tokens) for example in self.examples], dtype=np.int64)]
+        )
         config, dtype = self.encoder.config, np.dtype(self.dtype)
         shape = (config.num_hidden_layers + 1, int(starts[-1]), config.hidden_size)
         size = dtype.itemsize * int(np.prod(shape))
@@ -89,19 +98,33 @@ class FeatureRequest:
         mode: Any = "r" if size else None
         try:
             vectors = np.load(file, mmap_mode=mode)
-            logger.info("features of %d words in %d layers: kept ones reused from %s", shape[1], shape[0], file.parent)
+            logger.info(
+                "features of %d words in %d layers: kept ones reused from %s",
+                shape[1],
+                shape[0],
+                file.parent,
+            )
             return LayerFeatures(vectors, starts)
         except (OSError, ValueError) as error:
             if file.parent.exists():
                 logger.warning("%s is damaged (%s) and is computed again", file, error)
-        existing = next(parent for parent in folder.absolute().joinpath("x").parents if parent.is_dir())
-        free = shutil.disk_usage(existing).free  # a full disk would end the process where the map is written
+        existing = next(
+            parent for parent in folder.absolute().joinpath("x").parents if parent.is_dir()
+        )
+        free = shutil.disk_usage(
+            existing
+        ).free  # a full disk would end the process where the map is written
         if size > free:
             raise InputError(
                 f"{folder}: the features need {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; give another "
                 "--features_dir or a smaller --max_train_sentences"
             )
-        logger.info("features of %d words in %d layers: computing; %.1f MB in %s", *shape[1::-1], size / 1e6, folder)
+        logger.info(
+            "features of %d words in %d layers: computing; %.1f MB in %s",
+            *shape[1::-1],
+            size / 1e6,
+            folder,
+        )
         shutil.rmtree(file.parent, ignore_errors=True)
         with atomic_dir(file.parent) as staging:
             filled = np.lib.format.open_memmap(staging / file.name, "w+", dtype, shape)
@@ -120,15 +143,21 @@ class FeatureRequest:
             windows = [documents[number] for number in order[first : first + self.batch_size]]
             ids = [window.input_ids for window in windows]
             features = [{"input_ids": each, "token_type_ids": [0] * len(each)} for each in ids]
-            hidden = hidden_states(self.encoder, features, self.tokenizer.pad_token_id, range(len(vectors)))
+            hidden = hidden_states(
+                self.encoder, features, self.tokenizer.pad_token_id, range(len(vectors))
+            )
             firsts = np.cumsum([0, *map(len, ids[:-1])])
-            tokens = np.concatenate([first + each.positions for first, each in zip(firsts, windows, strict=True)])
+            tokens = np.concatenate(
+                [first + each.positions for first, each in zip(firsts, windows, strict=True)]
+            )
             rows = torch.from_numpy(tokens).to(self.encoder.device)
             words = np.concatenate([starts[each.sentences] + each.words for each in windows])
             for layer, states in hidden.items():
                 chosen = states[rows].float()
                 if self.dtype == "float16" and chosen.abs().max() > np.finfo(np.float16).max:
-                    raise InputError(f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype float32")
+                    raise InputError(
+                        f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype float32"
+                    )
                 vectors[layer, words] = chosen.cpu().numpy()
         self.encoder.train(was_training)
 
@@ -156,7 +185,14 @@ class FeatureTagger(nn.Module):
     """
 
     def __init__(
-        self, choice: LayerChoice, *, num_layers: int, hidden_size: int, num_labels: int, lstm_dim: int, dropout: float
+        self,
+        choice: LayerChoice,
+        *,
+        num_layers: int,
+        hidden_size: int,
+        num_labels: int,
+        lstm_dim: int,
+        dropout: float,
     ) -> None:
         super().__init__()
         taken = len(range(num_layers + 1)[choice.taken])
@@ -164,7 +200,9 @@ class FeatureTagger(nn.Module):
         self.layer_weights = nn.Parameter(torch.zeros(taken)) if choice.is_summed else None
         self.scale = nn.Parameter(torch.ones(())) if choice.is_summed else None
         self.dropout = nn.Dropout(dropout)
-        self.lstm = nn.LSTM(self.input_size, lstm_dim, num_layers=2, bidirectional=True, dropout=dropout)
+        self.lstm = nn.LSTM(
+            self.input_size, lstm_dim, num_layers=2, bidirectional=True, dropout=dropout
+        )
         self.classifier = nn.Linear(2 * lstm_dim, num_labels)
 
     def forward(self, vectors: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
@@ -198,7 +236,9 @@ def train_tagger(
     torch.manual_seed(seed)
     num_states, _, hidden_size = features.vectors.shape
     sizes = {"num_layers": num_states - 1, "hidden_size": hidden_size, "num_labels": num_labels}
-    tagger = FeatureTagger(choice, **sizes, lstm_dim=settings.lstm_dim, dropout=settings.dropout).to(device)
+    tagger = FeatureTagger(
+        choice, **sizes, lstm_dim=settings.lstm_dim, dropout=settings.dropout
+    ).to(device)
     lengths = np.diff(features.starts)
     filled = np.flatnonzero(lengths)  # sentences without words are passed over
     batch_size = min(settings.batch_size, len(filled))
@@ -224,7 +264,12 @@ def train_tagger(
 
 @torch.no_grad()
 def predict_labels(
-    tagger: FeatureTagger, features: LayerFeatures, choice: LayerChoice, *, precision: str, batch_size: int = 128
+    tagger: FeatureTagger,
+    features: LayerFeatures,
+    choice: LayerChoice,
+    *,
+    precision: str,
+    batch_size: int = 128,
 ) -> list[list[int]]:
     """The number of the most probable label of each word of each sentence, in order."""
     device = next(tagger.parameters()).device
@@ -273,19 +318,27 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     """Read the sentences and compute or reopen their features; a `max_seq_length` of None becomes the model's own."""
     check_checkpoint(args.model_name_or_path)
     task, device = get_task("conll2003"), choose_device(use_cpu=args.use_cpu)
-    limits = {task.train_split: args.max_train_sentences, task.validation_splits[0]: args.max_eval_sentences}
+    limits = {
+        task.train_split: args.max_train_sentences,
+        task.validation_splits[0]: args.max_eval_sentences,
+    }
     train, validation = (
         load_split(task, name, data_dir=args.data_dir, max_examples=limit, need_labels=True)
         for name, limit in limits.items()
     )
     if args.max_seq_length is None:
-        args.max_seq_length = int(read_trained_settings(Path(args.model_name_or_path)).get("max_seq_length", 512))
+        args.max_seq_length = int(
+            read_trained_settings(Path(args.model_name_or_path)).get("max_seq_length", 512)
+        )
     encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
     for way in args.layers:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
     encoder = cast(PreTrainedModel, encoder.to(device))
     lengths = (args.max_seq_length, args.feature_batch_size, args.feature_dtype)
-    requests = [FeatureRequest(encoder, tokenizer, _tagged(split), *lengths) for split in (train, validation)]
+    requests = [
+        FeatureRequest(encoder, tokenizer, _tagged(split), *lengths)
+        for split in (train, validation)
+    ]
     keys = [request.key() for request in requests]
     precision = choose_precision(args.precision, use_cpu=device.type == "cpu").name
     tagger = TaggerSettings(
@@ -300,8 +353,12 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     settings = asdict(tagger) | {"train_features": keys[0], "validation_features": keys[1]}
     # Before the work: that a run is of other settings shall not come out after an hour.
     _read_wanted(args, settings)
-    folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
-    first, second = (request.compute(folder, key) for request, key in zip(requests, keys, strict=True))
+    folder = (
+        Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
+    )
+    first, second = (
+        request.compute(folder, key) for request, key in zip(requests, keys, strict=True)
+    )
     return FeatureNerData(task.labels, train, validation, first, second, tagger, settings, device)
 
 
@@ -320,19 +377,36 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
         else:
             logger.info("%s, seed %d: kept from %s", way, seed, path)
         logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * record["f1"])
-    found = [read_json_object(path) for path in (Path(args.output_dir) / "runs").glob("*-seed*.json")]
+    found = [
+        read_json_object(path) for path in (Path(args.output_dir) / "runs").glob("*-seed*.json")
+    ]
     alike = [record for record in found if record.pop("settings", None) == data.settings]
-    return sorted(alike, key=lambda record: (list(LAYER_CHOICES).index(record["way"]), record["seed"]))
+    return sorted(
+        alike, key=lambda record: (list(LAYER_CHOICES).index(record["way"]), record["seed"])
+    )
 
 
 def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
     start, choice = time.perf_counter(), LAYER_CHOICES[way]
-    train, gold = ([list(example.labels or ()) for example in _tagged(each)] for each in (data.train, data.validation))
-    labels, sizes = np.array(list(itertools.chain(*train)), np.int64), {"num_labels": len(data.labels), "seed": seed}
-    tagger = train_tagger(data.train_features, labels, choice, data.tagger, **sizes, device=data.device)
+    train, gold = (
+        [list(example.labels or ()) for example in _tagged(each)]
+        for each in (data.train, data.validation)
+    )
+    labels, sizes = (
+        np.array(list(itertools.chain(*train)), np.int64),
+        {"num_labels": len(data.labels), "seed": seed},
+    )
+    tagger = train_tagger(
+        data.train_features, labels, choice, data.tagger, **sizes, device=data.device
+    )
     trained = time.perf_counter()
-    found = predict_labels(tagger, data.validation_features, choice, precision=data.tagger.precision)
-    names = [[[data.labels[label] for label in sentence] for sentence in numbers] for numbers in (gold, found)]
+    found = predict_labels(
+        tagger, data.validation_features, choice, precision=data.tagger.precision
+    )
+    names = [
+        [[data.labels[label] for label in sentence] for sentence in numbers]
+        for numbers in (gold, found)
+    ]
 
     def score(sentences: Sequence[int]) -> dict[str, float]:
         return entity_scores(*([sentences_of[row] for row in sentences] for sentences_of in names))
@@ -365,19 +439,27 @@ def _read_wanted(
         kept = settings if record is None else record.get("settings") or {}
         other = next((name for name, value in settings.items() if kept.get(name) != value), None)
         if other is not None:
-            flag = {"num_epochs": "num_train_epochs", "batch_size": "train_batch_size"}.get(other, other)
+            flag = {"num_epochs": "num_train_epochs", "batch_size": "train_batch_size"}.get(
+                other, other
+            )
             given = f"{flag} {kept.get(other)}, not {settings[other]}"
             what = "another model or other data" if other.endswith("_features") else given
-            raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
+            raise InputError(
+                f"{path} was measured with {what}; give another --output_dir, or delete that file"
+            )
         wanted.append((path, way, seed, record))
     return wanted
 
 
-def mean_replicates(records: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> dict[str, list[float]]:
+def mean_replicates(
+    records: Sequence[Mapping[str, Any]], ways: Sequence[str]
+) -> dict[str, list[float]]:
     """Return the `jackknife_replicates` of each way's mean F1 over its seeds."""
     replicates = {}
     for way in ways:
-        of_seeds: list[Any] = [record.get("f1_jackknife") for record in records if record["way"] == way]
+        of_seeds: list[Any] = [
+            record.get("f1_jackknife") for record in records if record["way"] == way
+        ]
         if of_seeds and all(of_seeds):  # records of an older version have none
             replicates[f"f1_{way}"] = np.mean(of_seeds, axis=0).round(6).tolist()
     return replicates
@@ -385,8 +467,12 @@ def mean_replicates(records: Sequence[Mapping[str, Any]], ways: Sequence[str]) -
 
 def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:
     """Markdown: dev F1 in percent, mean and standard deviation over the seeds, beside the paper's."""
-    sizes = f"{len(data.train.examples):,} training and {len(data.validation.examples):,} dev sentences"
-    partial = " (a part of CoNLL-2003)" if data.train.is_partial or data.validation.is_partial else ""
+    sizes = (
+        f"{len(data.train.examples):,} training and {len(data.validation.examples):,} dev sentences"
+    )
+    partial = (
+        " (a part of CoNLL-2003)" if data.train.is_partial or data.validation.is_partial else ""
+    )
     num_layers = len(data.train_features.vectors) - 1
     lines = [
         f"Dev F1, {sizes}{partial}; the model has {num_layers} layers. The paper's are those of BERT-base (12 layers,"

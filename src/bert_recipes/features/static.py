@@ -38,7 +38,11 @@ from bert_recipes.features.ner import FeatureRequest
 from bert_recipes.files import read_json_object
 from bert_recipes.finetuning.arguments import TaskArguments, check_access
 from bert_recipes.finetuning.run import hash_of_examples
-from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates, wilson_interval
+from bert_recipes.metrics.certainty import (
+    jackknife_intervals,
+    jackknife_replicates,
+    wilson_interval,
+)
 from bert_recipes.metrics.classification import compute
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
@@ -55,12 +59,19 @@ Row = dict[str, Any]  # "vectors": whose row it is; "figures": name -> [value, l
 
 def compare(args: StaticArguments) -> dict[str, Any]:
     """Measure texts where the task has one class for each, and words where it has tags of entities."""
-    given = {name: getattr(args, name) for name in ("task", "task_file", "model_name_or_path", "data_dir")}
+    given = {
+        name: getattr(args, name)
+        for name in ("task", "task_file", "model_name_or_path", "data_dir")
+    }
     settings = TaskArguments(**given, max_seq_length=args.max_seq_length)
     task = check_access(settings)
     is_tagged = task.kind == "token_classification" and are_entities(task.labels)
-    if not is_tagged and (task.kind != "sequence_classification" or task.problem_type != PROBLEM_TYPES[0]):
-        raise InputError(f"task {task.name} has neither one class per text nor tags O, B-X, I-X; try sst2, conll2003")
+    if not is_tagged and (
+        task.kind != "sequence_classification" or task.problem_type != PROBLEM_TYPES[0]
+    ):
+        raise InputError(
+            f"task {task.name} has neither one class per text nor tags O, B-X, I-X; try sst2, conll2003"
+        )
     if not task.validation_splits:
         raise InputError(f"task {task.name} has no validation split to measure on; give it one")
     limits = {task.train_split: args.max_train_examples} | dict.fromkeys(
@@ -71,12 +82,18 @@ def compare(args: StaticArguments) -> dict[str, Any]:
         for name, limit in limits.items()
     ]
     name = str(settings.model_name_or_path)
-    results = compare_words(task, splits, name, args) if is_tagged else compare_texts(task, splits, name, args)
+    results = (
+        compare_words(task, splits, name, args)
+        if is_tagged
+        else compare_texts(task, splits, name, args)
+    )
     sizes = {split.name: len(split.examples) for split in splits}
     return {"task": task.name, "model": name, "examples": sizes, **results}
 
 
-def _with_intervals(figures: Callable[[Sequence[int]], Mapping[str, float]], number: int) -> dict[str, list[float]]:
+def _with_intervals(
+    figures: Callable[[Sequence[int]], Mapping[str, float]], number: int
+) -> dict[str, list[float]]:
     """Row numbers -> figures, of all rows; where no interval is known, low and high are the value."""
     values = figures(range(number))
     intervals = jackknife_intervals(values, jackknife_replicates(figures, number))
@@ -88,7 +105,10 @@ def _with_intervals(figures: Callable[[Sequence[int]], Mapping[str, float]], num
 def make_table(rows: Sequence[Row]) -> str:
     """Markdown, a line for each row."""
     names = list(rows[0]["figures"])
-    lines = [f"| vectors | size | C | {' | '.join(names)} |", "| --- | --: | --: |" + " --: |" * len(names)]
+    lines = [
+        f"| vectors | size | C | {' | '.join(names)} |",
+        "| --- | --: | --: |" + " --: |" * len(names),
+    ]
     for row in rows:
         cells = [row["vectors"], *(f"{row[key]:,g}" if key in row else "" for key in ("size", "C"))]
         for value, low, high in (row["figures"][name] for name in names):
@@ -120,7 +140,9 @@ class WordVectors:
         return (counts @ self.vectors) / np.maximum(counts.sum(axis=1), 1)[:, None]
 
 
-def count_neighbors(texts: Iterable[str], window: int, min_count: int) -> tuple[dict[str, int], sparse.csr_array]:
+def count_neighbors(
+    texts: Iterable[str], window: int, min_count: int
+) -> tuple[dict[str, int], sparse.csr_array]:
     """Number the words that occur min_count times, and count (V, V) how often each stands within `window` of another."""
     analyze = CountVectorizer(token_pattern=_WORD).build_analyzer()
     gap = [""] * window  # so that no window reaches into the next text
@@ -177,7 +199,8 @@ def static_features(splits: Splits, args: StaticArguments) -> Iterator[Features]
     examples = [cast(Sequence[TextExample], split.examples) for split in splits]
     width = 1 if examples[0][0].text_pair is None else 2
     columns: list[list[Any]] = [
-        list(zip(*((each.text, each.text_pair)[:width] for each in own), strict=True)) for own in examples
+        list(zip(*((each.text, each.text_pair)[:width] for each in own), strict=True))
+        for own in examples
     ]
     known = [text for column in columns[0] for text in column]
     words = train_word_vectors(known, args)
@@ -188,7 +211,15 @@ def static_features(splits: Splits, args: StaticArguments) -> Iterator[Features]
     ):
         found = []
         for first, *second in ([compute_vectors(column) for column in split] for split in columns):
-            found.append(stack([first, *second, *(part for v in second for part in (abs(first - v), first * v))]))
+            found.append(
+                stack(
+                    [
+                        first,
+                        *second,
+                        *(part for v in second for part in (abs(first - v), first * v)),
+                    ]
+                )
+            )
         yield name, found
 
 
@@ -204,7 +235,10 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
     found: defaultdict[str, list[Any]] = defaultdict(list)
     for split in splits:
         examples = cast(Sequence[TextExample], split.examples)
-        inputs = (encode_input((each.text, each.text_pair), tokenizer, args.max_seq_length) for each in examples)
+        inputs = (
+            encode_input((each.text, each.text_pair), tokenizer, args.max_seq_length)
+            for each in examples
+        )
         pooled = defaultdict(list)
         for part in extractor.parts(inputs, 256 * BYTES_PER_MB):
             starts, lengths = part.offsets[:-1], np.diff(part.offsets)[:, None]
@@ -231,10 +265,14 @@ def read_finetuned(folder: Path, task: Task, splits: Splits) -> Row:
     """The row of a finished fine-tuning run, which must have been measured on the same examples."""
     path = folder / RESULTS_FILE
     if not path.is_file():
-        raise InputError(f"finetuned: {path} is missing; give the folder of a finished run of recipes/finetune.py")
+        raise InputError(
+            f"finetuned: {path} is missing; give the folder of a finished run of recipes/finetune.py"
+        )
     results = read_json_object(path)
     for name, split in zip(("train", *task.validation_splits), splits, strict=True):
-        if results.get("splits", {}).get(name, {}).get("sha256") != hash_of_examples(split.examples):
+        if results.get("splits", {}).get(name, {}).get("sha256") != hash_of_examples(
+            split.examples
+        ):
             raise InputError(
                 f"finetuned: {folder} has other examples than these {len(split.examples)} of {split.source}"
             )
@@ -245,21 +283,31 @@ def read_finetuned(folder: Path, task: Task, splits: Splits) -> Row:
     return {"vectors": "fine-tuned", "run": str(folder), "figures": figures}
 
 
-def _score(task: Task, gold: np.ndarray, predicted: np.ndarray, rows: Sequence[int]) -> dict[str, float]:
+def _score(
+    task: Task, gold: np.ndarray, predicted: np.ndarray, rows: Sequence[int]
+) -> dict[str, float]:
     return compute(task.metrics, predicted[rows], gold[rows])
 
 
-def compare_texts(task: Task, splits: Splits, checkpoint: str, args: StaticArguments) -> dict[str, Any]:
+def compare_texts(
+    task: Task, splits: Splits, checkpoint: str, args: StaticArguments
+) -> dict[str, Any]:
     """Train and measure a classifier on each kind of vectors; the fine-tuned run is only read."""
-    labels, *gold = (np.array([cast(TextExample, each).label for each in split.examples]) for split in splits)
+    labels, *gold = (
+        np.array([cast(TextExample, each).label for each in split.examples]) for split in splits
+    )
     if len(np.unique(labels)) < 2:
-        raise InputError(f"{splits[0].source}: all examples have one label; a classifier needs two, or more examples")
+        raise InputError(
+            f"{splits[0].source}: all examples have one label; a classifier needs two, or more examples"
+        )
     last = [] if args.finetuned is None else [read_finetuned(Path(args.finetuned), task, splits)]
 
     def row(name: str, predicted: Sequence[np.ndarray], **facts: Any) -> Row:
         logger.info("%s: measured", name)
         figures: dict[str, list[float]] = {}
-        for suffix, truth, found in zip(split_suffixes(task.validation_splits), gold, predicted, strict=True):
+        for suffix, truth, found in zip(
+            split_suffixes(task.validation_splits), gold, predicted, strict=True
+        ):
             own = _with_intervals(partial(_score, task, truth, found), len(truth))
             figures |= {with_suffix(suffix, name): figure for name, figure in own.items()}
         return {"vectors": name, **facts, "figures": figures}
@@ -314,7 +362,9 @@ def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:
     return found
 
 
-def measure_words(train: Mentions, held_out: Mentions, tables: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+def measure_words(
+    train: Mentions, held_out: Mentions, tables: Mapping[str, np.ndarray]
+) -> dict[str, list[float]]:
     """Cosines of held-out with training mentions (means of the words' means), and how many types their neighbours tell.
 
     Args:
@@ -324,7 +374,10 @@ def measure_words(train: Mentions, held_out: Mentions, tables: Mapping[str, np.n
     for word, table in tables.items():
         types, gold = [kind for kind, _ in train[word]], [kind for kind, _ in held_out[word]]
         usual, same = Counter(types).most_common(1)[0][0], np.equal.outer(gold, types)
-        hits += [(kind == found, kind == usual) for kind, found in zip(gold, vote(table, types), strict=True)]
+        hits += [
+            (kind == found, kind == usual)
+            for kind, found in zip(gold, vote(table, types), strict=True)
+        ]
         if same.any() and not same.all():
             pairs.append((table[same].mean(), table[~same].mean()))
     cosine, right = np.array(pairs), np.array(hits, float)
@@ -337,16 +390,24 @@ def measure_words(train: Mentions, held_out: Mentions, tables: Mapping[str, np.n
         same, other = cosine[rows].mean(0).tolist()
         return {"cosine, same type": same, "beyond another type": same - other}
 
-    return (_with_intervals(of_words, len(pairs)) if pairs else {}) | _with_intervals(of_mentions, len(hits))
+    return (_with_intervals(of_words, len(pairs)) if pairs else {}) | _with_intervals(
+        of_mentions, len(hits)
+    )
 
 
-def compare_words(task: Task, splits: Splits, checkpoint: str, args: StaticArguments) -> dict[str, Any]:
+def compare_words(
+    task: Task, splits: Splits, checkpoint: str, args: StaticArguments
+) -> dict[str, Any]:
     """Measure the words of two types or more with a static vector each, and with every layer of a frozen encoder."""
     sentences = [cast(Sequence[TaggedExample], split.examples) for split in splits[:2]]
     static = train_word_vectors((" ".join(each.tokens) for each in sentences[0]), args)
     found, held_out = (find_mentions(each, task.labels) for each in sentences)
     counts = {word: Counter(kind for kind, _ in places) for word, places in found.items()}
-    words = [word for word in counts if sum(count >= args.min_mentions for count in counts[word].values()) > 1]
+    words = [
+        word
+        for word in counts
+        if sum(count >= args.min_mentions for count in counts[word].values()) > 1
+    ]
     words = sorted(word for word in words if word in held_out and static.mean([word]).any())
     unknown = sorted({*(args.words or ())} - {*words})
     if unknown or not words:
@@ -371,19 +432,28 @@ def compare_words(task: Task, splits: Splits, checkpoint: str, args: StaticArgum
     requests = [FeatureRequest(encoder, tokenizer, each, args.max_seq_length) for each in chosen]
     folder = args.folder(task.name) / "features"
     sides = [
-        [static.mean(word for each in own for word in each.tokens), *request.compute(folder, request.key()).vectors]
+        [
+            static.mean(word for each in own for word in each.tokens),
+            *request.compute(folder, request.key()).vectors,
+        ]
         for own, request in zip(chosen, requests, strict=True)
     ]
     rows = []
     for number, (there, here) in enumerate(zip(*sides, strict=True)):
         tables = {
-            word: cosines(here[[place for _, place in test[word]]], there[[place for _, place in train[word]]])
+            word: cosines(
+                here[[place for _, place in test[word]]], there[[place for _, place in train[word]]]
+            )
             for word in words
         }
         name = (
-            ("word vector", "BERT, embeddings with positions")[number] if number < 2 else f"BERT, layer {number - 1}"
+            ("word vector", "BERT, embeddings with positions")[number]
+            if number < 2
+            else f"BERT, layer {number - 1}"
         )
-        rows.append({"vectors": name, "size": there.shape[1], "figures": measure_words(train, test, tables)})
+        rows.append(
+            {"vectors": name, "size": there.shape[1], "figures": measure_words(train, test, tables)}
+        )
     return {
         "words": {word: counts[word] for word in words},
         "mentions": sum(len(test[word]) for word in words),

@@ -41,12 +41,19 @@ TASK_FILE = "task.yaml"
 class TaskArguments:
     """Choose the task, its data, and how inputs are cut."""
 
-    MOST_USED: ClassVar[Collection[str]] = ("task", "task_file", "model_name_or_path", "data_dir", "max_seq_length")
+    MOST_USED: ClassVar[Collection[str]] = (
+        "task",
+        "task_file",
+        "model_name_or_path",
+        "data_dir",
+        "max_seq_length",
+    )
 
     task: str | None = option(None, "name of a task")
     task_file: str | None = free(None, "YAML file of your own task")
     model_name_or_path: str | None = free(
-        None, "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/"
+        None,
+        "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/",
     )
     data_dir: str | None = free(None, "local folder of the task's data; default: the Hub")
     max_train_examples: int | None = option(None, "train on at most this many examples", least=1)
@@ -56,11 +63,18 @@ class TaskArguments:
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
     freeze_encoder: bool = option(False, "train the head only")
     bilstm: bool = option(
-        False, "a new BiLSTM between encoder and head, for figures: no other run opens its checkpoint"
+        False,
+        "a new BiLSTM between encoder and head, for figures: no other run opens its checkpoint",
     )
-    dropout: float | None = option(None, "dropout of encoder and head; default: the model's", least=0, below=1)
-    doc_stride: int = option(128, "question answering, long_documents: step between windows of a text", least=1)
-    max_query_length: int = option(64, "question answering: pieces of the question, at most", least=1)
+    dropout: float | None = option(
+        None, "dropout of encoder and head; default: the model's", least=0, below=1
+    )
+    doc_stride: int = option(
+        128, "question answering, long_documents: step between windows of a text", least=1
+    )
+    max_query_length: int = option(
+        64, "question answering: pieces of the question, at most", least=1
+    )
     n_best_size: int = option(20, "question answering: answers that are kept", least=1)
     max_answer_length: int = option(30, "question answering: pieces of an answer, at most", least=1)
     null_score_diff_threshold: float = option(
@@ -68,7 +82,9 @@ class TaskArguments:
     )
     decoder: str = option("original", "question answering", choices=DECODERS)
     label_all_pieces: bool = option(False, "tagging: label every piece of a word")
-    context: str = option("sentence", "tagging: what an input shows; none: choices without theirs", choices=CONTEXTS)
+    context: str = option(
+        "sentence", "tagging: what an input shows; none: choices without theirs", choices=CONTEXTS
+    )
     long_documents: str | None = option(
         None,
         "texts that are too long: their head, their tail, both, or windows doc_stride apart",
@@ -76,7 +92,8 @@ class TaskArguments:
     )
     pool: str | None = option(None, "windows of a text: how their logits become one", choices=POOLS)
     class_weights: dict | str | None = option(
-        None, 'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)'
+        None,
+        'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)',
     )
 
     def __post_init__(self) -> None:
@@ -85,7 +102,9 @@ class TaskArguments:
             raise InputError(f"give either --task NAME or --task_file FILE.yaml{both}")
         check(self)
         if self.pool is not None and self.long_documents != "windows":
-            raise InputError(f"pool is {self.pool}; it joins windows: give --long_documents windows, or leave it out")
+            raise InputError(
+                f"pool is {self.pool}; it joins windows: give --long_documents windows, or leave it out"
+            )
         if isinstance(self.class_weights, str) and self.class_weights != "auto":
             raise InputError(
                 f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
@@ -101,8 +120,12 @@ class TaskArguments:
 class TeachingArguments:
     """Choose what a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each (Jiao et al. 2020, section 3.2)."""
 
-    teacher: str | None = option(None, "checkpoint that is fine-tuned on the task, and teaches the model")
-    distil: str | None = option(None, "what is learned: the teacher's layers, then its answers", choices=DISTIL)
+    teacher: str | None = option(
+        None, "checkpoint that is fine-tuned on the task, and teaches the model"
+    )
+    distil: str | None = option(
+        None, "what is learned: the teacher's layers, then its answers", choices=DISTIL
+    )
     temperature: float = option(1.0, "answers: of both softmaxes (paper: 1)", above=0)
     alpha_attn: float = option(1.0, "layers: weight of the attention scores (paper: 1)", least=0)
     alpha_hidn: float = option(1.0, "layers: weight of the hidden states (paper: 1)", least=0)
@@ -111,7 +134,9 @@ class TeachingArguments:
     def __post_init__(self) -> None:
         check(self)
         if (self.teacher is None) != (self.distil is None):
-            raise InputError(f"--teacher CHECKPOINT and --distil {' or '.join(DISTIL)}: give both, or neither")
+            raise InputError(
+                f"--teacher CHECKPOINT and --distil {' or '.join(DISTIL)}: give both, or neither"
+            )
 
 
 @dataclass
@@ -128,24 +153,35 @@ class FineTuningArguments(RunArguments):
     learning_rate: float = option(2e-5, "peak learning rate")
     num_train_epochs: float = option(3.0, "passes over the training examples")
     warmup_steps: float = option(0.1, "warm-up steps, or their fraction if below 1")
-    global_train_batch_size: int | None = option(32, "examples per step over all processes; decides the accumulation")
+    global_train_batch_size: int | None = option(
+        32, "examples per step over all processes; decides the accumulation"
+    )
     per_device_train_batch_size: int = option(32, "examples per process at once, at most", least=1)
     per_device_eval_batch_size: int = option(64, "examples of a prediction batch")
-    optimizer: str = field(default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata)
-    schedule: str = field(default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata)
+    optimizer: str = field(
+        default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata
+    )
+    schedule: str = field(
+        default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata
+    )
     train_sampling_strategy: str = option("group_by_length", "one of", choices=STRATEGIES)
     save_strategy: str = option("epoch", "checkpoints: no, steps, epoch, best")
     save_total_limit: int | None = option(1, "checkpoints that are kept, besides the best")
     logging_steps: float = option(50, "steps between two log lines")
     # The default of the Trainer is the loss; here it is the task's own metric.
-    metric_for_best_model: str | None = option(None, "metric that chooses the best checkpoint; default: the task's")
+    metric_for_best_model: str | None = option(
+        None, "metric that chooses the best checkpoint; default: the task's"
+    )
     early_stopping_patience: int | None = option(
-        None, "end after so many evaluations in a row without a better one, and keep the best checkpoint"
+        None,
+        "end after so many evaluations in a row without a better one, and keep the best checkpoint",
     )
 
     def __post_init__(self) -> None:
         self.wanted_best_metric = self.metric_for_best_model
-        if self.do_eval and self.eval_strategy == "no":  # eval_strategy sets do_eval, which run.yaml then has
+        if (
+            self.do_eval and self.eval_strategy == "no"
+        ):  # eval_strategy sets do_eval, which run.yaml then has
             raise InputError(
                 "do_eval has no effect here: every run ends with its metrics; recipes/evaluate_checkpoint.py measures without "
                 "training, --eval_strategy epoch measures during it"
@@ -163,7 +199,11 @@ class FineTuningArguments(RunArguments):
 def _as_trained(name: str) -> Any:
     metadata = TaskArguments.__dataclass_fields__[name].metadata
     return field(
-        default=None, metadata={**metadata, "help": f"{metadata['help']}; default: as the checkpoint was trained"}
+        default=None,
+        metadata={
+            **metadata,
+            "help": f"{metadata['help']}; default: as the checkpoint was trained",
+        },
     )
 
 
@@ -191,14 +231,20 @@ class InputArguments:
         """
         trained = read_trained_settings(Path(name))
         given = {item.name: getattr(self, item.name) for item in fields(InputArguments)}
-        values = {key: TaskArguments.__dataclass_fields__[key].default for key in given} | dict(trained)
+        values = {key: TaskArguments.__dataclass_fields__[key].default for key in given} | dict(
+            trained
+        )
         values |= {key: value for key, value in given.items() if value is not None}
         if self.max_seq_length is None and "max_seq_length" not in trained:
             # 384: google-research/bert run_squad.py; windows take what does not fit. Elsewhere batches are padded to their
             # longest input, so that short ones cost nothing.
             most = 384 if architecture(config).endswith("ForQuestionAnswering") else 512
             values["max_seq_length"] = min(most, num_positions(config, most))
-            logger.info("%s does not say how long its inputs were: max_seq_length %d", name, values["max_seq_length"])
+            logger.info(
+                "%s does not say how long its inputs were: max_seq_length %d",
+                name,
+                values["max_seq_length"],
+            )
         return values
 
 
@@ -229,7 +275,9 @@ def architecture(config: PretrainedConfig) -> str:
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
     """Set `TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
 
-    split: str = option("validation", "which splits of the task are measured", choices=("validation", "test"))
+    split: str = option(
+        "validation", "which splits of the task are measured", choices=("validation", "test")
+    )
     predictions_dir: str | None = option(
         None, "also write predictions_<split>.jsonl and the task's own files into this folder"
     )
@@ -266,7 +314,10 @@ class PredictionArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.output_file is not None and Path(self.output_file).resolve() == Path(self.input_file).resolve():
+        if (
+            self.output_file is not None
+            and Path(self.output_file).resolve() == Path(self.input_file).resolve()
+        ):
             raise InputError(f"output_file {self.output_file} is the input file; give another one")
 
     def run_arguments(self, folder: str) -> FineTuningArguments:
@@ -286,9 +337,13 @@ def names_a_task(argv: Sequence[str]) -> bool:
     for flags in (("--task",), ("--task_file", "--task-file"), ("--config",)):
         parser.add_argument(*flags, nargs="?", const="")
     given = parser.parse_known_args(argv)[0]
-    in_file = read_tree(Path(given.config))[0] if given.config and Path(given.config).is_file() else {}
+    in_file = (
+        read_tree(Path(given.config))[0] if given.config and Path(given.config).is_file() else {}
+    )
     return (
-        given.task is not None or given.task_file is not None or not in_file.keys().isdisjoint({"task", "task_file"})
+        given.task is not None
+        or given.task_file is not None
+        or not in_file.keys().isdisjoint({"task", "task_file"})
     )
 
 
@@ -297,16 +352,26 @@ DEFAULT_MODEL = "google-bert/bert-base-uncased"
 
 def load_task(settings: TaskArguments) -> Task:
     """Return the row that --task or --task_file names."""
-    return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
+    return (
+        get_task(settings.task)
+        if settings.task is not None
+        else read_task_file(str(settings.task_file))
+    )
 
 
 def check_access(
-    settings: TaskArguments, *, for_training: bool = True, with_validation: bool = True, with_tests: bool = False
+    settings: TaskArguments,
+    *,
+    for_training: bool = True,
+    with_validation: bool = True,
+    with_tests: bool = False,
 ) -> Task:
     """Load the task's row, fill in settings.model_name_or_path, and see that checkpoint and data are there."""
     task = load_task(settings)
     if for_training and not task.train_split:
-        raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
+        raise InputError(
+            f"task {task.name} has no training data; predict it with a model of another task"
+        )
     settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
     splits = [task.train_split] if for_training else []
     splits += task.validation_splits if with_validation else ()
@@ -326,11 +391,16 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
         with suppress(OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
             config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
             names = config.get("architectures") or [""]
-            if names[0].endswith(("ForPreTraining", "ForMaskedLM")) and not (results.parent / TASK_FILE).is_file():
+            if (
+                names[0].endswith(("ForPreTraining", "ForMaskedLM"))
+                and not (results.parent / TASK_FILE).is_file()
+            ):
                 finished.append((results.stat().st_mtime, results.parent))
     if finished:
         newest = max(finished)[1]
-        logger.info("model_name_or_path is not given: %s is the newest finished pre-training run", newest)
+        logger.info(
+            "model_name_or_path is not given: %s is the newest finished pre-training run", newest
+        )
         return str(newest)
     try:
         check_checkpoint(DEFAULT_MODEL)

@@ -40,9 +40,13 @@ class Augmenter:
 
     def augment(self, examples: Sequence[Any]) -> Iterator[TextExample]:
         """Each example, then its copies: those of the first text beside the second as it is, and the other way round."""
-        for start in Progress(range(0, len(examples), EXAMPLES_AT_ONCE), desc="augment", unit=" thousand"):
+        for start in Progress(
+            range(0, len(examples), EXAMPLES_AT_ONCE), desc="augment", unit=" thousand"
+        ):
             part = examples[start : start + EXAMPLES_AT_ONCE]
-            texts = [each.text for each in part] + [each.text_pair for each in part if each.text_pair]
+            texts = [each.text for each in part] + [
+                each.text_pair for each in part if each.text_pair
+            ]
             copies = dict(zip(texts, self._copy(texts), strict=True))
             for example in part:
                 yield example
@@ -55,7 +59,10 @@ class Augmenter:
         """Copies of each text, none twice and none the text itself."""
         words = [self.tokenizer.normalize(text).split() for text in texts]
         queries = [
-            (row, place) for row, own in enumerate(words) for place, word in enumerate(own) if is_replaced(word)
+            (row, place)
+            for row, own in enumerate(words)
+            for place, word in enumerate(own)
+            if is_replaced(word)
         ]
         candidates: list[dict[int, list[str]]] = [{} for _ in texts]
         for (row, place), found in zip(queries, self._ask(words, queries), strict=True):
@@ -75,7 +82,9 @@ class Augmenter:
         return list(copies)
 
     @torch.no_grad()
-    def _ask(self, words: Sequence[list[str]], queries: Sequence[tuple[int, int]]) -> list[list[str]]:
+    def _ask(
+        self, words: Sequence[list[str]], queries: Sequence[tuple[int, int]]
+    ) -> list[list[str]]:
         """For each (row, word) the best words for its place, best first; none where the place lies beyond the model's positions.
 
         The model reads [CLS] the text with one [MASK] [SEP] the text [SEP]. Words of several pieces are asked for like others; the original
@@ -85,11 +94,16 @@ class Augmenter:
         pieces = [[names.encode_word(word) for word in own] for own in words]
         features: list[dict[str, list[int]]] = []
         for row, place in queries:
-            masked = [[names.mask_token_id] if number == place else own for number, own in enumerate(pieces[row])]
+            masked = [
+                [names.mask_token_id] if number == place else own
+                for number, own in enumerate(pieces[row])
+            ]
             first = [names.cls_token_id, *chain.from_iterable(masked), names.sep_token_id]
             second = [*chain.from_iterable(pieces[row]), names.sep_token_id]
             at = 1 + sum(map(len, masked[:place]))
-            labels = [IGNORE_INDEX] * at + [0] + [IGNORE_INDEX] * (len(first) + len(second) - at - 1)
+            labels = (
+                [IGNORE_INDEX] * at + [0] + [IGNORE_INDEX] * (len(first) + len(second) - at - 1)
+            )
             types = [0] * len(first) + [1] * len(second)
             feature = {"input_ids": first + second, "token_type_ids": types, "labels": labels}
             features.append({name: values[:longest] for name, values in feature.items()})
@@ -99,14 +113,24 @@ class Augmenter:
         for start in range(0, len(asked), self.batch_size):
             numbers = asked[start : start + self.batch_size]
             batch = pad_batch(
-                [features[number] for number in numbers], names.pad_token_id, label_pads={"labels": IGNORE_INDEX}
+                [features[number] for number in numbers],
+                names.pad_token_id,
+                label_pads={"labels": IGNORE_INDEX},
             )
             inputs = {name: values.to(self.model.device) for name, values in batch.items()}
-            logits = self.model(**inputs, return_full_logits=False).prediction_logits[:, : len(names)]
+            logits = self.model(**inputs, return_full_logits=False).prediction_logits[
+                :, : len(names)
+            ]
             for number, best in zip(
-                numbers, logits.topk(min(self.num_candidates, len(names))).indices.tolist(), strict=True
+                numbers,
+                logits.topk(min(self.num_candidates, len(names))).indices.tolist(),
+                strict=True,
             ):
-                best = [piece for piece in names.convert_ids_to_tokens(best) if piece not in names.all_special_tokens]
+                best = [
+                    piece
+                    for piece in names.convert_ids_to_tokens(best)
+                    if piece not in names.all_special_tokens
+                ]
                 found[number] = [piece for piece in best if not piece.startswith(CONTINUATION)]
         return found
 
@@ -124,7 +148,11 @@ def as_line(task: Task, example: Any) -> str:
         row[task.id_column] = example.idx
     label: Any = example.label
     if task.labels and label is not None:
-        label = [task.labels[number] for number in label] if isinstance(label, tuple) else task.labels[label]
+        label = (
+            [task.labels[number] for number in label]
+            if isinstance(label, tuple)
+            else task.labels[label]
+        )
     if label is not None:
         row[task.label_column] = label
     return json.dumps(row, ensure_ascii=False) + "\n"

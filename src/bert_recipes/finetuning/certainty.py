@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction, TaskKind
-from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates, wilson_interval
+from bert_recipes.metrics.certainty import (
+    jackknife_intervals,
+    jackknife_replicates,
+    wilson_interval,
+)
 from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.task import figure_names, with_suffix
 
@@ -23,7 +27,9 @@ _SIGNED = ("matthews_correlation", "pearson", "spearmanr")
 
 
 def describe_certainty(
-    kind: TaskKind, splits: Mapping[str, EncodedSplit], predictions: Mapping[str, Sequence[Prediction]]
+    kind: TaskKind,
+    splits: Mapping[str, EncodedSplit],
+    predictions: Mapping[str, Sequence[Prediction]],
 ) -> dict[str, dict[str, Any]]:
     """Return intervals and baselines of the metrics by which a checkpoint could be chosen; splits are named by metric prefix.
 
@@ -42,7 +48,9 @@ def describe_certainty(
     return certainty
 
 
-def _describe_split(kind: TaskKind, split: Split, predicted: Sequence[Prediction]) -> dict[str, dict[str, Any]]:
+def _describe_split(
+    kind: TaskKind, split: Split, predicted: Sequence[Prediction]
+) -> dict[str, dict[str, Any]]:
     examples = split.examples
 
     def score(rows: Sequence[int]) -> Mapping[str, float]:

@@ -53,7 +53,9 @@ def open_model(
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
     length, positions = settings.max_seq_length, num_positions(config, settings.max_seq_length)
     if length > positions:
-        raise InputError(f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length")
+        raise InputError(
+            f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length"
+        )
     why_new = _why_new_head(config, task, kind)
     if needs_head and why_new:
         raise InputError(
@@ -98,7 +100,9 @@ def _add_bilstm(model: PreTrainedModel) -> None:
         is_token = kwargs["attention_mask"] != 0
         hidden, lengths = output.last_hidden_state, is_token.sum(dim=1).cpu()
         with torch.autocast(hidden.device.type, enabled=False):
-            packed = rnn.pack_padded_sequence(hidden.float(), lengths, batch_first=True, enforce_sorted=False)
+            packed = rnn.pack_padded_sequence(
+                hidden.float(), lengths, batch_first=True, enforce_sorted=False
+            )
             states = bilstm(packed)[0]
         states, _ = rnn.pad_packed_sequence(states, batch_first=True, total_length=hidden.shape[1])
         output.last_hidden_state = states
@@ -108,7 +112,9 @@ def _add_bilstm(model: PreTrainedModel) -> None:
     model.base_model.register_forward_hook(read, with_kwargs=True)
 
 
-def _from_pretrained(name: str, model_class: Any, **options: Any) -> tuple[PreTrainedModel, set[str], set[str]]:
+def _from_pretrained(
+    name: str, model_class: Any, **options: Any
+) -> tuple[PreTrainedModel, set[str], set[str]]:
     """The model, the keys that the file lacks, and those with the ones that are of another size there; all are drawn at random."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # what matters of missing and unexpected weights our own lines report
@@ -128,17 +134,25 @@ def _from_pretrained(name: str, model_class: Any, **options: Any) -> tuple[PreTr
         transformers.logging.set_verbosity(verbosity)
     check_layers(name, model.config, info["unexpected_keys"])
     missing = set(info["missing_keys"])
-    return model, missing, missing | {key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]}
+    return (
+        model,
+        missing,
+        missing | {key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]},
+    )
 
 
 def _load(
     name: str, kind: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model, and the parameters of its pooler if they are new; no other part of the encoder may be."""
-    model, missing, lost = _from_pretrained(name, getattr(transformers, kind.auto_class), config=config)
+    model, missing, lost = _from_pretrained(
+        name, getattr(transformers, kind.auto_class), config=config
+    )
     inside = f"{model.base_model_prefix}."
     # A masked-LM checkpoint has no pooler.
-    new = {key for key in missing if not keeps_head and key.startswith(inside) and ".pooler." in key}
+    new = {
+        key for key in missing if not keeps_head and key.startswith(inside) and ".pooler." in key
+    }
     lost = {key for key in lost - new if keeps_head or key.startswith(inside)}
     if lost:
         raise InputError(
@@ -146,11 +160,17 @@ def _load(
             "config.json do not belong together"
         )
     if new:
-        logger.warning("%s has no weights for its pooler (%s); it is drawn at random", name, ", ".join(sorted(new)))
+        logger.warning(
+            "%s has no weights for its pooler (%s); it is drawn at random",
+            name,
+            ", ".join(sorted(new)),
+        )
     return model, new
 
 
-def open_complete(name: str, model_class: Any, *, may_lack: tuple[str, ...] = (), **options: Any) -> PreTrainedModel:
+def open_complete(
+    name: str, model_class: Any, *, may_lack: tuple[str, ...] = (), **options: Any
+) -> PreTrainedModel:
     """Open a checkpoint in float32 that has every weight, but for those of some parts (beginnings of keys)."""
     model, _, lost = _from_pretrained(name, model_class, **options)
     lost = {key for key in lost if not key.startswith(may_lack)}
@@ -179,7 +199,10 @@ def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) ->
     if not fits:
         labels = ", ".join(task.labels) or "one number"
         return f"the checkpoint's labels are {', '.join(names)}; the task's are {labels}"
-    if task.kind == "sequence_classification" and config.problem_type not in (None, task.problem_type):
+    if task.kind == "sequence_classification" and config.problem_type not in (
+        None,
+        task.problem_type,
+    ):
         return f"the checkpoint is for {config.problem_type}, the task is {task.problem_type}"
     return None
 
@@ -189,7 +212,9 @@ def label_names(config: PretrainedConfig) -> list[str]:
     return [str(config.id2label[number]) for number in sorted(config.id2label)]
 
 
-def _fit_config(name: str, config: PretrainedConfig, task: Task, settings: TaskArguments, *, is_new: bool) -> None:
+def _fit_config(
+    name: str, config: PretrainedConfig, task: Task, settings: TaskArguments, *, is_new: bool
+) -> None:
     """Labels, type of problem and dropout as the task wants them, for a new head or one that is kept."""
     if is_new:
         config.problem_type = None
@@ -197,13 +222,17 @@ def _fit_config(name: str, config: PretrainedConfig, task: Task, settings: TaskA
         names = label_names(config)
         if not is_new and sorted(names) != sorted(task.labels):
             labels = ", ".join(task.labels)
-            logger.info("%s does not name its labels; they are taken for %s, in this order", name, labels)
+            logger.info(
+                "%s does not name its labels; they are taken for %s, in this order", name, labels
+            )
         if is_new or sorted(names) != sorted(task.labels):
             names = list(task.labels)
         config.id2label = dict(enumerate(names))
         config.label2id = {label: number for number, label in enumerate(names)}
     elif is_new and task.kind != "multiple_choice":
-        config.num_labels = 2 if task.kind == "question_answering" else 1  # start and end, or a number
+        config.num_labels = (
+            2 if task.kind == "question_answering" else 1
+        )  # start and end, or a number
     if task.kind == "sequence_classification":
         config.problem_type = task.problem_type  # stock pipelines choose sigmoid or softmax by it
     if settings.dropout is not None:

@@ -36,7 +36,9 @@ class AnswerTrainer(FineTuningTrainer):
         enable_packed_layers(teacher, self.args.fast_layers, self.args)
         names, numbers = self.model.config.id2label, teacher.config.label2id
         # The teacher may have the task's classes in another order.
-        self.columns = [numbers[names[number]] for number in sorted(names)] if self.kind.task.labels else [0]
+        self.columns = (
+            [numbers[names[number]] for number in sorted(names)] if self.kind.task.labels else [0]
+        )
 
     def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
         """Cross-entropy between both probabilities, summed over the examples."""
@@ -47,7 +49,11 @@ class AnswerTrainer(FineTuningTrainer):
             taught = self.teacher(**self.model_inputs(inputs)).logits[:, self.columns]
         said, goal = output.logits.float() / self.temperature, taught.float() / self.temperature
         if problem == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(said, goal.sigmoid(), reduction="none").mean(dim=-1).sum()
+            return (
+                F.binary_cross_entropy_with_logits(said, goal.sigmoid(), reduction="none")
+                .mean(dim=-1)
+                .sum()
+            )
         return F.cross_entropy(said, goal.softmax(-1), reduction="sum")
 
 
@@ -59,7 +65,9 @@ def choose_trainer(
     if name is None:
         return FineTuningTrainer
     if task.kind != "sequence_classification":
-        raise InputError(f"teacher: task {task.name} is {task.kind}; classes and numbers of texts are taught")
+        raise InputError(
+            f"teacher: task {task.name} is {task.kind}; classes and numbers of texts are taught"
+        )
     for setting in ("class_weights", "freeze_encoder"):
         if getattr(settings, setting):
             raise InputError(f"{setting} has no meaning beside a teacher; leave it out")
@@ -72,4 +80,9 @@ def choose_trainer(
     if teaching.distil == "prediction":
         return partial(AnswerTrainer, teacher=teacher, temperature=teaching.temperature)
     weights = (teaching.alpha_attn, teaching.alpha_hidn, teaching.alpha_embd)
-    return partial(IntermediateTrainer, teacher=teacher, weights=weights, starts_from=settings.model_name_or_path)
+    return partial(
+        IntermediateTrainer,
+        teacher=teacher,
+        weights=weights,
+        starts_from=settings.model_name_or_path,
+    )

@@ -72,7 +72,11 @@ class Prediction:
     def as_line(self, idx: int | str) -> dict[str, Any]:
         """`idx`, `prediction` and, where there are any, `probabilities` (6 digits), as JSON."""
         line = {"idx": idx, "prediction": self.value}
-        return line if self.probabilities is None else line | {"probabilities": _rounded(self.probabilities)}
+        return (
+            line
+            if self.probabilities is None
+            else line | {"probabilities": _rounded(self.probabilities)}
+        )
 
 
 class TaskKind(ABC):
@@ -89,9 +93,18 @@ class TaskKind(ABC):
     loss_counts_padding: ClassVar[bool] = False
 
     def __init__(
-        self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
+        self,
+        task: Task,
+        tokenizer: OriginalBertTokenizer,
+        settings: TaskArguments,
+        label2id: Mapping[str, int],
     ) -> None:
-        self.task, self.tokenizer, self.settings, self.label2id = task, tokenizer, settings, dict(label2id)
+        self.task, self.tokenizer, self.settings, self.label2id = (
+            task,
+            tokenizer,
+            settings,
+            dict(label2id),
+        )
 
     @abstractmethod
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
@@ -125,14 +138,20 @@ class TaskKind(ABC):
             "sequence_classification",
             "single_label_classification",
         ) and kind != "token_classification":
-            raise InputError(f"class_weights: task {self.task.name} has no single class to choose; leave them out")
+            raise InputError(
+                f"class_weights: task {self.task.name} has no single class to choose; leave them out"
+            )
         if isinstance(wanted, str):  # auto
             classes = np.concatenate([np.ravel(feature["labels"]) for feature in train.features])
             counts = np.bincount(classes[classes != IGNORE_INDEX], minlength=len(names))
             return torch.from_numpy(counts.sum() / (len(names) * counts.clip(min=1))).float()
         weights = torch.ones(len(names))
         for name, weight in wanted.items():
-            if name not in names or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            if (
+                name not in names
+                or not isinstance(weight, int | float)
+                or not 0 <= weight < math.inf
+            ):
                 raise InputError(
                     f"class_weights: {name!r}: {weight}; allowed: {', '.join(names)}, each with 0 or more"
                 )
@@ -155,18 +174,26 @@ class TaskKind(ABC):
     def score(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """The task's metrics over labelled examples."""
 
-    def write(self, folder: Path, split_name: str, examples: Sequence[Any], predictions: Sequence[Any]) -> list[Path]:
+    def write(
+        self, folder: Path, split_name: str, examples: Sequence[Any], predictions: Sequence[Any]
+    ) -> list[Path]:
         """Write predictions_<split>.jsonl and the kind's own files; return their paths."""
         path = folder / f"predictions_{split_name}.jsonl"
         with path.open("w", encoding="utf-8") as file:
             for prediction in predictions:
-                file.write(json.dumps(prediction.as_line(prediction.idx), ensure_ascii=False) + "\n")
+                file.write(
+                    json.dumps(prediction.as_line(prediction.idx), ensure_ascii=False) + "\n"
+                )
         return [path]
 
-    def pad(self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None) -> Batch:
+    def pad(
+        self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None
+    ) -> Batch:
         """`pad_batch`, to max_seq_length where the settings ask for it."""
         pad_to = self.settings.max_seq_length if self.settings.pad_to_max_length else None
-        return pad_batch(features, int(self.tokenizer.pad_token_id), pad_to=pad_to, label_pads=label_pads)
+        return pad_batch(
+            features, int(self.tokenizer.pad_token_id), pad_to=pad_to, label_pads=label_pads
+        )
 
 
 # Features of a split that are looked at for unknown words, spread over it.
@@ -210,7 +237,9 @@ def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> 
     del tokens_a[len(tokens_a) - cut_a :], tokens_b[len(tokens_b) - (excess - cut_a) :]
 
 
-def join_texts(tokenizer: Any, first: list[int], second: list[int] | None, max_seq_length: int) -> dict[str, Any]:
+def join_texts(
+    tokenizer: Any, first: list[int], second: list[int] | None, max_seq_length: int
+) -> dict[str, Any]:
     """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (also of an empty second), cut to max_seq_length positions; RoBERTa has two [SEP] between."""
     layout = tokenizer.layout
     ends = len(layout.prefix) + len(layout.suffix)
@@ -236,7 +265,12 @@ def pad_batch(
     label_pads has further per-position keys -> the value at padding, for example {"labels": -100}.
     """
     length = max(len(feature["input_ids"]) for feature in features) if pad_to is None else pad_to
-    pads = {"input_ids": pad_token_id, "attention_mask": 0, "token_type_ids": 0, **(label_pads or {})}
+    pads = {
+        "input_ids": pad_token_id,
+        "attention_mask": 0,
+        "token_type_ids": 0,
+        **(label_pads or {}),
+    }
     batch = {}
     for key, pad in pads.items():
         array = np.full((len(features), length), pad, dtype=np.int64)

@@ -7,7 +7,15 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind, join_texts, softmax
+from bert_recipes.finetuning.kind import (
+    Batch,
+    EncodedSplit,
+    Feature,
+    Prediction,
+    TaskKind,
+    join_texts,
+    softmax,
+)
 from bert_recipes.metrics.classification import compute
 from bert_recipes.tasks.examples import ChoiceExample, Split
 
@@ -31,18 +39,31 @@ class MultipleChoice(TaskKind):
         features: list[dict[str, Any]] = []
         for example in cast(Sequence[ChoiceExample], split.examples):
             # Endings alone: what they give away by themselves.
-            context = [] if self.settings.context == "none" else self.tokenizer.encode_ids(example.context)
+            context = (
+                []
+                if self.settings.context == "none"
+                else self.tokenizer.encode_ids(example.context)
+            )
             texts = [
-                join_texts(self.tokenizer, [*context], self.tokenizer.encode_ids(choice), self.settings.max_seq_length)
+                join_texts(
+                    self.tokenizer,
+                    [*context],
+                    self.tokenizer.encode_ids(choice),
+                    self.settings.max_seq_length,
+                )
                 for choice in example.choices
             ]
-            features.append({key: [text[key] for text in texts] for key in ("input_ids", "token_type_ids")})
+            features.append(
+                {key: [text[key] for text in texts] for key in ("input_ids", "token_type_ids")}
+            )
             if split.is_labelled:
                 features[-1]["labels"] = example.label
         lengths = np.array([max(map(len, feature["input_ids"])) for feature in features], np.int64)
         return EncodedSplit(split=split, features=features, lengths=lengths)
 
-    def pad(self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None) -> Batch:
+    def pad(
+        self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None
+    ) -> Batch:
         """Pad all choices to the longest of the batch, and to the most choices: (B, C, S)."""
         counts = [len(feature["input_ids"]) for feature in features]
         filling = join_texts(self.tokenizer, [], None, self.settings.max_seq_length)
@@ -51,7 +72,10 @@ class MultipleChoice(TaskKind):
             for ids, types in zip(feature["input_ids"], feature["token_type_ids"], strict=True):
                 choices.append({"input_ids": ids, "token_type_ids": types})
             choices += [filling] * (max(counts) - count)
-        batch = {key: value.unflatten(0, (len(features), -1)) for key, value in super().pad(choices).items()}
+        batch = {
+            key: value.unflatten(0, (len(features), -1))
+            for key, value in super().pad(choices).items()
+        }
         if min(counts) < max(counts):
             batch["num_choices"] = torch.tensor(counts)
         return batch
@@ -78,7 +102,9 @@ class MultipleChoice(TaskKind):
         predictions = []
         for example, logits in zip(encoded.split.examples, outputs, strict=True):
             probabilities = softmax(logits.astype(np.float64)).tolist()
-            predictions.append(Prediction(idx=example.idx, value=int(logits.argmax()), probabilities=probabilities))
+            predictions.append(
+                Prediction(idx=example.idx, value=int(logits.argmax()), probabilities=probabilities)
+            )
         return predictions
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:

@@ -25,7 +25,14 @@ from bert_recipes.finetuning.kind import EncodedSplit, Prediction, warn_of_unkno
 from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.token_classification import list_spans, write_columns
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.rows import NumberedRows, Rows, column_value, format_suffix, is_missing, read_lines
+from bert_recipes.rows import (
+    NumberedRows,
+    Rows,
+    column_value,
+    format_suffix,
+    is_missing,
+    read_lines,
+)
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.conll import LINES, has_columns
 from bert_recipes.tasks.examples import Split, TaggedExample
@@ -78,7 +85,9 @@ def chunk_of_rows(task: Task, rows: Sequence[Mapping[str, Any]], source: str) ->
 
 
 def _text_rows(path: Path, columns: tuple[str, ...]) -> NumberedRows:
-    blank: int | None = None  # the first of the blank lines at the end of the file, which hold no inputs
+    blank: int | None = (
+        None  # the first of the blank lines at the end of the file, which hold no inputs
+    )
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             blank = blank or number
@@ -88,25 +97,40 @@ def _text_rows(path: Path, columns: tuple[str, ...]) -> NumberedRows:
         texts = line.split("\t") if len(columns) > 1 else [line]
         if len(texts) != len(columns):
             inputs = " TAB ".join(columns)
-            raise InputError(f"{path}, line {number}: {line!r:.60}; every line is an input of the form: {inputs}")
+            raise InputError(
+                f"{path}, line {number}: {line!r:.60}; every line is an input of the form: {inputs}"
+            )
         yield number, dict(zip(columns, texts, strict=True))
 
 
-def _chunks(task: Task, rows: Rows, chunk_size: int, id_column: str | None = None) -> Iterator[InputChunk]:
+def _chunks(
+    task: Task, rows: Rows, chunk_size: int, id_column: str | None = None
+) -> Iterator[InputChunk]:
     # What reads a task's test split reads this; ids are kept apart, as here they need not differ.
-    plain = replace(task, test_splits=(INPUT,), id_column=None, files={}, label_column="", label_columns=())
+    plain = replace(
+        task, test_splits=(INPUT,), id_column=None, files={}, label_column="", label_columns=()
+    )
     kept: list[tuple[int, Mapping[str, Any]]] = []
     ids: list[int | str] = []
 
     def chunk() -> InputChunk:
         examples = read_examples(plain, INPUT, Rows(rows.source, rows.unit, kept)).examples
         return InputChunk(
-            Split(name=INPUT, examples=examples, source=rows.source, num_rows=len(examples), is_labelled=False), ids
+            Split(
+                name=INPUT,
+                examples=examples,
+                source=rows.source,
+                num_rows=len(examples),
+                is_labelled=False,
+            ),
+            ids,
         )
 
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
-        if len(kept) >= chunk_size and (DOCUMENT not in row or row[DOCUMENT] != kept[-1][1][DOCUMENT]):
+        if len(kept) >= chunk_size and (
+            DOCUMENT not in row or row[DOCUMENT] != kept[-1][1][DOCUMENT]
+        ):
             yield chunk()
             kept, ids = [], []
         kept.append((number, _needed_columns(task, row, where)))
@@ -117,7 +141,9 @@ def _chunks(task: Task, rows: Rows, chunk_size: int, id_column: str | None = Non
     yield chunk()
 
 
-def _input_id(task: Task, row: Mapping[str, Any], index: int, where: str, id_column: str | None) -> int | str:
+def _input_id(
+    task: Task, row: Mapping[str, Any], index: int, where: str, id_column: str | None
+) -> int | str:
     """Return the id of an input: of the column that the user names, else of a usual one, else the number of the row.
 
     A table may lack the id in some rows of a column that nobody named.
@@ -133,9 +159,14 @@ def _input_id(task: Task, row: Mapping[str, Any], index: int, where: str, id_col
 def _needed_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return the columns that the model reads, none of them empty; of a pair of texts one may be."""
     try:
-        kept = {column: column_value(row, column, where) for column in (*task.text_columns, *task.choice_columns)}
+        kept = {
+            column: column_value(row, column, where)
+            for column in (*task.text_columns, *task.choice_columns)
+        }
     except InputError as error:
-        raise InputError(f"{error}; say with --text_columns or --choice_columns which to read") from error
+        raise InputError(
+            f"{error}; say with --text_columns or --choice_columns which to read"
+        ) from error
     empty = [column for column, value in kept.items() if _is_empty(value)]
     if empty and (task.kind != "sequence_classification" or len(empty) == len(kept)):
         raise InputError(f"{where}: column '{empty[0]}' is empty; there is nothing to predict from")
@@ -167,7 +198,9 @@ class Predictor:
         encoded = self.trainer.kind.encode(chunk.split)
         return encoded, self.trainer.predict_split(encoded)
 
-    def predict_chunks(self, chunks: Iterable[InputChunk]) -> Iterator[tuple[InputChunk, list[Prediction]]]:
+    def predict_chunks(
+        self, chunks: Iterable[InputChunk]
+    ) -> Iterator[tuple[InputChunk, list[Prediction]]]:
         """Yield chunks with a prediction for each of their inputs; warn of what the model cannot read in them."""
         length, num_full, is_unknown = self.trainer.kind.settings.max_seq_length, 0, False
         for chunk in chunks:
@@ -177,20 +210,32 @@ class Predictor:
                 num_full += int((encoded.lengths >= length).sum())
             yield chunk, predictions
         if num_full:
-            logger.warning("%d inputs fill all %d positions; what does not fit is cut off", num_full, length)
+            logger.warning(
+                "%d inputs fill all %d positions; what does not fit is cut off", num_full, length
+            )
 
-    def lines(self, chunk: InputChunk, predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+    def lines(
+        self, chunk: InputChunk, predictions: Sequence[Prediction]
+    ) -> Iterator[dict[str, Any]]:
         """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input of a chunk.
 
         Where texts were cut into words to find entities in them, `spans` are these in characters (`list_spans`).
         """
-        for idx, example, prediction in zip(chunk.ids, chunk.split.examples, predictions, strict=True):
+        for idx, example, prediction in zip(
+            chunk.ids, chunk.split.examples, predictions, strict=True
+        ):
             line = prediction.as_line(idx)
-            if isinstance(example, TaggedExample) and example.offsets is not None and are_entities(self.task.labels):
+            if (
+                isinstance(example, TaggedExample)
+                and example.offsets is not None
+                and are_entities(self.task.labels)
+            ):
                 line["spans"] = list_spans(example, cast(list[str], prediction.value))
             yield line
 
-    def write_columns(self, file: TextIO, chunk: InputChunk, predictions: Sequence[Prediction]) -> None:
+    def write_columns(
+        self, file: TextIO, chunk: InputChunk, predictions: Sequence[Prediction]
+    ) -> None:
         """Write the words of a chunk of a tagging task and their tags in the columns of CoNLL."""
         examples = cast(Sequence[TaggedExample], chunk.split.examples)
         tags = [cast(list[str], prediction.value) for prediction in predictions]
@@ -204,7 +249,9 @@ def load_predictor(
     name = args.model_name_or_path
     config = read_model_config(name)
     task = task_of_checkpoint(config, args)
-    settings = TaskArguments(task=task.name, model_name_or_path=name, **inputs.resolved(config, name))
+    settings = TaskArguments(
+        task=task.name, model_name_or_path=name, **inputs.resolved(config, name)
+    )
     tokenizer = open_tokenizer(name)
     chunks = read_chunks(Path(args.input_file), task, id_column=args.id_column)
     num_inputs = sum(len(chunk.ids) for chunk in chunks)
@@ -212,14 +259,21 @@ def load_predictor(
 
 
 def make_predictor(
-    task: Task, settings: TaskArguments, tokenizer: OriginalBertTokenizer, run_arguments: FineTuningArguments
+    task: Task,
+    settings: TaskArguments,
+    tokenizer: OriginalBertTokenizer,
+    run_arguments: FineTuningArguments,
 ) -> Predictor:
     """Load the model of settings.model_name_or_path for a `task_of_checkpoint`."""
     kind_class = KIND_CLASSES[task.kind]
     name = str(settings.model_name_or_path)
-    model = open_model(name, task, kind_class, tokenizer, settings, seed=run_arguments.seed, needs_head=True)
+    model = open_model(
+        name, task, kind_class, tokenizer, settings, seed=run_arguments.seed, needs_head=True
+    )
     kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
-    return Predictor(task, FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer))
+    return Predictor(
+        task, FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer)
+    )
 
 
 def kind_of_head(config: PretrainedConfig) -> str | None:
@@ -247,7 +301,12 @@ def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> T
             f"--choice_columns is for multiple choice, which needs it where there is no {TASK_FILE}; {name} is a "
             f"{architecture(config)}"
         )
-    task = replace(task, text_columns=columns, choice_columns=choices, id_column=args.id_column or task.id_column)
+    task = replace(
+        task,
+        text_columns=columns,
+        choice_columns=choices,
+        id_column=args.id_column or task.id_column,
+    )
     if args.version_2_with_negative is not None and task.kind == "question_answering":
         task = replace(task, metrics=("squad_v2" if args.version_2_with_negative else "squad",))
     return task
@@ -256,7 +315,9 @@ def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> T
 def _task_of_config(config: PretrainedConfig, name: str) -> Task:
     kind = kind_of_head(config)
     if kind is None:
-        heads = ", ".join(each.auto_class.removeprefix("AutoModelFor") for each in KIND_CLASSES.values())
+        heads = ", ".join(
+            each.auto_class.removeprefix("AutoModelFor") for each in KIND_CLASSES.values()
+        )
         raise InputError(
             f"{name} is {architecture(config) or 'of no named architecture'}, which predicts none of: {heads}; "
             "fine-tune it first (recipes/finetune.py)"
@@ -264,8 +325,12 @@ def _task_of_config(config: PretrainedConfig, name: str) -> Task:
     names = label_names(config)
     problem = "single_label_classification"
     if kind == "sequence_classification":
-        problem = getattr(config, "problem_type", None) or ("regression" if len(names) == 1 else problem)
-    has_labels = kind in ("sequence_classification", "token_classification") and problem != "regression"
+        problem = getattr(config, "problem_type", None) or (
+            "regression" if len(names) == 1 else problem
+        )
+    has_labels = (
+        kind in ("sequence_classification", "token_classification") and problem != "regression"
+    )
     return Task(
         name=Path(name).name,
         kind=kind,

@@ -52,7 +52,11 @@ class QuestionAnswering(TaskKind):
     loss_counts_padding: ClassVar[bool] = True
 
     def __init__(
-        self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
+        self,
+        task: Task,
+        tokenizer: OriginalBertTokenizer,
+        settings: TaskArguments,
+        label2id: Mapping[str, int],
     ) -> None:
         super().__init__(task, tokenizer, settings, label2id)
         for token in tokenizer.extra_tokens.values():
@@ -72,7 +76,9 @@ class QuestionAnswering(TaskKind):
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
         """One feature or more for each question; see `encode_questions`, whose result is also the `details`."""
         features = encode_questions(split, self.tokenizer, self.settings, for_training=for_training)
-        return EncodedSplit(split=split, features=features, lengths=features.lengths, details=features)
+        return EncodedSplit(
+            split=split, features=features, lengths=features.lengths, details=features
+        )
 
     def count_items(self, batch: Batch) -> torch.Tensor:
         """int64 (): features whose answer is known."""
@@ -85,7 +91,9 @@ class QuestionAnswering(TaskKind):
         """
         start, end = (
             F.cross_entropy(logits.float(), batch[key], reduction="sum", ignore_index=_IGNORED)
-            for logits, key in zip((output.start_logits, output.end_logits), self.label_keys, strict=True)
+            for logits, key in zip(
+                (output.start_logits, output.end_logits), self.label_keys, strict=True
+            )
         )
         return (start + end) / 2
 
@@ -101,8 +109,14 @@ class QuestionAnswering(TaskKind):
         """The decoder that the settings name, over all windows of each question; gives `AnswerPrediction`s."""
         features: SquadFeatures = encoded.details
         assert len(outputs) == len(features)
-        is_original = self.settings.decoder == "original" and isinstance(self.tokenizer, OriginalBertTokenizer)
-        pieces = self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer)))) if is_original else []
+        is_original = self.settings.decoder == "original" and isinstance(
+            self.tokenizer, OriginalBertTokenizer
+        )
+        pieces = (
+            self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer))))
+            if is_original
+            else []
+        )
 
         # Questions about one paragraph stand beside each other.
         @lru_cache(maxsize=1)
@@ -119,7 +133,9 @@ class QuestionAnswering(TaskKind):
                 self.settings,
                 allows_no_answer=self.allows_no_answer,
             )
-            for number, example in enumerate(cast(Sequence[QuestionExample], encoded.split.examples))
+            for number, example in enumerate(
+                cast(Sequence[QuestionExample], encoded.split.examples)
+            )
         ]
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
@@ -132,7 +148,9 @@ class QuestionAnswering(TaskKind):
         measured on the others, both ways.
         """
         gold = {example.idx: [answer.text for answer in example.answers] for example in examples}
-        answers = {str(answer.idx): answer for answer in cast(Sequence[AnswerPrediction], predictions)}
+        answers = {
+            str(answer.idx): answer for answer in cast(Sequence[AnswerPrediction], predictions)
+        }
         if not self.allows_no_answer:
             return squad_scores(gold, {idx: str(answer.value) for idx, answer in answers.items()})
 
@@ -145,15 +163,24 @@ class QuestionAnswering(TaskKind):
         scores = scores_of(list(gold), self.settings.null_score_diff_threshold)
         articles = list(dict.fromkeys(example.title for example in examples))
         if len(articles) > 1:
-            halves = [[example.idx for example in examples if example.title in articles[start::2]] for start in (0, 1)]
+            halves = [
+                [example.idx for example in examples if example.title in articles[start::2]]
+                for start in (0, 1)
+            ]
             # The script's 0 stands for no answer anywhere.
             best = [scores_of(half, 0.0)["best_f1_thresh"] or -math.inf for half in halves]
             parts = zip(halves, reversed(best), strict=True)
-            scores["split_f1"] = sum(len(half) * scores_of(half, odds)["f1"] for half, odds in parts) / len(gold)
+            scores["split_f1"] = sum(
+                len(half) * scores_of(half, odds)["f1"] for half, odds in parts
+            ) / len(gold)
         return scores
 
     def write(
-        self, folder: Path, split_name: str, examples: Sequence[Any], predictions: Sequence[Prediction]
+        self,
+        folder: Path,
+        split_name: str,
+        examples: Sequence[Any],
+        predictions: Sequence[Prediction],
     ) -> list[Path]:
         """Write predictions_<split>.jsonl and the official predictions.json, nbest_predictions.json and null_odds.json (2.0).
 
@@ -162,7 +189,9 @@ class QuestionAnswering(TaskKind):
         answers = cast(Sequence[AnswerPrediction], predictions)
         contents: dict[str, dict[int | str, Any]] = {
             "predictions.json": {answer.idx: answer.value for answer in answers},
-            "nbest_predictions.json": {answer.idx: [asdict(entry) for entry in answer.nbest] for answer in answers},
+            "nbest_predictions.json": {
+                answer.idx: [asdict(entry) for entry in answer.nbest] for answer in answers
+            },
         }
         if self.allows_no_answer:
             contents["null_odds.json"] = {answer.idx: answer.null_odds for answer in answers}

@@ -79,7 +79,9 @@ def prepare_run(
     """
     task, name = load_task(settings), str(settings.model_name_or_path)
     if settings.context == "none" and task.kind != "multiple_choice":
-        raise InputError(f"context is none, for choices without theirs; task {task.name} has no choices")
+        raise InputError(
+            f"context is none, for choices without theirs; task {task.name} has no choices"
+        )
     kind_class, teaching = KIND_CLASSES[task.kind], teaching or TeachingArguments()
     measures = with_validation and teaching.distil != "intermediate"
     validation_splits = task.validation_splits if measures else ()
@@ -87,15 +89,20 @@ def prepare_run(
     limits = {task.train_split: settings.max_train_examples} if for_training else {}
     limits |= dict.fromkeys(validation_splits, settings.max_eval_examples)
     splits = {
-        split: load_split(task, split, data_dir=settings.data_dir, max_examples=limit, need_labels=True)
+        split: load_split(
+            task, split, data_dir=settings.data_dir, max_examples=limit, need_labels=True
+        )
         for split, limit in limits.items()
     }
-    model = open_model(name, task, kind_class, tokenizer, settings, seed=args.seed, needs_head=not for_training)
+    model = open_model(
+        name, task, kind_class, tokenizer, settings, seed=args.seed, needs_head=not for_training
+    )
     kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
     train = kind.encode(splits[task.train_split], for_training=True) if for_training else None
     suffixes = split_suffixes(validation_splits)
     validation = {
-        suffix: kind.encode(splits[split]) for suffix, split in zip(suffixes, validation_splits, strict=True)
+        suffix: kind.encode(splits[split])
+        for suffix, split in zip(suffixes, validation_splits, strict=True)
     }
     for encoded in [train] if train is not None else validation.values():
         warn_of_unknown(encoded, tokenizer)
@@ -109,7 +116,10 @@ def prepare_run(
             "--eval_strategy no"
         )
     if for_training and not task.validation_splits:
-        logger.warning("task %s has no validation split: nothing is measured; name one in its `files`", task.name)
+        logger.warning(
+            "task %s has no validation split: nothing is measured; name one in its `files`",
+            task.name,
+        )
     _choose_best_metric(args, task, kind)
     trainer = choose_trainer(teaching, settings, kind, args.seed)(
         model,
@@ -121,7 +131,9 @@ def prepare_run(
         processing_class=tokenizer,
     )
     tests = _encode_tests(task, kind, settings) if args.do_predict else {}
-    for suffix, split in zip(split_suffixes(task.test_splits, "test"), task.test_splits, strict=True):
+    for suffix, split in zip(
+        split_suffixes(task.test_splits, "test"), task.test_splits, strict=True
+    ):
         if split in tests and tests[split].split.is_labelled:
             trainer.test_splits = {**trainer.test_splits, suffix: tests[split]}
     return FineTuningRun(task, name, trainer, tests)
@@ -142,7 +154,9 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
     if not kind.loss_counts_padding:
         known += [with_suffix(suffix, "loss") for suffix in split_suffixes(task.validation_splits)]
     if args.wanted_best_metric.removeprefix("eval_") not in known:
-        raise InputError(f"metric_for_best_model is '{args.wanted_best_metric}'; allowed: {', '.join(known)}")
+        raise InputError(
+            f"metric_for_best_model is '{args.wanted_best_metric}'; allowed: {', '.join(known)}"
+        )
 
 
 def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[str, EncodedSplit]:
@@ -150,16 +164,23 @@ def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[s
     limit = settings.max_predict_examples
     if not task.test_splits:
         logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
-    tests = {name: load_split(task, name, data_dir=settings.data_dir, max_examples=limit) for name in task.test_splits}
+    tests = {
+        name: load_split(task, name, data_dir=settings.data_dir, max_examples=limit)
+        for name in task.test_splits
+    }
     if task.name in DIAGNOSTICS:
         other = get_task(DIAGNOSTICS[task.name])
         try:
-            tests[other.name] = load_split(other, other.test_splits[0], data_dir=settings.data_dir, max_examples=limit)
+            tests[other.name] = load_split(
+                other, other.test_splits[0], data_dir=settings.data_dir, max_examples=limit
+            )
         except InputError as error:
             logger.warning("no predictions for %s: %s", other.name, error)
     for name, split in tests.items():
         if not split.is_labelled:
-            logger.info("test split %s has no labels: it is predicted, and cannot be measured", name)
+            logger.info(
+                "test split %s has no labels: it is predicted, and cannot be measured", name
+            )
     return {name: kind.encode(split) for name, split in tests.items()}
 
 
@@ -187,13 +208,17 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
 
 def read_by(settings: TaskArguments) -> dict[str, str | None]:
     """Return setting -> file or folder that a run reads."""
-    return {name: getattr(settings, name) for name in ("model_name_or_path", "data_dir", "task_file")}
+    return {
+        name: getattr(settings, name) for name in ("model_name_or_path", "data_dir", "task_file")
+    }
 
 
 def describe_data(run: FineTuningRun) -> dict[str, Any]:
     """Return what all_results.json says of the data: examples a split, beside those published, and what tells them from others."""
     encoded = {} if run.trainer.train_dataset is None else {"train": run.trainer.train_dataset}
-    encoded |= {item.split.name: item for item in run.trainer.eval_splits.values()} | dict(run.test_splits)
+    encoded |= {item.split.name: item for item in run.trainer.eval_splits.values()} | dict(
+        run.test_splits
+    )
     splits = {
         name: {
             "examples": len(item.split.examples),
@@ -203,7 +228,9 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
             "published": item.split.published_rows,
             "partial": item.split.is_partial,
             # Without the folders of this machine.
-            "source": source if (source := item.split.source).startswith("Hub data set ") else Path(source).name,
+            "source": source
+            if (source := item.split.source).startswith("Hub data set ")
+            else Path(source).name,
             "sha256": hash_of_examples(item.split.examples),
         }
         for name, item in encoded.items()
@@ -221,7 +248,9 @@ def hash_of_examples(examples: Sequence[Example]) -> str:
 
 def describe_origin(run: FineTuningRun) -> dict[str, Any]:
     """Return what all_results.json of a training run says of where it comes from: `describe_data`, and the checkpoint."""
-    return describe_data(run) | {"base_model": describe_checkpoint(run.checkpoint, run.trainer.model.config)}
+    return describe_data(run) | {
+        "base_model": describe_checkpoint(run.checkpoint, run.trainer.model.config)
+    }
 
 
 def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> dict[str, Any]:
@@ -238,7 +267,9 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
     if not takes_validation:
         args.do_predict = True
         settings.max_predict_examples = settings.max_predict_examples or settings.max_eval_examples
-    check_access(settings, for_training=False, with_validation=takes_validation, with_tests=args.do_predict)
+    check_access(
+        settings, for_training=False, with_validation=takes_validation, with_tests=args.do_predict
+    )
 
     run = prepare_run(settings, args, for_training=False, with_validation=takes_validation)
     if settings.predictions_dir is None and len(run.trainer.test_splits) < len(run.test_splits):

@@ -9,7 +9,14 @@ from torch.nn import functional as F
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind, join_texts, softmax
+from bert_recipes.finetuning.kind import (
+    Batch,
+    EncodedSplit,
+    Prediction,
+    TaskKind,
+    join_texts,
+    softmax,
+)
 from bert_recipes.finetuning.squad import cut_windows
 from bert_recipes.metrics.classification import compute
 from bert_recipes.tasks.examples import Split, TextExample
@@ -31,7 +38,11 @@ class SequenceClassification(TaskKind):
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
 
     def __init__(
-        self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
+        self,
+        task: Task,
+        tokenizer: OriginalBertTokenizer,
+        settings: TaskArguments,
+        label2id: Mapping[str, int],
     ) -> None:
         super().__init__(task, tokenizer, settings, label2id)
         if settings.pool == "vote" and task.problem_type != "single_label_classification":
@@ -48,7 +59,10 @@ class SequenceClassification(TaskKind):
             # run_classifier.py `convert_single_example`: a pair only where its second text has tokens
             pair = self.tokenizer.encode_ids(example.text_pair or "") or None
             texts = self._parts(self.tokenizer.encode_ids(example.text), is_pair=pair is not None)
-            own = [join_texts(self.tokenizer, text, pair, self.settings.max_seq_length) for text in texts]
+            own = [
+                join_texts(self.tokenizer, text, pair, self.settings.max_seq_length)
+                for text in texts
+            ]
             if (label := self._label_of(example)) is not None:
                 own = [feature | {"labels": label} for feature in own]
             features += own
@@ -63,7 +77,11 @@ class SequenceClassification(TaskKind):
             return [float(number in wanted) for number in range(len(self._class_of_label))]
         if label is None:
             return None
-        return float(label) if self.task.problem_type == "regression" else self._class_of_label[int(label)]
+        return (
+            float(label)
+            if self.task.problem_type == "regression"
+            else self._class_of_label[int(label)]
+        )
 
     def _parts(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
         """What is read of a text, in one input or several."""
@@ -80,7 +98,9 @@ class SequenceClassification(TaskKind):
         if way == "head_tail":
             head = room // 4
             return [text[:head] + text[head - room :]]
-        return [text[start:end] for start, end in cut_windows(len(text), room, self.settings.doc_stride)]
+        return [
+            text[start:end] for start, end in cut_windows(len(text), room, self.settings.doc_stride)
+        ]
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
         """Cross-entropy, squared error, or the binary cross-entropy averaged over the labels; summed over examples."""
@@ -88,7 +108,11 @@ class SequenceClassification(TaskKind):
         if self.task.problem_type == "regression":
             return F.mse_loss(logits.squeeze(-1), labels, reduction="sum")
         if self.task.problem_type == "multi_label_classification":
-            return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=-1).sum()
+            return (
+                F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+                .mean(dim=-1)
+                .sum()
+            )
         return F.cross_entropy(logits, labels, reduction="sum")
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
@@ -104,7 +128,11 @@ class SequenceClassification(TaskKind):
             logits = output.astype(np.float64)[self._class_of_label]
             if self.task.problem_type == "multi_label_classification":
                 values = 1.0 / (1.0 + np.exp(-logits))
-                chosen: Any = [name for name, value in zip(self.task.labels, values, strict=True) if value >= 0.5]
+                chosen: Any = [
+                    name
+                    for name, value in zip(self.task.labels, values, strict=True)
+                    if value >= 0.5
+                ]
             else:
                 values = softmax(logits)
                 chosen = self.task.labels[int(values.argmax())]
@@ -121,7 +149,9 @@ class SequenceClassification(TaskKind):
             values = [labels.index(name) for name in values]
         elif self.task.problem_type == "multi_label_classification":  # bool (N, C)
             values = np.array([[name in value for name in labels] for value in values])
-            references = np.array([[number in label for number in range(len(labels))] for label in references])
+            references = np.array(
+                [[number in label for number in range(len(labels))] for label in references]
+            )
         return compute(self.task.metrics, values, references)
 
 

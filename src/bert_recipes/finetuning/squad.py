@@ -144,7 +144,9 @@ def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> S
     if not cleaned or cleaned not in " ".join(split_words(context.text)[first : last + 1]):
         return None
     start, end = int(context.first_piece[:-1][first]), int(context.first_piece[last + 1]) - 1
-    return improve_answer_span(context.piece_ids[start : end + 1].tolist(), start, end, encode(answer.text))
+    return improve_answer_span(
+        context.piece_ids[start : end + 1].tolist(), start, end, encode(answer.text)
+    )
 
 
 def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span | None:
@@ -234,7 +236,10 @@ class SquadFeatures(Sequence[Feature]):
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         example, start, end = self.windows[index].tolist()
-        query, window = self.queries[example].tolist(), self.contexts[example].piece_ids[start:end].tolist()
+        query, window = (
+            self.queries[example].tolist(),
+            self.contexts[example].piece_ids[start:end].tolist(),
+        )
         feature = join_texts(self.tokenizer, query, window, int(self.lengths[index]))
         feature["attention_mask"] = [1] * len(feature["input_ids"])
         if self.positions is not None:
@@ -253,11 +258,15 @@ class SquadFeatures(Sequence[Feature]):
                 first_piece=start,
                 owned=owners[start:end] == number,
             )
-            for number, (logits, (start, end)) in enumerate(zip(outputs[first:last], spans, strict=True))
+            for number, (logits, (start, end)) in enumerate(
+                zip(outputs[first:last], spans, strict=True)
+            )
         ]
 
 
-def encode_questions(split: Split, tokenizer: Any, settings: TaskArguments, *, for_training: bool) -> SquadFeatures:
+def encode_questions(
+    split: Split, tokenizer: Any, settings: TaskArguments, *, for_training: bool
+) -> SquadFeatures:
     """Tokenise every paragraph once and cut it into windows for each of its questions.
 
     Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise every example is kept,
@@ -278,7 +287,9 @@ def encode_questions(split: Split, tokenizer: Any, settings: TaskArguments, *, f
             ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
         else:
             ids, offsets = tokenizer.encode_ids.with_offsets(text)
-        return OffsetContext(text, np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2))
+        return OffsetContext(
+            text, np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2)
+        )
 
     def locate(context: EncodedContext | OffsetContext, answer: Answer) -> Span | None:
         if answer.answer_start < 0:
@@ -305,7 +316,9 @@ def encode_questions(split: Split, tokenizer: Any, settings: TaskArguments, *, f
         for window in cut_windows(len(context.piece_ids), room, settings.doc_stride):
             windows.append((number, *window))
             positions.append(
-                positions_in_window(span or NOT_LOCATED, window, tokenizer.layout.start_of_second(len(query)))
+                positions_in_window(
+                    span or NOT_LOCATED, window, tokenizer.layout.start_of_second(len(query))
+                )
             )
     if dropped:
         logger.warning(
@@ -357,7 +370,9 @@ def realign(predicted: str, original: str, normalized: str) -> str:
     return original[characters[first] : characters[first + length - 1] + 1]
 
 
-def original_texts(context: EncodedContext, pieces: Sequence[str], normalize: Callable[[str], str]) -> SpanText:
+def original_texts(
+    context: EncodedContext, pieces: Sequence[str], normalize: Callable[[str], str]
+) -> SpanText:
     """Spans as the original gives them: the words of the paragraph, cut to the characters of the pieces.
 
     `pieces` has the piece of each id, `normalize` gives the string whose words the tokenizer cuts into pieces. What the
@@ -376,7 +391,9 @@ def original_texts(context: EncodedContext, pieces: Sequence[str], normalize: Ca
         joined = " ".join(pieces[number] for number in context.piece_ids[start : end + 1].tolist())
         predicted = " ".join(joined.replace(" ##", "").replace("##", "").split())
         # Of the words that start at one piece only the last has pieces.
-        first, last = (np.searchsorted(context.first_piece, [start, end], side="right") - 1).tolist()
+        first, last = (
+            np.searchsorted(context.first_piece, [start, end], side="right") - 1
+        ).tolist()
         return realign(predicted, *original_of(first, last))
 
     return span_text
@@ -387,10 +404,14 @@ def offset_texts(context: EncodedContext | OffsetContext, tokenizer: Any) -> Spa
     if isinstance(context, OffsetContext):
         offsets = context.offsets.tolist()
     else:
-        encoded = tokenizer(split_words(context.text), add_special_tokens=False, return_offsets_mapping=True)
+        encoded = tokenizer(
+            split_words(context.text), add_special_tokens=False, return_offsets_mapping=True
+        )
         offsets = [
             (start + first, start + last)
-            for start, of_word in zip(context.word_starts.tolist(), encoded["offset_mapping"], strict=True)
+            for start, of_word in zip(
+                context.word_starts.tolist(), encoded["offset_mapping"], strict=True
+            )
             for first, last in of_word
         ]
     return lambda start, end: context.text[offsets[start][0] : offsets[end][1]].strip()
@@ -430,7 +451,12 @@ class AnswerPrediction(Prediction):
 
 
 def decode_answer(
-    idx: str, windows: Sequence[WindowLogits], span_text: SpanText, settings: TaskArguments, *, allows_no_answer: bool
+    idx: str,
+    windows: Sequence[WindowLogits],
+    span_text: SpanText,
+    settings: TaskArguments,
+    *,
+    allows_no_answer: bool,
 ) -> AnswerPrediction:
     """Decode as settings.decoder says: with "original" by these rules.
 
@@ -486,7 +512,8 @@ def decode_answer(
     powers = [math.exp(start + end - highest) for _, start, end in entries]
     total_power = sum(powers)
     nbest = tuple(
-        NBestEntry(text, power / total_power, *ends) for (text, *ends), power in zip(entries, powers, strict=True)
+        NBestEntry(text, power / total_power, *ends)
+        for (text, *ends), power in zip(entries, powers, strict=True)
     )
     value, best_text, odds = nbest[0].text, nbest[0].text, None
     if allows_no_answer:
@@ -494,17 +521,27 @@ def decode_answer(
         odds = null_score - start - end
         value = "" if odds > settings.null_score_diff_threshold else best_text
     probability = next((entry.probability for entry in nbest if entry.text == value), 0.0)
-    return AnswerPrediction(idx, value, probability, best_text=best_text, nbest=nbest, null_odds=odds)
+    return AnswerPrediction(
+        idx, value, probability, best_text=best_text, nbest=nbest, null_odds=odds
+    )
 
 
 def _candidates(window: WindowLogits, settings: TaskArguments) -> np.ndarray:
     """float64 (candidates, 4): first and last piece and their logits of the valid spans, by rank of start, then of end."""
-    best = np.argsort(-window.logits, axis=1, kind="stable")[:, : settings.n_best_size] - window.first_position
+    best = (
+        np.argsort(-window.logits, axis=1, kind="stable")[:, : settings.n_best_size]
+        - window.first_position
+    )
     starts, ends = (row[(row >= 0) & (row < len(window.owned))] for row in best)
     if settings.decoder == "original":
         starts = starts[window.owned[starts]]
     lengths = ends[None, :] - starts[:, None] + 1
     rows, columns = np.nonzero((lengths >= 1) & (lengths <= settings.max_answer_length))
     starts, ends = starts[rows], ends[columns]
-    logits = window.logits[0, starts + window.first_position], window.logits[1, ends + window.first_position]
-    return np.column_stack([starts + window.first_piece, ends + window.first_piece, *logits]).astype(np.float64)
+    logits = (
+        window.logits[0, starts + window.first_position],
+        window.logits[1, ends + window.first_position],
+    )
+    return np.column_stack(
+        [starts + window.first_piece, ends + window.first_piece, *logits]
+    ).astype(np.float64)

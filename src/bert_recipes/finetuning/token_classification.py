@@ -34,7 +34,10 @@ NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 
 
 def write_columns(
-    file: TextIO, examples: Sequence[TaggedExample], labels: Sequence[str], predictions: Sequence[Sequence[str]]
+    file: TextIO,
+    examples: Sequence[TaggedExample],
+    labels: Sequence[str],
+    predictions: Sequence[Sequence[str]],
 ) -> None:
     """Write a word a line, `word gold predicted` or, where the gold labels are hidden, `word predicted`.
 
@@ -106,9 +109,15 @@ def lay_out_documents(
     max_pieces = max_seq_length - NUM_SPECIAL_TOKENS
     pieces_of = _cut_words(examples, tokenizer, max_pieces)
     windows: list[DocumentWindow] = []
-    texts = [number if context == "sentence" else example.document for number, example in enumerate(examples)]
+    texts = [
+        number if context == "sentence" else example.document
+        for number, example in enumerate(examples)
+    ]
     for _, document in groupby(enumerate(examples), key=lambda numbered: texts[numbered[0]]):
-        places = np.array([(number, word) for number, each in document for word in range(len(each.tokens))], np.int64)
+        places = np.array(
+            [(number, word) for number, each in document for word in range(len(each.tokens))],
+            np.int64,
+        )
         pieces = [pieces_of[examples[number].tokens[word]] for number, word in places]
         lengths = np.array([len(each) for each in pieces], np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -121,7 +130,11 @@ def lay_out_documents(
             sentences, words = places[own].T
             windows.append(
                 DocumentWindow(
-                    [tokenizer.cls_token_id, *chain.from_iterable(pieces[start:end]), tokenizer.sep_token_id],
+                    [
+                        tokenizer.cls_token_id,
+                        *chain.from_iterable(pieces[start:end]),
+                        tokenizer.sep_token_id,
+                    ],
                     sentences=sentences,
                     words=words,
                     positions=1 + offsets[own] - offsets[start],
@@ -138,7 +151,9 @@ def _cut_words(
     words = dict.fromkeys(chain.from_iterable(example.tokens for example in examples))
     pieces = {word: tokenizer.encode_word(word) for word in words}
     if num_empty := sum(not ids for ids in pieces.values()):
-        logger.info("%d distinct words have no pieces (control characters only): read as [UNK]", num_empty)
+        logger.info(
+            "%d distinct words have no pieces (control characters only): read as [UNK]", num_empty
+        )
     if num_cut := sum(len(ids) > max_pieces for ids in pieces.values()):
         logger.warning(
             "%d distinct words have more than %d pieces: only their first ones are read; raise max_seq_length",
@@ -182,27 +197,43 @@ class TokenClassification(TaskKind):
     auto_class: ClassVar[str] = "AutoModelForTokenClassification"
 
     def __init__(
-        self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
+        self,
+        task: Task,
+        tokenizer: OriginalBertTokenizer,
+        settings: TaskArguments,
+        label2id: Mapping[str, int],
     ) -> None:
         super().__init__(task, tokenizer, settings, label2id)
         self._first_class = np.array([label2id[name] for name in task.labels], np.int64)
         inside = [f"I-{name[2:]}" if name.startswith("B-") else name for name in task.labels]
-        later = [other if other in task.labels else name for name, other in zip(task.labels, inside, strict=True)]
+        later = [
+            other if other in task.labels else name
+            for name, other in zip(task.labels, inside, strict=True)
+        ]
         self._later_class = np.array([label2id[name] for name in later], np.int64)
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
         """Sentences -> a feature for each window, with labels where the split has them; details are the `DocumentWindow`s."""
         examples = cast(Sequence[TaggedExample], split.examples)
         settings, features = self.settings, []
-        windows = lay_out_documents(examples, self.tokenizer, settings.max_seq_length, context=settings.context)
+        windows = lay_out_documents(
+            examples, self.tokenizer, settings.max_seq_length, context=settings.context
+        )
         for window in windows:
             feature = {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)}
             if split.is_labelled:
                 labels = np.full(len(window.input_ids), IGNORE_INDEX, np.int64)
                 words = zip(window.sentences, window.words, strict=True)
-                tags = np.array([cast(Sequence[int], examples[sentence].labels)[word] for sentence, word in words])
+                tags = np.array(
+                    [
+                        cast(Sequence[int], examples[sentence].labels)[word]
+                        for sentence, word in words
+                    ]
+                )
                 if settings.label_all_pieces:
-                    for tag, start, count in zip(tags, window.positions, window.num_pieces, strict=True):
+                    for tag, start, count in zip(
+                        tags, window.positions, window.num_pieces, strict=True
+                    ):
                         labels[start : start + count] = self._later_class[tag]
                 labels[window.positions] = self._first_class[tags]
                 feature["labels"] = labels.tolist()
@@ -222,13 +253,19 @@ class TokenClassification(TaskKind):
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
         """Cross-entropy of (B, S, C) logits, summed over the labelled pieces."""
         return torch.nn.functional.cross_entropy(
-            output.logits.float().flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+            output.logits.float().flatten(0, 1),
+            batch["labels"].flatten(),
+            ignore_index=IGNORE_INDEX,
+            reduction="sum",
         )
 
     def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
         """float32 (S, C) logits of each window, without padding."""
         lengths = batch["attention_mask"].sum(-1).tolist()
-        return [row[:length] for row, length in zip(super().split_outputs(output, batch), lengths, strict=True)]
+        return [
+            row[:length]
+            for row, length in zip(super().split_outputs(output, batch), lengths, strict=True)
+        ]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
         """Per sentence a label for each word, from the window that it belongs to, and the probabilities of these labels."""
@@ -237,20 +274,30 @@ class TokenClassification(TaskKind):
         probabilities = [[0.0] * len(example.tokens) for example in examples]
         for window, logits in zip(encoded.details, outputs, strict=True):
             scores = softmax(logits[window.positions][:, self._first_class].astype(np.float64))
-            words = zip(window.sentences, window.words, scores.argmax(-1), scores.max(-1).tolist(), strict=True)
+            words = zip(
+                window.sentences,
+                window.words,
+                scores.argmax(-1),
+                scores.max(-1).tolist(),
+                strict=True,
+            )
             for sentence, word, number, value in words:
                 labels[sentence][word] = self.task.labels[number]
                 probabilities[sentence][word] = value
         pairs = zip(examples, labels, probabilities, strict=True)
         return [Prediction(example.idx, tags, shares) for example, tags, shares in pairs]
 
-    def score(self, examples: Sequence[TaggedExample], predictions: Sequence[Prediction]) -> dict[str, float]:
+    def score(
+        self, examples: Sequence[TaggedExample], predictions: Sequence[Prediction]
+    ) -> dict[str, float]:
         """Entity scores by the CoNLL rules for "entities"; every other metric of the task over the single words."""
         gold = [list(cast(Sequence[int], example.labels)) for example in examples]
         predicted = [cast(list[str], prediction.value) for prediction in predictions]
         scores: dict[str, float] = {}
         if "entities" in self.task.metrics:
-            scores |= entity_scores([[self.task.labels[label] for label in labels] for labels in gold], predicted)
+            scores |= entity_scores(
+                [[self.task.labels[label] for label in labels] for labels in gold], predicted
+            )
         others = [name for name in self.task.metrics if name != "entities"]
         if others:
             guesses = [self.task.labels.index(name) for name in chain.from_iterable(predicted)]
@@ -258,10 +305,19 @@ class TokenClassification(TaskKind):
         return scores
 
     def write(
-        self, folder: Path, split_name: str, examples: Sequence[TaggedExample], predictions: Sequence[Prediction]
+        self,
+        folder: Path,
+        split_name: str,
+        examples: Sequence[TaggedExample],
+        predictions: Sequence[Prediction],
     ) -> list[Path]:
         """Write predictions_<split>.jsonl and, in CoNLL columns, predictions_<split>.txt (`write_columns`)."""
         columns = folder / f"predictions_{split_name}.txt"
         with columns.open("w", encoding="utf-8", newline="\n") as file:
-            write_columns(file, examples, self.task.labels, [cast(list[str], each.value) for each in predictions])
+            write_columns(
+                file,
+                examples,
+                self.task.labels,
+                [cast(list[str], each.value) for each in predictions],
+            )
         return [*super().write(folder, split_name, examples, predictions), columns]

@@ -70,8 +70,12 @@ class FineTuningTrainer(RecipeTrainer):
         self.freeze_encoder = freeze_encoder
         # DistilBERT, for one, takes no token_type_ids.
         accepted = inspect.signature(model.forward).parameters
-        self._input_names = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted]
-        self.class_weights = kind.class_weights(train_dataset) if train_dataset is not None else None
+        self._input_names = [
+            key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted
+        ]
+        self.class_weights = (
+            kind.class_weights(train_dataset) if train_dataset is not None else None
+        )
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
         # Metric prefix -> test split with labels, which is measured once, when the training is done.
@@ -86,9 +90,15 @@ class FineTuningTrainer(RecipeTrainer):
             )
             # Epochs become steps: the loader is one pass over the complete run, not over an epoch.
             if args.max_steps < 0:
-                args.max_steps = num_training_steps(len(lengths), self.global_batch_size, args.num_train_epochs)
+                args.max_steps = num_training_steps(
+                    len(lengths), self.global_batch_size, args.num_train_epochs
+                )
             every = math.ceil(len(lengths) / self.global_batch_size)
-            for event, kind_of in (("eval", IntervalStrategy), ("save", SaveStrategy), ("logging", IntervalStrategy)):
+            for event, kind_of in (
+                ("eval", IntervalStrategy),
+                ("save", SaveStrategy),
+                ("logging", IntervalStrategy),
+            ):
                 if getattr(args, f"{event}_strategy") == kind_of.EPOCH:
                     setattr(args, f"{event}_strategy", kind_of.STEPS)
                     setattr(args, f"{event}_steps", every)
@@ -123,7 +133,11 @@ class FineTuningTrainer(RecipeTrainer):
         if size == length:
             return batch
         padded: dict[str, Any] = dict(batch)
-        pads = {"input_ids": self.processing_class.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
+        pads = {
+            "input_ids": self.processing_class.pad_token_id,
+            "attention_mask": 0,
+            "token_type_ids": 0,
+        }
         for key, pad in pads.items():
             padded[key] = torch.nn.functional.pad(batch[key], (0, length - size), value=pad)
         if PACKING in batch:
@@ -144,9 +158,16 @@ class FineTuningTrainer(RecipeTrainer):
         if self.class_weights is None:
             return self.kind.count_items(batch).view(1)
         labels = batch["labels"]
-        return self.class_weights.to(labels.device)[labels[labels != IGNORE_INDEX]].double().sum().view(1)
+        return (
+            self.class_weights.to(labels.device)[labels[labels != IGNORE_INDEX]]
+            .double()
+            .sum()
+            .view(1)
+        )
 
-    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """The mean over the items."""
         if self.freeze_encoder:
             self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
@@ -158,17 +179,24 @@ class FineTuningTrainer(RecipeTrainer):
         if self.class_weights is None:
             return self.kind.loss_sum(output, inputs)
         logits, labels = output.logits.float().flatten(0, -2), inputs["labels"].flatten()
-        return cross_entropy(logits, labels, weight=self.class_weights.to(logits.device), reduction="sum")
+        return cross_entropy(
+            logits, labels, weight=self.class_weights.to(logits.device), reduction="sum"
+        )
 
     # Logging
 
     def flops_of(self, work: BatchStats) -> int | None:
         """None where the formula is not the model's: another architecture, or parts of it do not learn."""
         model: Any = self.model
-        if model.config.model_type != "bert" or not all(weight.requires_grad for weight in model.parameters()):
+        if model.config.model_type != "bert" or not all(
+            weight.requires_grad for weight in model.parameters()
+        ):
             return None
         return training_flops(
-            model.config, work, nsp=False, pooler=getattr(model.base_model, "pooler", None) is not None
+            model.config,
+            work,
+            nsp=False,
+            pooler=getattr(model.base_model, "pooler", None) is not None,
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -178,7 +206,9 @@ class FineTuningTrainer(RecipeTrainer):
             # Measuring the machine takes seconds, more than many a fine-tuning run: only where a tracker records it.
             logs.update(self.throughput() if self.args.report_to else {})
         if self.train_dataset is not None:
-            self.state.epoch = self.state.global_step * self.global_batch_size / len(self.train_dataset)
+            self.state.epoch = (
+                self.state.global_step * self.global_batch_size / len(self.train_dataset)
+            )
         super().log(logs, start_time)
 
     # Evaluation and prediction
@@ -194,8 +224,12 @@ class FineTuningTrainer(RecipeTrainer):
         `eval_<prefix>_<metric>` where there are several splits; also the loss, where it can be computed, and the seconds
         that predicting took. Where an output of a split is NaN or infinite, every metric of that split is NaN.
         """
-        metrics = self._measure_splits(self.eval_splits if eval_dataset is None else eval_dataset, metric_key_prefix)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        metrics = self._measure_splits(
+            self.eval_splits if eval_dataset is None else eval_dataset, metric_key_prefix
+        )
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
         return metrics
 
     def measure_all(self) -> dict[str, Any]:
@@ -208,7 +242,9 @@ class FineTuningTrainer(RecipeTrainer):
             results |= describe_certainty(self.kind, self.eval_splits, self.predictions)
         if self.test_splits:
             results |= self._measure_splits(self.test_splits, "test")
-            for name, values in describe_certainty(self.kind, self.test_splits, self.predictions).items():
+            for name, values in describe_certainty(
+                self.kind, self.test_splits, self.predictions
+            ).items():
                 of_tests = {f"test_{metric}": value for metric, value in values.items()}
                 results[name] = {**results.get(name, {}), **of_tests}
         return results
@@ -220,7 +256,9 @@ class FineTuningTrainer(RecipeTrainer):
         with self.stoppable():
             for name, encoded in splits.items():
                 figures = self._measure(encoded)
-                metrics |= {f"{prefix}_{with_suffix(name, key)}": value for key, value in figures.items()}
+                metrics |= {
+                    f"{prefix}_{with_suffix(name, key)}": value for key, value in figures.items()
+                }
         metrics[f"{prefix}_seconds"] = round(time.perf_counter() - start, 2)
         self.log(dict(metrics))
         return metrics
@@ -232,8 +270,14 @@ class FineTuningTrainer(RecipeTrainer):
         if not _all_finite(outputs):
             self.predictions.pop(encoded.split.name, None)
             if self.is_world_process_zero():
-                logger.warning("%s: %s; metrics are undefined, nothing is predicted", encoded.split.name, NOT_FINITE)
-            names = figure_names(self.kind.task.metrics, [encoded.split.name], self.kind.task.labels)
+                logger.warning(
+                    "%s: %s; metrics are undefined, nothing is predicted",
+                    encoded.split.name,
+                    NOT_FINITE,
+                )
+            names = figure_names(
+                self.kind.task.metrics, [encoded.split.name], self.kind.task.labels
+            )
             return dict.fromkeys([*metrics, *names], math.nan)
         with self.stop_request.at_once():
             predictions = self.kind.decode(encoded, outputs)
@@ -245,7 +289,9 @@ class FineTuningTrainer(RecipeTrainer):
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """As stock; an undefined metric (a correlation with equal predictions) is no new best."""
         wanted = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
-        return not math.isnan(metrics.get(wanted, 0.0)) and super()._determine_best_metric(metrics, trial)
+        return not math.isnan(metrics.get(wanted, 0.0)) and super()._determine_best_metric(
+            metrics, trial
+        )
 
     @torch.no_grad()
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
@@ -269,7 +315,9 @@ class FineTuningTrainer(RecipeTrainer):
         quiet = self.args.disable_tqdm or not self.is_world_process_zero()
         collate = self.device_collator(self.kind.collate)
         own_batches = list(enumerate(filled))[rank::world]
-        for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=quiet or None):
+        for index, numbers in tqdm(
+            own_batches, desc=encoded.split.name, leave=False, disable=quiet or None
+        ):
             self.check_stop()
             batch = self._prepare_input(collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():

@@ -10,7 +10,11 @@ import numpy as np
 
 
 # Pre-training: share -> what it is a share of.
-_SHARE_OF = {"nsp_accuracy": "eval_pairs", "sop_accuracy": "eval_pairs", "mlm_accuracy": "eval_masked_tokens"}
+_SHARE_OF = {
+    "nsp_accuracy": "eval_pairs",
+    "sop_accuracy": "eval_pairs",
+    "mlm_accuracy": "eval_masked_tokens",
+}
 
 
 # Of the normal distribution.
@@ -33,7 +37,9 @@ def wilson_interval(share: float, rows: float) -> tuple[float, float]:
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def jackknife_replicates(score: Callable[[Sequence[int]], Mapping[str, float]], rows: int) -> dict[str, list[float]]:
+def jackknife_replicates(
+    score: Callable[[Sequence[int]], Mapping[str, float]], rows: int
+) -> dict[str, list[float]]:
     """Compute figures of any kind again without one group of the rows after the other.
 
     Args:
@@ -78,7 +84,9 @@ class SeedAndRowCertainty(NamedTuple):
     """How far a figure's mean over seeds would move with other seeds and rows."""
 
     error: float  # standard error, for other seeds and, with replicates, for other rows too
-    intervals: dict[str, tuple[float, float]]  # 95 %, `of_seeds`, and with replicates `of_rows` and `of_both`
+    intervals: dict[
+        str, tuple[float, float]
+    ]  # 95 %, `of_seeds`, and with replicates `of_rows` and `of_both`
 
 
 def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> SeedAndRowCertainty:
@@ -106,9 +114,13 @@ def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> 
         error = max(error_of_rows, math.hypot(error_of_seeds, error_of_rows_alone))
         quantile = float(student.ppf(0.975, np.shape(replicates)[1] - 1))
         halves["of_rows"] = quantile * error_of_rows
-        halves["of_both"] = max(halves["of_rows"], math.hypot(halves["of_seeds"], quantile * error_of_rows_alone))
+        halves["of_both"] = max(
+            halves["of_rows"], math.hypot(halves["of_seeds"], quantile * error_of_rows_alone)
+        )
     mean = float(np.mean(figures))
-    return SeedAndRowCertainty(error, {name: (mean - half, mean + half) for name, half in halves.items()})
+    return SeedAndRowCertainty(
+        error, {name: (mean - half, mean + half) for name, half in halves.items()}
+    )
 
 
 def _row_errors(replicates: np.ndarray) -> tuple[float, float]:

@@ -14,7 +14,10 @@ def _f1(average: str) -> Callable[[Any, Any], float]:
     def score(predictions: Any, references: Any) -> float:
         from sklearn.metrics import f1_score
 
-        if average == "binary" and not np.isin(np.concatenate([predictions, references]), [0, 1]).all():
+        if (
+            average == "binary"
+            and not np.isin(np.concatenate([predictions, references]), [0, 1]).all()
+        ):
             raise InputError("f1 is for the classes 0 and 1; take f1_macro or f1_micro")
         # A matrix of one column would be taken for one class a row.
         if np.ndim(references) == 2 and np.shape(references)[1] == 1:
@@ -39,7 +42,9 @@ def _matthews(predictions: Any, references: Any) -> float:
 
 
 def _multi_label(predictions: Any, references: Any) -> dict[str, float]:
-    scores = {f"f1_{average}": _f1(average)(predictions, references) for average in ("micro", "macro")}
+    scores = {
+        f"f1_{average}": _f1(average)(predictions, references) for average in ("micro", "macro")
+    }
     return scores | {"subset_accuracy": _accuracy(predictions, references)}
 
 
@@ -102,7 +107,9 @@ def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str
     for name in (names,) if isinstance(names, str) else names:
         if name not in _METRICS:
             hint = did_you_mean(str(name).lower(), METRIC_NAMES)
-            raise InputError(f"unknown metric {name!r}: {hint}Allowed are {', '.join(METRIC_NAMES)}")
+            raise InputError(
+                f"unknown metric {name!r}: {hint}Allowed are {', '.join(METRIC_NAMES)}"
+            )
         if name in _CLASSIFICATION or name in _CORRELATION:
             predictions, references = _checked(name, predictions, references)
         value = _METRICS[name](predictions, references)
@@ -113,7 +120,9 @@ def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str
 def _checked(name: str, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
     predicted, gold = np.asarray(predictions), np.asarray(references)
     if predicted.shape != gold.shape or not predicted.size:
-        raise InputError(f"{name}: predictions of shape {predicted.shape} for references of shape {gold.shape}")
+        raise InputError(
+            f"{name}: predictions of shape {predicted.shape} for references of shape {gold.shape}"
+        )
     numbers = [values for values in (predicted, gold) if values.dtype.kind == "f"]
     if not all(np.isfinite(values).all() for values in numbers):
         raise InputError(f"{name}: a prediction or a reference is not finite")
@@ -122,4 +131,8 @@ def _checked(name: str, predictions: Any, references: Any) -> tuple[np.ndarray, 
         raise InputError(
             f"{name}: a label is {gold.min()}: the labels are hidden, as in GLUE's test files; take a split with labels"
         )
-    return (predicted.astype(int), gold.astype(int)) if predicted.dtype.kind == "b" else (predicted, gold)
+    return (
+        (predicted.astype(int), gold.astype(int))
+        if predicted.dtype.kind == "b"
+        else (predicted, gold)
+    )

@@ -36,7 +36,9 @@ class EntityCounts:
         return 2 * self.correct / total if total else 0.0
 
 
-def entity_scores(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+def entity_scores(
+    references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+) -> dict[str, float]:
     """Values over all entities and by type.
 
     Returns:
@@ -52,11 +54,18 @@ def entity_scores(references: Sequence[Sequence[str]], predictions: Sequence[Seq
     """
     by_type = count_entities(references, predictions)
     every = total_counts(by_type)
-    words = list(zip(chain.from_iterable(references), chain.from_iterable(predictions), strict=True))
+    words = list(
+        zip(chain.from_iterable(references), chain.from_iterable(predictions), strict=True)
+    )
     if not words:
         raise InputError("no word to score: every sentence is empty")
     accuracy = sum(tag == predicted for tag, predicted in words) / len(words)
-    scores = {"precision": every.precision, "recall": every.recall, "f1": every.f1, "accuracy": accuracy}
+    scores = {
+        "precision": every.precision,
+        "recall": every.recall,
+        "f1": every.f1,
+        "accuracy": accuracy,
+    }
     for name, counts in by_type.items():
         scores[f"{name}_precision"], scores[f"{name}_recall"] = counts.precision, counts.recall
         scores[f"{name}_f1"], scores[f"{name}_number"] = counts.f1, counts.gold
@@ -68,7 +77,9 @@ def count_entities(
 ) -> dict[str, EntityCounts]:
     """Count the entities of each type that is there or predicted, types in alphabetical order."""
     if [len(row) for row in references] != [len(row) for row in predictions]:
-        raise InputError("predictions and references differ in the number of sentences, or of a sentence's words")
+        raise InputError(
+            "predictions and references differ in the number of sentences, or of a sentence's words"
+        )
     odd = odd_pairs(sorted(set(map(str, chain.from_iterable(references)))))
     if odd:
         raise InputError(f"tags like {odd[0]!r} mark no entities; write B-TYPE and I-TYPE")
@@ -80,13 +91,20 @@ def count_entities(
         gold.update(name for name, _, _ in there)
         predicted.update(name for name, _, _ in found)
         correct.update(name for name, _, _ in set(there) & set(found))
-    return {name: EntityCounts(correct[name], predicted[name], gold[name]) for name in sorted(gold | predicted)}
+    return {
+        name: EntityCounts(correct[name], predicted[name], gold[name])
+        for name in sorted(gold | predicted)
+    }
 
 
 def total_counts(by_type: dict[str, EntityCounts]) -> EntityCounts:
     """Add the counts of all types up."""
     values = by_type.values()
-    return EntityCounts(sum(c.correct for c in values), sum(c.predicted for c in values), sum(c.gold for c in values))
+    return EntityCounts(
+        sum(c.correct for c in values),
+        sum(c.predicted for c in values),
+        sum(c.gold for c in values),
+    )
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:

@@ -18,7 +18,10 @@ from bert_recipes.metrics.classification import METRIC_NAMES, compute
 
 
 GLUE = {
-    **dict.fromkeys(("sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans"), ("accuracy",)),
+    **dict.fromkeys(
+        ("sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans"),
+        ("accuracy",),
+    ),
     **dict.fromkeys(("mrpc", "qqp"), ("accuracy", "f1")),
     **dict.fromkeys(("cola", "ax"), ("matthews_correlation",)),
     "stsb": ("pearson", "spearmanr"),
@@ -35,7 +38,9 @@ class NamedMetric(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         if self.config_name not in CONFIGS:
-            raise InputError(f"NamedMetric: config_name {self.config_name!r}; allowed are {', '.join(CONFIGS)}")
+            raise InputError(
+                f"NamedMetric: config_name {self.config_name!r}; allowed are {', '.join(CONFIGS)}"
+            )
         names = CONFIGS[self.config_name]
         return evaluate.MetricInfo(
             description=f"{', '.join(names)}, as bert_recipes.metrics.classification.compute has it.",
@@ -44,7 +49,9 @@ class NamedMetric(evaluate.Metric):
             features=_features(names[0]),
         )
 
-    def _compute(self, predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> dict[str, Any]:
+    def _compute(
+        self, predictions: Any, references: Any, no_answer_threshold: float = 1.0
+    ) -> dict[str, Any]:
         names = CONFIGS[self.config_name]
         if names == ("entities",):
             return _seqeval_report(references, predictions)

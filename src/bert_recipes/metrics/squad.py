@@ -37,7 +37,9 @@ def normalize_answer(text: str) -> str:
         ('quick brown foxs tail', '北 岛 vik')
     """
     if is_unspaced(text):
-        words = [word[start:end] for word in text.lower().split() for start, end in split_unspaced(word)]
+        words = [
+            word[start:end] for word in text.lower().split() for start, end in split_unspaced(word)
+        ]
         without_punctuation = " ".join("".join(filter(_is_no_punctuation, word)) for word in words)
         return " ".join(without_punctuation.split())
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
@@ -47,7 +49,9 @@ def _is_no_punctuation(character: str) -> bool:
     return unicodedata.category(character)[0] != "P"
 
 
-def squad_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> dict[str, float]:
+def squad_scores(
+    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
+) -> dict[str, float]:
     """Exact match and F1 of SQuAD 1.1: of each question the best over its gold answers.
 
     A question without a prediction counts 0. Predictions for other questions are left aside.
@@ -112,7 +116,11 @@ def squad_v2_scores(
     if null_odds is not None and any(map(math.isnan, (threshold, *null_odds.values()))):
         raise InputError("null odds or threshold: nan is no number to compare with")
     raw = dict(zip(("exact", "f1"), _raw_v2_scores(gold, predictions), strict=True))
-    silent = {question for question in raw["f1"] if null_odds is not None and null_odds[question] > threshold}
+    silent = {
+        question
+        for question in raw["f1"]
+        if null_odds is not None and null_odds[question] > threshold
+    }
     result: dict[str, float] = {}
     answerable = [question for question in gold if gold[question]]
     rest = [question for question in gold if not gold[question]]
@@ -153,7 +161,9 @@ def _raw_v2_scores(
         exact[question] = float(predicted in normalized)
         # An empty side is right only beside an empty side.
         f1[question] = max(
-            _token_f1(text.split(), predicted.split()) if text and predicted else float(text == predicted)
+            _token_f1(text.split(), predicted.split())
+            if text and predicted
+            else float(text == predicted)
             for text in normalized
         )
     return exact, f1
@@ -193,6 +203,9 @@ def _missing(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) 
         )
     if absent:
         logger.warning(
-            "%d of %d questions have no prediction and count 0; the first is %s", len(absent), len(gold), absent[0]
+            "%d of %d questions have no prediction and count 0; the first is %s",
+            len(absent),
+            len(gold),
+            absent[0],
         )
     return {"missing": len(absent)} if absent else {}

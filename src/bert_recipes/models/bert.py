@@ -16,11 +16,21 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
-from transformers import AlbertConfig, BertConfig, DistilBertConfig, ElectraConfig, PreTrainedModel, RobertaConfig
+from transformers import (
+    AlbertConfig,
+    BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    PreTrainedModel,
+    RobertaConfig,
+)
 from transformers.activations import ACT2FN, NewGELUActivation
 from transformers.models.albert.modeling_albert import AlbertMLMHead, AlbertSOPHead
 from transformers.models.bert.modeling_bert import BertOnlyMLMHead, BertPreTrainingHeads
-from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions, ElectraGeneratorPredictions
+from transformers.models.electra.modeling_electra import (
+    ElectraDiscriminatorPredictions,
+    ElectraGeneratorPredictions,
+)
 from transformers.models.roberta.modeling_roberta import RobertaLMHead
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -59,7 +69,9 @@ class BertForPreTrainingOutput(ModelOutput):
     """Output of `BertForPreTraining`."""
 
     loss: torch.Tensor | None = None  # float (), mlm_loss + nsp_loss, whichever has labels
-    mlm_loss: torch.Tensor | None = None  # float (), masked-LM cross-entropy, nats per predicted token
+    mlm_loss: torch.Tensor | None = (
+        None  # float (), masked-LM cross-entropy, nats per predicted token
+    )
     nsp_loss: torch.Tensor | None = None  # float (), next-sentence cross-entropy, nats per pair
     # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order in training with `labels`
     # (None with kernels, which never hold them, and with `packing`). `return_full_logits` chooses.
@@ -84,7 +96,9 @@ class PreTrainingModel(OriginalInitialization):
     def _build(self, config: Any, **modules: Callable[[Any], nn.Module]) -> None:
         """What stock's `__init__` does, with our encoder."""
         if getattr(config, "weight_init", "truncated_normal") not in INITIALIZERS:
-            raise InputError(f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}")
+            raise InputError(
+                f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}"
+            )
         PreTrainedModel.__init__(self, config)
         for name, make in modules.items():
             setattr(self, name, make(config))
@@ -162,8 +176,14 @@ class PreTrainingModel(OriginalInitialization):
         inputs = (input_ids, attention_mask, token_type_ids, position_ids)
         encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs}, packing)
         rows, layout = encoded.rows, encoded.layout
-        pooled_output = self.base_model.pool_rows(rows, layout) if outputs is None else outputs.get("pooler_output")
-        wants_full = labels is None or (not self.training if return_full_logits is None else return_full_logits)
+        pooled_output = (
+            self.base_model.pool_rows(rows, layout)
+            if outputs is None
+            else outputs.get("pooler_output")
+        )
+        wants_full = labels is None or (
+            not self.training if return_full_logits is None else return_full_logits
+        )
         full_logits = None
         if not all(map(is_plain, self._passed_by[:1])):
             full_logits, pair_logits = self._all_logits(layout.unpack(rows), pooled_output)
@@ -179,7 +199,9 @@ class PreTrainingModel(OriginalInitialization):
                 prediction_logits = full_logits.flatten(0, 1)[layout.places_of(predicted)]
                 mlm_loss = mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
             else:
-                mlm_loss, prediction_logits = self._masked_lm(rows, predicted, targets, num_items_in_batch, encoded)
+                mlm_loss, prediction_logits = self._masked_lm(
+                    rows, predicted, targets, num_items_in_batch, encoded
+                )
         if wants_full:
             prediction_logits = full_logits
         if next_sentence_label is not None and pair_logits is not None:
@@ -195,7 +217,9 @@ class PreTrainingModel(OriginalInitialization):
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,
             seq_relationship_logits=pair_logits,
-            distillation_loss=None if distiller is None else distiller(self, _of_tokens(encoded, attention_mask)),
+            distillation_loss=None
+            if distiller is None
+            else distiller(self, _of_tokens(encoded, attention_mask)),
             hidden_states=None if outputs is None else outputs.get("hidden_states"),
             attentions=None if outputs is None else outputs.get("attentions"),
         )
@@ -217,7 +241,8 @@ class PreTrainingModel(OriginalInitialization):
                 return encoded, None
         elif getattr(base, "fast_kernels", None) is not None:
             say_once(
-                "padded hidden states and the stock head", "encoder or heads have hooks, another type or a forward"
+                "padded hidden states and the stock head",
+                "encoder or heads have hooks, another type or a forward",
             )
         names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
         outputs = base(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
@@ -241,23 +266,32 @@ class PreTrainingModel(OriginalInitialization):
         return self._vocabulary_logits(rows)
 
     def divergence(
-        self, rows: torch.Tensor, teacher_logits: Callable[[slice], torch.Tensor], temperature: float
+        self,
+        rows: torch.Tensor,
+        teacher_logits: Callable[[slice], torch.Tensor],
+        temperature: float,
     ) -> torch.Tensor:
         """Return `vocabulary_divergence` of the masked-LM head on hidden states (N, H)."""
         decoder: Any = self.get_output_embeddings()
         if not all(map(is_plain, (*self._passed_by, decoder))):
-            say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
+            say_once(
+                "logits held as a whole", "the output layer has hooks, another type or a forward"
+            )
             said = (self.token_logits(rows).float() / temperature).log_softmax(-1)
             goal = (teacher_logits(slice(None)).float() / temperature).log_softmax(-1)
             return F.kl_div(said, goal, reduction="sum", log_target=True)
         hidden = self._in_autocast(self._transform(rows))
-        return vocabulary_divergence(hidden, decoder.weight, decoder.bias, teacher_logits, temperature)
+        return vocabulary_divergence(
+            hidden, decoder.weight, decoder.bias, teacher_logits, temperature
+        )
 
     @staticmethod
     def _in_autocast(hidden: torch.Tensor) -> torch.Tensor:
         """Return it in the type in which autocast would multiply it."""
         kind = hidden.device.type
-        return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
+        return (
+            hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
+        )
 
     def _masked_lm(
         self,
@@ -273,21 +307,30 @@ class PreTrainingModel(OriginalInitialization):
         base: Any = self.base_model
         kernels = getattr(base, "loss_kernels", None)
         # Over stock layers too, unless they are so because somebody has hung something on encoder or heads (`_encode`).
-        if encoded.is_stock and (getattr(base, "fast_kernels", None) or not all(map(is_plain, self._passed_by))):
+        if encoded.is_stock and (
+            getattr(base, "fast_kernels", None) or not all(map(is_plain, self._passed_by))
+        ):
             kernels = None
         if kernels is not None and learns and not is_plain(decoder):
-            say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
+            say_once(
+                "logits held as a whole", "the output layer has hooks, another type or a forward"
+            )
         if kernels is None or not learns or not is_plain(decoder):
             logits = self._vocabulary_logits(rows[predicted])
             return mean_cross_entropy(logits, targets, count), logits
         divisor = max(targets.numel(), 1) if count is None else count
         # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a target that counts for nothing.
         filling = -len(predicted) % PREDICTED_STEP
-        predicted, targets = F.pad(predicted, (0, filling)), F.pad(targets, (0, filling), value=IGNORE_INDEX)
+        predicted, targets = (
+            F.pad(predicted, (0, filling)),
+            F.pad(targets, (0, filling), value=IGNORE_INDEX),
+        )
         hidden = self._in_autocast(self._transform(rows.index_select(0, predicted)))
         is_tied = decoder.weight is self.base_model.embeddings.word_embeddings.weight
         shared = encoded.shared if is_tied else None
-        return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared), None
+        return vocabulary_loss(
+            hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared
+        ), None
 
 
 def _predicted_rows(
@@ -362,7 +405,9 @@ class _BertWithOneHead(_BertHeads):
     def __init__(self, config: Any) -> None:
         self._build(config, bert=partial(BertModel, add_pooling_layer=False), cls=BertOnlyMLMHead)
 
-    def _all_logits(self, hidden: torch.Tensor, pooled: torch.Tensor | None) -> tuple[torch.Tensor, None]:
+    def _all_logits(
+        self, hidden: torch.Tensor, pooled: torch.Tensor | None
+    ) -> tuple[torch.Tensor, None]:
         return self.cls(hidden), None
 
 
@@ -381,7 +426,9 @@ class RobertaForMaskedLM(PreTrainingModel, transformers.RobertaForMaskedLM):
     """RoBERTa: no head for pairs, no pooler. Source: fairseq models/roberta/model.py."""
 
     def __init__(self, config: Any) -> None:
-        self._build(config, roberta=partial(RobertaModel, add_pooling_layer=False), lm_head=RobertaLMHead)
+        self._build(
+            config, roberta=partial(RobertaModel, add_pooling_layer=False), lm_head=RobertaLMHead
+        )
 
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:
@@ -398,7 +445,9 @@ class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
     """ALBERT with the masked-LM and the sentence-order head. Source: google-research/albert run_pretraining.py."""
 
     def __init__(self, config: Any) -> None:
-        self._build(config, albert=AlbertModel, predictions=AlbertMLMHead, sop_classifier=AlbertSOPHead)
+        self._build(
+            config, albert=AlbertModel, predictions=AlbertMLMHead, sop_classifier=AlbertSOPHead
+        )
         # `classifier_dropout_prob` is that of fine-tuning: the original has none before this head (run_pretraining.py).
         self.sop_classifier.dropout.p = 0.0
 
@@ -425,7 +474,12 @@ class DistilBertForMaskedLM(PreTrainingModel, transformers.DistilBertForMaskedLM
             "vocab_layer_norm": lambda own: nn.LayerNorm(own.dim, eps=1e-12),
             "vocab_projector": lambda own: nn.Linear(own.dim, own.vocab_size),
         }
-        self._build(config, activation=lambda own: ACT2FN[own.activation], distilbert=DistilBertModel, **layers)
+        self._build(
+            config,
+            activation=lambda own: ACT2FN[own.activation],
+            distilbert=DistilBertModel,
+            **layers,
+        )
 
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:
@@ -463,12 +517,18 @@ class ElectraForMaskedLM(PreTrainingModel, transformers.ElectraForMaskedLM):
 class ElectraForPreTrainingOutput(BertForPreTrainingOutput):
     """Output of `ElectraForPreTraining` for labels: `mlm_loss` and `prediction_logits` (M, V) are the generator's."""
 
-    disc_loss: torch.Tensor | None = None  # float (), binary cross-entropy of the discriminator, nats per real token
-    disc_logits: torch.Tensor | None = None  # float32 (N,) for the real tokens, row after row: above 0 = replaced
+    disc_loss: torch.Tensor | None = (
+        None  # float (), binary cross-entropy of the discriminator, nats per real token
+    )
+    disc_logits: torch.Tensor | None = (
+        None  # float32 (N,) for the real tokens, row after row: above 0 = replaced
+    )
     replaced: torch.Tensor | None = None  # bool (N,)
 
 
-def sample_words(logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None) -> torch.Tensor:
+def sample_words(
+    logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None
+) -> torch.Tensor:
     """Return int64 (M,), a word for each row of logits (M, V): as Gumbel noise draws, but a pure function of `draws`, float32 (M,) in [0, 1).
 
     Draws below `random_share` give any word of the vocabulary.
@@ -508,7 +568,10 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
     _keys_to_ignore_on_load_missing = [rf"^{_GENERATOR}"]  # noqa: RUF012
 
     def __init__(self, config: Any) -> None:
-        heads = {"discriminator_predictions": ElectraDiscriminatorPredictions, "generator": self._make_generator}
+        heads = {
+            "discriminator_predictions": ElectraDiscriminatorPredictions,
+            "generator": self._make_generator,
+        }
         self._build(config, electra=ElectraModel, **heads)
 
     def _make_generator(self, config: Any) -> ElectraForMaskedLM:
@@ -557,9 +620,15 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             packing: What `plan_rows` says of this batch; without it a GPU waits for the places of its tokens.
         """
         if labels is None or input_ids is None:
-            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+            inputs = {
+                "input_ids": input_ids,
+                "attention_mask": attention_mask,
+                "token_type_ids": token_type_ids,
+            }
             return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
-        encoded, _ = self.generator._encode((input_ids, attention_mask, token_type_ids, None), {}, packing)
+        encoded, _ = self.generator._encode(
+            (input_ids, attention_mask, token_type_ids, None), {}, packing
+        )
         predicted, targets = _predicted_rows(encoded, labels, packing)
         places = encoded.layout.places_of(predicted)
         logits = self.generator.token_logits(encoded.rows[predicted]).float()
@@ -587,35 +656,50 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         """The discriminator in the folder, the generator in its folder `generator`; both load in stock's classes."""
         weights = self.state_dict() if state_dict is None else state_dict
         of_generator = {
-            name.removeprefix(_GENERATOR): each for name, each in weights.items() if name.startswith(_GENERATOR)
+            name.removeprefix(_GENERATOR): each
+            for name, each in weights.items()
+            if name.startswith(_GENERATOR)
         }
         if self.config.tie_word_embeddings:
             of_generator.pop("generator_lm_head.weight", None)
         for name, weight in weights.items():
-            if name.startswith("electra.embeddings."):  # shared: engines leave out the second name of a weight
+            if name.startswith(
+                "electra.embeddings."
+            ):  # shared: engines leave out the second name of a weight
                 of_generator.setdefault(name, weight)
         self.generator.config.vocab_size = self.config.vocab_size  # it may have been resized
-        self.generator.save_pretrained(Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs)
+        self.generator.save_pretrained(
+            Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs
+        )
         own = {name: each for name, each in weights.items() if not name.startswith(_GENERATOR)}
         return super().save_pretrained(save_directory, state_dict=own, **kwargs)
 
     @classmethod
     def from_pretrained(
-        cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+        cls,
+        pretrained_model_name_or_path: Any,
+        *args: Any,
+        output_loading_info: bool = False,
+        **kwargs: Any,
     ) -> Any:
         """Open a discriminator as stock does, with the generator that is given or lies in its folder, or a new one."""
         name = pretrained_model_name_or_path
         model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         is_given = any(key.startswith(_GENERATOR) for key in kwargs.get("state_dict") or ())
         if not is_given and (name is None or not model.load_generator(Path(name))):
-            info["missing_keys"] = {*info["missing_keys"], f"{_GENERATOR}generator_predictions.dense.weight"}
+            info["missing_keys"] = {
+                *info["missing_keys"],
+                f"{_GENERATOR}generator_predictions.dense.weight",
+            }
         return (model, info) if output_loading_info else model
 
     def load_generator(self, folder: Path) -> bool:
         """Take the generator's weights from the folder of a discriminator; whether they are there."""
         if not (folder / GENERATOR_FOLDER).is_dir():
             return False
-        stock = transformers.ElectraForMaskedLM.from_pretrained(folder / GENERATOR_FOLDER, dtype=torch.float32)
+        stock = transformers.ElectraForMaskedLM.from_pretrained(
+            folder / GENERATOR_FOLDER, dtype=torch.float32
+        )
         self.generator.load_state_dict(stock.state_dict())
         return True
 
@@ -636,7 +720,9 @@ MEMBERS: dict[str, type[PreTrainingModel]] = {
 MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", _GENERATOR)
 
 
-def open_checkpoint(name: str, *, cached_only: bool, member: str | None = None) -> tuple[Any, list[str]]:
+def open_checkpoint(
+    name: str, *, cached_only: bool, member: str | None = None
+) -> tuple[Any, list[str]]:
     """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the heads that it lacks: they are new.
 
     Args:
@@ -668,9 +754,13 @@ def open_checkpoint(name: str, *, cached_only: bool, member: str | None = None) 
     # A masked-LM checkpoint has neither the head for pairs nor the pooler below it.
     prefix = f"{network.base_model_prefix}."
     if lost := [
-        key for key in info["missing_keys"] if key.startswith(prefix) and not key.startswith(f"{prefix}pooler")
+        key
+        for key in info["missing_keys"]
+        if key.startswith(prefix) and not key.startswith(f"{prefix}pooler")
     ]:
-        raise InputError(f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be missing")
+        raise InputError(
+            f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be missing"
+        )
     return network, sorted(info["missing_keys"])
 
 
@@ -686,14 +776,18 @@ def _fuse_tanh_gelu(model: nn.Module) -> None:
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 
-def mean_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None) -> torch.Tensor:
+def mean_cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
+) -> torch.Tensor:
     """Cross-entropy of logits (N, C) summed and divided by `count` (default: N), float32 (); 0 with a gradient of 0 where N = 0."""
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
     return total / ((targets >= 0).sum().clamp(min=1) if count is None else count)
 
 
 @torch.no_grad()
-def add_tokens(model: BertForPreTraining, pieces: Mapping[int, Sequence[int]], vocab_size: int) -> None:
+def add_tokens(
+    model: BertForPreTraining, pieces: Mapping[int, Sequence[int]], vocab_size: int
+) -> None:
     """Give new ids embeddings and output biases, in place: the mean of those of other ids.
 
     What the model says about texts without new tokens stays what it was, but for the softmax's share of the new ones. A mean
@@ -705,7 +799,9 @@ def add_tokens(model: BertForPreTraining, pieces: Mapping[int, Sequence[int]], v
     """
     old_size = model.config.vocab_size
     size = max(vocab_size, old_size)
-    assert all(0 <= new < size and all(0 <= old < old_size for old in olds) for new, olds in pieces.items())
+    assert all(
+        0 <= new < size and all(0 <= old < old_size for old in olds) for new, olds in pieces.items()
+    )
     if size > old_size:
         model.resize_token_embeddings(size, mean_resizing=False)
     embedding = model.get_input_embeddings()

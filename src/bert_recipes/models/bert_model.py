@@ -61,7 +61,10 @@ class OriginalInitialization(_Mixin):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        weight_init, std = getattr(self.config, "weight_init", "truncated_normal"), self.config.initializer_range
+        weight_init, std = (
+            getattr(self.config, "weight_init", "truncated_normal"),
+            self.config.initializer_range,
+        )
         if weight_init == "normal":
             return
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -100,7 +103,9 @@ class PackedModel(OriginalInitialization):
         model.computes_pads = True
         return model
 
-    def use_fast_layers(self, name: str, *, loss: str | None = None, device: torch.device | None = None) -> bool:
+    def use_fast_layers(
+        self, name: str, *, loss: str | None = None, device: torch.device | None = None
+    ) -> bool:
         """Compute layers on packed rows (`load_kernels`), where model and device allow it; return whether they do.
 
         Args:
@@ -118,7 +123,9 @@ class PackedModel(OriginalInitialization):
     @property
     def fast_kernels(self) -> Kernels | CompiledLayers | None:
         """What the layers are computed with; None = stock layers, which torch.compile gets, too."""
-        return None if torch.compiler.is_compiling() else load_kernels(self._fast_layers, self.device)
+        return (
+            None if torch.compiler.is_compiling() else load_kernels(self._fast_layers, self.device)
+        )
 
     @property
     def loss_kernels(self) -> Kernels | CompiledLayers | None:
@@ -184,7 +191,9 @@ class PackedModel(OriginalInitialization):
     ) -> Any:
         """As stock; on packed rows the hidden states of pads have no meaning, unless `computes_pads`."""
         others = {"inputs_embeds": inputs_embeds, **kwargs}
-        encoded = self.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, others, packing)
+        encoded = self.encode_rows(
+            input_ids, attention_mask, token_type_ids, position_ids, others, packing
+        )
         if encoded is None:
             if (types := self._segments(token_type_ids)) is not None:
                 kwargs["token_type_ids"] = types
@@ -196,7 +205,10 @@ class PackedModel(OriginalInitialization):
                 return_dict=True,
                 **kwargs,
             )
-            if getattr(self.config, "is_decoder", False) and outputs.get("pooler_output") is not None:
+            if (
+                getattr(self.config, "is_decoder", False)
+                and outputs.get("pooler_output") is not None
+            ):
                 # Its first token has seen nothing but itself: the last one stands for a text.
                 hidden = outputs.last_hidden_state
                 last = -1 if attention_mask is None else attention_mask.sum(dim=1) - 1
@@ -228,7 +240,11 @@ class AlbertModel(PackedModel, transformers.AlbertModel):
 
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
         """As `PackedModel`'s; ALBERT's pooler is a linear layer."""
-        return None if self.pooler is None else self.pooler_activation(self.pooler(rows[layout.first_rows]))
+        return (
+            None
+            if self.pooler is None
+            else self.pooler_activation(self.pooler(rows[layout.first_rows]))
+        )
 
 
 class DistilBertModel(PackedModel, transformers.DistilBertModel):
@@ -262,7 +278,13 @@ def own_type(encoder: nn.Module) -> type[nn.Module] | None:
 @functools.cache
 def _make_known(kind: Any) -> None:
     """Let transformers note which outputs a class can record (attentions, hidden states): it does so when one is built."""
-    names = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "embedding_size")
+    names = (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "max_position_embeddings",
+        "embedding_size",
+    )
     sizes = dict.fromkeys(names, 8)
     config = kind.config_class(num_attention_heads=1, num_hidden_layers=1, **sizes)
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -292,9 +314,15 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
     reason = None if device.type == "cpu" else _why_no_flash_attention(base, fast_layers, args)
     if reason is not None:
         base.use_fast_layers("off", loss=fast_layers)
-        logger.info("encoder: stock layers on padded rows, %s attention: %s", base.config._attn_implementation, reason)
+        logger.info(
+            "encoder: stock layers on padded rows, %s attention: %s",
+            base.config._attn_implementation,
+            reason,
+        )
     elif base.use_fast_layers(fast_layers, device=device):
-        logger.info("encoder: packed rows (no padding), %s", _describe_kernels(base, fast_layers, device))
+        logger.info(
+            "encoder: packed rows (no padding), %s", _describe_kernels(base, fast_layers, device)
+        )
 
 
 def _describe_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
@@ -307,7 +335,9 @@ def _describe_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
     capability = torch.cuda.get_device_capability(device)
     # DistilBERT's name for it is the other one.
     name = (
-        "attention_probs_dropout_prob" if hasattr(base.config, "attention_probs_dropout_prob") else "attention_dropout"
+        "attention_probs_dropout_prob"
+        if hasattr(base.config, "attention_probs_dropout_prob")
+        else "attention_dropout"
     )
     has_dropout = getattr(base.config, name) > 0
     return f"{compiler}, {choose_flash_kernel(has_dropout=has_dropout, capability=capability)}"

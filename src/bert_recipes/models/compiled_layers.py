@@ -49,10 +49,16 @@ class CompiledLayers:
     ) -> torch.Tensor:
         """Call `embed`."""
         self._mark_sizes(layout.places, input_ids, token_type_ids, position_ids)
-        return self._call(embed)(embeddings, layout, input_ids, token_type_ids, position_ids, **settings)
+        return self._call(embed)(
+            embeddings, layout, input_ids, token_type_ids, position_ids, **settings
+        )
 
     def encode_layer(
-        self, rows: torch.Tensor, offsets: RowOffsets, settings: LayerSettings, parameters: tuple[torch.Tensor, ...]
+        self,
+        rows: torch.Tensor,
+        offsets: RowOffsets,
+        settings: LayerSettings,
+        parameters: tuple[torch.Tensor, ...],
     ) -> torch.Tensor:
         """Call `encode_layer`."""
         if self.is_compiled:
@@ -61,7 +67,12 @@ class CompiledLayers:
         return self._call(encode_layer)(rows, offsets, settings, parameters)
 
     def cross_entropy_(
-        self, logits: torch.Tensor, bias: torch.Tensor, targets: torch.Tensor, scale: float, needs_gradient: bool
+        self,
+        logits: torch.Tensor,
+        bias: torch.Tensor,
+        targets: torch.Tensor,
+        scale: float,
+        needs_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Call `plain.cross_entropy_`."""
         if self.is_compiled:
@@ -81,7 +92,9 @@ class CompiledLayers:
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
+    torch._dynamo.config.recompile_limit = max(
+        torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT
+    )
     return torch.compile(function)
 
 
@@ -111,14 +124,19 @@ def embed(
     if token_type is not None and token_type_ids is None:
         rows = rows + token_type.weight[0]
     elif token_type is not None and token_type_ids is not None:
-        rows = rows + F.embedding(layout.pack(token_type_ids), token_type.weight, token_type.padding_idx)
+        rows = rows + F.embedding(
+            layout.pack(token_type_ids), token_type.weight, token_type.padding_idx
+        )
     norm = embeddings.LayerNorm
     rows = F.layer_norm(rows, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
     return F.dropout(rows, dropout).to(dtype)
 
 
 def encode_layer(
-    rows: torch.Tensor, offsets: RowOffsets, settings: LayerSettings, parameters: tuple[torch.Tensor, ...]
+    rows: torch.Tensor,
+    offsets: RowOffsets,
+    settings: LayerSettings,
+    parameters: tuple[torch.Tensor, ...],
 ) -> torch.Tensor:
     """Compute one layer: rows (T, H) in `RESIDUAL_DTYPE` -> the same; products are in `settings.dtype`.
 
@@ -130,7 +148,9 @@ def encode_layer(
     after_attention, after_feed_forward = settings.hidden_dropouts
 
     weight, bias = torch.cat([wq, wk, wv]).to(dtype), torch.cat([bq, bk, bv]).to(dtype)
-    projected = F.linear(rows.to(dtype), weight, bias).view(-1, 3, settings.heads, hidden_size // settings.heads)
+    projected = F.linear(rows.to(dtype), weight, bias).view(
+        -1, 3, settings.heads, hidden_size // settings.heads
+    )
     query, key, value = projected.unbind(1)
     if offsets.key_rows is not None:
         key, value = key[offsets.key_rows], value[offsets.key_rows]
@@ -163,4 +183,6 @@ def _add_and_norm(
 ) -> torch.Tensor:
     """Return LayerNorm(residual + dropout(values)) of rows (T, H), computed in float32, in the type of the residual."""
     total = residual.float() + F.dropout(values.float(), dropout)
-    return F.layer_norm(total, weight.shape, weight.float(), bias.float(), epsilon).to(residual.dtype)
+    return F.layer_norm(total, weight.shape, weight.float(), bias.float(), epsilon).to(
+        residual.dtype
+    )

@@ -33,7 +33,9 @@ class LayerSettings:
     heads: int
     epsilon: float  # of the LayerNorms
     exact_gelu: bool  # by the error function; otherwise by the tanh formula
-    hidden_dropouts: tuple[float, float]  # after attention, after the feed-forward part; 0 in evaluation
+    hidden_dropouts: tuple[
+        float, float
+    ]  # after attention, after the feed-forward part; 0 in evaluation
     attention_dropout: float  # the same
     dtype: torch.dtype  # of products and of what lies between them: float32 or bfloat16
     is_causal: bool = False  # a token sees those before it alone; `compiled_layers` only
@@ -71,16 +73,32 @@ class _Layer(torch.autograd.Function):
         weights = _converted((wq, wk, wv, wo, wi, wf), dtype)
         w_in, wo_, wi_, wf_ = weights
         b_in = torch.cat([bq, bk, bv]).float()
-        heads, probabilities, context = _attend(rows @ w_in.t(), b_in, layout, settings, seed, kernels)
+        heads, probabilities, context = _attend(
+            rows @ w_in.t(), b_in, layout, settings, seed, kernels
+        )
         mixed, normal_1, inverse_1 = kernels.dropout_add_norm(
-            context @ wo_.t(), bo.float(), rows, g1.float(), c1.float(), settings.epsilon, seed, _AFTER_ATTENTION, p
+            context @ wo_.t(),
+            bo.float(),
+            rows,
+            g1.float(),
+            c1.float(),
+            settings.epsilon,
+            seed,
+            _AFTER_ATTENTION,
+            p,
         )
         inner = mixed @ wi_.t()
         out, normal_2, inverse_2 = kernels.dropout_add_norm(
             kernels.bias_gelu(inner, bi.float(), settings.exact_gelu) @ wf_.t(),
             bf.float(), mixed, g2.float(), c2.float(), settings.epsilon, seed, _AFTER_FEED_FORWARD, q,
         )  # fmt: skip
-        ctx.layout, ctx.settings, ctx.seed, ctx.kernels, ctx.num_groups = layout, settings, seed, kernels, len(heads)
+        ctx.layout, ctx.settings, ctx.seed, ctx.kernels, ctx.num_groups = (
+            layout,
+            settings,
+            seed,
+            kernels,
+            len(heads),
+        )
         ctx.keeps_weights = len(rows) < KEEPING_ROWS
         ctx.dtypes = tuple(parameter.dtype for parameter in parameters)
         ctx.save_for_backward(
@@ -92,12 +110,19 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2, *rest = ctx.saved_tensors
+        rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2, *rest = (
+            ctx.saved_tensors
+        )
         bi, g1, g2, *kept = rest
         count = ctx.num_groups
         heads, probabilities, weights = kept[:count], kept[count : 2 * count], kept[2 * count :]
         w_in, wo, wi, wf = weights if ctx.keeps_weights else _converted(weights, ctx.settings.dtype)
-        settings, seed, kernels, (p, q) = ctx.settings, ctx.seed, ctx.kernels, ctx.settings.hidden_dropouts
+        settings, seed, kernels, (p, q) = (
+            ctx.settings,
+            ctx.seed,
+            ctx.kernels,
+            ctx.settings.hidden_dropouts,
+        )
         learns = any(ctx.needs_input_grad[5:])
 
         of_mixed, of_out, dg2, dc2, dbf = kernels.dropout_add_norm_backward(
@@ -113,14 +138,23 @@ class _Layer(torch.autograd.Function):
             of_mixed, normal_1, inverse_1, g1.float(), seed, _AFTER_ATTENTION, p
         )
         dwo = of_out.t() @ context if learns else None
-        of_in = _attend_backward(of_out @ wo, heads, probabilities, ctx.layout, settings, seed, kernels)
+        of_in = _attend_backward(
+            of_out @ wo, heads, probabilities, ctx.layout, settings, seed, kernels
+        )
         of_rows = torch.addmm(of_rows, of_in, w_in)
         if not learns:
             return of_rows, *(None,) * 20
         dwq, dwk, dwv = (of_in.t() @ rows).chunk(3)
         dbq, dbk, dbv = kernels.column_sum(of_in).chunk(3)
         gradients = (dwq, dbq, dwk, dbk, dwv, dbv, dwo, dbo, dg1, dc1, dwi, dbi, dwf, dbf, dg2, dc2)
-        return of_rows, None, None, None, None, *(g.to(t) for g, t in zip(gradients, ctx.dtypes, strict=True))
+        return (
+            of_rows,
+            None,
+            None,
+            None,
+            None,
+            *(g.to(t) for g, t in zip(gradients, ctx.dtypes, strict=True)),
+        )
 
 
 def _converted(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -148,7 +182,13 @@ def _attend(
         scores = torch.bmm(query, key.mT).view(*split.shape[1:4], group.length)
         scaling = split.shape[-1] ** -0.5
         dropped = kernels.softmax_dropout_(
-            scores, group.offsets, group.keys, scaling, seed, _ATTENTION + number, settings.attention_dropout
+            scores,
+            group.offsets,
+            group.keys,
+            scaling,
+            seed,
+            _ATTENTION + number,
+            settings.attention_dropout,
         )
         mixed = torch.bmm(dropped.flatten(0, 1), value).view(1, *split.shape[1:])
         kernels.merge_heads_(context[group.start : group.end], mixed, group.offsets)
@@ -175,17 +215,25 @@ def _attend_backward(
 ) -> torch.Tensor:
     """Gradient of the context (T, H) -> gradient of queries, keys and values (T, 3 H)."""
     of_projected = _rows_to_fill(grad, 3 * grad.shape[1], layout)
-    for number, (group, split, scores) in enumerate(zip(layout.groups, heads, probabilities, strict=True)):
+    for number, (group, split, scores) in enumerate(
+        zip(layout.groups, heads, probabilities, strict=True)
+    ):
         query, key, value = split.flatten(1, 2)
         of_mixed = kernels.split_heads(
             grad[group.start : group.end], None, group.offsets, settings.heads, group.length, 1
         ).flatten(0, 2)
-        p, stream, scaling = settings.attention_dropout, _ATTENTION + number, split.shape[-1] ** -0.5
+        p, stream, scaling = (
+            settings.attention_dropout,
+            _ATTENTION + number,
+            split.shape[-1] ** -0.5,
+        )
         of_scores = torch.bmm(of_mixed, value.mT).view_as(scores)
         of_split = torch.empty_like(split)
         of_query, of_key, of_value = of_split.flatten(1, 2)
         torch.bmm(kernels.dropout(scores, seed, stream, p).flatten(0, 1).mT, of_mixed, out=of_value)
-        kernels.softmax_dropout_backward_(of_scores, scores, group.offsets, group.keys, scaling, seed, stream, p)
+        kernels.softmax_dropout_backward_(
+            of_scores, scores, group.offsets, group.keys, scaling, seed, stream, p
+        )
         of_scores = of_scores.flatten(0, 1)
         torch.bmm(of_scores, key, out=of_query)
         torch.bmm(of_scores.mT, query, out=of_key)

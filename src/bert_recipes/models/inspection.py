@@ -36,7 +36,8 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float
         piece[:1] in ("\u2581", "\u0120") for piece in pieces
     )  # no WordPiece: words have a mark, and not what goes on with them
     broken = sum(
-        piece == tokenizer.unk_token or (piece[:1] not in ("\u2581", "\u0120") if marked else piece.startswith("##"))
+        piece == tokenizer.unk_token
+        or (piece[:1] not in ("\u2581", "\u0120") if marked else piece.startswith("##"))
         for piece in pieces
     )
     return bool(pieces) and broken / len(pieces) < max_broken
@@ -87,5 +88,7 @@ def judge_next_sentence(
     """Probability that the second sentence follows the first; a pair too long for the model is cut."""
     model.eval()
     length = model.config.max_position_embeddings
-    inputs = tokenizer(first, second, return_tensors="pt", truncation=True, max_length=length).to(model.device)
+    inputs = tokenizer(first, second, return_tensors="pt", truncation=True, max_length=length).to(
+        model.device
+    )
     return float(model(**inputs).seq_relationship_logits[0].float().softmax(-1)[0])

@@ -46,13 +46,26 @@ def attend(
     if query.is_cuda:
         # As torch.nested calls it. torch.nn.attention.varlen is the same kernel without dropout.
         return torch.ops.aten._flash_attention_forward(
-            query, key, value, query_offsets, key_offsets, max_length, max_length, dropout, is_causal, False
+            query,
+            key,
+            value,
+            query_offsets,
+            key_offsets,
+            max_length,
+            max_length,
+            dropout,
+            is_causal,
+            False,
         )[0]
-    mask = _sequence_numbers(query_offsets, len(query))[:, None] == _sequence_numbers(key_offsets, len(key))
+    mask = _sequence_numbers(query_offsets, len(query))[:, None] == _sequence_numbers(
+        key_offsets, len(key)
+    )
     if is_causal:
         mask = mask.tril()
     query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(0, 1)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout
+    ).transpose(0, 1)
 
 
 def _sequence_numbers(offsets: torch.Tensor, num_rows: int) -> torch.Tensor:

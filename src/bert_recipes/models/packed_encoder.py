@@ -30,28 +30,68 @@ _HARMLESS = ("num_items_in_batch", "return_dict")
 # Activation type -> the same.
 _EXACT_TYPES = {type(ACT2FN[name]): is_exact for name, is_exact in GELU_IS_EXACT.items()}
 # What an encoder consists of besides stock's own classes; anything else in it (adapters, another attention) is somebody's own.
-_KNOWN_TYPES = {nn.ModuleList, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.Tanh, nn.GELU, *_EXACT_TYPES}
+_KNOWN_TYPES = {
+    nn.ModuleList,
+    nn.Linear,
+    nn.LayerNorm,
+    nn.Embedding,
+    nn.Dropout,
+    nn.Tanh,
+    nn.GELU,
+    *_EXACT_TYPES,
+}
 _STOCK_MODULES = {
-    f"transformers.models.{name}.modeling_{name}" for name in ("bert", "roberta", "albert", "distilbert", "electra")
+    f"transformers.models.{name}.modeling_{name}"
+    for name in ("bert", "roberta", "albert", "distilbert", "electra")
 }
 # Model type -> where a layer keeps its eight modules with weights (query, key, value, the attention's output, its LayerNorm, both feed-forward
 # layers, the last LayerNorm), its dropouts (of the attention's probabilities, after attention, after the feed-forward part) and its activation.
 _BERT_LAYER = (
-    *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
+    *(
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+        "attention.output.dense",
+    ),
     *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
-    *("attention.self.dropout", "attention.output.dropout", "output.dropout", "intermediate.intermediate_act_fn"),
+    *(
+        "attention.self.dropout",
+        "attention.output.dropout",
+        "output.dropout",
+        "intermediate.intermediate_act_fn",
+    ),
 )
 _LAYERS = {
     **dict.fromkeys(("bert", "roberta", "electra"), _BERT_LAYER),
     # Stock has no dropout after ALBERT's feed-forward part, nor after DistilBERT's attention.
     "albert": (
-        *("attention.query", "attention.key", "attention.value", "attention.dense", "attention.LayerNorm"),
+        *(
+            "attention.query",
+            "attention.key",
+            "attention.value",
+            "attention.dense",
+            "attention.LayerNorm",
+        ),
         *("ffn", "ffn_output", "full_layer_layer_norm"),
         *("attention.attention_dropout", "attention.output_dropout", None, "activation"),
     ),
     "distilbert": (
-        *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm"),
-        *("ffn.lin1", "ffn.lin2", "output_layer_norm", "attention.dropout", None, "ffn.dropout", "ffn.activation"),
+        *(
+            "attention.q_lin",
+            "attention.k_lin",
+            "attention.v_lin",
+            "attention.out_lin",
+            "sa_layer_norm",
+        ),
+        *(
+            "ffn.lin1",
+            "ffn.lin2",
+            "output_layer_norm",
+            "attention.dropout",
+            None,
+            "ffn.dropout",
+            "ffn.activation",
+        ),
     ),
 }
 # Hooks of transformers that change no numbers: gradient checkpointing's on the embeddings, and those that collect hidden states,
@@ -87,7 +127,9 @@ class LayerParts(NamedTuple):
     @property
     def parameters(self) -> tuple[Any, ...]:
         """The sixteen of `encode_layer`."""
-        return tuple(parameter for module in self.modules for parameter in (module.weight, module.bias))
+        return tuple(
+            parameter for module in self.modules for parameter in (module.weight, module.bias)
+        )
 
     def settings(self, config: Any, dtype: torch.dtype) -> LayerSettings:
         """Return what is not learnt; `dtype` is that of the products."""
@@ -108,21 +150,28 @@ def layers_of(model: Any) -> Iterator[tuple[Any, LayerParts]]:
     *modules, attention, first, second, activation = _LAYERS[config.model_type]
     if config.model_type == "albert":
         groups, depth = model.encoder.albert_layer_groups, config.num_hidden_layers
-        chosen = [groups[int(number / (depth / len(groups)))] for number in range(depth)]  # as stock rounds
+        chosen = [
+            groups[int(number / (depth / len(groups)))] for number in range(depth)
+        ]  # as stock rounds
         layers = [layer for group in chosen for layer in group.albert_layers]
     else:
         layers = (model.transformer if config.model_type == "distilbert" else model.encoder).layer
     take = attrgetter(*modules)
     for layer in layers:
         rates: Any = tuple(
-            0.0 if name is None else _rate(attrgetter(name)(layer)) for name in (attention, first, second)
+            0.0 if name is None else _rate(attrgetter(name)(layer))
+            for name in (attention, first, second)
         )
         yield layer, LayerParts(take(layer), rates, attrgetter(activation)(layer))
 
 
 def _is_exact(activation: nn.Module) -> bool | None:
     """Whether an activation is the GELU by the error function; None where it is no GELU of ours."""
-    return activation.approximate == "none" if type(activation) is nn.GELU else _EXACT_TYPES.get(type(activation))
+    return (
+        activation.approximate == "none"
+        if type(activation) is nn.GELU
+        else _EXACT_TYPES.get(type(activation))
+    )
 
 
 def why_not_packed(model: Any, *, serves_decoders: bool = False) -> str | None:
@@ -143,12 +192,18 @@ def why_not_packed(model: Any, *, serves_decoders: bool = False) -> str | None:
 def asked_for(config: Any, kwargs: Mapping[str, Any]) -> list[str]:
     """What a call, or the configuration of its model, asks for beside the last hidden states."""
     asked = {name for name, value in kwargs.items() if value is not None and value is not False}
-    asked |= {name for name in ("output_attentions", "output_hidden_states") if getattr(config, name)}
+    asked |= {
+        name for name in ("output_attentions", "output_hidden_states") if getattr(config, name)
+    }
     return sorted(asked.difference(_HARMLESS))
 
 
 def why_not_batch(
-    model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any], *, is_planned: bool = False
+    model: Any,
+    attention_mask: torch.Tensor | None,
+    kwargs: dict[str, Any],
+    *,
+    is_planned: bool = False,
 ) -> str | None:
     """Say why the packed encoder does not serve a call; None if it does.
 
@@ -160,7 +215,11 @@ def why_not_batch(
     if torch._C._get_tracing_state() is not None:
         return "the model is traced"
     # Of our kernels, or of torch's flash kernel.
-    allowed = (torch.float16, torch.bfloat16) if model.device.type == "cuda" else (torch.float32, torch.bfloat16)
+    allowed = (
+        (torch.float16, torch.bfloat16)
+        if model.device.type == "cuda"
+        else (torch.float32, torch.bfloat16)
+    )
     if (dtype := products_type(model)) not in allowed:
         return f"products are in {dtype}"
     reason = why_not_modules(model)
@@ -201,7 +260,11 @@ def products_type(model: Any) -> torch.dtype:
 
 def is_plain(module: nn.Module, own_type: type[nn.Module] | None = None) -> bool:
     """Whether a module, without its parts, is as stock BERT has it: of a known type or `own_type`, without hooks or its own forward."""
-    after = [hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") not in _IDLE_HOOKS]
+    after = [
+        hook
+        for hook in module._forward_hooks.values()
+        if getattr(hook, "__name__", "") not in _IDLE_HOOKS
+    ]
     hooks = (after, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     kind = type(module)
     is_known = kind in _KNOWN_TYPES or kind.__module__ in _STOCK_MODULES or kind is own_type
@@ -244,7 +307,9 @@ def encode_packed(
     inputs = (input_ids, token_type_ids, position_ids)
     if isinstance(kernels, CompiledLayers):
         if plan is None:
-            plan = plan_rows(torch.ones_like(input_ids) if attention_mask is None else attention_mask)
+            plan = plan_rows(
+                torch.ones_like(input_ids) if attention_mask is None else attention_mask
+            )
         return _encode_by_compiled_layers(model, kernels, plan, *inputs, keep or {})
     return _encode_by_kernels(model, kernels, attention_mask, *inputs, keep or {})
 
@@ -276,10 +341,14 @@ def _encode_by_compiled_layers(
             dtype=RESIDUAL_DTYPE,
         )
         if (projection := model.projection) is not None:
-            rows = F.linear(rows.to(dtype), projection.weight.to(dtype), projection.bias.to(dtype)).to(RESIDUAL_DTYPE)
+            rows = F.linear(
+                rows.to(dtype), projection.weight.to(dtype), projection.bias.to(dtype)
+            ).to(RESIDUAL_DTYPE)
 
         def encode(rows: torch.Tensor, number: int, parts: LayerParts) -> torch.Tensor:
-            return layers.encode_layer(rows, offsets, parts.settings(model.config, dtype), parts.parameters)
+            return layers.encode_layer(
+                rows, offsets, parts.settings(model.config, dtype), parts.parameters
+            )
 
         rows = _run_layers(list(layers_of(model)), rows, encode, keep)
     return Encoded(rows, layout, None)
@@ -303,10 +372,16 @@ def _encode_by_kernels(
 
     shape = (input_ids.shape[0], input_ids.shape[1])
     layout = make_layout(
-        attention_mask, shape, input_ids.device, heads=config.num_attention_heads, computes_pads=model.computes_pads
+        attention_mask,
+        shape,
+        input_ids.device,
+        heads=config.num_attention_heads,
+        computes_pads=model.computes_pads,
     )
     shared = SharedGradient()
-    rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids, shared).to(dtype)
+    rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids, shared).to(
+        dtype
+    )
     if embeddings_dropout > 0:
         rows = _Dropout.apply(rows, seeds[-1], embeddings_dropout, kernels)
     if (project := model.projection) is not None:
@@ -344,8 +419,12 @@ def _run_layers(
 
 def _is_cut_off(layer: Any, rows: torch.Tensor) -> bool:
     """Whether a layer that learns would get no gradient: reentrant checkpointing passes it on only where an input has one."""
-    is_reentrant = getattr(layer._gradient_checkpointing_func, "keywords", {}).get("use_reentrant", True)
-    learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in layer.parameters())
+    is_reentrant = getattr(layer._gradient_checkpointing_func, "keywords", {}).get(
+        "use_reentrant", True
+    )
+    learns = torch.is_grad_enabled() and any(
+        parameter.requires_grad for parameter in layer.parameters()
+    )
     return is_reentrant and learns and not rows.requires_grad
 
 
@@ -379,7 +458,9 @@ def _embed(
     if types is not None and token_type_ids is None:
         total = total + types.weight[0]
     elif types is not None and token_type_ids is not None:
-        total = total + F.embedding(layout.pack(token_type_ids.expand(layout.shape)), types.weight, types.padding_idx)
+        total = total + F.embedding(
+            layout.pack(token_type_ids.expand(layout.shape)), types.weight, types.padding_idx
+        )
     norm = embeddings.LayerNorm
     with torch.autocast(total.device.type, enabled=False):
         return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
@@ -387,11 +468,18 @@ def _embed(
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: torch.Tensor, seed: int, p: float, kernels: Kernels) -> torch.Tensor:
+    def forward(
+        ctx: Any, rows: torch.Tensor, seed: int, p: float, kernels: Kernels
+    ) -> torch.Tensor:
         ctx.seed, ctx.p, ctx.kernels = seed, p, kernels
         return kernels.dropout(rows, seed, _EMBEDDINGS, p)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return ctx.kernels.dropout(grad.contiguous(), ctx.seed, _EMBEDDINGS, ctx.p), None, None, None
+        return (
+            ctx.kernels.dropout(grad.contiguous(), ctx.seed, _EMBEDDINGS, ctx.p),
+            None,
+            None,
+            None,
+        )

@@ -33,7 +33,9 @@ class LengthGroup:
 
     start: int
     end: int
-    offsets: torch.Tensor  # int64 (G + 1,), the rows of each of the G sequences, counted from `start`
+    offsets: (
+        torch.Tensor
+    )  # int64 (G + 1,), the rows of each of the G sequences, counted from `start`
     keys: torch.Tensor  # int64 (G,), how many of its rows each sequence attends to, its first ones
     length: int  # positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`
 
@@ -59,7 +61,9 @@ class PackedLayout:
     places: torch.Tensor | None
     num_tokens: int  # real tokens, the first of the T rows
     first_rows: torch.Tensor  # int64 (B,), the row of each sequence's first token
-    groups: tuple[LengthGroup, ...]  # together all real tokens; empty where attention goes by `offsets`
+    groups: tuple[
+        LengthGroup, ...
+    ]  # together all real tokens; empty where attention goes by `offsets`
     offsets: RowOffsets | None = None
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
@@ -73,7 +77,9 @@ class PackedLayout:
             return packed.view(*self.shape, *packed.shape[1:])
         flat = packed.new_zeros((self.shape[0] * self.shape[1], *packed.shape[1:]))
         real = self.places[: self.num_tokens]
-        return flat.index_copy(0, real, packed[: self.num_tokens]).view(*self.shape, *packed.shape[1:])
+        return flat.index_copy(0, real, packed[: self.num_tokens]).view(
+            *self.shape, *packed.shape[1:]
+        )
 
     def places_of(self, rows: torch.Tensor) -> torch.Tensor:
         """int64: the flat positions in the padded batch of rows of real tokens."""
@@ -83,7 +89,9 @@ class PackedLayout:
         """int64: the rows of flat positions of real tokens."""
         if self.places is None:
             return places
-        rows = torch.full((self.shape[0] * self.shape[1],), -1, dtype=torch.int64, device=places.device)
+        rows = torch.full(
+            (self.shape[0] * self.shape[1],), -1, dtype=torch.int64, device=places.device
+        )
         rows[self.places[: self.num_tokens]] = torch.arange(self.num_tokens, device=places.device)
         found = rows[places]
         if bool((found < 0).any()):
@@ -129,12 +137,16 @@ def make_layout(
         keys = lengths[begin:end]
         offsets = torch.cat([keys.new_zeros(1), keys.cumsum(0)])
         total = sum(sizes[begin:end])
-        groups.append(LengthGroup(row, row + total, offsets, keys, sizes[begin] + -sizes[begin] % LENGTH_STEP))
+        groups.append(
+            LengthGroup(row, row + total, offsets, keys, sizes[begin] + -sizes[begin] % LENGTH_STEP)
+        )
         row += total
     return PackedLayout(shape, places, num_tokens, first_rows, tuple(groups))
 
 
-def plan_rows(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+def plan_rows(
+    attention_mask: torch.Tensor, labels: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
     """Plan the packing of one batch for attention over offsets.
 
     Finding the tokens makes a GPU wait, so batches are planned on the CPU, by the process that collates them.

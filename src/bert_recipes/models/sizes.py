@@ -32,7 +32,12 @@ ALBERT_EMBEDDING_SIZE, ALBERT_HEADS = 128, {"xlarge": 16}
 ELECTRA_SIZES = {"small": (12, 256)}
 # Jiao et al. 2020, section 4.1: students of BERT-base, with its 12 heads.
 TINYBERT_SIZES = {"tinybert4": (4, 312), "tinybert6": (6, 768)}
-MEMBER_SIZES = {"albert": ALBERT_SIZES, "electra": ELECTRA_SIZES, "bert": TINYBERT_SIZES, "tinybert": TINYBERT_SIZES}
+MEMBER_SIZES = {
+    "albert": ALBERT_SIZES,
+    "electra": ELECTRA_SIZES,
+    "bert": TINYBERT_SIZES,
+    "tinybert": TINYBERT_SIZES,
+}
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
 
@@ -42,7 +47,11 @@ def shape_of(size: str, sizes: Mapping[str, tuple[int, int]] = SIZES) -> tuple[i
     if size in sizes:
         layers, hidden = sizes[size]
         return layers, hidden, hidden // HEAD_SIZE
-    numbers = [int(part) for part in size.split("/")] if re.fullmatch(r"[1-9]\d*(/[1-9]\d*){1,2}", size) else []
+    numbers = (
+        [int(part) for part in size.split("/")]
+        if re.fullmatch(r"[1-9]\d*(/[1-9]\d*){1,2}", size)
+        else []
+    )
     if not numbers:
         raise InputError(
             f"size is '{size}'; allowed: {', '.join(sizes)}, or LAYERS/HIDDEN_SIZE or LAYERS/HIDDEN_SIZE/HEADS"
@@ -96,7 +105,9 @@ def pretraining_config(
         "initializer_range": initializer_range,
         "pad_token_id": pad_token_id,
     }
-    if model_type == "roberta":  # fairseq models/roberta/model.py; HF's defaults are not those of the released models
+    if (
+        model_type == "roberta"
+    ):  # fairseq models/roberta/model.py; HF's defaults are not those of the released models
         settings |= {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
         settings["max_position_embeddings"] += pad_token_id + 1
     if model_type == "albert":
@@ -112,8 +123,15 @@ def pretraining_config(
         }
     settings |= {name: value for name, value in others.items() if value is not None}
     if hidden % (heads := settings["num_attention_heads"]):
-        raise InputError(f"size {size} has {hidden} units, which {heads} heads cannot share; give another size")
-    kinds = {"bert": "BertConfig", "roberta": "RobertaConfig", "albert": "AlbertConfig", "electra": "ElectraConfig"}
+        raise InputError(
+            f"size {size} has {hidden} units, which {heads} heads cannot share; give another size"
+        )
+    kinds = {
+        "bert": "BertConfig",
+        "roberta": "RobertaConfig",
+        "albert": "AlbertConfig",
+        "electra": "ElectraConfig",
+    }
     return getattr(transformers, kinds[model_type])(**settings)
 
 
@@ -125,11 +143,25 @@ def num_positions(config: Any, default: int = 0) -> int:
 
 def counts_from_pad(config: Any) -> bool:
     """Return whether a model numbers the ids that are no padding, from the one behind that of pads, as RoBERTa and what was made of it."""
-    return config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")
+    return config.model_type in (
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "xlm-roberta-xl",
+        "longformer",
+    )
 
 
 # component -> does this parameter name belong to it; the first that matches counts.
-_HEADS = ("cls.", "lm_head.", "predictions.", "sop_classifier.", "vocab_", "discriminator_predictions.", "generator_")
+_HEADS = (
+    "cls.",
+    "lm_head.",
+    "predictions.",
+    "sop_classifier.",
+    "vocab_",
+    "discriminator_predictions.",
+    "generator_",
+)
 _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("pre-training heads: generator", lambda name: name.startswith("generator.")),
     ("pre-training heads: biases", lambda name: name.startswith(_HEADS) and name.endswith("bias")),
@@ -137,7 +169,10 @@ _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("token embeddings", lambda name: "word_embeddings" in name),
     ("segment embeddings", lambda name: "token_type_embeddings" in name),
     ("position embeddings", lambda name: "position_embeddings" in name),
-    ("embeddings to hidden size", lambda name: "embedding_hidden_mapping_in" in name or "embeddings_project" in name),
+    (
+        "embeddings to hidden size",
+        lambda name: "embedding_hidden_mapping_in" in name or "embeddings_project" in name,
+    ),
     ("LayerNorms", lambda name: "LayerNorm" in name or "layer_norm" in name),
     ("pooler", lambda name: "pooler" in name),
     ("attention biases", lambda name: ".attention." in name and name.endswith("bias")),
@@ -149,9 +184,13 @@ _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
     """Component -> parameters of a BERT, in the order of the forward pass, heads last; tied ones counted once, empty ones left out."""
-    counts = dict.fromkeys([name for name, _ in (*_COMPONENTS[3:], *_COMPONENTS[:3])], 0)  # heads last
+    counts = dict.fromkeys(
+        [name for name, _ in (*_COMPONENTS[3:], *_COMPONENTS[:3])], 0
+    )  # heads last
     for name, parameter in model.named_parameters():
-        counts[next(component for component, belongs in _COMPONENTS if belongs(name))] += parameter.numel()
+        counts[next(component for component, belongs in _COMPONENTS if belongs(name))] += (
+            parameter.numel()
+        )
     return {name: count for name, count in counts.items() if count}
 
 
@@ -163,9 +202,19 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
     """
     unexpected = list(unexpected)
     if any(key.startswith("bilstm.") for key in unexpected):
-        raise InputError(f"{name} was fine-tuned with a BiLSTM, which only that run has; fine-tune without --bilstm")
-    found = {int(match[1]): match[0] for key in unexpected if (match := re.search(r"\blayers?\.(\d+)\b", key))}
-    beyond = [found[number] for number in sorted(found) if number >= getattr(config, "num_hidden_layers", number + 1)]
+        raise InputError(
+            f"{name} was fine-tuned with a BiLSTM, which only that run has; fine-tune without --bilstm"
+        )
+    found = {
+        int(match[1]): match[0]
+        for key in unexpected
+        if (match := re.search(r"\blayers?\.(\d+)\b", key))
+    }
+    beyond = [
+        found[number]
+        for number in sorted(found)
+        if number >= getattr(config, "num_hidden_layers", number + 1)
+    ]
     if beyond:
         raise InputError(
             f"{name}: its config.json has num_hidden_layers {config.num_hidden_layers}, its weights also {', '.join(beyond)}, which "

@@ -34,7 +34,9 @@ class SharedGradient:
         return value if self._pass == torch._C._current_graph_task_id() else None
 
 
-def look_up(weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, shared: SharedGradient) -> torch.Tensor:
+def look_up(
+    weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, shared: SharedGradient
+) -> torch.Tensor:
     """As `torch.nn.functional.embedding`: (V, H), int64 (T,) -> (T, H); its gradient adds the one that an output layer left in `shared`."""
     return _LookUp.apply(weight, ids, padding_idx, shared)
 
@@ -42,7 +44,11 @@ def look_up(weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, sh
 class _LookUp(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, shared: SharedGradient
+        ctx: Any,
+        weight: torch.Tensor,
+        ids: torch.Tensor,
+        padding_idx: int | None,
+        shared: SharedGradient,
     ) -> torch.Tensor:
         ctx.save_for_backward(ids)
         ctx.like, ctx.padding_idx, ctx.shared = weight, padding_idx, shared
@@ -115,7 +121,9 @@ class _VocabularyLoss(torch.autograd.Function):
         total = torch.zeros((), device=hidden.device)
         for rows in _parts(hidden):
             logits = hidden[rows] @ padded_weight.t()
-            losses, bias_part = kernels.cross_entropy_(logits, float_bias, targets[rows], 1.0 / count, needs_gradient)
+            losses, bias_part = kernels.cross_entropy_(
+                logits, float_bias, targets[rows], 1.0 / count, needs_gradient
+            )
             total += losses.sum()
             if needs_gradient:
                 # The kernel has left the gradient of the logits in their place.
@@ -186,7 +194,9 @@ def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     They are no saved tensors: what is handed over once can become a parameter's gradient without a copy.
     """
     if ctx.gradients is None:
-        raise RuntimeError("this loss gives its gradients away: it can be differentiated once; compute it again")
+        raise RuntimeError(
+            "this loss gives its gradients away: it can be differentiated once; compute it again"
+        )
     gradients, ctx.gradients = ctx.gradients, None
     return gradients.scaled(grad)
 
@@ -233,7 +243,9 @@ class _VocabularyDivergence(torch.autograd.Function):
             total += teacher.sub_(student).mul_(teacher_probabilities).sum()
             if needs_gradient:
                 of_logits = student.exp_().sub_(teacher_probabilities).div_(temperature)
-                gradients.add(rows, of_logits.to(hidden.dtype), hidden[rows], cast_weight, of_logits.sum(0))
+                gradients.add(
+                    rows, of_logits.to(hidden.dtype), hidden[rows], cast_weight, of_logits.sum(0)
+                )
         ctx.gradients = gradients
         return total
 

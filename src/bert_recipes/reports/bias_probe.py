@@ -26,9 +26,41 @@ PROBE_FILE = "bias_probe.json"
 # Our own: everyday words, chosen before any model was looked at. "person" is what the model expects of anybody.
 BASELINE = "person"
 OCCUPATIONS = (
-    *("accountant", "artist", "baker", "builder", "carpenter", "cleaner", "clerk", "cook", "dancer", "designer"),
-    *("doctor", "driver", "engineer", "farmer", "guard", "hairdresser", "judge", "lawyer", "librarian", "manager"),
-    *("mechanic", "nurse", "painter", "pilot", "plumber", "professor", "programmer", "receptionist", "scientist"),
+    *(
+        "accountant",
+        "artist",
+        "baker",
+        "builder",
+        "carpenter",
+        "cleaner",
+        "clerk",
+        "cook",
+        "dancer",
+        "designer",
+    ),
+    *(
+        "doctor",
+        "driver",
+        "engineer",
+        "farmer",
+        "guard",
+        "hairdresser",
+        "judge",
+        "lawyer",
+        "librarian",
+        "manager",
+    ),
+    *(
+        "mechanic",
+        "nurse",
+        "painter",
+        "pilot",
+        "plumber",
+        "professor",
+        "programmer",
+        "receptionist",
+        "scientist",
+    ),
     *("secretary", "singer", "soldier", "surgeon", "tailor", "teacher", "waiter", "writer"),
 )
 TEMPLATES = ("[MASK] is {}.", "[MASK] works as {}.", "my friend said that [MASK] wants to be {}.")
@@ -52,7 +84,10 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     he_forms, she_forms = (
-        sorted({ids[0] for form in forms if len(ids := tokenizer.encode_word(form)) == 1} - {tokenizer.unk_token_id})
+        sorted(
+            {ids[0] for form in forms if len(ids := tokenizer.encode_word(form)) == 1}
+            - {tokenizer.unk_token_id}
+        )
         for forms in PRONOUNS.values()
     )
     # "[MASK]" in a text is ordinary text to this project's tokenizer, so it is put in as an id.
@@ -94,10 +129,14 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only)
     if hasattr(model, "generator"):
-        raise NoProbe(f"{name} is ELECTRA's discriminator, which predicts no tokens: there is nothing to probe")
+        raise NoProbe(
+            f"{name} is ELECTRA's discriminator, which predicts no tokens: there is nothing to probe"
+        )
     lost = [key for key in new if key.startswith(MASKED_LM_HEADS)]
     if lost:
-        raise NoProbe(f"{name} has no masked-LM head (no weights for {min(lost)}): there is nothing to probe")
+        raise NoProbe(
+            f"{name} has no masked-LM head (no weights for {min(lost)}): there is nothing to probe"
+        )
     try:
         return probe_pronouns(model, load_tokenizer(name))
     except NoProbe as error:
@@ -108,7 +147,10 @@ def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None
     """Write what was measured with the hash of the weights, where they are one file; default: beside them."""
     weights, file = folder / WEIGHTS_FILE, file or folder / PROBE_FILE
     with saving(file):
-        write_json(file, {**measured, **({"weights_sha256": hash_of(weights)} if weights.is_file() else {})})
+        write_json(
+            file,
+            {**measured, **({"weights_sha256": hash_of(weights)} if weights.is_file() else {})},
+        )
     return file
 
 

@@ -53,7 +53,10 @@ logger = logging.getLogger(__name__)
 GIVEN_FILE = "card.yaml"
 MODEL_FILE, VOCABULARY_FILE = "config.json", "vocab.txt"
 # A fifth of English prose and few words of any other language; ours, as the fraction that is asked for.
-_ENGLISH, _ENGLISH_FRACTION = {"the", "of", "and", "to", "that", "is", "with", "this", "not", "it", "was"}, 0.1
+_ENGLISH, _ENGLISH_FRACTION = (
+    {"the", "of", "and", "to", "that", "is", "with", "this", "not", "it", "was"},
+    0.1,
+)
 # Sentences for the example of an English model, where the tokenizer knows their words.
 _SENTENCES = {
     "masked": ("He opened the [MASK] and went into the room.", "Return the [MASK] of the list."),
@@ -79,7 +82,9 @@ class RunCard:
         self.run, self.results, self.facts = files.settings, files.results, files.facts
         self.model, self.probe = read_object(folder / MODEL_FILE), read_object(folder / PROBE_FILE)
         file = folder / GIVEN_FILE
-        self.given = CardArguments(**(read_flat_yaml(file, field_types(CardArguments)) if file.is_file() else {}))
+        self.given = CardArguments(
+            **(read_flat_yaml(file, field_types(CardArguments)) if file.is_file() else {})
+        )
 
     @cached_property
     def is_english(self) -> bool:
@@ -88,7 +93,11 @@ class RunCard:
             return "en" in self.given.language
         held_out = self.facts.get("held_out") or {}
         examples = [each for name in ("masks", "verdicts") for each in held_out.get(name) or ()]
-        parts = [str(each.get(name, "")) for each in examples for name in ("before", "after", "first", "second")]
+        parts = [
+            str(each.get(name, ""))
+            for each in examples
+            for name in ("before", "after", "first", "second")
+        ]
         words = [word for word in " ".join(parts).lower().split() if word.isalpha()]
         known = sum(word in _ENGLISH for word in words)
         return known >= _ENGLISH_FRACTION * len(words) if words else self.task is not None
@@ -96,7 +105,10 @@ class RunCard:
     @property
     def repository(self) -> str | None:
         """The model's name on the Hub, whose model on main it is: not of a run that pushes to a branch."""
-        is_pushed = self.run.get("push_to_hub") == "true" and self.run.get("hub_revision") in (None, "main")
+        is_pushed = self.run.get("push_to_hub") == "true" and self.run.get("hub_revision") in (
+            None,
+            "main",
+        )
         return self.given.repo_id or (self.run.get("hub_model_id") if is_pushed else None)
 
     @property
@@ -109,14 +121,21 @@ class RunCard:
     def pipeline(self) -> str:
         """The Hub's word for what the model does."""
         # ELECTRA's discriminator predicts no tokens, TinyBERT's head has learned nothing, and a left-to-right model knows no mask.
-        has_mask = self.model.get("model_type") != "electra" and self.run.get("objective") not in ("tinybert", "ltr")
+        has_mask = self.model.get("model_type") != "electra" and self.run.get("objective") not in (
+            "tinybert",
+            "ltr",
+        )
         kind = self.task.kind if self.task else "fill-mask" if has_mask else "feature-extraction"
-        return "text-classification" if kind == "sequence_classification" else kind.replace("_", "-")
+        return (
+            "text-classification" if kind == "sequence_classification" else kind.replace("_", "-")
+        )
 
     @property
     def from_hub(self) -> bool:
         """Whether the examples were read from the task's data set on the Hub."""
-        sources = [str(split.get("source")) for split in (self.results.get("splits") or {}).values()]
+        sources = [
+            str(split.get("source")) for split in (self.results.get("splits") or {}).values()
+        ]
         return bool(sources) and all(source.startswith("Hub data set ") for source in sources)
 
     @cached_property
@@ -149,7 +168,9 @@ class RunCard:
         found = []
         for key, value in self.results.items():
             # The longest: the one of a split without a suffix fits every name.
-            prefix = max((prefix for prefix in prefixes if key.startswith(prefix)), key=len, default=None)
+            prefix = max(
+                (prefix for prefix in prefixes if key.startswith(prefix)), key=len, default=None
+            )
             if prefix is not None and isinstance(value, int | float) and not is_cost(key):
                 found.append((prefixes[prefix], key.removeprefix(prefix), key))
         return found
@@ -158,7 +179,9 @@ class RunCard:
 # Writing
 
 
-def write_card(folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False) -> Path:
+def write_card(
+    folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False
+) -> Path:
     """Write the card of a finished run, its result as the Hub reads it, and what the user said, now or before (`given` comes first)."""
     card = check_card(folder, given, overwrite=overwrite)
     with saving(card.folder):
@@ -175,7 +198,9 @@ def write_card(folder: str | Path, given: CardArguments | None = None, *, overwr
     return card.folder / CARD_FILE
 
 
-def check_card(folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False) -> RunCard:
+def check_card(
+    folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False
+) -> RunCard:
     """See that a card can be written, and what is said of the model, now and before; takes no time."""
     card = RunCard(Path(folder))
     if not overwrite and not is_generated_card(card.folder):
@@ -197,8 +222,14 @@ def check_card(folder: str | Path, given: CardArguments | None = None, *, overwr
             "give --power_watts too"
         )
     said.energy.check(has_energy=True)
-    if said.country_iso_code is not None and said.carbon_intensity is None and energy.get("co2_kg") is None:
-        card.given = dataclasses.replace(said, carbon_intensity=intensity_of_country(said.country_iso_code))
+    if (
+        said.country_iso_code is not None
+        and said.carbon_intensity is None
+        and energy.get("co2_kg") is None
+    ):
+        card.given = dataclasses.replace(
+            said, carbon_intensity=intensity_of_country(said.country_iso_code)
+        )
     return card
 
 
@@ -221,7 +252,9 @@ def write_card_of_run(folder: Path) -> list[Path]:
 
 def name_repository(folder: Path, repo_id: str) -> None:
     """Before a finished run is pushed: let its card load the model from there; one that was edited stays, with a warning."""
-    if not all((folder / name).is_file() for name in (CARD_FILE, CONFIG_FILE, RESULTS_FILE, MODEL_FILE)):
+    if not all(
+        (folder / name).is_file() for name in (CARD_FILE, CONFIG_FILE, RESULTS_FILE, MODEL_FILE)
+    ):
         return
     try:
         known = RunCard(folder).repository
@@ -245,9 +278,16 @@ def card_text(card: RunCard) -> str:
     run, vocabulary = card.run, card.folder / VOCABULARY_FILE
     tokenizer, base = run.get("tokenizer"), card.results.get("base_model") or {}
     environment = environment_of("md").overlay(undefined=ChainableUndefined)
-    formats: dict[str, Callable[..., str | None]] = {"text": as_text, "f": formatted, "digits": digits, "code": code}
+    formats: dict[str, Callable[..., str | None]] = {
+        "text": as_text,
+        "f": formatted,
+        "digits": digits,
+        "code": code,
+    }
     # Not in place: an overlay shares the filters.
-    environment.filters = environment.filters | {name: _of_known(format) for name, format in formats.items()}
+    environment.filters = environment.filters | {
+        name: _of_known(format) for name, format in formats.items()
+    }
     text = environment.get_template("card.md.j2").render(
         card=card,
         **{name: getattr(card, name) for name in ("run", "results", "model", "task", "weights")},
@@ -264,8 +304,10 @@ def card_text(card: RunCard) -> str:
         is_no_better=card.task is not None and is_no_better(card.results, card.task.best_metric),
         stuck=STUCK_MARGIN_NATS,
         measured_with=_measured_with(card),
-        has_own_tokenizer=tokenizer is not None and (Path(tokenizer).exists() or not is_hub_name(tokenizer)),
-        has_own_base=run.get("model_name_or_path") is not None and base.get("is_local") is not False,
+        has_own_tokenizer=tokenizer is not None
+        and (Path(tokenizer).exists() or not is_hub_name(tokenizer)),
+        has_own_base=run.get("model_name_or_path") is not None
+        and base.get("is_local") is not False,
     )
     lines = [line.rstrip() for line in text.splitlines()]
     return str(ModelCard(re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"))
@@ -279,7 +321,9 @@ def _of_known(format: Callable[..., str | None]) -> Callable[..., str | None]:
 
     @wraps(format)
     def known(value: Any, *more: Any) -> str | None:
-        return None if value is None or isinstance(value, Undefined) else format(value, *more) or None
+        return (
+            None if value is None or isinstance(value, Undefined) else format(value, *more) or None
+        )
 
     return known
 
@@ -338,7 +382,11 @@ def _example(card: RunCard, kind: str) -> str:
             words[words.index(max(words, key=len))] = str(tokenizer.mask_token)
             return json.dumps(" ".join(words), ensure_ascii=False)
     vocabulary = tokenizer.get_vocab()
-    words = [piece for piece in vocabulary if piece.isalpha() and piece not in tokenizer.all_special_tokens]
+    words = [
+        piece
+        for piece in vocabulary
+        if piece.isalpha() and piece not in tokenizer.all_special_tokens
+    ]
     words = sorted(words, key=lambda word: (len(word) < 2, vocabulary[word]))[:4]
     words[1:1] = [str(tokenizer.mask_token)] if kind == "masked" else []
     return json.dumps(" ".join(words), ensure_ascii=False)
@@ -359,14 +407,22 @@ def _energy(card: RunCard) -> dict[str, Any]:
     }
     if known.get("kwh") is not None:
         kwh, how, covered = known["kwh"], known.get("estimated_by"), known.get("seconds")
-        is_part = not is_complete or (covered is not None and seconds is not None and covered < 0.99 * seconds)
+        is_part = not is_complete or (
+            covered is not None and seconds is not None and covered < 0.99 * seconds
+        )
     elif given.power_watts is not None and seconds is not None:
         kwh, covered, is_part = given.power_watts / 1000 * seconds / 3600, seconds, not is_complete
         how = f"a given power draw of {given.power_watts:g} W times the hours"
     else:
         return found
     kilograms = known.get("co2_kg")
-    grams = kilograms * 1000 if kilograms is not None else None if intensity is None else kwh * float(intensity)
+    grams = (
+        kilograms * 1000
+        if kilograms is not None
+        else None
+        if intensity is None
+        else kwh * float(intensity)
+    )
     return found | {"kwh": kwh, "grams": grams, "how": how, "covered": covered if is_part else None}
 
 
@@ -376,7 +432,9 @@ def _probe(card: RunCard) -> dict[str, Any]:
         return {}
     # Of weights in several files neither is known.
     if card.probe.get("weights_sha256") != card.weights.get("sha256"):
-        logger.warning("%s: made with other weights, so it is left out of the card", card.folder / PROBE_FILE)
+        logger.warning(
+            "%s: made with other weights, so it is left out of the card", card.folder / PROBE_FILE
+        )
         return {}
     shown = [row for row in rows if row["mass"] >= SHOWN]
     return {
@@ -397,7 +455,9 @@ def _measured_with(card: RunCard) -> list[str]:
     for name in MEASURED_WITH:
         value, default = card.run.get(key_in_last_phase(card.run, name)), defaults[name]
         is_number = isinstance(default, int | float) and not isinstance(default, bool)
-        if value is not None and not (float(value) == default if is_number else value.lower() == str(default).lower()):
+        if value is not None and not (
+            float(value) == default if is_number else value.lower() == str(default).lower()
+        ):
             flags.append(f"--{name} {value}")
     return flags
 
@@ -408,7 +468,11 @@ def _measured_with(card: RunCard) -> list[str]:
 def card_data(card: RunCard) -> ModelCardData:
     """The head of a card."""
     results, task, given = card.results, card.task, card.given
-    base, machine, energy = results.get("base_model") or {}, results.get("machine") or {}, _energy(card)
+    base, machine, energy = (
+        results.get("base_model") or {},
+        results.get("machine") or {},
+        _energy(card),
+    )
     is_named = base.get("is_local") is False and is_hub_name(str(base.get("name")))
     if task is not None:
         hub_names = {"entities": "seqeval", "pearson": "pearsonr", "multi_label": "f1"}
@@ -417,7 +481,10 @@ def card_data(card: RunCard) -> ModelCardData:
         found = list(_task_results(card, task))
     else:
         metrics = ["perplexity", "accuracy"] if results.get("eval_mlm_loss") is not None else []
-        datasets = [each.get("dataset") for each in ((results.get("data") or {}).get("sources") or {}).values()]
+        datasets = [
+            each.get("dataset")
+            for each in ((results.get("data") or {}).get("sources") or {}).values()
+        ]
         found = list(_pretraining_results(card))
     emissions = None
     if energy.get("grams") is not None:
@@ -447,7 +514,9 @@ def card_data(card: RunCard) -> ModelCardData:
     )
 
 
-def _result(card: RunCard, key: str, metric: str, name: str, dataset: dict[str, Any]) -> Iterator[EvalResult]:
+def _result(
+    card: RunCard, key: str, metric: str, name: str, dataset: dict[str, Any]
+) -> Iterator[EvalResult]:
     """A value of all_results.json, if it is defined."""
     value = card.results.get(key)
     if isinstance(value, int | float) and math.isfinite(value):
@@ -501,7 +570,9 @@ def hub_results(card: RunCard) -> list[dict[str, Any]]:
     task = card.task
     if task is None:
         return []
-    best = {(split, metric) for split, metric, key in card.metrics if key == f"eval_{task.best_metric}"}
+    best = {
+        (split, metric) for split, metric, key in card.metrics if key == f"eval_{task.best_metric}"
+    }
     entries = [
         EvalResultEntry(
             result.dataset_type,
@@ -510,6 +581,7 @@ def hub_results(card: RunCard) -> list[dict[str, Any]]:
             notes=f"{result.metric_name} on {result.dataset_split}, fine-tuned with bert-recipes",
         )
         for result in _task_results(card, task)
-        if (result.dataset_split, result.metric_type) in best and result.dataset_type == task.hub_dataset
+        if (result.dataset_split, result.metric_type) in best
+        and result.dataset_type == task.hub_dataset
     ]
     return eval_result_entries_to_yaml(entries)

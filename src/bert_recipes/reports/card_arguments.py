@@ -55,9 +55,15 @@ class CardArguments:
                 "--license_name NAME --license_link LINK; identifiers: https://huggingface.co/docs/hub/repositories-licenses"
             )
         if self.license == "other" and self.license_name is None:
-            raise InputError("--license other needs --license_name: the name of a licence that the Hub does not know")
-        if self.license != "other" and (self.license_name is not None or self.license_link is not None):
-            raise InputError("license_name and license_link belong to --license other; give it too, or leave them out")
+            raise InputError(
+                "--license other needs --license_name: the name of a licence that the Hub does not know"
+            )
+        if self.license != "other" and (
+            self.license_name is not None or self.license_link is not None
+        ):
+            raise InputError(
+                "license_name and license_link belong to --license other; give it too, or leave them out"
+            )
         for code in self.language or ():
             if not re.fullmatch(r"[a-z]{2,3}", code) and code not in ("multilingual", "code"):
                 raise InputError(
@@ -80,4 +86,6 @@ class CardArguments:
             before = replace(before, carbon_intensity=None)
         if self.license is not None:
             before = replace(before, license_name=None, license_link=None)
-        return replace(before, **{name: value for name, value in vars(self).items() if value is not None})
+        return replace(
+            before, **{name: value for name, value in vars(self).items() if value is not None}
+        )

@@ -29,13 +29,21 @@ from bert_recipes.training.resume import RESULTS_FILE
 PLOT_FILE = "curves.png"
 MOST_RUNS = len(plots.SERIES)
 # Where a run lies and what it was called say nothing about it.
-_NAMES = frozenset({"output_dir", "run_name", "logging_dir", "hub_model_id", "project", "trackio_space_id"})
+_NAMES = frozenset(
+    {"output_dir", "run_name", "logging_dir", "hub_model_id", "project", "trackio_space_id"}
+)
 _COSTS = ("train_steps", "train_seconds", "tokens_per_second", "data_wait_share", "peak_memory_mb")
 _LESS_IS_BETTER = ("loss", "perplexity")
 _MORE_IS_BETTER: tuple[str, ...] = ("accuracy", "f1", "f1_macro", "f1_micro", "precision", "recall")
 _MORE_IS_BETTER += ("exact", "exact_match", "correlation", "pearson", "spearmanr")
 # What is known without a model: no run is better by it.
-_NEITHER = ("unigram_loss", "unigram_accuracy", "majority_accuracy", "base_rate_loss", "original_accuracy")
+_NEITHER = (
+    "unigram_loss",
+    "unigram_accuracy",
+    "majority_accuracy",
+    "base_rate_loss",
+    "original_accuracy",
+)
 _PRETRAINING_CURVES = [
     ("eval_mlm_loss", "Masked-LM loss, held out", "nats per token"),
     ("mlm_loss", "Masked-LM loss, training", "nats per token"),
@@ -50,20 +58,28 @@ Runs = Mapping[str, RunFiles]
 def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
     """Read the runs that are to be compared, by names that tell them apart."""
     if not 2 <= len(folders) <= MOST_RUNS:
-        raise InputError(f"runs: {len(folders)} given; give 2 to {MOST_RUNS} folders of finished runs")
+        raise InputError(
+            f"runs: {len(folders)} given; give 2 to {MOST_RUNS} folders of finished runs"
+        )
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
     runs: dict[str, RunFiles] = {}
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
-            raise InputError(f"runs: {folder} is given twice (or under two names); give different runs")
+            raise InputError(
+                f"runs: {folder} is given twice (or under two names); give different runs"
+            )
         if (folder / SWEEP_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
-            raise InputError(f"runs: {folder} is a sweep of many runs; give one of them, for example {folder}/best")
+            raise InputError(
+                f"runs: {folder} is a sweep of many runs; give one of them, for example {folder}/best"
+            )
         runs[path.name if names.count(path.name) == 1 else str(folder)] = read_run(folder)
     (first, wanted), *others = ((name, _learned(run)) for name, run in runs.items())
     for name, learned in others:
         if learned != wanted:
-            raise InputError(f"runs: {first} is {wanted}, {name} is {learned}; their metrics cannot be compared")
+            raise InputError(
+                f"runs: {first} is {wanted}, {name} is {learned}; their metrics cannot be compared"
+            )
     return runs
 
 
@@ -72,9 +88,15 @@ def check_report_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     own = {MARKDOWN_FILE, PAGE_FILE, PLOT_FILE}
-    others = sorted(path.name for path in folder.iterdir() if path.name not in own) if folder.is_dir() else []
+    others = (
+        sorted(path.name for path in folder.iterdir() if path.name not in own)
+        if folder.is_dir()
+        else []
+    )
     if others:
-        raise InputError(f"output_dir: {folder} holds other files ({', '.join(others[:3])}); give a new folder")
+        raise InputError(
+            f"output_dir: {folder} holds other files ({', '.join(others[:3])}); give a new folder"
+        )
 
 
 def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, bytes], str]:
@@ -87,7 +109,8 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, byt
     unknown = [
         name
         for name, run in runs.items()
-        if run.kind == "pretraining" and not (run.facts.get("measured_on") or run.facts.get("identity"))
+        if run.kind == "pretraining"
+        and not (run.facts.get("measured_on") or run.facts.get("identity"))
     ]
     metrics, best = _metrics(runs, can_compare=not other and not unknown)
     machines = [run.results.get("machine") or {} for run in runs.values()]
@@ -97,7 +120,9 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, byt
         "about": _learned(next(iter(runs.values()))),
         "other_data": other,
         "unknown": unknown,
-        "machines_differ": any(_differ(each.get(part) for each in machines) for part in ("gpu", "processor")),
+        "machines_differ": any(
+            _differ(each.get(part) for each in machines) for part in ("gpu", "processor")
+        ),
         "runs": list(runs),
         "metrics": metrics,
         "best": best,
@@ -107,18 +132,30 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, byt
         "picture": PLOT_FILE,
     }
     pictures = {PLOT_FILE: plots.panels_png(panels[:3])} if panels else {}
-    files = report_files("comparison.j2", pictures, curves=[plots.panel_plot(panel) for panel in panels], **content)
+    files = report_files(
+        "comparison.j2", pictures, curves=[plots.panel_plot(panel) for panel in panels], **content
+    )
     return files, render("comparison.j2", "md", curves=[], is_terminal=True, **content)
 
 
 def _paired(runs: Runs, data_dir: str | None) -> dict[str, Any]:
     """The paired bootstrap, or why there is none."""
-    splits = [name for run in runs.values() for name in (run.task.validation_splits if run.task else ())]
-    known = [run.results.get("splits", {}).get(name, {}).get("sha256") for run in runs.values() for name in splits]
+    splits = [
+        name for run in runs.values() for name in (run.task.validation_splits if run.task else ())
+    ]
+    known = [
+        run.results.get("splits", {}).get(name, {}).get("sha256")
+        for run in runs.values()
+        for name in splits
+    ]
     if not splits or None in known:
         return {}
     try:
-        return {"paired": paired_bootstrap(runs, data_dir), "paired_heads": HEADS, "resamples": RESAMPLES}
+        return {
+            "paired": paired_bootstrap(runs, data_dir),
+            "paired_heads": HEADS,
+            "resamples": RESAMPLES,
+        }
     except InputError as error:
         return {"unpaired": str(error)}
 
@@ -136,7 +173,9 @@ def _learned(run: RunFiles) -> str:
 def _other_data(runs: Runs) -> list[str]:
     """What of the data that the metrics were measured on is not the same."""
     if all(run.kind == "finetuning" for run in runs.values()):
-        counts, hashes = ([_examples(run, fact) for run in runs.values()] for fact in ("examples", "sha256"))
+        counts, hashes = (
+            [_examples(run, fact) for run in runs.values()] for fact in ("examples", "sha256")
+        )
         # Older runs did not keep the hashes.
         known = [each for each in hashes if None not in each.values()]
         return ["the validation examples"] if _differ(counts) or _differ(known) else []
@@ -151,7 +190,9 @@ def _other_data(runs: Runs) -> list[str]:
 def _sources_of_held_out(runs: Runs) -> list[str]:
     """Name the files and settings of the held-out inputs that are not the same."""
     identities = [run.facts["identity"] for run in runs.values() if run.facts.get("identity")]
-    names = [part for part in ("tokenizer", "store") if _differ(each.get(part) for each in identities)]
+    names = [
+        part for part in ("tokenizer", "store") if _differ(each.get(part) for each in identities)
+    ]
     files = [(run.results.get("data") or {}).get("instance_files") or {} for run in runs.values()]
     fingerprints = [(each.get("validation") or {}).get("fingerprint") for each in files]
     paths = [run.settings.get("validation_file") for run in runs.values()]
@@ -173,14 +214,20 @@ def _measured_with(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: settings.get(key_in_last_phase(settings, name)) for name in MEASURED_WITH}
     length, fraction = found["max_seq_length"], found["mlm_probability"]
     if found["max_predictions_per_seq"] is None and length and fraction:
-        found["max_predictions_per_seq"] = str(default_max_predictions(int(length), float(fraction)))
+        found["max_predictions_per_seq"] = str(
+            default_max_predictions(int(length), float(fraction))
+        )
     return found
 
 
 def _examples(run: RunFiles, fact: str) -> dict[str, Any]:
     """Validation split -> what all_results.json says of its examples."""
     splits = run.results.get("splits") or {}
-    names = run.task.validation_splits if run.task else [name for name in splits if name.startswith("validation")]
+    names = (
+        run.task.validation_splits
+        if run.task
+        else [name for name in splits if name.startswith("validation")]
+    )
     return {name: splits.get(name, {}).get(fact) for name in names}
 
 
@@ -191,11 +238,19 @@ def _differences(runs: Runs) -> list[list[str]]:
     """Settings, machines and versions that are not the same in all runs."""
     columns = []
     for run in runs.values():
-        machine = {f"machine: {name}": value for name, value in (run.results.get("machine") or {}).items()}
+        machine = {
+            f"machine: {name}": value for name, value in (run.results.get("machine") or {}).items()
+        }
         columns.append({**(run.facts.get("run") or {}), **run.settings, **machine})
 
     def cell(value: Any) -> str:
-        return "not set" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+        return (
+            "not set"
+            if value is None
+            else " ".join(map(str, value))
+            if isinstance(value, list)
+            else str(value)
+        )
 
     return [
         [name, *(cell(column.get(name)) for column in columns)]
@@ -207,13 +262,23 @@ def _differences(runs: Runs) -> list[list[str]]:
 def _metrics(runs: Runs, *, can_compare: bool) -> tuple[list[list[str]], list[tuple[int, int]]]:
     """Final metrics side by side, and the cells (row, column) that are better where the runs can be compared."""
     results = [run.results for run in runs.values()]
-    names = list(dict.fromkeys(f"eval_{name}" for each in results for name, *_ in metric_rows(each)))
+    names = list(
+        dict.fromkeys(f"eval_{name}" for each in results for name, *_ in metric_rows(each))
+    )
     names += [name for name in _COSTS if any(name in each for each in results)]
     rows = [
-        [words_of(name), *("" if name not in each else format_metric(name, each[name]) for each in results)]
+        [
+            words_of(name),
+            *("" if name not in each else format_metric(name, each[name]) for each in results),
+        ]
         for name in names
     ]
-    best = [(row, column + 1) for row, name in enumerate(names) if can_compare for column in _best(name, results)]
+    best = [
+        (row, column + 1)
+        for row, name in enumerate(names)
+        if can_compare
+        for column in _best(name, results)
+    ]
     return rows, best
 
 
@@ -221,24 +286,40 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     """Columns of the best values; none where more is neither better nor worse, or the next one is within the intervals."""
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1 if name.endswith(_MORE_IS_BETTER) else 0
     values = {column: each.get(name) for column, each in enumerate(results)}
-    known = {column: sign * v for column, v in values.items() if isinstance(v, int | float) and math.isfinite(v)}
+    known = {
+        column: sign * v
+        for column, v in values.items()
+        if isinstance(v, int | float) and math.isfinite(v)
+    }
     if len(set(known.values())) < 2 or name.endswith(_NEITHER):
         return []
     best = [column for column, value in known.items() if value == max(known.values())]
     half = {column: half_interval(name.removeprefix("eval_"), results[column]) for column in known}
     leads = {column: known[best[0]] - known[column] for column in known.keys() - set(best)}
-    return best if all(lead > math.hypot(half[column], half[best[0]]) for column, lead in leads.items()) else []
+    return (
+        best
+        if all(lead > math.hypot(half[column], half[best[0]]) for column, lead in leads.items())
+        else []
+    )
 
 
 def _panels(runs: Runs) -> list[plots.Panel]:
     """A plot of each logged metric, with a curve of each run."""
     wanted = list(_PRETRAINING_CURVES)
     if next(iter(runs.values())).kind != "pretraining":
-        names = dict.fromkeys(f"eval_{name}" for run in runs.values() for name, *_ in metric_rows(run.results))
+        names = dict.fromkeys(
+            f"eval_{name}" for run in runs.values() for name, *_ in metric_rows(run.results)
+        )
         measured = [name for name in names if name.endswith(("loss", *_MORE_IS_BETTER))]
-        lengths = {name: [len(plots.series(run.history, name)[0]) for run in runs.values()] for name in measured}
+        lengths = {
+            name: [len(plots.series(run.history, name)[0]) for run in runs.values()]
+            for name in measured
+        }
         often = [name for name in measured if max(lengths[name]) > 1]
-        wanted = [("loss", "Loss, training", ""), *((name, f"{words_of(name)}, validation", "") for name in often[:4])]
+        wanted = [
+            ("loss", "Loss, training", ""),
+            *((name, f"{words_of(name)}, validation", "") for name in often[:4]),
+        ]
     wanted.append(("learning_rate", "Learning rate", ""))
     wanted.append(("tokens_per_second", "Throughput", "tokens per second, no pads"))
     panels = []
@@ -246,7 +327,11 @@ def _panels(runs: Runs) -> list[plots.Panel]:
         lines = []
         for color, (name, run) in zip(plots.SERIES, runs.items(), strict=False):
             steps, values = plots.series(run.history, metric)
-            lines += [plots.Line(name, steps, values, color, has_points=len(steps) <= 30)] if steps else []
+            lines += (
+                [plots.Line(name, steps, values, color, has_points=len(steps) <= 30)]
+                if steps
+                else []
+            )
         panels.append(plots.Panel(title, unit, lines))
     return plots.with_curves(panels)
 
@@ -254,7 +339,9 @@ def _panels(runs: Runs) -> list[plots.Panel]:
 def _classes(runs: Runs) -> list[list[str]]:
     """F1 of each class, where all runs know the same classes of one split."""
     splits = [run.facts.get("splits") or [] for run in runs.values()]
-    if any(len(each) != 1 or not each[0].get("classes") for each in splits) or _differ(s[0]["labels"] for s in splits):
+    if any(len(each) != 1 or not each[0].get("classes") for each in splits) or _differ(
+        s[0]["labels"] for s in splits
+    ):
         return []
     columns = [[f"{score['f1']:.3f}" for score in each[0]["classes"]] for each in splits]
     return [list(row) for row in zip(map(str, splits[0][0]["labels"]), *columns, strict=True)]

@@ -62,14 +62,28 @@ def calibration(probabilities: ArrayLike, outcomes: ArrayLike, num_bins: int = N
     for number, (count, total, hits) in enumerate(zip(*columns, strict=True)):
         low, high = number / num_bins, (number + 1) / num_bins
         confidence, accuracy = (total / count, hits / count) if count else ((low + high) / 2, 0.0)
-        bins.append({"low": low, "high": high, "count": count, "confidence": confidence, "accuracy": accuracy})
-    error = sum(each["count"] * abs(each["accuracy"] - each["confidence"]) for each in bins) / len(given)
+        bins.append(
+            {
+                "low": low,
+                "high": high,
+                "count": count,
+                "confidence": confidence,
+                "accuracy": accuracy,
+            }
+        )
+    error = sum(each["count"] * abs(each["accuracy"] - each["confidence"]) for each in bins) / len(
+        given
+    )
     return {"bins": bins, "expected_calibration_error": error}
 
 
 def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]) -> Facts:
     """Scores of each class, and the confusion matrix (rows: right, columns: predicted) or, of many classes, the most frequent mistakes."""
-    pairs, columns, rows = Counter(zip(gold, predicted, strict=True)), Counter(predicted), Counter(gold)
+    pairs, columns, rows = (
+        Counter(zip(gold, predicted, strict=True)),
+        Counter(predicted),
+        Counter(gold),
+    )
     numbers = range(len(names))
     scores = [_score(EntityCounts(pairs[n, n], columns[n], rows[n])) for n in numbers]
     facts: Facts = {"labels": list(names), "classes": scores}
@@ -113,7 +127,9 @@ def _classes(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) ->
     is_choice = task.kind == "multiple_choice"
     names = list(task.labels)
     if is_choice:
-        names = [str(number + 1) for number in range(max(len(example.choices) for example in examples))]
+        names = [
+            str(number + 1) for number in range(max(len(example.choices) for example in examples))
+        ]
     gold = [int(example.label) for example in examples]
     predicted = [int(each.value) if is_choice else names.index(each.value) for each in predictions]
     probabilities = [float(each.probabilities[each.value]) for each in predictions]
@@ -122,15 +138,27 @@ def _classes(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) ->
     for row in _worst((row for row, hit in enumerate(hits) if not hit), probabilities):
         example, numbers = examples[row], (predicted[row], gold[row])
         texts = [["context", clip(example.context)]] if is_choice else _texts(task, example)
-        said, truth = (clip(example.choices[number]) if is_choice else names[number] for number in numbers)
-        worst.append({"texts": texts, "said": said, "truth": truth, "probability": probabilities[row]})
-    return {**class_facts(names, gold, predicted), "calibration": calibration(probabilities, hits), "worst": worst}
+        said, truth = (
+            clip(example.choices[number]) if is_choice else names[number] for number in numbers
+        )
+        worst.append(
+            {"texts": texts, "said": said, "truth": truth, "probability": probabilities[row]}
+        )
+    return {
+        **class_facts(names, gold, predicted),
+        "calibration": calibration(probabilities, hits),
+        "worst": worst,
+    }
 
 
 def _multi_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
     """Every label of every text is a decision."""
-    probabilities = np.array([[float(each.probabilities[name]) for name in task.labels] for each in predictions])
-    gold = np.array([[number in example.label for number in range(len(task.labels))] for example in examples])
+    probabilities = np.array(
+        [[float(each.probabilities[name]) for name in task.labels] for each in predictions]
+    )
+    gold = np.array(
+        [[number in example.label for number in range(len(task.labels))] for example in examples]
+    )
     predicted = probabilities >= 0.5
     distances = np.abs(probabilities - gold)
 
@@ -138,11 +166,25 @@ def _multi_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]
         return ", ".join(task.labels[number] for number in np.flatnonzero(chosen)) or "none"
 
     worst = []
-    for row in _worst(np.flatnonzero((predicted != gold).any(axis=1)).tolist(), distances.max(axis=1)):
+    for row in _worst(
+        np.flatnonzero((predicted != gold).any(axis=1)).tolist(), distances.max(axis=1)
+    ):
         number = int(distances[row].argmax())
-        error = {"texts": _texts(task, examples[row]), "said": names(predicted[row]), "truth": names(gold[row])}
-        worst.append({**error, "about": task.labels[number], "probability": float(probabilities[row, number])})
-    counts = zip(*(each.sum(axis=0).tolist() for each in (predicted & gold, predicted, gold)), strict=True)
+        error = {
+            "texts": _texts(task, examples[row]),
+            "said": names(predicted[row]),
+            "truth": names(gold[row]),
+        }
+        worst.append(
+            {
+                **error,
+                "about": task.labels[number],
+                "probability": float(probabilities[row, number]),
+            }
+        )
+    counts = zip(
+        *(each.sum(axis=0).tolist() for each in (predicted & gold, predicted, gold)), strict=True
+    )
     return {
         "labels": list(task.labels),
         "classes": [_score(EntityCounts(*numbers)) for numbers in counts],
@@ -192,10 +234,16 @@ def _answers(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) ->
     facts: Facts = {
         "f1_counts": [bars[number] for number in range(NUM_BARS)],
         "calibration": calibration(probabilities, hits),
-        "worst": [_answer_error(examples[row], str(predictions[row].value), probabilities[row]) for row in wrong],
+        "worst": [
+            _answer_error(examples[row], str(predictions[row].value), probabilities[row])
+            for row in wrong
+        ],
     }
     if may_be_none:
-        truths, said = [int(not each.answers) for each in examples], [int(each.value == "") for each in predictions]
+        truths, said = (
+            [int(not each.answers) for each in examples],
+            [int(each.value == "") for each in predictions],
+        )
         facts |= class_facts(["has an answer", "no answer"], truths, said)
     return facts
 
@@ -235,7 +283,9 @@ def _tags(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Fa
     words = [
         (row, word, *each)
         for row, (names, prediction) in enumerate(zip(gold, predictions, strict=True))
-        for word, each in enumerate(zip(names, prediction.value, prediction.probabilities, strict=True))
+        for word, each in enumerate(
+            zip(names, prediction.value, prediction.probabilities, strict=True)
+        )
     ]
     # One word of each sentence, the surest: the examples shall differ.
     surest: dict[int, tuple[Any, ...]] = {}
@@ -243,14 +293,26 @@ def _tags(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Fa
         surest.setdefault(each[0], each)
     worst = []
     for row, word, truth, said, probability in list(surest.values())[:NUM_WORST]:
-        tokens, first, end = examples[row].tokens, max(0, word - CONTEXT_WORDS), word + 1 + CONTEXT_WORDS
+        tokens, first, end = (
+            examples[row].tokens,
+            max(0, word - CONTEXT_WORDS),
+            word + 1 + CONTEXT_WORDS,
+        )
         before = ("... " if first else "") + clip(" ".join(tokens[first:word]))
         after = clip(" ".join(tokens[word + 1 : end])) + (" ..." if end < len(tokens) else "")
-        error = {"before": before, "word": clip(tokens[word]), "after": after, "said": said, "truth": truth}
+        error = {
+            "before": before,
+            "word": clip(tokens[word]),
+            "after": after,
+            "said": said,
+            "truth": truth,
+        }
         worst.append({**error, "probability": float(probability)})
     _, _, truths, predicted, probabilities = zip(*words, strict=True)
     number_of = {name: number for number, name in enumerate(task.labels)}
-    facts = class_facts(task.labels, *([number_of[name] for name in names] for names in (truths, predicted)))
+    facts = class_facts(
+        task.labels, *([number_of[name] for name in names] for names in (truths, predicted))
+    )
     hits = [a == b for a, b in zip(truths, predicted, strict=True)]
     facts |= {"words": len(words), "calibration": calibration(probabilities, hits), "worst": worst}
     if "entities" in task.metrics:
@@ -285,18 +347,31 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
         for name, each in trainer.eval_splits.items()
     ]
     sizes = {"checkpoint": run.checkpoint, **_sizes(trainer, trainer.global_batch_size)}
-    facts: Facts = {"kind": "finetuning", "task": task.name, "form": _form_of(task), "run": sizes, "splits": splits}
+    facts: Facts = {
+        "kind": "finetuning",
+        "task": task.name,
+        "form": _form_of(task),
+        "run": sizes,
+        "splits": splits,
+    }
     for each in trainer.eval_splits.values():
         if each.split.examples:
             texts = list_texts(each.split.examples[0])
-            facts["example"] = {"kind": task.kind, "texts": [clip(text, LONGEST_EXAMPLE) for text in texts]}
+            facts["example"] = {
+                "kind": task.kind,
+                "texts": [clip(text, LONGEST_EXAMPLE) for text in texts],
+            }
             break
     return facts
 
 
 def _sizes(trainer: Any, global_batch: int) -> Facts:
     args, model = trainer.args, trainer.model
-    aids = [each.numel() for name, each in model.named_parameters() if name in (model._keys_to_ignore_on_save or ())]
+    aids = [
+        each.numel()
+        for name, each in model.named_parameters()
+        if name in (model._keys_to_ignore_on_save or ())
+    ]
     return {
         "parameters": model.num_parameters() - sum(aids),  # of what is saved
         "global_train_batch_size": global_batch,
@@ -310,7 +385,11 @@ def _form_of(task: Task) -> str:
 
 
 def split_facts(
-    task: Task, suffix: str, name: str, examples: Sequence[Any], all_predictions: Mapping[str, Sequence[Any]]
+    task: Task,
+    suffix: str,
+    name: str,
+    examples: Sequence[Any],
+    all_predictions: Mapping[str, Sequence[Any]],
 ) -> Facts:
     """Gather what is known of one validation split, by name; where its outputs were not finite it has no predictions."""
     facts: Facts = {"name": name, "suffix": suffix, "examples": len(examples)}
@@ -341,7 +420,10 @@ def look_at_pairs(
 ) -> Facts:
     """Run the model once over a batch of held-out pairs, masked as an evaluation masks them: its guesses and verdicts."""
     model.eval()
-    output = model(**{name: values.to(model.device) for name, values in batch.items()}, return_full_logits=False)
+    output = model(
+        **{name: values.to(model.device) for name, values in batch.items()},
+        return_full_logits=False,
+    )
     # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
     logits = output.prediction_logits.float()[:, : len(tokenizer)].cpu()
     masked, labels = batch["input_ids"], batch["labels"]
@@ -353,7 +435,9 @@ def look_at_pairs(
         inside = (batch["token_type_ids"][row] == number) & (batch["attention_mask"][row] == 1)
         pieces = tokenizer.convert_ids_to_tokens(ids[row].tolist())
         ends = (tokenizer.cls_token, tokenizer.sep_token)
-        kept = [position for position in inside.nonzero()[:, 0].tolist() if pieces[position] not in ends]
+        kept = [
+            position for position in inside.nonzero()[:, 0].tolist() if pieces[position] not in ends
+        ]
         return kept, [pieces[position] for position in kept]
 
     masks: list[Facts] = []
@@ -364,22 +448,37 @@ def look_at_pairs(
             number = hidden[len(hidden) // 2]  # the middle one
             position, truth = int(positions[number]), int(labels[row, positions[number]])
             kept, pieces = segment(masked, row, int(batch["token_type_ids"][row, position]))
-            masks.append(_mask(tokenizer, pieces, kept.index(position), truth, logits[number].softmax(-1)))
+            masks.append(
+                _mask(tokenizer, pieces, kept.index(position), truth, logits[number].softmax(-1))
+            )
     if output.seq_relationship_logits is not None and "next_sentence_label" in batch:
         probabilities = output.seq_relationship_logits.float().softmax(-1)[:, 0].tolist()
         pair_labels = batch["next_sentence_label"].tolist()
-        of_label = [[row for row, label in enumerate(pair_labels) if label == wanted] for wanted in (0, 1)]
+        of_label = [
+            [row for row, label in enumerate(pair_labels) if label == wanted] for wanted in (0, 1)
+        ]
         ids = torch.where(labels == IGNORE_INDEX, masked, labels)  # before masking
         for row in sorted(row for chosen in of_label for row in chosen[:NUM_VERDICTS_PER_LABEL]):
-            first, second = (pieces_as_words(segment(ids, row, number)[1], tokenizer) for number in (0, 1))
+            first, second = (
+                pieces_as_words(segment(ids, row, number)[1], tokenizer) for number in (0, 1)
+            )
             # Of a long first text the end is kept, which the second continues.
-            texts = {"first": clip(first[::-1], LONGEST_TEXT)[::-1], "second": clip(second, LONGEST_TEXT)}
-            verdicts.append({**texts, "is_next": probabilities[row], "truth": pair_labels[row] == 0})
+            texts = {
+                "first": clip(first[::-1], LONGEST_TEXT)[::-1],
+                "second": clip(second, LONGEST_TEXT),
+            }
+            verdicts.append(
+                {**texts, "is_next": probabilities[row], "truth": pair_labels[row] == 0}
+            )
     return {"pairs": len(masked), "masks": masks, "verdicts": verdicts}
 
 
 def _mask(
-    tokenizer: PreTrainedTokenizerBase, pieces: list[str], middle: int, truth: int, probabilities: torch.Tensor
+    tokenizer: PreTrainedTokenizerBase,
+    pieces: list[str],
+    middle: int,
+    truth: int,
+    probabilities: torch.Tensor,
 ) -> Facts:
     """The text around a [MASK], and the most likely pieces for it."""
     first, last = max(middle - CONTEXT_PIECES, 0), middle + 1 + CONTEXT_PIECES
@@ -392,7 +491,8 @@ def _mask(
 
     return {
         "before": ("... " if first else "") + pieces_as_words(pieces[first:middle], tokenizer),
-        "after": pieces_as_words(pieces[middle + 1 : last], tokenizer) + (" ..." if last < len(pieces) else ""),
+        "after": pieces_as_words(pieces[middle + 1 : last], tokenizer)
+        + (" ..." if last < len(pieces) else ""),
         "truth": name(truth),
         "probability": float(probabilities[truth]),
         "rank": 1 + int((probabilities > probabilities[truth]).sum()),
@@ -418,11 +518,15 @@ NUM_LENGTH_BARS = 16
 def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
     """Sizes of a run, for the log and the report; before training, which changes the batch split with the phase."""
     args = trainer.args
-    sizes = _sizes(trainer, args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
+    sizes = _sizes(
+        trainer, args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    )
     return {**sizes, "vocabulary": len(data.tokenizer), "pairs_in_epoch_0": data.train.num_pairs(0)}
 
 
-def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts) -> Facts:
+def gather_pretraining(
+    trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts
+) -> Facts:
     """Gather what report.json holds; by all processes, because where they shard the weights none can compute alone."""
     held_out, dataset = None, trainer.eval_dataset
     if dataset is not None:
@@ -430,11 +534,21 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
         order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:number]
         batch = trainer.eval_collator([dataset[(0, index)] for index in order.tolist()])
         held_out = look_at_pairs(trainer.model, data.tokenizer, batch)
-    facts: Facts = {"kind": "pretraining", "run": description, "identity": dict(data.identity), "held_out": held_out}
+    facts: Facts = {
+        "kind": "pretraining",
+        "run": description,
+        "identity": dict(data.identity),
+        "held_out": held_out,
+    }
     if trainer.is_world_process_zero():
         facts["measured_on"] = None if dataset is None else fingerprint_held_out(trainer)
-        steps, parts = trainer.state.max_steps, {"training": data.train, "held out": data.validation}
-        facts["remark"] = describe_progress(results, steps) or describe_discriminator(results, steps)
+        steps, parts = (
+            trainer.state.max_steps,
+            {"training": data.train, "held out": data.validation},
+        )
+        facts["remark"] = describe_progress(results, steps) or describe_discriminator(
+            results, steps
+        )
         facts["corpus"] = {}
         for name, part in parts.items():
             if part is not None:
@@ -450,7 +564,9 @@ def fingerprint_held_out(trainer: BertTrainer) -> str:
     """Return the SHA-256 of the held-out inputs of an evaluation, as they were masked: what two runs are compared by."""
     dataset, digest = epoched(trainer.eval_dataset), hashlib.sha256()
     # The size of these batches decides how much is padded, so it is always the same.
-    for keys in EvaluationSampler(dataset, trainer.max_eval_pairs, HASHED_PAIRS, rank=0, world_size=1):
+    for keys in EvaluationSampler(
+        dataset, trainer.max_eval_pairs, HASHED_PAIRS, rank=0, world_size=1
+    ):
         batch = trainer.eval_collator([dataset[key] for key in keys])
         for name in ("input_ids", "labels", "next_sentence_label"):
             if name in batch:
@@ -462,12 +578,17 @@ def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
     """Count over micro-batches at equal distances in a phase's last pass over the data, whose table of pairs is at hand."""
     phase, dataset = part.phase, part.train_dataset
     end = phase.end_step if phase.end_step > phase.first_step else trainer.state.max_steps
-    end = min(end, trainer.state.global_step)  # what was trained on, also where something ended the run before
+    end = min(
+        end, trainer.state.global_step
+    )  # what was trained on, also where something ended the run before
     micro, _ = trainer.args.split_batch(phase.global_batch, phase.micro_batch)
     samples, longest = (end - phase.first_step) * phase.global_batch, int(dataset.max_seq_length)
     order = EpochShuffle(dataset, samples, trainer.args.seed)
     chosen = _sampled_batches(dataset, samples, micro)
-    batches = (part.data_collator([dataset[key] for key in order.keys(begin, begin + micro)]) for begin in chosen)
+    batches = (
+        part.data_collator([dataset[key] for key in order.keys(begin, begin + micro)])
+        for begin in chosen
+    )
     return {
         "steps": [phase.first_step, end],
         "max_seq_length": longest,
@@ -505,8 +626,14 @@ def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_i
         predicted = batch["labels"] != IGNORE_INDEX
         seen, right = batch["input_ids"][predicted], batch["labels"][predicted]
         is_random = batch.get("next_sentence_label", torch.zeros(0, dtype=torch.int64))
-        sums.update(pairs=len(tokens), positions=batch["input_ids"].numel(), tokens=int(tokens.sum()))
-        sums.update(predicted=len(right), masked=int((seen == mask_id).sum()), kept=int((seen == right).sum()))
+        sums.update(
+            pairs=len(tokens), positions=batch["input_ids"].numel(), tokens=int(tokens.sum())
+        )
+        sums.update(
+            predicted=len(right),
+            masked=int((seen == mask_id).sum()),
+            kept=int((seen == right).sum()),
+        )
         sums.update(next=int((is_random == 0).sum()), random_next=int((is_random > 0).sum()))
     return {**sums, "length_edges": edges, "length_counts": lengths.tolist()}
 
@@ -539,8 +666,12 @@ def read_run(folder: Path) -> RunFiles:
         )
     if not (folder / RESULTS_FILE).is_file():
         what = "is not finished" if (folder / CONFIG_FILE).is_file() else "is no run"
-        raise InputError(f"run: {folder} {what}: it has no {RESULTS_FILE}; give the output_dir of a finished run")
-    results, facts, state = (read_object(folder / name) for name in (RESULTS_FILE, FACTS_FILE, STATE_FILE))
+        raise InputError(
+            f"run: {folder} {what}: it has no {RESULTS_FILE}; give the output_dir of a finished run"
+        )
+    results, facts, state = (
+        read_object(folder / name) for name in (RESULTS_FILE, FACTS_FILE, STATE_FILE)
+    )
     if facts and facts.get("format") != FORMAT:
         raise InputError(
             f"{folder / FACTS_FILE}: format {facts.get('format')!r}, this version reads {FORMAT}; move the file away and "
@@ -548,9 +679,13 @@ def read_run(folder: Path) -> RunFiles:
         )
     task = read_task_file(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else None
     # A run that left no facts is known by its results.
-    kind = facts.get("kind") or ("finetuning" if task is not None or "task" in results else "pretraining")
+    kind = facts.get("kind") or (
+        "finetuning" if task is not None or "task" in results else "pretraining"
+    )
     settings = read_tree(folder / CONFIG_FILE)[0] if (folder / CONFIG_FILE).is_file() else {}
-    return RunFiles(folder, run_name(folder), kind, results, state.get("log_history", []), facts, settings, task)
+    return RunFiles(
+        folder, run_name(folder), kind, results, state.get("log_history", []), facts, settings, task
+    )
 
 
 def read_object(path: Path) -> Facts:

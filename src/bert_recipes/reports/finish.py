@@ -36,11 +36,16 @@ def finish_run(
     report = report_run(folder, lambda: gather(results), is_main=is_main)
     if is_main:
         print(table(results))  # noqa: T201  (the recipe's output)
-        names = ["all_results.json", *(file.name for file in (*files, *report, *write_card_of_run(folder)))]
+        names = [
+            "all_results.json",
+            *(file.name for file in (*files, *report, *write_card_of_run(folder))),
+        ]
         print(f"model, {', '.join(names)}: {folder}", "", what_next(folder), sep="\n")  # noqa: T201
     trainer.trackers.finish()
     if is_main and trainer.args.push_to_hub and trainer.args.hub_revision in (None, "main"):
-        name_repository(folder, str(trainer.args.hub_model_id))  # `make push` may have named another one meanwhile
+        name_repository(
+            folder, str(trainer.args.hub_model_id)
+        )  # `make push` may have named another one meanwhile
     url = push()
     if url is not None and is_main:
         print(f"on the Hub: {url}")  # noqa: T201
@@ -57,11 +62,17 @@ def what_next(folder: Path) -> str:
             lines = ["held-out text, with the most likely pieces:", *map(_describe_mask, masks), ""]
         commands.append(("fine-tune", f"make glue TASK=mrpc MODEL={folder}"))
         commands.append(
-            ("your task", f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}")
+            (
+                "your task",
+                f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}",
+            )
         )
     else:
         task = read_task_file(folder / TASK_FILE)
-        is_text = len(task.text_columns) == 1 and task.kind in ("sequence_classification", "token_classification")
+        is_text = len(task.text_columns) == 1 and task.kind in (
+            "sequence_classification",
+            "token_classification",
+        )
         rows = "texts.txt" if is_text else "rows.jsonl"
         commands.append(("predict", f"make predict MODEL={folder} INPUT={rows}"))
     commands.append(("share", f"make push RUN={folder} REPO=owner/name"))
@@ -78,7 +89,9 @@ def _describe_mask(mask: Mapping[str, Any]) -> str:
     return f'  {before:>48} [MASK] {after:<24}  {guesses}; right: "{truth}"'
 
 
-def report_run(folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool) -> list[Path]:
+def report_run(
+    folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool
+) -> list[Path]:
     """Leave report.json and the report in a run's folder, all other files written; called in every process, `is_main` writes."""
 
     def write() -> list[Path]:
@@ -104,7 +117,9 @@ def report_sweep(folder: Path) -> list[Path]:
 def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
     try:
         return write()
-    except Exception as error:  # whatever it is: hours of training are not lost for the sake of a report
+    except (
+        Exception
+    ) as error:  # whatever it is: hours of training are not lost for the sake of a report
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         message = "no report (%s); everything else is finished and in %s: `make report RUN=%s` tries again"
         logger.warning(message, reason, folder, folder)

@@ -34,9 +34,13 @@ _PICTURED = ("Masked-LM loss", "Next-sentence loss", "Sentence-order loss", "Hel
 def write_report(folder: Path) -> list[Path]:
     """Write the report of a finished run or of a sweep from its files alone; report.md comes first."""
     if (folder / SWEEP_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
-        return save_report(_sweep_report(read_object(folder / SWEEP_FILE), folder.resolve().name), folder)
+        return save_report(
+            _sweep_report(read_object(folder / SWEEP_FILE), folder.resolve().name), folder
+        )
     run = read_run(folder)
-    return save_report(_finetuning_report(run) if run.kind == "finetuning" else _pretraining_report(run), folder)
+    return save_report(
+        _finetuning_report(run) if run.kind == "finetuning" else _pretraining_report(run), folder
+    )
 
 
 def save_report(files: Mapping[str, bytes], folder: Path) -> list[Path]:
@@ -50,7 +54,10 @@ def save_report(files: Mapping[str, bytes], folder: Path) -> list[Path]:
 
 def report_files(template: str, pictures: Mapping[str, bytes], **content: Any) -> dict[str, bytes]:
     """Return file name -> bytes of a report in both forms."""
-    texts = {MARKDOWN_FILE: render(template, "md", **content), PAGE_FILE: render(template, "html", **content)}
+    texts = {
+        MARKDOWN_FILE: render(template, "md", **content),
+        PAGE_FILE: render(template, "html", **content),
+    }
     # Half of a surrogate pair, which JSON can hold, is no letter of UTF-8.
     return {name: text.encode(errors="replace") for name, text in texts.items()} | dict(pictures)
 
@@ -63,16 +70,26 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
     panels = plots.pretraining_panels(run.history)
     masks, verdicts = held_out.get("masks", []), held_out.get("verdicts", [])
     # null stands for an output that is not finite.
-    known_masks = [each for each in masks if all(fraction is not None for _, fraction in each["guesses"])]
+    known_masks = [
+        each for each in masks if all(fraction is not None for _, fraction in each["guesses"])
+    ]
     known_verdicts = [each for each in verdicts if each["is_next"] is not None]
     axes = {"x_label": "tokens of an input", "y_label": "inputs of the sample"}
     lengths: list[Any] = []
     for phase in run.facts.get("phases") or []:
         edges, counts = phase["length_edges"], phase["length_counts"]
-        lengths.append(plots.histogram("Lengths of the inputs", edges, counts, **axes) if phase["pairs"] else None)
+        lengths.append(
+            plots.histogram("Lengths of the inputs", edges, counts, **axes)
+            if phase["pairs"]
+            else None
+        )
     return report_files(
         "pretraining.j2",
-        {PLOT_FILE: plots.panels_png([each for each in panels if each.title in _PICTURED] or panels[:1])},
+        {
+            PLOT_FILE: plots.panels_png(
+                [each for each in panels if each.title in _PICTURED] or panels[:1]
+            )
+        },
         **_run_content(run, "Pre-training report", panels),
         length_plots=lengths,
         is_broken=len(known_masks) < len(masks) or len(known_verdicts) < len(verdicts),
@@ -84,16 +101,25 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
 def _guesses(mask: Mapping[str, Any]) -> list[tuple[str, float, bool, int | None]]:
     """Return (piece, probability, is it right, rank): the right one comes last, with its rank, where it is not among the first."""
     truth = mask["truth"]
-    guesses: list[Any] = [(piece, fraction, piece == truth, None) for piece, fraction in mask["guesses"]]
+    guesses: list[Any] = [
+        (piece, fraction, piece == truth, None) for piece, fraction in mask["guesses"]
+    ]
     is_among = any(is_right for _, _, is_right, _ in guesses)
     return guesses if is_among else [*guesses, (truth, mask["probability"], True, mask["rank"])]
 
 
 def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
     task = run.task
-    names, best = [name for name, *_ in metric_rows(run.results)], None if task is None else task.best_metric
+    names, best = (
+        [name for name, *_ in metric_rows(run.results)],
+        None if task is None else task.best_metric,
+    )
     panels = plots.finetuning_panels(run.history, [f"eval_{name}" for name in names])
-    tiles = [name for name in names if not name.endswith(("loss", "_thresh", "total", "_number", "missing"))]
+    tiles = [
+        name
+        for name in names
+        if not name.endswith(("loss", "_thresh", "total", "_number", "missing"))
+    ]
     title = run.results.get("task") or run.facts.get("task") or (task.name if task else "task")
     return report_files(
         "finetuning.j2",
@@ -105,7 +131,9 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
         is_percent=task is not None and task.kind == "question_answering",
         is_no_better=best is not None and is_no_better(run.results, best),
         tile_names=sorted(tiles, key=lambda name: name != best)[:3],
-        split_plots=[_split_plots(split) for split in run.facts.get("splits") or [] if split["looked_at"]],
+        split_plots=[
+            _split_plots(split) for split in run.facts.get("splits") or [] if split["looked_at"]
+        ],
     )
 
 
@@ -114,10 +142,17 @@ def _split_plots(split: Mapping[str, Any]) -> Facts:
     if "dots" in split:
         found["dots"] = plots.scatter(*split["dots"])
     if counts := split.get("f1_counts"):
-        edges, title = [n / len(counts) for n in range(len(counts) + 1)], "Words in common with the right answer"
-        found["f1"] = plots.histogram(title, edges, counts, x_label="F1 of an answer", y_label="questions")
+        edges, title = (
+            [n / len(counts) for n in range(len(counts) + 1)],
+            "Words in common with the right answer",
+        )
+        found["f1"] = plots.histogram(
+            title, edges, counts, x_label="F1 of an answer", y_label="questions"
+        )
     if measured := split.get("calibration"):
-        found["reliability"] = plots.reliability(measured["bins"], measured["expected_calibration_error"])
+        found["reliability"] = plots.reliability(
+            measured["bins"], measured["expected_calibration_error"]
+        )
     return found
 
 
@@ -141,7 +176,10 @@ def _sweep_report(sweep: Mapping[str, Any], name: str) -> dict[str, bytes]:
     names = [", ".join(str(each[key]) for key in varying) for each in settings]
     best = [each["name"] for each in combinations].index(sweep["best"])
     varied = ", ".join(varying).replace("_", " ") or "settings"
-    rows = [clip(text or str(each["name"]), LONGEST_NAME) for text, each in zip(names, combinations, strict=True)]
+    rows = [
+        clip(text or str(each["name"]), LONGEST_NAME)
+        for text, each in zip(names, combinations, strict=True)
+    ]
     curve, png = plots.sweep_plots(rows, combinations, best, metric, varied)
     return report_files(
         "sweep.j2",
@@ -161,7 +199,9 @@ def _sweep_report(sweep: Mapping[str, Any], name: str) -> dict[str, bytes]:
 METRIC_HEADS = ("metric", "value", "95% interval", "constant answer")
 
 
-def metric_rows(results: Mapping[str, Any], prefix: str = "eval_") -> list[tuple[str, str, str, str]]:
+def metric_rows(
+    results: Mapping[str, Any], prefix: str = "eval_"
+) -> list[tuple[str, str, str, str]]:
     """Return `METRIC_HEADS` of the values with a prefix; what is not defined is "n/a", and what is not known is empty.
 
     Those of a test split keep the `test_` in their names.
@@ -171,9 +211,13 @@ def metric_rows(results: Mapping[str, Any], prefix: str = "eval_") -> list[tuple
     for key, value in results.items():
         if key.startswith(prefix) and not is_cost(key):
             name = key.removeprefix("eval_")
-            formatted = str(value) if isinstance(value, int | str) else format_as(strict(value), ".4f")
+            formatted = (
+                str(value) if isinstance(value, int | str) else format_as(strict(value), ".4f")
+            )
             interval = " to ".join(f"{end:.4f}" for end in intervals.get(name, ()))
-            rows.append((name, formatted, interval, f"{baselines[name]:.4f}" if name in baselines else ""))
+            rows.append(
+                (name, formatted, interval, f"{baselines[name]:.4f}" if name in baselines else "")
+            )
     return rows
 
 
@@ -202,7 +246,9 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
 
 def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None) -> str:
     """Return the metrics of a fine-tuning run as Markdown for a terminal, with a warning where the best metric shows nothing."""
-    table = _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results))
+    table = _terminal(
+        "{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results)
+    )
     if best_metric is None or not is_no_better(results, best_metric):
         return table
     warning = f"{best_metric}: nothing shows that the model does better than one constant answer"
@@ -214,7 +260,10 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
 
 def pretraining_table(results: Mapping[str, Any]) -> str:
     """Return held-out metrics beside their baselines, and what training cost, as Markdown for a terminal."""
-    return _terminal("{{ tables.held_out(ui, results) }}{{ tables.training(ui, results) }}", results=strict(results))
+    return _terminal(
+        "{{ tables.held_out(ui, results) }}{{ tables.training(ui, results) }}",
+        results=strict(results),
+    )
 
 
 # Templates
@@ -222,12 +271,18 @@ def pretraining_table(results: Mapping[str, Any]) -> str:
 
 def render(template: str, form: str, **content: Any) -> str:
     """Fill a template of this package, in the form "md" or "html"."""
-    text = environment_of(form).get_template(template).render(form=form, colors=plots.COLORS, **content)
+    text = (
+        environment_of(form)
+        .get_template(template)
+        .render(form=form, colors=plots.COLORS, **content)
+    )
     if form == "md":
         return _tidy(text) + "\n"
     # No two plots have ids in common.
     numbers = itertools.count(1)
-    return re.sub(r"<svg.*?</svg>", lambda m: _ID.sub(rf"\g<0>p{next(numbers)}-", m[0]), text, flags=re.DOTALL)
+    return re.sub(
+        r"<svg.*?</svg>", lambda m: _ID.sub(rf"\g<0>p{next(numbers)}-", m[0]), text, flags=re.DOTALL
+    )
 
 
 _ID = re.compile(r'\bid="|\bhref="#|url\(#')
@@ -260,7 +315,8 @@ def environment_of(form: str) -> Environment:
         "duration": format_duration,
         "f": format_as,
         "links": lambda body: [
-            (found[1], Markup(found[2])) for found in re.finditer(r'<section id="(.*?)"><h2>(.*?)</h2>', body)
+            (found[1], Markup(found[2]))
+            for found in re.finditer(r'<section id="(.*?)"><h2>(.*?)</h2>', body)
         ],
         "md": escape,
         "metric": lambda value, name: format_metric(name, value),
@@ -284,7 +340,11 @@ def _rich(parts: Sequence[tuple[str, str]]) -> str:
     """Return Markdown of (kind, text): bold what is marked, and keep the spaces at the ends of other parts."""
 
     def part(kind: str, text: str) -> str:
-        return f"**{escape(text)}**" if kind else " " * text[:1].isspace() + escape(text) + " " * text[-1:].isspace()
+        return (
+            f"**{escape(text)}**"
+            if kind
+            else " " * text[:1].isspace() + escape(text) + " " * text[-1:].isspace()
+        )
 
     return " ".join("".join(part(*each) for each in parts).split())
 
@@ -311,7 +371,11 @@ def format_as(value: Any, style: str, otherwise: str = "n/a") -> str:
 
 def format_metric(name: str, value: Any) -> str:
     """Format a result by its name: seconds with one digit, others as `format_number` has them."""
-    return f"{value:,.1f}" if name.endswith("seconds") and isinstance(value, int | float) else format_number(value)
+    return (
+        f"{value:,.1f}"
+        if name.endswith("seconds") and isinstance(value, int | float)
+        else format_number(value)
+    )
 
 
 def format_duration(seconds: float) -> str:
@@ -321,8 +385,14 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-_WORDS = {"data_wait_share": "fraction of the time waiting for data", "peak_memory_mb": "peak memory, MB"}
-_WORDS |= {"eval_pairs": "held-out inputs measured", "eval_masked_tokens": "held-out masked tokens measured"}
+_WORDS = {
+    "data_wait_share": "fraction of the time waiting for data",
+    "peak_memory_mb": "peak memory, MB",
+}
+_WORDS |= {
+    "eval_pairs": "held-out inputs measured",
+    "eval_masked_tokens": "held-out masked tokens measured",
+}
 
 
 def words_of(name: str) -> str:

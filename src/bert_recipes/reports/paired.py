@@ -46,7 +46,9 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
     for split in task.validation_splits:
         scorers = [_scorer(run, split, data_dir) for run in runs.values()]
         size, rng = first.results["splits"][split]["examples"], np.random.default_rng(0)
-        draws = itertools.chain([np.arange(size)], (rng.integers(0, size, size) for _ in range(RESAMPLES)))
+        draws = itertools.chain(
+            [np.arange(size)], (rng.integers(0, size, size) for _ in range(RESAMPLES))
+        )
         samples = [[score(rows) for score in scorers] for rows in draws]
         for name in figure_names(task.metrics, [split], task.labels):
             values = np.array([[each.get(name, math.nan) for each in sample] for sample in samples])
@@ -72,7 +74,10 @@ def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
     first = read_run(members[0])
     assert first.task is not None
     split = first.task.validation_splits[0]
-    lists = [json.loads((member / "nbest_predictions.json").read_text(encoding="utf-8")) for member in members]
+    lists = [
+        json.loads((member / "nbest_predictions.json").read_text(encoding="utf-8"))
+        for member in members
+    ]
     with atomic_dir(folder, replace=True) as made:
         for name in (TASK_FILE, CONFIG_FILE):
             shutil.copy(members[0] / name, made)
@@ -82,37 +87,62 @@ def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
                 shares: Counter[str] = Counter()
                 for answer in itertools.chain.from_iterable(answers[idx] for answers in lists):
                     shares[answer["text"]] += answer["probability"]
-                file.write(json.dumps({"idx": idx, "prediction": shares.most_common(1)[0][0]}) + "\n")
+                file.write(
+                    json.dumps({"idx": idx, "prediction": shares.most_common(1)[0][0]}) + "\n"
+                )
     score, size = _scorer(read_run(folder), split, None), first.results["splits"][split]["examples"]
-    figures, replicates = score(np.arange(size)), jackknife_replicates(lambda rows: score(np.array(rows)), size)
+    figures, replicates = (
+        score(np.arange(size)),
+        jackknife_replicates(lambda rows: score(np.array(rows)), size),
+    )
     results: dict[str, Any] = {f"eval_{name}": value for name, value in figures.items()}
-    return results | {"intervals": jackknife_intervals(figures, replicates), "jackknife": replicates}
+    return results | {
+        "intervals": jackknife_intervals(figures, replicates),
+        "jackknife": replicates,
+    }
 
 
-def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.ndarray], Mapping[str, float]]:
+def _scorer(
+    run: RunFiles, split: str, data_dir: str | None
+) -> Callable[[np.ndarray], Mapping[str, float]]:
     """Numbers of rows -> the metrics of a run over them."""
     task, folder, settings = run.task, run.folder, run.settings
     assert task is not None
-    file, limit, source = (settings.get(name) for name in ("task_file", "max_eval_examples", "data_dir"))
+    file, limit, source = (
+        settings.get(name) for name in ("task_file", "max_eval_examples", "data_dir")
+    )
     source = data_dir or source
     if file and Path(file).is_file():
         task = read_task_file(file)  # whose data lies beside it
-    examples = load_split(task, split, data_dir=source, max_examples=limit and int(limit), need_labels=True).examples
+    examples = load_split(
+        task, split, data_dir=source, max_examples=limit and int(limit), need_labels=True
+    ).examples
     if hash_of_examples(examples) != run.results["splits"][split]["sha256"]:
-        raise InputError(f"{split} of {source or task.name} is not the data that {folder} was measured on")
+        raise InputError(
+            f"{split} of {source or task.name} is not the data that {folder} was measured on"
+        )
     lines = (folder / f"predictions_{split}.jsonl").read_text(encoding="utf-8").splitlines()
     values = [json.loads(line)["prediction"] for line in lines]
     if task.kind == "question_answering":
-        scores = [_score_answer(task, example, value) for example, value in zip(examples, values, strict=True)]
+        scores = [
+            _score_answer(task, example, value)
+            for example, value in zip(examples, values, strict=True)
+        ]
         # Of SQuAD 2.0 some figures are of the questions that have an answer, others of those that have none.
         names = sorted({name for each in scores for name in each})
         table = {name: np.array([each.get(name, math.nan) for each in scores]) for name in names}
-        return lambda rows: {name: float(np.nanmean(column[rows])) for name, column in table.items()}
+        return lambda rows: {
+            name: float(np.nanmean(column[rows])) for name, column in table.items()
+        }
     numbers = {name: number for number, name in enumerate(task.labels)}
     arguments = TaskArguments(task_file=str(folder / TASK_FILE))
     kind = KIND_CLASSES[task.kind](task, load_tokenizer(folder), arguments, numbers)
-    predictions = [Prediction(example.idx, value) for example, value in zip(examples, values, strict=True)]
-    return lambda rows: kind.score([examples[row] for row in rows], [predictions[row] for row in rows])
+    predictions = [
+        Prediction(example.idx, value) for example, value in zip(examples, values, strict=True)
+    ]
+    return lambda rows: kind.score(
+        [examples[row] for row in rows], [predictions[row] for row in rows]
+    )
 
 
 def _score_answer(task: Task, example: Any, value: str) -> dict[str, float]:

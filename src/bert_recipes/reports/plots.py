@@ -47,9 +47,25 @@ WORTH_SEEING = 0.05
 _LIGHT = {name: light for name, (light, _) in COLORS.items()}
 _DASHED: dict[str, Any] = {"color": _LIGHT["grey"], "ls": (0, (4, 3)), "lw": 1.2}
 _STYLE: dict[Any, Any] = {
-    **{"font.size": 10, "axes.titlesize": 11, "legend.fontsize": 8.5, "lines.linewidth": 1.6, "grid.linewidth": 0.7},
-    **{"axes.facecolor": "none", "axes.grid": True, "axes.axisbelow": True, "axes.formatter.limits": (-4, 6)},
-    **{"xtick.major.size": 0, "ytick.major.size": 0, "svg.fonttype": "none", "path.simplify_threshold": 0.3},
+    **{
+        "font.size": 10,
+        "axes.titlesize": 11,
+        "legend.fontsize": 8.5,
+        "lines.linewidth": 1.6,
+        "grid.linewidth": 0.7,
+    },
+    **{
+        "axes.facecolor": "none",
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.formatter.limits": (-4, 6),
+    },
+    **{
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "svg.fonttype": "none",
+        "path.simplify_threshold": 0.3,
+    },
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     **dict.fromkeys(("axes.formatter.use_mathtext", "text.usetex"), False),
     **dict.fromkeys(("axes.titlecolor", "text.color"), _LIGHT["ink"]),
@@ -90,18 +106,26 @@ def series(history: History, name: str) -> tuple[list[float], list[float]]:
     return [line["step"] for line in lines], [line[name] for line in lines]
 
 
-def thin(steps: Sequence[float], values: Sequence[float], most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
+def thin(
+    steps: Sequence[float], values: Sequence[float], most: int = MOST_POINTS
+) -> tuple[list[float], list[float]]:
     """Take the points that are finite; of more than `most` the means of so many neighbours that no more are left."""
     points = [point for point in zip(steps, values, strict=True) if math.isfinite(point[1])]
     width = -(-len(points) // most) or 1
     groups = [points[start : start + width] for start in range(0, len(points), width)]
-    steps, values = ([sum(point[axis] for point in group) / len(group) for group in groups] for axis in (0, 1))
+    steps, values = (
+        [sum(point[axis] for point in group) / len(group) for group in groups] for axis in (0, 1)
+    )
     return steps, values
 
 
 def with_curves(panels: Sequence[Panel]) -> list[Panel]:
     """The panels in which something has two points: one alone is no curve, and the tables have its value."""
-    return [panel for panel in panels if any(len(set(thin(line.steps, line.values)[0])) > 1 for line in panel.lines)]
+    return [
+        panel
+        for panel in panels
+        if any(len(set(thin(line.steps, line.values)[0])) > 1 for line in panel.lines)
+    ]
 
 
 def _panel(
@@ -116,9 +140,19 @@ def _panel(
     lines = []
     for metric, name, color in metrics:
         steps, values = series(history, metric)
-        lines.append(Line(name, steps, values, color, has_points=metric.startswith("eval_") and len(steps) <= 60))
+        lines.append(
+            Line(
+                name,
+                steps,
+                values,
+                color,
+                has_points=metric.startswith("eval_") and len(steps) <= 60,
+            )
+        )
     known = Line(baseline[1], *thin(*series(history, baseline[0])))
-    return Panel(title, unit, [line for line in lines if line.steps], [known] if known.values else [], limits)
+    return Panel(
+        title, unit, [line for line in lines if line.steps], [known] if known.values else [], limits
+    )
 
 
 def pretraining_panels(history: History) -> list[Panel]:
@@ -127,20 +161,43 @@ def pretraining_panels(history: History) -> list[Panel]:
     task = next((task for task in names if any(f"{task}_loss" in line for line in history)), "nsp")
     name, unit = names[task], "nats per token" if task == "disc" else "nats per pair"
     masked, pairs = ("mlm_loss", "training", "sky"), (f"{task}_loss", "training", "sky")
-    held_out, held_out_pairs = ("eval_mlm_loss", "held out", "blue"), (f"eval_{task}_loss", "held out", "blue")
+    held_out, held_out_pairs = (
+        ("eval_mlm_loss", "held out", "blue"),
+        (f"eval_{task}_loss", "held out", "blue"),
+    )
     words = ("eval_unigram_loss", "word frequencies alone")
     base_rate = ("eval_base_rate_loss", "base rate alone")
-    majority = ("eval_original_accuracy" if task == "disc" else "eval_majority_accuracy", f"{name}: larger class")
-    rights = ("eval_mlm_accuracy", "masked tokens", "blue"), (f"eval_{task}_accuracy", name, "orange")
+    majority = (
+        "eval_original_accuracy" if task == "disc" else "eval_majority_accuracy",
+        f"{name}: larger class",
+    )
+    rights = (
+        ("eval_mlm_accuracy", "masked tokens", "blue"),
+        (f"eval_{task}_accuracy", name, "orange"),
+    )
     first = _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words)
     if not first.lines:  # TinyBERT, whose losses are other ones
-        first = _panel(history, "Loss", "", ("loss", "training", "sky"), ("eval_loss", "held out", "blue"))
+        first = _panel(
+            history, "Loss", "", ("loss", "training", "sky"), ("eval_loss", "held out", "blue")
+        )
     panels = [
         first,
         _panel(
-            history, f"{name.capitalize().replace(' ', '-')} loss", unit, pairs, held_out_pairs, baseline=base_rate
+            history,
+            f"{name.capitalize().replace(' ', '-')} loss",
+            unit,
+            pairs,
+            held_out_pairs,
+            baseline=base_rate,
         ),
-        _panel(history, "Held-out accuracy", "fraction right", *rights, baseline=majority, limits=(0, 1)),
+        _panel(
+            history,
+            "Held-out accuracy",
+            "fraction right",
+            *rights,
+            baseline=majority,
+            limits=(0, 1),
+        ),
     ]
     return with_curves(panels + _speed_panels(history))
 
@@ -148,7 +205,9 @@ def pretraining_panels(history: History) -> list[Panel]:
 def finetuning_panels(history: History, metrics: Sequence[str]) -> list[Panel]:
     """Losses, the task's metrics (with `eval_`) as far as they were logged twice, learning rate and speed."""
     losses = [name for name in metrics if name.endswith("loss")]
-    others = [name for name in metrics if not name.endswith(("loss", "_thresh", "_total", "_number"))]
+    others = [
+        name for name in metrics if not name.endswith(("loss", "_thresh", "_total", "_number"))
+    ]
     measured = [name for name in others if len(series(history, name)[0]) > 1][:4]
 
     def colored(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -168,11 +227,19 @@ def _speed_panels(history: History) -> list[Panel]:
     panels = [
         _panel(history, "Learning rate", "", ("learning_rate", "learning rate", "blue")),
         _panel(history, "Throughput", "tokens per second, no pads", speed, limits=(0, None)),
-        _panel(history, "Model FLOPs utilisation", "fraction of the machine's own rate", mfu, limits=(0, None)),
+        _panel(
+            history,
+            "Model FLOPs utilisation",
+            "fraction of the machine's own rate",
+            mfu,
+            limits=(0, None),
+        ),
     ]
     if max(series(history, "data_wait_share")[1], default=0.0) > WORTH_SEEING:
         waiting = ("data_wait_share", "waiting", "orange")
-        panels.append(_panel(history, "Waiting for data", "fraction of the time", waiting, limits=(0, 1)))
+        panels.append(
+            _panel(history, "Waiting for data", "fraction of the time", waiting, limits=(0, 1))
+        )
     return panels
 
 
@@ -181,7 +248,9 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
         steps, values = thin(line.steps, line.values)
         marks = {"marker": "o", "ms": 3.5} if line.has_points or len(steps) == 1 else {}
         # matplotlib leaves a name that begins with "_" out of the legend.
-        axis.plot(steps, values, color=_LIGHT[line.color], label=line.name.lstrip("_") or "run", **marks)
+        axis.plot(
+            steps, values, color=_LIGHT[line.color], label=line.name.lstrip("_") or "run", **marks
+        )
     for line in panel.baselines:
         if len(set(line.values)) == 1:
             axis.axhline(line.values[0], label=line.name, **_DASHED)
@@ -207,10 +276,16 @@ def _plain_thousands(axis: Any) -> None:
 
 
 def _plot(
-    title: str, draw: Callable[[Any], None], *keys: tuple[str, str, str], note: str = "", size: Any = PANEL
+    title: str,
+    draw: Callable[[Any], None],
+    *keys: tuple[str, str, str],
+    note: str = "",
+    size: Any = PANEL,
 ) -> dict[str, Any]:
     """A drawing with its title, its legend of (name, colour, "line", "dash" or "dots"), and a line below it."""
-    svg = _svg(title, draw, size).replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
+    svg = _svg(title, draw, size).replace(
+        "<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1
+    )
     return {"title": title, "svg": Markup(svg), "keys": keys, "note": note}
 
 
@@ -221,7 +296,9 @@ def panel_plot(panel: Panel) -> dict[str, Any]:
         values = ", then ".join(dict.fromkeys(f"{value:.3g}" for value in line.values))
         keys.append((f"{line.name}: {values}", "grey", "dash"))
     width = -(-max((len(line.steps) for line in panel.lines), default=0) // MOST_POINTS)
-    note = f"of more than {MOST_POINTS} logged lines, means of {width} are drawn" if width > 1 else ""
+    note = (
+        f"of more than {MOST_POINTS} logged lines, means of {width} are drawn" if width > 1 else ""
+    )
     return _plot(panel.title, lambda axis: _draw_lines(axis, panel), *keys, note=note)
 
 
@@ -232,7 +309,12 @@ def histogram(
 
     def draw(axis: Any) -> None:
         widths = [0.92 * (high - low) for low, high in itertools.pairwise(edges)]
-        axis.bar([(low + high) / 2 for low, high in itertools.pairwise(edges)], counts, widths, color=_LIGHT["blue"])
+        axis.bar(
+            [(low + high) / 2 for low, high in itertools.pairwise(edges)],
+            counts,
+            widths,
+            color=_LIGHT["blue"],
+        )
         axis.set(xlabel=x_label, ylabel=y_label)
         axis.grid(visible=False, axis="x")
 
@@ -248,8 +330,15 @@ def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, An
         axis.plot([0, 1], [0, 1], **_DASHED)
         middles = [(number + 0.5) / len(bins) for number, _ in kept]
         axis.bar(middles, accuracies, width=0.9 / len(bins), color=_LIGHT["sky"])
-        axis.plot([each["confidence"] for _, each in kept], accuracies, "o", ms=4, color=_LIGHT["blue"])
-        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability that the model gave", ylabel="fraction right")
+        axis.plot(
+            [each["confidence"] for _, each in kept], accuracies, "o", ms=4, color=_LIGHT["blue"]
+        )
+        axis.set(
+            xlim=(0, 1),
+            ylim=(0, 1),
+            xlabel="probability that the model gave",
+            ylabel="fraction right",
+        )
         axis.set_yticks([0.2, 0.4, 0.6, 0.8, 1.0])  # the horizontal axis has the 0 of both
 
     total = sum(each["count"] for each in bins)
@@ -272,7 +361,11 @@ def scatter(truths: Sequence[float], predictions: Sequence[float]) -> dict[str, 
 
 
 def sweep_plots(
-    names: Sequence[str], combinations: Sequence[Mapping[str, Any]], best: int, metric: str, varied: str
+    names: Sequence[str],
+    combinations: Sequence[Mapping[str, Any]],
+    best: int,
+    metric: str,
+    varied: str,
 ) -> tuple[dict[str, Any], bytes]:
     """Every run of a sweep as a point, every median as a bar, a row for each combination: for the page, and as PNG.
 
@@ -306,10 +399,21 @@ def table_png(described: Mapping[str, Any]) -> bytes:
         for axis, column in zip(axes, columns, strict=True):
             scale = 100 if column["unit"] == "percent" else 1
             for number, row in enumerate(rows):
-                values = [scale * value for value in row["figures"][column["name"]].values() if math.isfinite(value)]
+                values = [
+                    scale * value
+                    for value in row["figures"][column["name"]].values()
+                    if math.isfinite(value)
+                ]
                 axis.plot(values, [number] * len(values), "o", color=_LIGHT["blue"], ms=4)
                 if values:
-                    axis.plot([sum(values) / len(values)], [number], "|", color=_LIGHT["blue"], ms=14, mew=2.5)
+                    axis.plot(
+                        [sum(values) / len(values)],
+                        [number],
+                        "|",
+                        color=_LIGHT["blue"],
+                        ms=14,
+                        mew=2.5,
+                    )
             axis.set_title(column["name"], fontsize=9, parse_math=False)
             axis.set_xlabel({"percent": "%"}.get(column["unit"], column["unit"]), fontsize=8)
         for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
@@ -329,7 +433,9 @@ def panels_png(panels: Sequence[Panel]) -> bytes:
         if not panels:
             figure.text(0.5, 0.5, "nothing was logged twice", ha="center")
             return
-        for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for axis, panel in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
             _draw_lines(axis, panel)
             axis.set_title(panel.title)
             for text in axis.legend().get_texts():
@@ -362,7 +468,8 @@ _NAMES = {light: name for name, light in _LIGHT.items()}
 _PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 _FONT = re.compile(r"font: [^;\"]*?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? ?")
 _UNUSED = re.compile(
-    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->| xmlns(?::\w+)?=\"[^\"]*\"", re.DOTALL
+    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->| xmlns(?::\w+)?=\"[^\"]*\"",
+    re.DOTALL,
 )
 _SIZE = re.compile(r' (?:width|height)="[^"]*"')
 

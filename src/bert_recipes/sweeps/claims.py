@@ -38,14 +38,22 @@ def describe(table: Table, runs: Runs) -> dict[str, Any]:
     for row in table.rows:
         figures = {column.name: _figures(cells[row.name, column.name]) for column in table.columns}
         rows.append({"name": row.name, "published": dict(row.published), "figures": figures})
-    used = {cell.run["key"]: cell.run for of_seeds in cells.values() for cell in of_seeds.values() if cell.run}
+    used = {
+        cell.run["key"]: cell.run
+        for of_seeds in cells.values()
+        for cell in of_seeds.values()
+        if cell.run
+    }
     return {
         "table": table.name,
         "profile": table.profile,
         "title": table.title,
         "source": table.source,
         "note": table.note,
-        "columns": [{"name": column.name, "unit": column.unit, "metric": column.metric} for column in table.columns],
+        "columns": [
+            {"name": column.name, "unit": column.unit, "metric": column.metric}
+            for column in table.columns
+        ],
         "seeds": sorted({seed for of_seeds in cells.values() for seed in of_seeds}),
         "rows": rows,
         "claim_seeds": list(table.claim_seeds),
@@ -59,7 +67,9 @@ def check_claim_seeds(table: Table, file: Path) -> None:
     if not file.is_file():
         return
     before = read_json_object(file)
-    was_judged = before.get("profile") == table.profile and any(claim["intervals"] for claim in before["claims"])
+    was_judged = before.get("profile") == table.profile and any(
+        claim["intervals"] for claim in before["claims"]
+    )
     if was_judged and before["claim_seeds"] != list(table.claim_seeds):
         raise InputError(
             f"{file} has verdicts by {len(before['claim_seeds'])} seeds, and now seeds is {len(table.claim_seeds)}: a number "
@@ -167,7 +177,9 @@ def _verdict(comparison: Comparison, within: float | None = None) -> str:
     return CONTRADICTED if high < 0 else NOT_RESOLVED
 
 
-def _compare_with_untrained(claim: Claim, table: Table, cells: Cells, sign: int) -> list[Comparison]:
+def _compare_with_untrained(
+    claim: Claim, table: Table, cells: Cells, sign: int
+) -> list[Comparison]:
     """Compare the better row of a claim with each untrained row, but for one that the claim itself names.
 
     That two rows are alike may be said of rows that have learnt nothing.
@@ -178,7 +190,9 @@ def _compare_with_untrained(claim: Claim, table: Table, cells: Cells, sign: int)
     return [
         compare_cells(better, cells[row.name, claim.column], table.claim_seeds, sign)
         for row in table.rows
-        if row.untrained and row.name != claim.better and (row.name, None) != (claim.worse, claim.worse_column)
+        if row.untrained
+        and row.name != claim.better
+        and (row.name, None) != (claim.worse, claim.worse_column)
     ]
 
 
@@ -197,7 +211,14 @@ def _shown(value: float, unit: str) -> str:
 def markdown(described: Mapping[str, Any]) -> str:
     """Return the table, with the paper's figures in brackets, and a line a claim."""
     units = {column["name"]: column["unit"] for column in described["columns"]}
-    lines = [f"# {described['title']}", "", f"Source: {described['source']}.", "", described["note"], ""]
+    lines = [
+        f"# {described['title']}",
+        "",
+        f"Source: {described['source']}.",
+        "",
+        described["note"],
+        "",
+    ]
     lines.append("| | " + " | ".join(units) + " |")
     lines.append("| --- |" + " ---: |" * len(units))
     for row in described["rows"]:
@@ -212,7 +233,9 @@ def markdown(described: Mapping[str, Any]) -> str:
     ]
     if described["claims"]:
         lines += ["", _summary(described), ""]
-        lines.append("| claim | in | expected | difference | by seeds | by rows | by both | verdict |")
+        lines.append(
+            "| claim | in | expected | difference | by seeds | by rows | by both | verdict |"
+        )
         lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
     for claim in described["claims"]:
         lines.append(_claim_line(claim, units[claim["column"]]))
@@ -233,7 +256,9 @@ def _figure_text(row: Mapping[str, Any], column: str, unit: str) -> str:
 def _summary(described: Mapping[str, Any]) -> str:
     """Return how many claims have which verdict, and by which seeds."""
     counts = Counter(claim["verdict"] for claim in described["claims"])
-    verdicts = [f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, CONTRADICTED, NOT_RESOLVED)]
+    verdicts = [
+        f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, CONTRADICTED, NOT_RESOLVED)
+    ]
     text = f"Claims, by seeds 1 to {described['claim_seeds'][-1]} as fixed before: {', '.join(verdicts)}."
     if counts[BY_SEEDS_ONLY]:
         text += f" {counts[BY_SEEDS_ONLY]} by seeds only, which is no verdict: how far other rows would move them is not known."
@@ -242,8 +267,14 @@ def _summary(described: Mapping[str, Any]) -> str:
 
 def _claim_line(claim: Mapping[str, Any], unit: str) -> str:
     """Return a claim, its 95 % intervals and its verdict as a row of a table."""
-    relation = "better than" if claim["within"] is None else f"within {_shown(claim['within'], unit)} of"
-    worse = claim["worse"] if claim["worse_column"] is None else f"{claim['worse']} in {claim['worse_column']}"
+    relation = (
+        "better than" if claim["within"] is None else f"within {_shown(claim['within'], unit)} of"
+    )
+    worse = (
+        claim["worse"]
+        if claim["worse_column"] is None
+        else f"{claim['worse']} in {claim['worse_column']}"
+    )
     texts = [f"{claim['better']} {relation} {worse}", claim["column"], claim["expected"]]
     texts.append("" if claim["difference"] is None else _shown(claim["difference"], unit))
     for name in ("of_seeds", "of_rows", "of_both"):

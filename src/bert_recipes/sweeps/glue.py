@@ -72,7 +72,10 @@ def read_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
 
 def make_table(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Put all_results.json of each task's seeds into the columns, as glue.json has them; percent, NaN where a run diverged."""
-    columns, extra = ([_make_cell(*column, runs.get(column[1], ())) for column in each] for each in (COLUMNS, EXTRA))
+    columns, extra = (
+        [_make_cell(*column, runs.get(column[1], ())) for column in each]
+        for each in (COLUMNS, EXTRA)
+    )
     return {
         "columns": columns,
         "mean_dev": table_mean([cell["dev"] for cell in columns]),
@@ -90,7 +93,10 @@ def _make_cell(
     values = [math.nan if value is None else float(value) * 100 for value in found]
     splits = runs[0].get("splits", {}) if runs else {}
     rows, train = splits.get(split, {}), splits.get(task.train_split, {})
-    dev_rows, published = rows.get("examples"), rows.get("published", task.published_rows.get(split))
+    dev_rows, published = (
+        rows.get("examples"),
+        rows.get("published", task.published_rows.get(split)),
+    )
     diverged = any(map(math.isnan, values))
     return {
         "title": title,
@@ -131,7 +137,10 @@ def format_table(table: Mapping[str, Any]) -> str:
         lines += ["", f"{text}{', '.join(partial)}."]
     missing = [cell["title"] for cell in columns if cell["dev"] is None]
     if missing:
-        lines += ["", f"No mean: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing."]
+        lines += [
+            "",
+            f"No mean: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -142,7 +151,14 @@ def _format_cell(cell: Mapping[str, Any]) -> str:
         return f"| {' | '.join(start)} | | | | | | {_percent(cell['test_paper'])} |"
     dev = _percent(cell["dev"]) + "*" * cell["is_partial"]
     rows = [_rows(cell[name], cell[f"{name}_published"]) for name in ("dev_rows", "train_rows")]
-    parts = [*start, dev, _percent(cell["std"]), str(cell["seeds"]), *rows, _percent(cell["test_paper"])]
+    parts = [
+        *start,
+        dev,
+        _percent(cell["std"]),
+        str(cell["seeds"]),
+        *rows,
+        _percent(cell["test_paper"]),
+    ]
     return f"| {' | '.join(parts)} |"
 
 
@@ -156,7 +172,9 @@ def _rows(rows: int | None, published: int | None) -> str:
     return f"{rows:,}" if published in (None, rows) else f"{rows:,} of {published:,}"
 
 
-def write_table(folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], settings: Mapping[str, Any]) -> str:
+def write_table(
+    folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], settings: Mapping[str, Any]
+) -> str:
     """Write glue.md and glue.json, with the settings that all runs share; return the table as Markdown."""
     table = make_table(runs)
     text = format_table(table)
@@ -164,7 +182,9 @@ def write_table(folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], s
     write_json(folder / "glue.json", strict(table | {"settings": settings, "machine": machine}))
     flags = shlex.join(settings.get("flags", ())) or "none"
     # Several only where a default changed between the runs.
-    models = sorted({str(run["model"]) for found in runs.values() for run in found if "model" in run})
+    models = sorted(
+        {str(run["model"]) for found in runs.values() for run in found if "model" in run}
+    )
     lines = [f"# GLUE\n\n{text}", f"Model: {', '.join(models)}\n", f"Flags of every run: {flags}\n"]
     (folder / "glue.md").write_text("\n".join(lines), encoding="utf-8")
     return text
@@ -191,7 +211,9 @@ def find_runs(folders: Sequence[Path]) -> dict[str, Path]:
     for folder in folders:
         runs = list(_runs_below(folder, set()))
         if not runs:
-            raise InputError(f"{folder}: no finished run of recipes/finetune.py here; give runs or folders of runs")
+            raise InputError(
+                f"{folder}: no finished run of recipes/finetune.py here; give runs or folders of runs"
+            )
         for run in runs:
             name = (read_results(run) or {})["task"]
             if name not in SUBMITTED_TASKS:
@@ -232,18 +254,26 @@ def plan_files(runs: Mapping[str, Path]) -> list[SubmissionFile]:
     for name in SUBMITTED_TASKS:
         task, run = get_task(name), runs.get(PREDICTED_BY.get(name, name))
         for split, file_name in task.submission_files.items():
-            source = None if run is None else run / f"predictions_{name if name in PREDICTED_BY else split}.jsonl"
+            source = (
+                None
+                if run is None
+                else run / f"predictions_{name if name in PREDICTED_BY else split}.jsonl"
+            )
             files.append(SubmissionFile(file_name, task, task.published_rows[split], source))
     return sorted(files, key=lambda file: file.name)
 
 
-def write_submission(path: Path, runs: Mapping[str, Path], *, fill_missing: bool = False) -> dict[str, str]:
+def write_submission(
+    path: Path, runs: Mapping[str, Path], *, fill_missing: bool = False
+) -> dict[str, str]:
     """Write the zip, complete or not at all, after everything was checked; return file -> what it was made of, in words.
 
     With `fill_missing` the files of missing tasks hold one constant, so that the others can be scored.
     """
     if path.is_dir():
-        raise InputError(f"output_file {path} is a folder; give a file, as {path / 'submission.zip'}")
+        raise InputError(
+            f"output_file {path} is a folder; give a file, as {path / 'submission.zip'}"
+        )
     files = plan_files(runs)
     missing = [file for file in files if file.source is None or not file.source.is_file()]
     if missing and not fill_missing:
@@ -257,9 +287,15 @@ def write_submission(path: Path, runs: Mapping[str, Path], *, fill_missing: bool
         )
     made_of, texts = {}, {}
     for file in files:
-        texts[file.name], num_clipped = render(file._replace(source=None) if file in missing else file)
-        origin = "FILLED with one constant: no predictions" if file in missing else f"from {file.source}"
-        clipped = f", {num_clipped:,} scores moved into the range of the labels" if num_clipped else ""
+        texts[file.name], num_clipped = render(
+            file._replace(source=None) if file in missing else file
+        )
+        origin = (
+            "FILLED with one constant: no predictions" if file in missing else f"from {file.source}"
+        )
+        clipped = (
+            f", {num_clipped:,} scores moved into the range of the labels" if num_clipped else ""
+        )
         made_of[file.name] = f"{file.num_rows:,} rows, {origin}{clipped}"
     with saving(path), atomic_write(path) as staging, zipfile.ZipFile(staging, "w") as archive:
         for name, text in texts.items():
@@ -278,7 +314,9 @@ def render(file: SubmissionFile) -> tuple[str, int]:
         formatters of GLUE's authors do).
     """
     if file.source is None:
-        values = [0.0 if file.task.problem_type == "regression" else file.task.labels[0]] * file.num_rows
+        values = [
+            0.0 if file.task.problem_type == "regression" else file.task.labels[0]
+        ] * file.num_rows
     else:
         lines = file.source.read_bytes().splitlines()
         values = [_read_prediction(line, number, file.source) for number, line in enumerate(lines)]

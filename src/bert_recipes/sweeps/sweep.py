@@ -27,7 +27,12 @@ from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text
 from bert_recipes.errors import InputError
 from bert_recipes.files import hash_of, lock_run, read_json_object, strict, write_json
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, TeachingArguments, check_access
+from bert_recipes.finetuning.arguments import (
+    FineTuningArguments,
+    TaskArguments,
+    TeachingArguments,
+    check_access,
+)
 from bert_recipes.metrics.certainty import half_interval
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.yaml_files import read_tree
@@ -47,12 +52,28 @@ RESERVED = {
     "overwrite_run": "a sweep resumes by itself; for a new one give another --output_dir",
 }
 # What keeps a check of flags off the GPU and out of DeepSpeed: whether these work, only the runs can tell.
-_ON_THE_CPU = ("--use_cpu", "true", "--precision", "fp32", "--bf16", "false", "--fp16", "false", "--deepspeed", "null")
+_ON_THE_CPU = (
+    "--use_cpu",
+    "true",
+    "--precision",
+    "fp32",
+    "--bf16",
+    "false",
+    "--fp16",
+    "false",
+    "--deepspeed",
+    "null",
+)
 # A finished run has the first two, and no longer the third.
 RESULTS_FILE, TASK_FILE, UNFINISHED_FILE = "all_results.json", "task.yaml", "unfinished"
 _SECONDS_TO_END = 20
 # What takes the space of a run: the model and whatever its checkpoints hold.
-WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin", "checkpoint-*")
+WEIGHT_FILES = (
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model*.bin",
+    "checkpoint-*",
+)
 NO_WEIGHTS_FILE = "weights_removed.txt"
 # Metrics of which more is not better, or that say nothing about a model.
 _NOT_TO_MAXIMISE = re.compile(r"(^|_)(loss|seconds?|runtime|thresh|number|total|missing)$")
@@ -112,7 +133,9 @@ def check_flag_names(flags: Sequence[str], own: Iterable[str]) -> None:
     """Refuse a misspelt flag before anything runs; fields of the script itself are near misses too."""
     fields = {*_run_fields(), "config"}
     for name in sorted(given_flags(flags) - fields):
-        raise InputError(f"unknown option --{name}{nearest_name(name, [*fields, *own], prefix='--')}")
+        raise InputError(
+            f"unknown option --{name}{nearest_name(name, [*fields, *own], prefix='--')}"
+        )
 
 
 def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
@@ -121,7 +144,9 @@ def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
     for name in sorted(given & (RESERVED.keys() - {"config", "task", "task_file"})):
         raise InputError(f"--{name} cannot be given here: {RESERVED[name]}")
     for name in given.intersection(grid):
-        raise InputError(f"{name} is in the sweep and on the command line; take it out of one of them")
+        raise InputError(
+            f"{name} is in the sweep and on the command line; take it out of one of them"
+        )
 
 
 def check_run(flags: Sequence[str], grid: Mapping[str, Sequence[str]]) -> None:
@@ -132,13 +157,17 @@ def check_run(flags: Sequence[str], grid: Mapping[str, Sequence[str]]) -> None:
     try:
         # A library prints a line when it is imported; stdout is the report's.
         with redirect_stdout(sys.stderr):
-            settings, args, _ = parse_arguments(TaskArguments, FineTuningArguments, TeachingArguments, argv=flags)
+            settings, args, _ = parse_arguments(
+                TaskArguments, FineTuningArguments, TeachingArguments, argv=flags
+            )
     finally:
         # Precision and compilation are handed on in the environment, which the runs inherit.
         os.environ.clear()
         os.environ.update(before)
     if args.push_to_hub:  # of a --config file
-        raise InputError(f"push_to_hub is true in it, and every run would be pushed; {RESERVED['push_to_hub']}")
+        raise InputError(
+            f"push_to_hub is true in it, and every run would be pushed; {RESERVED['push_to_hub']}"
+        )
     check_access(settings, with_tests=args.do_predict)
 
 
@@ -155,17 +184,27 @@ def choose_seeds(num_seeds: int, seeds: Sequence[int] | None) -> list[int]:
 def hashes_of_files(flags: Sequence[str]) -> dict[str, str]:
     """SHA-256 of the YAML files that flags name, so that a changed configuration is seen."""
     names = [argument.split("=", 1)[-1] for argument in flags]
-    return {name: hash_of(Path(name)) for name in names if name.endswith((".yaml", ".yml")) and Path(name).is_file()}
+    return {
+        name: hash_of(Path(name))
+        for name in names
+        if name.endswith((".yaml", ".yml")) and Path(name).is_file()
+    }
 
 
 def _run_fields() -> dict[str, Any]:
-    return field_types(TaskArguments) | field_types(FineTuningArguments) | field_types(TeachingArguments)
+    return (
+        field_types(TaskArguments)
+        | field_types(FineTuningArguments)
+        | field_types(TeachingArguments)
+    )
 
 
 # The grid
 
 
-def read_sweep(name: str, configs: Path, flags: Sequence[str], *, is_search: bool = False) -> dict[str, list[str]]:
+def read_sweep(
+    name: str, configs: Path, flags: Sequence[str], *, is_search: bool = False
+) -> dict[str, list[str]]:
     """Read `field: value` and `field: [value, value]` from a YAML file, or one of `configs` by its name; values stay texts.
 
     In a search `[least, greatest, log]` (or `linear`, or `int`) is a range for a field of numbers.
@@ -173,7 +212,9 @@ def read_sweep(name: str, configs: Path, flags: Sequence[str], *, is_search: boo
     path = Path(name) if name.endswith((".yaml", ".yml")) else configs / f"{name}.yaml"
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in configs.glob("*.yaml")))
-        raise InputError(f"sweep: no file {path}; there are: {there}, or give a YAML file of your own")
+        raise InputError(
+            f"sweep: no file {path}; there are: {there}, or give a YAML file of your own"
+        )
     tree, lines = read_tree(path)
     fields, grid = _run_fields(), {}
     for key, given in tree.items():
@@ -181,8 +222,13 @@ def read_sweep(name: str, configs: Path, flags: Sequence[str], *, is_search: boo
         if key in RESERVED:
             raise InputError(f"{where}: {key} cannot stand in a sweep: {RESERVED[key]}")
         if key not in fields:
-            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), fields)}")
-        values = ["null" if value is None else value for value in (given if isinstance(given, list) else [given])]
+            raise InputError(
+                f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), fields)}"
+            )
+        values = [
+            "null" if value is None else value
+            for value in (given if isinstance(given, list) else [given])
+        ]
         if not values or not all(isinstance(value, str) for value in values):
             raise InputError(f"{where}: {key}: write `field: value` or `field: [value, value]`")
         try:
@@ -192,7 +238,9 @@ def read_sweep(name: str, configs: Path, flags: Sequence[str], *, is_search: boo
             elif is_search:
                 read_range(values, fields[key])
             else:
-                raise ValueError(f"[{', '.join(values)}] is a range; ranges are searched with --num_trials N")
+                raise ValueError(
+                    f"[{', '.join(values)}] is a range; ranges are searched with --num_trials N"
+                )
         except ValueError as error:
             raise InputError(f"{where}: {key}: {error}") from error
         grid[key] = values
@@ -203,7 +251,12 @@ def read_sweep(name: str, configs: Path, flags: Sequence[str], *, is_search: boo
 def is_range(values: Sequence[str], hint: Any) -> bool:
     """Whether a list is a range: of numbers, with a scale as its third entry."""
     kinds = set(members(hint))
-    return len(values) == 3 and values[2] in SCALES and bool(kinds & {int, float}) and not kinds & {bool, str}
+    return (
+        len(values) == 3
+        and values[2] in SCALES
+        and bool(kinds & {int, float})
+        and not kinds & {bool, str}
+    )
 
 
 def read_range(values: Sequence[str], hint: Any) -> Any:
@@ -212,10 +265,14 @@ def read_range(values: Sequence[str], hint: Any) -> Any:
         raise InputError("--num_trials needs Optuna; pip install 'bert-recipes[search]'")
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    kind: Any = IntDistribution if values[2] == "int" or float not in members(hint) else FloatDistribution
+    kind: Any = (
+        IntDistribution if values[2] == "int" or float not in members(hint) else FloatDistribution
+    )
     least, greatest = map(int if kind is IntDistribution else float, values[:2])
     if not -math.inf < least < greatest < math.inf:
-        raise ValueError(f"{values[0]} to {values[1]} is no range; give two numbers, the lesser one first")
+        raise ValueError(
+            f"{values[0]} to {values[1]} is no range; give two numbers, the lesser one first"
+        )
     return kind(least, greatest, log=values[2] == "log")
 
 
@@ -235,7 +292,11 @@ def combination_name(settings: Mapping[str, str], varying: Iterable[str]) -> str
     for name in varying:
         value = re.sub(r"[^A-Za-z0-9.+-]", "-", settings[name])
         # A value that cannot stay as it is gets a few digits of its hash, so that it is unique.
-        digits = "" if value == settings[name] else f"-{hashlib.sha256(settings[name].encode()).hexdigest()[:6]}"
+        digits = (
+            ""
+            if value == settings[name]
+            else f"-{hashlib.sha256(settings[name].encode()).hexdigest()[:6]}"
+        )
         parts.append(f"{name}-{value}{digits}")
     return "_".join(parts) or "settings"
 
@@ -274,8 +335,12 @@ class RunLauncher(NamedTuple):
         results = read_results(folder, self.needs) if code == 0 else None
         if results is None:
             # Its own error line, or the last line that it printed.
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or ["it printed nothing"]
-            words = ([line for line in lines if line.startswith("error: ")] or lines)[-1].removeprefix("error: ")
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or [
+                "it printed nothing"
+            ]
+            words = ([line for line in lines if line.startswith("error: ")] or lines)[
+                -1
+            ].removeprefix("error: ")
             raise InputError(
                 f"the run {folder} failed (exit code {code}: {words}); its log is {log}; mend the cause and give the same "
                 "command again: finished runs are kept"
@@ -294,7 +359,14 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
     if not file.is_file():
         there = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
         raise InputError(f"launch: no configuration {file}; there are: {there}")
-    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--config_file", str(file))
+    launcher = (
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--quiet",
+        "--config_file",
+        str(file),
+    )
     return (*launcher, str(script))
 
 
@@ -317,7 +389,9 @@ def figure_of(results: Mapping[str, Any], key: str) -> float | None:
 def end_with_children() -> None:
     """Make SIGTERM and SIGHUP end this process as Ctrl-C does, so that the run in progress ends too."""
     # SIGHUP, which a closed terminal sends, stays without effect where nohup made it so.
-    numbers = [signal.SIGTERM] + [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
+    numbers = [signal.SIGTERM] + [signal.SIGHUP] * (
+        signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    )
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         # A second one (the shell and the kernel both send SIGHUP) must not stop the ending of the run.
@@ -345,7 +419,11 @@ def _run_process(command: Sequence[str], log: Path, group: str) -> int:
         streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         # One call into the C library, which cannot wait for another thread.
         process = subprocess.Popen(
-            command, **streams, start_new_session=True, env=environment, preexec_fn=_end_with_parent()
+            command,
+            **streams,
+            start_new_session=True,
+            env=environment,
+            preexec_fn=_end_with_parent(),
         )
         try:
             return process.wait()
@@ -364,7 +442,9 @@ def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> N
     if folder.is_file():
         raise InputError(f"output_dir {folder} is a file; give a folder")
     if not file.is_file() and folder.is_dir() and any(folder.iterdir()):
-        raise InputError(f"output_dir {folder} holds files and no {file_name}; give another --output_dir")
+        raise InputError(
+            f"output_dir {folder} holds files and no {file_name}; give another --output_dir"
+        )
     lock_run(folder, patience=0)
     before = read_json_object(file) if file.is_file() else settings
     changed = [name for name, value in settings.items() if before.get(name) != value]
@@ -441,7 +521,9 @@ def run_sweep(
     the report of a folder with a sweep.json and returns its files, the text first, or none.
     """
     if metric is not None and _NOT_TO_MAXIMISE.search(metric):
-        raise InputError(f"metric is '{metric}'; allowed: metrics of which more is better, as accuracy or f1")
+        raise InputError(
+            f"metric is '{metric}'; allowed: metrics of which more is better, as accuracy or f1"
+        )
     if num_trials is not None and num_trials < 1:
         raise InputError(f"num_trials is {num_trials}; allowed: 1 or more")
     check_run(launcher.flags, grid)
@@ -449,7 +531,9 @@ def run_sweep(
     settings: dict[str, Any] = {"sweep": grid, "flags": list(launcher.flags)}
     settings |= {"files": hashes_of_files(launcher.flags), "is_search": num_trials is not None}
     claim_folder(folder, "sweep_plan.json", settings)
-    sweep = Sweep(folder, launcher, [name for name, values in grid.items() if len(values) > 1], seeds, metric)
+    sweep = Sweep(
+        folder, launcher, [name for name, values in grid.items() if len(values) > 1], seeds, metric
+    )
     if num_trials is None:
         for combination in expand_grid(grid):
             sweep.measure(combination)
@@ -469,7 +553,12 @@ class Sweep:
     """
 
     def __init__(
-        self, folder: Path, launcher: RunLauncher, varying: Sequence[str], seeds: Sequence[int], metric: str | None
+        self,
+        folder: Path,
+        launcher: RunLauncher,
+        varying: Sequence[str],
+        seeds: Sequence[int],
+        metric: str | None,
     ) -> None:
         self.folder, self.launcher, self.varying, self.seeds = folder, launcher, varying, seeds
         self.metric = metric
@@ -491,7 +580,9 @@ class Sweep:
                 logger.info("%s, seed %d: %s %s", name, seed, self.metric, value)
                 _drop_weights(combination.runs, kept=combination.best_run)
             self.combinations[name] = combination
-            _drop_weights([each.best_run for each in self.combinations.values()], kept=self.best.best_run)
+            _drop_weights(
+                [each.best_run for each in self.combinations.values()], kept=self.best.best_run
+            )
         return self.combinations[name].median
 
     def link_best(self) -> None:
@@ -502,7 +593,9 @@ class Sweep:
                 f"no run of {self.folder} has a metric {self.metric}: all are NaN; lower the learning rate"
             )
         if (run.folder / NO_WEIGHTS_FILE).is_file():
-            logger.info("%s is the best run now and its weights were removed: it is run again", run.folder)
+            logger.info(
+                "%s is the best run now and its weights were removed: it is run again", run.folder
+            )
             shutil.rmtree(run.folder)
             self._run(self.best, run.seed)
         _remove(link)
@@ -519,16 +612,24 @@ class Sweep:
             self.metric = read_task_file(folder / TASK_FILE).best_metric
         value = figure_of(results, f"eval_{self.metric}")
         if value is None:
-            names = sorted(name.removeprefix("eval_") for name in results if name.startswith("eval_"))
+            names = sorted(
+                name.removeprefix("eval_") for name in results if name.startswith("eval_")
+            )
             there = ", ".join(name for name in names if not _NOT_TO_MAXIMISE.search(name))
-            raise InputError(f"{folder}: its results have no metric '{self.metric}'; give --metric one of: {there}")
+            raise InputError(
+                f"{folder}: its results have no metric '{self.metric}'; give --metric one of: {there}"
+            )
         return Run(seed, folder, value, results)
 
     def describe(self) -> dict[str, Any]:
         """The sweep as strict JSON: what is not finite is null."""
         best, metric, combinations = self.best, str(self.metric), list(self.combinations.values())
         diverged = sum(math.isnan(run.value) for run in best.runs)
-        rule = f"the greatest median of {len(best.runs)} seeds" if len(best.runs) > 1 else f"the greatest {metric}"
+        rule = (
+            f"the greatest median of {len(best.runs)} seeds"
+            if len(best.runs) > 1
+            else f"the greatest {metric}"
+        )
         how_chosen = (
             f"{best.name} has {rule} on the development set (of equal ones the first); `best` is its run with seed "
             f"{best.best_run.seed}, {metric} {format_figure(best.best_run.value)}. It was chosen on the examples that it is "
@@ -555,7 +656,11 @@ class Sweep:
             runs.append(run._asdict() | {"folder": folder, "has_weights": has_weights})
         # Of a sample (n - 1).
         std = statistics.stdev(values) if len(values) > 1 and -math.inf not in values else None
-        found = {"name": combination.name, "settings": combination.settings, "median": combination.median}
+        found = {
+            "name": combination.name,
+            "settings": combination.settings,
+            "median": combination.median,
+        }
         return found | {"min": min(values), "max": max(values), "std": std, "runs": runs}
 
 
@@ -578,7 +683,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def search(grid: Mapping[str, Sequence[str]], num_trials: int, measure: Callable[[Mapping[str, str]], float]) -> None:
+def search(
+    grid: Mapping[str, Sequence[str]],
+    num_trials: int,
+    measure: Callable[[Mapping[str, str]], float],
+) -> None:
     """Try settings with Optuna's TPE; with the same results it proposes the same, which is how a search resumes."""
     import optuna
 
@@ -593,7 +702,9 @@ def search(grid: Mapping[str, Sequence[str]], num_trials: int, measure: Callable
     for number in range(num_trials):
         trial = study.ask(space)
         # Three digits of a number are enough to name it and to run it.
-        settings = {name: f"{v:.3g}" if isinstance(v, float) else str(v) for name, v in trial.params.items()}
+        settings = {
+            name: f"{v:.3g}" if isinstance(v, float) else str(v) for name, v in trial.params.items()
+        }
         logger.info("trial %d of %d: %s", number + 1, num_trials, settings)
         median = measure(settings)
         # TPE ranks by finite numbers; metrics of this project are never below -1.
@@ -612,10 +723,17 @@ def describe_lead(combinations: Sequence[Combination], metric: str) -> str:
     if not others:
         return ""
     second = choose_best(others)
-    lead, half = best.median - second.median, [half_interval(metric, each.best_run.results) for each in (best, second)]
+    lead, half = (
+        best.median - second.median,
+        [half_interval(metric, each.best_run.results) for each in (best, second)],
+    )
     splits: Any = best.best_run.results.get("splits") or {}
     rows = [entry["examples"] for name, entry in splits.items() if name.startswith("validation")]
-    examples = f" ({lead * rows[0]:.0f} of {rows[0]:,} examples)" if metric == "accuracy" and len(rows) == 1 else ""
+    examples = (
+        f" ({lead * rows[0]:.0f} of {rows[0]:,} examples)"
+        if metric == "accuracy" and len(rows) == 1
+        else ""
+    )
     message = f"{best.name} and {second.name} are {format_figure(lead)} apart{examples}"
     if len(best.runs) > 1 and min(best.values) <= max(second.values):
         return f"Not resolved: {message}, and their seeds overlap."

@@ -36,7 +36,12 @@ Join = Callable[[Sequence[Path], Path], Mapping[str, Any]]
 # Before next or order: the task of telling the store's pairs (recipes/make_pair_task.py).
 PAIRS = "pairs_"
 # What an untrained model is: one step that changes next to nothing.
-UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
+UNTRAINED = {
+    "max_steps": "1",
+    "max_minutes": "null",
+    "learning_rate": "1e-12",
+    "muon_learning_rate": "1e-12",
+}
 _TABLE_KEYS = (
     "title",
     "source",
@@ -91,9 +96,13 @@ class Row:
     published: Mapping[str, float] = field(default_factory=dict)
     model: str | None = None
     untrained: bool = False
-    checkpoint: str | None = None  # number, from 1, of the one of its run that is meant; the last where there is none
+    checkpoint: str | None = (
+        None  # number, from 1, of the one of its run that is meant; the last where there is none
+    )
     teacher: Row | None = None  # whose model teaches, of the same seed
-    ensemble: Sequence[int] = ()  # seeds whose fine-tuned models answer together; the same for each seed
+    ensemble: Sequence[
+        int
+    ] = ()  # seeds whose fine-tuned models answer together; the same for each seed
 
 
 class Claim(NamedTuple):
@@ -150,7 +159,9 @@ class PlannedRun(NamedTuple):
         return f"{self.row.name}: {'pre-training' if self.column is None else self.column.name}"
 
 
-def _check_keys(where: str, tree: Any, allowed: Sequence[str], required: Sequence[str] = ()) -> dict[str, Any]:
+def _check_keys(
+    where: str, tree: Any, allowed: Sequence[str], required: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return a mapping of a table, whose keys are allowed and complete."""
     if not isinstance(tree, dict):
         raise InputError(f"{where}: a mapping is expected, with {', '.join(allowed)}")
@@ -195,7 +206,9 @@ def read_table(path: Path, profile: str) -> Table:
     for name in ("pretrain", "finetune", "evaluate", "features"):
         common[name] = {**(defaults.get(name) or {}), **(tree.get(name) or {})}
     seeds = _read_claim_seeds(path, tree.get("seeds") or defaults.get("seeds"))
-    rows = _read_rows(path, profile, tree["rows"], common["pretrain"], defaults.get("student") or {}, seeds)
+    rows = _read_rows(
+        path, profile, tree["rows"], common["pretrain"], defaults.get("student") or {}, seeds
+    )
     rows_of_other_profiles = set(tree["rows"]) - {row.name for row in rows}
     table = Table(
         name=path.stem,
@@ -213,7 +226,9 @@ def read_table(path: Path, profile: str) -> Table:
     return table
 
 
-def _read_columns(path: Path, tree: Mapping[str, Any], common: Mapping[str, dict[str, str]]) -> list[Column]:
+def _read_columns(
+    path: Path, tree: Mapping[str, Any], common: Mapping[str, dict[str, str]]
+) -> list[Column]:
     _, *keys = (attribute.name for attribute in fields(Column))
     columns: dict[str, Column] = {}
     for name, settings in tree.items():
@@ -260,10 +275,14 @@ def _read_rows(
             pretrain_of_row.update(UNTRAINED)
         attributes["pretrain"] = pretrain_of_row
         published = attributes.get("published") or {}
-        attributes["published"] = {column: _read_number(where, figure) for column, figure in published.items()}
+        attributes["published"] = {
+            column: _read_number(where, figure) for column, figure in published.items()
+        }
         rows.append(Row(name, **attributes))
     if not rows:
-        raise InputError(f"{path}: no row has the profile '{profile}'; see their `profiles` and `not_profiles`")
+        raise InputError(
+            f"{path}: no row has the profile '{profile}'; see their `profiles` and `not_profiles`"
+        )
     return rows
 
 
@@ -283,15 +302,22 @@ def _read_claims(path: Path, tree: Sequence[Any], rows_of_other_profiles: set[st
 
 def _check_claims(path: Path, table: Table) -> None:
     """Check that the rows and columns of the claims are in the table."""
-    names = {"row": [row.name for row in table.rows], "column": [column.name for column in table.columns]}
+    names = {
+        "row": [row.name for row in table.rows],
+        "column": [column.name for column in table.columns],
+    }
     for claim in table.claims:
         for key in ("better", "worse", "column", "worse_column"):
             name = getattr(claim, key)
             kind = "column" if "column" in key else "row"
             if name is not None and name not in names[kind]:
-                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}")
+                raise InputError(
+                    f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}"
+                )
         if claim.expected not in EXPECTED:
-            raise InputError(f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}")
+            raise InputError(
+                f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}"
+            )
 
 
 class Runs:
@@ -311,8 +337,13 @@ class Runs:
         lock_run(folder, patience=0)
         file = folder / RUNS_FILE
         self.known: dict[str, dict[str, Any]] = read_json_object(file) if file.is_file() else {}
-        if not all(isinstance(run, dict) and isinstance(run.get("figures"), dict) for run in self.known.values()):
-            raise InputError(f"{file}: not the runs of tables; fetch the file again, or give another --output_dir")
+        if not all(
+            isinstance(run, dict) and isinstance(run.get("figures"), dict)
+            for run in self.known.values()
+        ):
+            raise InputError(
+                f"{file}: not the runs of tables; fetch the file again, or give another --output_dir"
+            )
 
     def checkpoint_key(self, row: Row, seed: int) -> str | None:
         """Return the hash of the run that trains a row's model; None where the model is at hand."""
@@ -329,7 +360,9 @@ class Runs:
             return None
         if row.ensemble:
             member = replace(row, ensemble=())
-            keys = [str(self.figure_key(member, column, member_seed)) for member_seed in row.ensemble]
+            keys = [
+                str(self.figure_key(member, column, member_seed)) for member_seed in row.ensemble
+            ]
             return _hash({"recipe": "ensemble", "members": " ".join(keys)})
         checkpoint_key = self.checkpoint_key(row, seed)
         if column.recipe == "pretrain":
@@ -357,8 +390,12 @@ class Runs:
             return None
         value = figure_of(run["figures"], f"eval_{column.metric}")
         if value is None:
-            metrics = [name.removeprefix("eval_") for name in run["figures"] if name.startswith("eval_")]
-            raise InputError(f"column {column.name}: no metric {column.metric}; its runs have {', '.join(metrics)}")
+            metrics = [
+                name.removeprefix("eval_") for name in run["figures"] if name.startswith("eval_")
+            ]
+            raise InputError(
+                f"column {column.name}: no metric {column.metric}; its runs have {', '.join(metrics)}"
+            )
         replicates = (run["figures"].get("jackknife") or {}).get(column.metric) or []
         if None in replicates:  # undefined without one of the groups
             replicates = []
@@ -387,10 +424,16 @@ class Runs:
         if key == checkpoint_key:
             return
         if row.checkpoint:
-            saved = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+            saved = sorted(
+                folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2])
+            )
             folder = saved[int(row.checkpoint) - 1]
         model = {"model_name_or_path": row.model or str(folder)}
-        settings = {name: value for name, value in self._settings(row, column, seed).items() if name != "store"}
+        settings = {
+            name: value
+            for name, value in self._settings(row, column, seed).items()
+            if name != "store"
+        }
         if column.recipe == "evaluate_checkpoint":
             settings["results_file"] = str(self.folder / key / RESULTS_FILE)
         self._run(column.recipe, key, {**model, **settings})
@@ -424,7 +467,9 @@ class Runs:
         settings = {"members": " ".join(folder.name for folder in folders)}
         self._keep("ensemble", key, settings, self.join(folders, self.folder / key), start)
 
-    def _command(self, recipe: str, settings: Mapping[str, str]) -> tuple[list[str], tuple[str, ...], list[str]]:
+    def _command(
+        self, recipe: str, settings: Mapping[str, str]
+    ) -> tuple[list[str], tuple[str, ...], list[str]]:
         """Return the script, the flags that say where its data is, and those of the settings."""
         flags = {name: "null" if value is None else value for name, value in settings.items()}
         data = tuple(self.flags[recipe])
@@ -444,18 +489,31 @@ class Runs:
         self._keep(recipe, key, settings, launcher.run(self.folder / key, flags), start)
 
     def _keep(
-        self, recipe: str, key: str, settings: Mapping[str, str], results: Mapping[str, Any], start: float
+        self,
+        recipe: str,
+        key: str,
+        settings: Mapping[str, str],
+        results: Mapping[str, Any],
+        start: float,
     ) -> None:
         splits = results.get("splits") or {}
         # None is a figure that is not defined, as where training diverged.
-        figures = {name: value for name, value in results.items() if isinstance(value, int | float | None)}
+        figures = {
+            name: value for name, value in results.items() if isinstance(value, int | float | None)
+        }
         self.known[key] = {
             "recipe": recipe,
             "settings": dict(settings),
             "seconds": results.get("train_seconds") or time.monotonic() - start,
-            "figures": strict(figures | {name: results.get(name) for name in ("intervals", "jackknife")}),
+            "figures": strict(
+                figures | {name: results.get(name) for name in ("intervals", "jackknife")}
+            ),
             # Of the rows that it was measured on.
-            "sha256": {name: split["sha256"] for name, split in splits.items() if name.startswith("validation")},
+            "sha256": {
+                name: split["sha256"]
+                for name, split in splits.items()
+                if name.startswith("validation")
+            },
             "machine": results.get("machine"),
             "date": time.strftime("%Y-%m-%d"),
         }
@@ -465,8 +523,14 @@ class Runs:
         """The task file of the store's pairs under a label, made when it is first asked for."""
         folder = self.folder / "tasks" / label
         if not (folder / TASK_FILE).is_file():
-            command = [sys.executable, str(self.recipes / "make_pair_task.py"), *self.flags["pretrain"]]
-            if subprocess.run([*command, "--pair_label", label, "--output_dir", str(folder)]).returncode:
+            command = [
+                sys.executable,
+                str(self.recipes / "make_pair_task.py"),
+                *self.flags["pretrain"],
+            ]
+            if subprocess.run(
+                [*command, "--pair_label", label, "--output_dir", str(folder)]
+            ).returncode:
                 raise InputError(f"no task of the pairs of {label}; the reason is above")
         return folder / TASK_FILE
 
@@ -488,7 +552,12 @@ class Runs:
         seed = tables[0].seeds[0]
         for runs in self._group_by_cost(tables, seed):
             estimate = self._estimate_run(runs[0], seed)
-            yield runs[0].name, len(runs), len(runs) * estimate["hours"], round(estimate["memory_mb"])
+            yield (
+                runs[0].name,
+                len(runs),
+                len(runs) * estimate["hours"],
+                round(estimate["memory_mb"]),
+            )
 
     def _group_by_cost(self, tables: Sequence[Table], seed: int) -> list[list[PlannedRun]]:
         """Group the training runs that take the same time and memory."""
@@ -524,7 +593,9 @@ class Runs:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "estimate.json"
             environment = {**os.environ, ESTIMATE_FILE: str(file)}
-            code = subprocess.run([*script, *data, *flags], stdout=subprocess.DEVNULL, env=environment).returncode
+            code = subprocess.run(
+                [*script, *data, *flags], stdout=subprocess.DEVNULL, env=environment
+            ).returncode
             if code:
                 raise InputError(f"{run.name}: no estimate; the reason is above")
             return read_json_object(file)

@@ -24,7 +24,18 @@ logger = logging.getLogger(__name__)
 
 # Column of a row that says on which line each word stands.
 LINES = "-LINES-"
-_COLUMNS_OF_CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+_COLUMNS_OF_CONLLU = (
+    "ID",
+    "FORM",
+    "LEMMA",
+    "UPOS",
+    "XPOS",
+    "FEATS",
+    "HEAD",
+    "DEPREL",
+    "DEPS",
+    "MISC",
+)
 # First column of lines that are no words: "3-4", "5.1".
 _RANGE = re.compile(r"\d+[-.]\d+")
 _TABS, _BLANKS = re.compile(" *\t+ *"), re.compile("[ \t]+")
@@ -68,7 +79,10 @@ def read_conll(path: Path, task: Task) -> NumberedRows:
             document += marks
         else:
             document = number
-        row: dict[str, object] = {DOCUMENT: max(document - has_documents, 0), LINES: [line for line, _ in lines]}
+        row: dict[str, object] = {
+            DOCUMENT: max(document - has_documents, 0),
+            LINES: [line for line, _ in lines],
+        }
         row[words] = [cells[layout.word_column] for _, cells in lines]
         if layout.tag_column is not None:
             row[tags] = [cells[layout.tag_column] for _, cells in lines]
@@ -106,7 +120,9 @@ def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
 
 
 def _hint_of_comments(line: str) -> str:
-    return "; a comment stands before the first word of its sentence" if line.startswith("#") else ""
+    return (
+        "; a comment stands before the first word of its sentence" if line.startswith("#") else ""
+    )
 
 
 # The layout
@@ -137,11 +153,15 @@ def _find_words(path: Path, column: str, names: Sequence[str], survey: "_Survey"
         logger.info("%s: the first column counts the words; they are read from the second", path)
         return 1
     if survey.has_no_words_first:
-        raise InputError(f"{path}: the first column holds no words; give theirs, counted from 0: text_columns: 1")
+        raise InputError(
+            f"{path}: the first column holds no words; give theirs, counted from 0: text_columns: 1"
+        )
     return 0
 
 
-def _find_tags(path: Path, column: str, names: Sequence[str], survey: "_Survey", *, behind: int) -> int | None:
+def _find_tags(
+    path: Path, column: str, names: Sequence[str], survey: "_Survey", *, behind: int
+) -> int | None:
     """Return the number of the column of the tags: the one that the task names, else the last that can be; None where there is none."""
     number = _find_column(path, column, names, survey.width)
     if number is not None:
@@ -153,7 +173,9 @@ def _find_tags(path: Path, column: str, names: Sequence[str], survey: "_Survey",
         return None
     known = survey.columns_of_tags(behind)
     if len(known) > 1:
-        logger.warning("%s: several columns hold tags; the last is read: label_column chooses another", path)
+        logger.warning(
+            "%s: several columns hold tags; the last is read: label_column chooses another", path
+        )
     candidates = known or survey.columns_without_numbers(behind) or range(behind + 1, survey.width)
     return candidates[-1] if candidates else None
 
@@ -219,7 +241,9 @@ class _Survey:
             return
         # It begins anew in each sentence, in each document, or never.
         counts = {self._num_in_sentence, self._num_in_sentence + 1, self._last_index + 1}
-        self.has_index = self.has_index and self.width > 1 and cells[0].isdecimal() and int(cells[0]) in counts
+        self.has_index = (
+            self.has_index and self.width > 1 and cells[0].isdecimal() and int(cells[0]) in counts
+        )
         self._last_index = int(cells[0]) if self.has_index else 0
         self._num_in_sentence += 1
         self._num_words += 1

@@ -36,9 +36,7 @@ class Answer:
     """A gold answer."""
 
     text: str
-    answer_start: (
-        int  # in characters of the context; -1 where nobody knows, of an answer that only its text matters of
-    )
+    answer_start: int  # in characters of the context; -1 where nobody knows, of an answer that only its text matters of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,9 +84,13 @@ class Split:
     num_rows: int  # of the file, before any limit
     published_rows: int | None = None  # of the published split, where that is known
     is_labelled: bool = True
-    num_left_out: int = 0  # rows of the file that training does without, which a warning has counted
+    num_left_out: int = (
+        0  # rows of the file that training does without, which a warning has counted
+    )
 
     @property
     def is_partial(self) -> bool:
         """Tell whether scores on it cannot be put beside published ones: rows are missing or were left out."""
-        return len(self.examples) != (self.num_rows if self.published_rows is None else self.published_rows)
+        return len(self.examples) != (
+            self.num_rows if self.published_rows is None else self.published_rows
+        )

@@ -73,7 +73,9 @@ class ClassLabels:
         # As the task's files write the classes.
         self._written = number_of_name
         if task.column_labels:
-            self._written = {value: number_of_name[name] for value, name in task.column_labels.items()}
+            self._written = {
+                value: number_of_name[name] for value, name in task.column_labels.items()
+            }
         self._by_name = dict(self._written)
         for name, number in number_of_name.items():
             self._by_name.setdefault(name, number)
@@ -101,7 +103,9 @@ class ClassLabels:
         if text in ("", "-1"):
             return None
         if text not in self._by_number:
-            raise InputError(f"{where}: label {value!r:.60} is not one of the task's; {self._hint(text)}")
+            raise InputError(
+                f"{where}: label {value!r:.60} is not one of the task's; {self._hint(text)}"
+            )
         self._keep_to_one_way("number", value, where)
         return self._by_number[text]
 
@@ -128,9 +132,7 @@ class ClassLabels:
             hint += f", or 0 to {len(self.names) - 1}"
         if self._by_number and text == str(len(self.names)):
             first, second = [*self.names, "..."][:2]
-            hint += (
-                f"; numbers count from 0: where the file counts from 1, write labels: {{1: {first}, 2: {second}, ...}}"
-            )
+            hint += f"; numbers count from 0: where the file counts from 1, write labels: {{1: {first}, 2: {second}, ...}}"
         return hint
 
 
@@ -168,8 +170,13 @@ def label_sets(task: Task, values: Sequence[tuple[str, Any]]) -> list[tuple[int,
     classes = ClassLabels(task)
     rows = [(where, _split_labels(task, value, where)) for where, value in values]
     if _are_multi_hot([(where, labels) for where, labels in rows if labels], len(classes.names)):
-        return [None if labels is None else _classes_of_flags(labels, where) for where, labels in rows]
-    return [None if labels is None else _classes_of_labels(classes, labels, where) for where, labels in rows]
+        return [
+            None if labels is None else _classes_of_flags(labels, where) for where, labels in rows
+        ]
+    return [
+        None if labels is None else _classes_of_labels(classes, labels, where)
+        for where, labels in rows
+    ]
 
 
 def _are_multi_hot(rows: Sequence[tuple[str, list[Any]]], num_classes: int) -> bool:
@@ -236,7 +243,9 @@ def parse_literal(text: str) -> Any:
 
 
 def _is_multi_hot(labels: list[Any], num_classes: int) -> bool:
-    return len(labels) == num_classes and all(label_text(label) in ("0", "1", "true", "false") for label in labels)
+    return len(labels) == num_classes and all(
+        label_text(label) in ("0", "1", "true", "false") for label in labels
+    )
 
 
 def _classes_of_flags(flags: Iterable[Any], where: str) -> tuple[int, ...]:

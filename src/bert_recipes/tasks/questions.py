@@ -32,7 +32,9 @@ def expand_articles(task: Task, rows: Rows) -> Rows:
     every = itertools.chain(start, iterator)
     if not start or not {"paragraphs", "qas"} & start[0][1].keys():
         return Rows(rows.source, rows.unit, every)
-    return Rows(rows.source, "question", _questions_of(task, rows.source, (row for _, row in every)))
+    return Rows(
+        rows.source, "question", _questions_of(task, rows.source, (row for _, row in every))
+    )
 
 
 def _questions_of(task: Task, source: str, articles: Iterator[Mapping[str, Any]]) -> NumberedRows:
@@ -100,7 +102,9 @@ def _split_answers(value: Any) -> list[Any]:
     if isinstance(texts, str):
         texts, starts = [texts], [starts]
     starts = [None] * len(texts) if starts is None else starts
-    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    return [
+        {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
+    ]
 
 
 def _read_answer(item: Any) -> tuple[str, int | None]:
@@ -146,13 +150,18 @@ class AnswerOffsets:
         self.num_left_out = 0
         self._first = ""
 
-    def locate(self, answers: Sequence[tuple[str, Any]], context: str, where: str) -> tuple[Answer, ...] | None:
+    def locate(
+        self, answers: Sequence[tuple[str, Any]], context: str, where: str
+    ) -> tuple[Answer, ...] | None:
         """Return the answers that stand in their paragraph; None where there are some, and none does."""
         located: list[Answer] = []
         for text, start in answers:
             answer = locate_answer(text, start, context)
             if answer is None:
-                self._first = self._first or f"{where}: the answer {text!r:.60} is not at its answer_start {start}"
+                self._first = (
+                    self._first
+                    or f"{where}: the answer {text!r:.60} is not at its answer_start {start}"
+                )
                 continue
             self.num_mended += answer.answer_start != start
             located.append(answer)
@@ -169,9 +178,7 @@ class AnswerOffsets:
                 "answer_start counts the characters before the answer, from 0"
             )
         if self.num_mended:
-            message = (
-                "%s: %d answers did not stand at their answer_start; where their text stands once nearby is taken"
-            )
+            message = "%s: %d answers did not stand at their answer_start; where their text stands once nearby is taken"
             logger.warning(message, source, self.num_mended)
         if self.num_left_out:
             message = "%s: %d of %d questions are left out: their answers are not in their paragraphs (the first: %s)"

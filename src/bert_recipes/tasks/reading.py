@@ -8,7 +8,14 @@ from typing import Any
 from bert_recipes.errors import InputError
 from bert_recipes.rows import Rows, column_text, column_value, is_missing
 from bert_recipes.tags import OUTSIDE, is_iob
-from bert_recipes.tasks.examples import Answer, ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
+from bert_recipes.tasks.examples import (
+    Answer,
+    ChoiceExample,
+    Example,
+    QuestionExample,
+    TaggedExample,
+    TextExample,
+)
 from bert_recipes.tasks.labels import (
     ClassLabels,
     label_sets,
@@ -39,7 +46,9 @@ def read_id(value: Any, column: str, where: str) -> int | str:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, int | str) or isinstance(value, bool):
-        raise InputError(f"{where}: the id in column '{column}' is {value!r}; a number or a text is expected")
+        raise InputError(
+            f"{where}: the id in column '{column}' is {value!r}; a number or a text is expected"
+        )
     return value
 
 
@@ -59,7 +68,9 @@ def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, Tex
         idx = example_id(task, row, index, where)
         yield number, TextExample(idx=idx, text=texts[0], text_pair=pair, label=label)
     if num_empty:
-        logger.info("%s: %d texts are empty; they are kept, as every row counts", rows.source, num_empty)
+        logger.info(
+            "%s: %d texts are empty; they are kept, as every row counts", rows.source, num_empty
+        )
 
 
 def _labels_of_table(
@@ -71,12 +82,20 @@ def _labels_of_table(
     if is_test and not any(column in row for _, row in table for column in columns):
         return [None] * len(table)
     if task.label_columns:
-        return [labels_of_columns(task, row, where) for (_, row), where in zip(table, places, strict=True)]
-    values = [column_value(row, task.label_column, where) for (_, row), where in zip(table, places, strict=True)]
+        return [
+            labels_of_columns(task, row, where)
+            for (_, row), where in zip(table, places, strict=True)
+        ]
+    values = [
+        column_value(row, task.label_column, where)
+        for (_, row), where in zip(table, places, strict=True)
+    ]
     if task.problem_type == "multi_label_classification":
         return label_sets(task, list(zip(places, values, strict=True)))
     if task.problem_type == "regression":
-        return [number_label(task, value, where) for value, where in zip(values, places, strict=True)]
+        return [
+            number_label(task, value, where) for value, where in zip(values, places, strict=True)
+        ]
     classes = ClassLabels(task)
     return [classes.class_of(value, where) for value, where in zip(values, places, strict=True)]
 
@@ -97,7 +116,9 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
 
         label = None
         if split not in task.test_splits or task.label_column in row:
-            label = _choice_number(task, column_value(row, task.label_column, where), names, endings, where)
+            label = _choice_number(
+                task, column_value(row, task.label_column, where), names, endings, where
+            )
         start = texts[1] if len(texts) > 1 else ""
         choices = tuple(f"{start} {ending}" if start else ending for ending in endings)
         idx = example_id(task, row, index, where)
@@ -111,7 +132,9 @@ def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[st
     """
     if len(task.choice_columns) > 1:
         texts = [column_text(row, column, where) for column in task.choice_columns]
-        while texts and not texts[-1].strip():  # a row may have fewer choices than the table has columns
+        while (
+            texts and not texts[-1].strip()
+        ):  # a row may have fewer choices than the table has columns
             texts.pop()
         return texts, list(task.labels)
     column = task.choice_columns[0]
@@ -130,14 +153,20 @@ def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[st
 
 
 def _texts_of_list(value: Any, column: str, where: str) -> list[str]:
-    while isinstance(value, list) and value and is_missing(value[-1]):  # a table of lists may fill the shorter ones up
+    while (
+        isinstance(value, list) and value and is_missing(value[-1])
+    ):  # a table of lists may fill the shorter ones up
         value = value[:-1]
     if not isinstance(value, list) or any(map(is_missing, value)):
-        raise InputError(f"{where}: column '{column}' holds {value!r:.60}; a list of texts is expected")
+        raise InputError(
+            f"{where}: column '{column}' holds {value!r:.60}; a list of texts is expected"
+        )
     return [column_text({column: text}, column, where) for text in value]
 
 
-def _choice_number(task: Task, value: Any, names: Sequence[str], endings: Sequence[str], where: str) -> int | None:
+def _choice_number(
+    task: Task, value: Any, names: Sequence[str], endings: Sequence[str], where: str
+) -> int | None:
     """Return which choice a label means: by its name, its number from 0, its letter, or its text; None for a hidden one."""
     text = label_text(value)
     if names or task.column_labels:
@@ -168,7 +197,9 @@ def _choice_number(task: Task, value: Any, names: Sequence[str], endings: Sequen
 # Questions
 
 
-def question_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, QuestionExample | None]]:
+def question_examples(
+    task: Task, rows: Rows, split: str
+) -> Iterator[tuple[int, QuestionExample | None]]:
     """Read questions with paragraph and answers, row by row; None for one that training leaves out.
 
     That is one whose answers are not in its paragraph (`AnswerOffsets`). In an evaluation only the texts of answers count.
@@ -181,7 +212,9 @@ def question_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int,
         num_questions += 1
         where = f"{rows.where(number)} (id {idx})"
         if idx in seen and offsets is None:
-            raise InputError(f"{where}: {rows.unit} {seen[idx]} has the same id; ids tell the answers apart")
+            raise InputError(
+                f"{where}: {rows.unit} {seen[idx]} has the same id; ids tell the answers apart"
+            )
         seen[idx] = number
         question, context = (column_text(row, column, where) for column in task.text_columns)
         answers: tuple[Answer, ...] | None = None
@@ -200,7 +233,12 @@ def question_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int,
             elif written is not None:
                 answers = answers_by_text(written, context)
         title = str(row.get("title") or "")
-        yield number, QuestionExample(idx=idx, question=question, context=context, answers=answers, title=title)
+        yield (
+            number,
+            QuestionExample(
+                idx=idx, question=question, context=context, answers=answers, title=title
+            ),
+        )
     if offsets is not None:
         offsets.report(rows.source, num_questions)
 
@@ -223,14 +261,19 @@ def tagged_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, T
     """
     labels = ClassLabels(task)
     sentences = TaggedRows(task, rows, is_test=split in task.test_splits)
-    numbers_of = {name: number for number, name in enumerate(task.labels)} if is_iob(task.labels) else {}
+    numbers_of = (
+        {name: number for number, name in enumerate(task.labels)} if is_iob(task.labels) else {}
+    )
     stray: list[str] = []
     for index, sentence in enumerate(sentences):
         where = rows.where(sentence.number)
         tags: tuple[int, ...] | None = None
         if sentence.tags is not None:
             places = places_of_words(rows, sentence)
-            numbers = [_tag_number(labels, tag, place) for tag, place in zip(sentence.tags, places, strict=True)]
+            numbers = [
+                _tag_number(labels, tag, place)
+                for tag, place in zip(sentence.tags, places, strict=True)
+            ]
             stray += _begin_entities(task.labels, numbers_of, numbers, places)
             tags = tuple(numbers)
         yield (
@@ -245,14 +288,18 @@ def tagged_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, T
         )
     sentences.warn_of_spans()
     if stray:
-        message = "%s: %d tags I-X continue no entity; each begins one, as in conlleval (the first: %s)"
+        message = (
+            "%s: %d tags I-X continue no entity; each begins one, as in conlleval (the first: %s)"
+        )
         logger.warning(message, rows.source, len(stray), stray[0])
 
 
 def _tag_number(labels: ClassLabels, tag: Any, place: str) -> int:
     number = labels.class_of(tag, place)
     if number is None:
-        raise InputError(f"{place}: a word without a label ({tag!r}); allowed: {', '.join(labels.names)}")
+        raise InputError(
+            f"{place}: a word without a label ({tag!r}); allowed: {', '.join(labels.names)}"
+        )
     return number
 
 

@@ -10,7 +10,15 @@ from typing import Any
 
 from bert_recipes.errors import InputError, first_line, shorten
 from bert_recipes.hub_access import network_errors, why_unreachable
-from bert_recipes.rows import TABLE_SUFFIXES, NumberedRows, Reader, Rows, column_value, format_suffix, read_table
+from bert_recipes.rows import (
+    TABLE_SUFFIXES,
+    NumberedRows,
+    Reader,
+    Rows,
+    column_value,
+    format_suffix,
+    read_table,
+)
 from bert_recipes.tasks.conll import read_conll
 from bert_recipes.tasks.examples import Example, Split, TaggedExample
 from bert_recipes.tasks.labels import FoundLabels, find_labels
@@ -76,7 +84,9 @@ def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
 def _check_header(name: str, labels: Sequence[str], where: str) -> None:
     """Refuse a first line of data, which would be lost if it were taken for the names of columns."""
     if name.replace(".", "", 1).isdecimal() or name in labels:
-        raise InputError(f"{where}: the first line is data ('{name}'); put the official line of column names back")
+        raise InputError(
+            f"{where}: the first line is data ('{name}'); put the official line of column names back"
+        )
 
 
 def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
@@ -88,9 +98,18 @@ def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
     wants_dev = split != task.train_split
     for index, (number, cells) in enumerate(Reader().split_at_tabs(path)):
         if len(cells) != 5:
-            raise InputError(f"{path}, line {number}: {len(cells)} columns; 5 are expected, separated by tabs")
+            raise InputError(
+                f"{path}, line {number}: {len(cells)} columns; 5 are expected, separated by tabs"
+            )
         if index > 0 and ((cells[1], cells[2]) in dev_ids) == wants_dev:
-            yield number, dict(zip((task.label_column, *task.text_columns), (cells[0], *cells[3:]), strict=True))
+            yield (
+                number,
+                dict(
+                    zip(
+                        (task.label_column, *task.text_columns), (cells[0], *cells[3:]), strict=True
+                    )
+                ),
+            )
 
 
 # The Hub
@@ -106,10 +125,18 @@ def open_hub(task: Task, split: str) -> Rows:
     name = f"Hub data set {repository}" + (f" ({task.hub_subset})" if task.hub_subset else "")
     try:
         if reason is None:
-            dataset = load_dataset(repository, task.hub_subset, split=split, revision=task.hub_revision)
+            dataset = load_dataset(
+                repository, task.hub_subset, split=split, revision=task.hub_revision
+            )
         else:
             name_only, subset = repository.split("/")[-1], task.hub_subset
-            cache = Cache(repo_id=repository, dataset_name=name_only, config_name=subset, version="auto", hash="auto")
+            cache = Cache(
+                repo_id=repository,
+                dataset_name=name_only,
+                config_name=subset,
+                version="auto",
+                hash="auto",
+            )
             dataset = cache.as_dataset(split=split)
     except network_errors(ValueError, RuntimeError) as error:
         detail = first_line(error) if reason is None else f"{first_line(error)}; {reason}"
@@ -142,17 +169,23 @@ def _is_cached(name: str) -> bool:
     """Whether `datasets` keeps a copy; found out without importing it, which takes seconds."""
     from huggingface_hub import constants
 
-    cache = Path(os.environ.get("HF_DATASETS_CACHE") or os.path.join(constants.HF_HOME, "datasets")).expanduser()
+    cache = Path(
+        os.environ.get("HF_DATASETS_CACHE") or os.path.join(constants.HF_HOME, "datasets")
+    ).expanduser()
     # Folders are called owner___name, the name in snake_case.
     plain = name.replace("/", "").replace("_", "").lower()
-    return cache.is_dir() and any(folder.name.replace("_", "").lower() == plain for folder in cache.iterdir())
+    return cache.is_dir() and any(
+        folder.name.replace("_", "").lower() == plain for folder in cache.iterdir()
+    )
 
 
 def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
     """Rows as dicts; class numbers become the Hub's names where the task knows these, so that order cannot matter."""
     column = label_column_of(task, dataset.features) or task.label_column
     feature = dataset.features.get(column)
-    names = getattr(getattr(feature, "feature", feature), "names", None) or []  # of a list, its elements'
+    names = (
+        getattr(getattr(feature, "feature", feature), "names", None) or []
+    )  # of a list, its elements'
     is_known = set(names) <= {*task.labels, *task.column_labels}
 
     def named(value: Any) -> Any:
@@ -200,8 +233,14 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
             )
         return path
     if not Path(data_dir).is_dir():
-        raise InputError(f"--data_dir {data_dir}: no such folder; give the one with the data of task {task.name}")
-    local = [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"] if task.local_name else []
+        raise InputError(
+            f"--data_dir {data_dir}: no such folder; give the one with the data of task {task.name}"
+        )
+    local = (
+        [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"]
+        if task.local_name
+        else []
+    )
     official = [task.tsv.folder, f"glue/{task.tsv.folder}"] if task.tsv is not None else []
     folders = list(dict.fromkeys([".", *local, *official]))
     names = _file_names(task, split)
@@ -247,7 +286,12 @@ SAMPLE_SEED = 12345
 
 
 def load_split(
-    task: Task, split: str, *, data_dir: str | None, max_examples: int | None = None, need_labels: bool = False
+    task: Task,
+    split: str,
+    *,
+    data_dir: str | None,
+    max_examples: int | None = None,
+    need_labels: bool = False,
 ) -> Split:
     """Read a split, check every row of it, and draw a sample where there is a limit.
 
@@ -263,7 +307,9 @@ def load_split(
         2490
     """
     if split not in task.splits:
-        raise InputError(f"task {task.name} has no split '{split}'; it has: {', '.join(task.splits)}")
+        raise InputError(
+            f"task {task.name} has no split '{split}'; it has: {', '.join(task.splits)}"
+        )
     is_local = data_dir is not None or bool(task.files)
     rows = open_local(task, split, data_dir) if is_local else open_hub(task, split)
     read = read_examples(task, split, rows, need_labels=need_labels)
@@ -300,14 +346,22 @@ def _sample(examples: list[Example], max_examples: int | None) -> Sequence[Examp
         return [examples[index] for index in sorted(rng.sample(rows, max_examples))]
     documents = [list(group) for _, group in itertools.groupby(rows, key=document_of.__getitem__)]
     rng.shuffle(documents)
-    return [examples[index] for index in sorted(list(itertools.chain.from_iterable(documents))[:max_examples])]
+    return [
+        examples[index]
+        for index in sorted(list(itertools.chain.from_iterable(documents))[:max_examples])
+    ]
 
 
 def _warn_of_unused_labels(task: Task, examples: Sequence[Example], source: str) -> None:
-    if task.kind not in ("sequence_classification", "token_classification") or label_of(examples[0]) is None:
+    if (
+        task.kind not in ("sequence_classification", "token_classification")
+        or label_of(examples[0]) is None
+    ):
         return
     labels = map(label_of, examples)
-    used = {number for label in labels for number in (label if isinstance(label, tuple) else (label,))}
+    used = {
+        number for label in labels for number in (label if isinstance(label, tuple) else (label,))
+    }
     unused = [name for number, name in enumerate(task.labels) if number not in used]
     if unused:
         logger.warning(
@@ -322,6 +376,8 @@ def find_labels_in_data(task: Task) -> FoundLabels:
     """Return the labels in a user's training file."""
     rows = open_local(task, task.train_split, None)
     if task.kind == "token_classification":
-        return find_labels(task, (sentence.tags for sentence in TaggedRows(task, rows, is_test=False)))
+        return find_labels(
+            task, (sentence.tags for sentence in TaggedRows(task, rows, is_test=False))
+        )
     values = (column_value(row, task.label_column, rows.where(number)) for number, row in rows.rows)
     return find_labels(task, values)

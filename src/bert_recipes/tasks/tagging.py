@@ -106,12 +106,16 @@ def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
 
 
 def _no_span(content: Any, where: str) -> InputError:
-    return InputError(f"{where}: a span is [start, end, label], two whole numbers and a text, not {content!r:.80}")
+    return InputError(
+        f"{where}: a span is [start, end, label], two whole numbers and a text, not {content!r:.80}"
+    )
 
 
 def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
     """Return the span of an object; where it also holds the span's text, that must stand there."""
-    start, end, name = (_first_value(content, keys) for keys in (_START_KEYS, _END_KEYS, _NAME_KEYS))
+    start, end, name = (
+        _first_value(content, keys) for keys in (_START_KEYS, _END_KEYS, _NAME_KEYS)
+    )
     first, length = label_text(start), label_text(content.get("length"))
     if end is None and first.isdecimal() and length.isdecimal():
         end = int(first) + int(length)
@@ -142,7 +146,9 @@ def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
     if not all(map(str.isdecimal, ends)) or not isinstance(name, str):
         raise _no_span([start, end, name], where)
     if name.startswith(("B-", "I-")):
-        raise InputError(f"{where}: the label {name!r} of a span has the prefix of a word's tag; write {name[2:]!r}")
+        raise InputError(
+            f"{where}: the label {name!r} of a span has the prefix of a word's tag; write {name[2:]!r}"
+        )
     first, behind = map(int, ends)
     if not 0 <= first < behind <= len(text):
         raise InputError(
@@ -150,12 +156,16 @@ def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
         )
     written = text[first:behind]
     if not written.strip():
-        raise InputError(f"{where}: the span {first} to {behind} ({name}) holds nothing but white space")
+        raise InputError(
+            f"{where}: the span {first} to {behind} ({name}) holds nothing but white space"
+        )
     first += len(written) - len(written.lstrip())
     return Span(first, first + len(written.strip()), name)
 
 
-def tag_spans(text: str, spans: Sequence[Span], task: Task, counts: Counter[str]) -> tuple[list[Offsets], list[str]]:
+def tag_spans(
+    text: str, spans: Sequence[Span], task: Task, counts: Counter[str]
+) -> tuple[list[Offsets], list[str]]:
     """Return the words of a text and their tags; of spans that overlap the longest is kept.
 
     A word in which a span begins or ends is cut there. `counts` has how many spans were left out, and how many cut a word.
@@ -234,14 +244,20 @@ class TaggedRows:
                 f"{where}: column '{column}' holds {words!r:.60}; a list of words, or a text, is expected"
             )
         if not words or not all(map(str.strip, words)):
-            raise InputError(f"{where}: column '{column}' has no word, or an empty one: {words!r:.60}")
+            raise InputError(
+                f"{where}: column '{column}' has no word, or an empty one: {words!r:.60}"
+            )
         check_characters("".join(words), column, where)
         return TaggedRow(number, row, words, _tags_of_words(tags, len(words), where))
 
-    def _read_text(self, number: int, row: Mapping[str, Any], text: str, tags: Any, where: str) -> TaggedRow:
+    def _read_text(
+        self, number: int, row: Mapping[str, Any], text: str, tags: Any, where: str
+    ) -> TaggedRow:
         check_characters(text, self.task.text_columns[0], where)
         if not text.strip():
-            raise InputError(f"{where}: column '{self.task.text_columns[0]}' has no word: {text!r:.60}")
+            raise InputError(
+                f"{where}: column '{self.task.text_columns[0]}' has no word: {text!r:.60}"
+            )
         if tags is None:
             offsets = split_text(text)
         elif are_spans(tags):
@@ -256,8 +272,14 @@ class TaggedRows:
         if column is None:
             if self.is_test:
                 return None
-            wanted = f"'{self.task.label_column}'" if self.task.label_column else f"of {', '.join(LABEL_COLUMNS)}"
-            raise InputError(f"{where}: no column {wanted} (label_column); columns present: {list_columns(row)}")
+            wanted = (
+                f"'{self.task.label_column}'"
+                if self.task.label_column
+                else f"of {', '.join(LABEL_COLUMNS)}"
+            )
+            raise InputError(
+                f"{where}: no column {wanted} (label_column); columns present: {list_columns(row)}"
+            )
         value = column_value(row, column, where)
         return None if is_missing(value) else _as_list(value)
 
@@ -318,7 +340,15 @@ def _flatten(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # Names of the column that tells sentences apart, letters alone: simpletransformers' sentence_id, "Sentence #" of Kaggle's GMB.
 _NUM_ROWS_OF_A_LOOK = 20
-_SENTENCE_COLUMNS = ("sentenceid", "sentence", "sentencenumber", "sentenceno", "sentid", "sentenceidx", "sentencenum")
+_SENTENCE_COLUMNS = (
+    "sentenceid",
+    "sentence",
+    "sentencenumber",
+    "sentenceno",
+    "sentid",
+    "sentenceidx",
+    "sentencenum",
+)
 
 
 def join_words(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:

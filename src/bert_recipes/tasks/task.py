@@ -46,7 +46,9 @@ class Task:
     label_columns: tuple[str, ...] = ()  # multi-label: a column of 0 and 1 for each label
     # token_classification: of a table with a word a row, what tells its sentences apart.
     sentence_column: str | None = None
-    choice_columns: tuple[str, ...] = ()  # multiple_choice: one for each choice, or one that holds a list
+    choice_columns: tuple[
+        str, ...
+    ] = ()  # multiple_choice: one for each choice, or one that holds a list
     id_column: str | None = None  # the row number where it is None
     labels: tuple[str, ...] = ()  # in the order of their numbers
     labels_source: str = field(default="", compare=False)  # the file that has them, for messages
@@ -62,22 +64,34 @@ class Task:
     hub_subset: str | None = None
     hub_revision: str | None = None  # only where it was verified
     local_name: str = ""  # folder (`mrpc`) under --data_dir
-    files: Mapping[str, str] = field(default_factory=dict)  # split -> file of a user's task, absolute
-    local_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # split -> names its file commonly has
-    column_labels: Mapping[str, str] = field(default_factory=dict)  # label as files write it -> name in `labels`
+    files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # split -> file of a user's task, absolute
+    local_files: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # split -> names its file commonly has
+    column_labels: Mapping[str, str] = field(
+        default_factory=dict
+    )  # label as files write it -> name in `labels`
     # Multi-label: what stands between the labels of a row where they are one text; without it the column holds a list.
     label_separator: str | None = None
     tsv: TsvLayout | None = None
     published_rows: Mapping[str, int] = field(default_factory=dict)  # split -> rows
-    submission_files: Mapping[str, str] = field(default_factory=dict)  # test split -> file of a GLUE submission
-    paper_test: Mapping[str, float] = field(default_factory=dict)  # percent, hidden test set: BERT, Table 1, BERT-base
+    submission_files: Mapping[str, str] = field(
+        default_factory=dict
+    )  # test split -> file of a GLUE submission
+    paper_test: Mapping[str, float] = field(
+        default_factory=dict
+    )  # percent, hidden test set: BERT, Table 1, BERT-base
     licence: str = ""
     source: str = ""  # where this row was taken from
 
     @property
     def splits(self) -> list[str]:
         """Names of all splits, that of training first."""
-        return [name for name in (self.train_split, *self.validation_splits, *self.test_splits) if name]
+        return [
+            name for name in (self.train_split, *self.validation_splits, *self.test_splits) if name
+        ]
 
     @property
     def relative_files(self) -> dict[str, str]:
@@ -85,7 +99,10 @@ class Task:
         if not self.files:
             return {}
         folder = os.path.commonpath([os.path.dirname(file) for file in self.files.values()])
-        return {split: Path(os.path.relpath(file, folder)).as_posix() for split, file in self.files.items()}
+        return {
+            split: Path(os.path.relpath(file, folder)).as_posix()
+            for split, file in self.files.items()
+        }
 
 
 # Names of metrics
@@ -96,7 +113,16 @@ _FIGURES = {
     "multi_label": ("f1_micro", "f1_macro", "subset_accuracy"),
     "entities": ("f1", "precision", "recall", "accuracy"),
     "squad": ("f1", "exact_match"),
-    "squad_v2": ("f1", "exact", "best_f1", "best_exact", "HasAns_f1", "HasAns_exact", "NoAns_f1", "NoAns_exact"),
+    "squad_v2": (
+        "f1",
+        "exact",
+        "best_f1",
+        "best_exact",
+        "HasAns_f1",
+        "HasAns_exact",
+        "NoAns_f1",
+        "NoAns_exact",
+    ),
 }
 
 
@@ -115,10 +141,16 @@ def with_suffix(suffix: str, figure: str) -> str:
     return f"{suffix}_{figure}" if suffix else figure
 
 
-def figure_names(metrics: Sequence[str], splits: Sequence[str], labels: Sequence[str] = ()) -> list[str]:
+def figure_names(
+    metrics: Sequence[str], splits: Sequence[str], labels: Sequence[str] = ()
+) -> list[str]:
     """List the values by which a checkpoint can be chosen, those of the first validation split first."""
     figures = [figure for name in metrics for figure in _FIGURES.get(name, (name,))]
     if "entities" in metrics:
         for name in entity_types(labels):
             figures += [f"{name}_f1", f"{name}_precision", f"{name}_recall"]
-    return [with_suffix(suffix, figure) for suffix in split_suffixes(splits) or [""] for figure in figures]
+    return [
+        with_suffix(suffix, figure)
+        for suffix in split_suffixes(splits) or [""]
+        for figure in figures
+    ]

@@ -17,7 +17,14 @@ from bert_recipes.files import atomic_write
 from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
 from bert_recipes.tasks.labels import MAX_FOUND_LABELS
 from bert_recipes.tasks.sources import find_labels_in_data
-from bert_recipes.tasks.task import KINDS, PROBLEM_TYPES, Task, TsvLayout, figure_names, split_suffixes
+from bert_recipes.tasks.task import (
+    KINDS,
+    PROBLEM_TYPES,
+    Task,
+    TsvLayout,
+    figure_names,
+    split_suffixes,
+)
 from bert_recipes.yaml_files import read_tree
 
 
@@ -30,14 +37,30 @@ KEYS = tuple(field.name for field in dataclasses.fields(Task) if field.name not 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "sequence_classification": {"text_columns": (), "label_column": "label"},
     "token_classification": {"text_columns": ("tokens",), "label_column": ""},
-    "question_answering": {"text_columns": ("question", "context"), "label_column": "answers", "id_column": "id"},
+    "question_answering": {
+        "text_columns": ("question", "context"),
+        "label_column": "answers",
+        "id_column": "id",
+    },
     "multiple_choice": {"text_columns": (), "label_column": "label"},
 }
 _METRICS = {
-    "single_label_classification": ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"),
+    "single_label_classification": (
+        "accuracy",
+        "f1",
+        "f1_macro",
+        "f1_micro",
+        "matthews_correlation",
+    ),
     "multi_label_classification": ("multi_label", "accuracy", "f1_macro", "f1_micro"),
     "regression": ("pearson", "spearmanr"),
-    "token_classification": ("entities", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+    "token_classification": (
+        "entities",
+        "accuracy",
+        "f1_macro",
+        "f1_micro",
+        "matthews_correlation",
+    ),
     "question_answering": ("squad", "squad_v2"),
     "multiple_choice": ("accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
 }
@@ -71,7 +94,9 @@ def read_task_file(path: str | Path) -> Task:
             raise refuse(key, f"{key}: {error}") from None
     kind = fields.get("kind")
     if kind not in KINDS:
-        raise refuse("kind", f"kind is {repr(kind) if kind else 'missing'}; allowed: {', '.join(KINDS)}")
+        raise refuse(
+            "kind", f"kind is {repr(kind) if kind else 'missing'}; allowed: {', '.join(KINDS)}"
+        )
     if "id_column" in values and not values["id_column"]:
         fields["id_column"] = None
     task = _fill_in({"name": path.stem, **_DEFAULTS[kind], **fields}, path.parent)
@@ -81,7 +106,11 @@ def read_task_file(path: str | Path) -> Task:
     if _needs_labels(task) and not task.labels and task.train_split in task.files:
         task = _with_found_labels(task)
     task = _choose_metrics(task, fields)
-    for key, message in (*_slips_of_labels(task), *_slips_of_label_values(task), *_slips_of_metrics(task)):
+    for key, message in (
+        *_slips_of_labels(task),
+        *_slips_of_label_values(task),
+        *_slips_of_metrics(task),
+    ):
         raise refuse(key, f"{key}: {message}")
     return task
 
@@ -132,7 +161,9 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _read_layout(value: Any) -> TsvLayout:
     hints = get_type_hints(TsvLayout)
     try:
-        return TsvLayout(**{name: _convert(hints[name], item) for name, item in _mapping(value).items()})
+        return TsvLayout(
+            **{name: _convert(hints[name], item) for name, item in _mapping(value).items()}
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{error}; keys: {', '.join(hints)}") from None
 
@@ -152,7 +183,9 @@ def _fill_in(fields: dict[str, Any], folder: Path) -> Task:
         files = {name: str((folder / file).resolve()) for name, file in fields["files"].items()}
         fields["files"] = files
         fields.setdefault("train_split", "train" if "train" in files else "")
-        fields.setdefault("validation_splits", tuple(name for name in files if name.startswith("validation")))
+        fields.setdefault(
+            "validation_splits", tuple(name for name in files if name.startswith("validation"))
+        )
         fields.setdefault("test_splits", tuple(name for name in files if name.startswith("test")))
     return Task(**fields)
 
@@ -160,7 +193,9 @@ def _fill_in(fields: dict[str, Any], folder: Path) -> Task:
 def _choose_metrics(task: Task, fields: Mapping[str, Any]) -> Task:
     if "metrics" not in fields:
         metrics = _allowed_metrics(task)
-        task = dataclasses.replace(task, metrics=metrics if task.problem_type == "regression" else metrics[:1])
+        task = dataclasses.replace(
+            task, metrics=metrics if task.problem_type == "regression" else metrics[:1]
+        )
     if "best_metric" not in fields:
         names = figure_names(task.metrics, task.validation_splits, task.labels)
         task = dataclasses.replace(task, best_metric=names[0] if names else "")
@@ -177,7 +212,9 @@ def _with_found_labels(task: Task) -> Task:
     found = find_labels_in_data(task)
     path = Path(task.files[task.train_split])
     if found.are_fractions:
-        raise InputError(f"{path}: its labels are numbers with fractions; problem_type: regression?")
+        raise InputError(
+            f"{path}: its labels are numbers with fractions; problem_type: regression?"
+        )
     if len(found.names) > MAX_FOUND_LABELS:
         raise InputError(
             f"{path}: {len(found.names)} different labels in the label_column; if that is the right one, list them as `labels`"
@@ -213,7 +250,10 @@ def _slips_of_splits(task: Task) -> Iterator[tuple[str, str]]:
                 "files",
                 f"{name!r} is no name of a split, of which files of predictions are named; leave / and \\ out",
             )
-    for key, names in (("validation_splits", task.validation_splits), ("test_splits", task.test_splits)):
+    for key, names in (
+        ("validation_splits", task.validation_splits),
+        ("test_splits", task.test_splits),
+    ):
         if any(splits.count(name) > 1 for name in names):
             yield key, f"{', '.join(names)}: name each split once"
     if len(set(split_suffixes(task.validation_splits))) < len(task.validation_splits):
@@ -238,15 +278,24 @@ def _slips_of_columns(task: Task) -> Iterator[tuple[str, str]]:
     if task.sentence_column is not None and kind != "token_classification":
         yield "sentence_column", "only for token_classification"
     if task.label_columns and task.problem_type != "multi_label_classification":
-        yield "label_columns", "only for problem_type: multi_label_classification; label_column names one column"
+        yield (
+            "label_columns",
+            "only for problem_type: multi_label_classification; label_column names one column",
+        )
     if task.label_columns and task.label_columns != task.labels:
-        yield "labels", f"with label_columns they are the columns in their order: {', '.join(task.label_columns)}"
+        yield (
+            "labels",
+            f"with label_columns they are the columns in their order: {', '.join(task.label_columns)}",
+        )
 
 
 def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
     labels = task.labels
     if not task.column_labels and (len(set(labels)) < len(labels) or "" in labels):
-        yield "labels", f"[{', '.join(labels)}] has an empty name, or one twice; name each class once"
+        yield (
+            "labels",
+            f"[{', '.join(labels)}] has an empty name, or one twice; name each class once",
+        )
     for without_labels in ("question_answering", "regression"):
         if labels and without_labels in (task.kind, task.problem_type):
             yield "labels", f"{without_labels} has none"
@@ -256,7 +305,10 @@ def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
         yield from _slips_of_tags(labels)
     least = 1 if task.problem_type == "multi_label_classification" else 2
     if _needs_labels(task) and len(labels) < least:
-        yield "labels", f"{len(labels)} given, [{', '.join(labels)}]; name the classes, like [negative, positive]"
+        yield (
+            "labels",
+            f"{len(labels)} given, [{', '.join(labels)}]; name the classes, like [negative, positive]",
+        )
 
 
 def _slips_of_label_values(task: Task) -> Iterator[tuple[str, str]]:
@@ -268,13 +320,19 @@ def _slips_of_label_values(task: Task) -> Iterator[tuple[str, str]]:
     if task.label_separator is not None and task.problem_type != "multi_label_classification":
         yield "label_separator", "only for problem_type: multi_label_classification"
     if task.label_separator == "":
-        yield "label_separator", "empty; give what stands between two labels, like ';', or leave it out"
+        yield (
+            "label_separator",
+            "empty; give what stands between two labels, like ';', or leave it out",
+        )
 
 
 def _slips_of_tags(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
     odd = odd_tags(labels)
     if odd:
-        yield "labels", f"tags like {odd[0]!r} mark no entities; map them: labels: {{O: O, {odd[0]!r}: B-TYPE, ...}}"
+        yield (
+            "labels",
+            f"tags like {odd[0]!r} mark no entities; map them: labels: {{O: O, {odd[0]!r}: B-TYPE, ...}}",
+        )
     marked = [tag for tag in labels if tag.startswith(("B-", "I-"))]
     others = [tag for tag in labels if tag not in marked]
     if marked and others and OUTSIDE not in labels:
@@ -287,14 +345,23 @@ def _slips_of_tags(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _slips_of_metrics(task: Task) -> Iterator[tuple[str, str]]:
     metrics, allowed = task.metrics, _allowed_metrics(task)
     if not metrics or not set(metrics) <= set(allowed):
-        yield "metrics", f"[{', '.join(metrics)}] does not measure this task; allowed: {', '.join(allowed)}"
+        yield (
+            "metrics",
+            f"[{', '.join(metrics)}] does not measure this task; allowed: {', '.join(allowed)}",
+        )
     if {"squad", "squad_v2"} <= set(metrics):
         yield "metrics", "squad and squad_v2 exclude each other"
     if "f1" in metrics and len(task.labels) != 2:
-        yield "metrics", "'f1' is for two classes, the second being positive; take f1_macro or f1_micro"
+        yield (
+            "metrics",
+            "'f1' is for two classes, the second being positive; take f1_macro or f1_micro",
+        )
     names = figure_names(metrics, task.validation_splits, task.labels)
     if task.best_metric not in names:
-        yield "best_metric", f"'{task.best_metric}' is no metric of this task; allowed: {', '.join(names)}"
+        yield (
+            "best_metric",
+            f"'{task.best_metric}' is no metric of this task; allowed: {', '.join(names)}",
+        )
 
 
 # Writing
@@ -310,11 +377,17 @@ def write_task_file(path: str | Path, task: Task) -> None:
 
 def task_values(task: Task) -> dict[str, Any]:
     """Return what `read_task_file` makes the same row of, in plain types; files without their folder."""
-    values = json.loads(json.dumps(dataclasses.asdict(task) | {"files": task.relative_files}))  # tuples become lists
+    values = json.loads(
+        json.dumps(dataclasses.asdict(task) | {"files": task.relative_files})
+    )  # tuples become lists
     del values["labels_source"]
     names = values.pop("column_labels")
     if names:  # in the order of the classes' numbers
         values["labels"] = dict(sorted(names.items(), key=lambda item: task.labels.index(item[1])))
     # What is not there would be guessed when the file is read.
     always = ("train_split", "validation_splits", "test_splits", "id_column")
-    return {key: value for key, value in values.items() if value not in (None, "", [], {}) or key in always}
+    return {
+        key: value
+        for key, value in values.items()
+        if value not in (None, "", [], {}) or key in always
+    }

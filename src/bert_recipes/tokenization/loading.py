@@ -16,7 +16,11 @@ from bert_recipes.files import atomic_dir, read_json_object
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.others import open_stock_tokenizer
-from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
+from bert_recipes.tokenization.tokenizer import (
+    DEFAULT_MODEL_MAX_LENGTH,
+    SPECIAL_TOKENS,
+    OriginalBertTokenizer,
+)
 
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "added_tokens.json")
@@ -26,7 +30,12 @@ _REPEATED = re.compile(r".*\[line \d+, again on line \d+\]", re.DOTALL)
 
 logger = logging.getLogger(__name__)
 
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of an added token: where in a text it is recognised
+_FLAGS = (
+    "single_word",
+    "lstrip",
+    "rstrip",
+    "normalized",
+)  # of an added token: where in a text it is recognised
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
@@ -48,7 +57,9 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
     location = Path(path)
     if not location.exists():
         if not is_hub_name(str(path)):
-            raise InputError(f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt")
+            raise InputError(
+                f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt"
+            )
         location = _find_hub_folder(str(path))
     if location.is_dir():
         return _load_folder(location, do_lower_case)
@@ -79,7 +90,9 @@ def _find_hub_folder(name: str) -> Path:
             f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local folder"
         ) from None
     if folder is None:
-        raise InputError(f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece")
+        raise InputError(
+            f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece"
+        )
     return folder
 
 
@@ -109,7 +122,9 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         if repeated == 1:
             first = f"{piece!r} stands on line {index + 1} and on line {last + 1}"
     if repeated:
-        message = "%s: %s; the last line counts, as in the original (pieces that are there again: %d)"
+        message = (
+            "%s: %s; the last line counts, as in the original (pieces that are there again: %d)"
+        )
         logger.warning(message, path, first, repeated)
     _check_special_tokens(vocabulary, path)
     return vocabulary
@@ -128,7 +143,9 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
     settings = read_json_object(config_file) if config_file.exists() else {}
     if not tokenizer_file.exists():
         if vocabulary is None:
-            raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's folder")
+            raise InputError(
+                f"{folder}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's folder"
+            )
         tokenizer = _build(vocabulary, settings, do_lower_case, vocabulary_file)
         return _add_tokens(tokenizer, _old_added_tokens(folder, settings), folder)
     serialized = read_json_object(tokenizer_file)
@@ -136,48 +153,74 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
     # Files of old versions of the library do not name the model's type, but only WordPiece has this prefix.
     if model.get("type", "WordPiece") in ("BPE", "Unigram"):
         return open_stock_tokenizer(folder)
-    if model.get("type", "WordPiece") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
+    if (
+        model.get("type", "WordPiece") != "WordPiece"
+        or model.get("continuing_subword_prefix") != "##"
+    ):
         raise InputError(
             f"{tokenizer_file}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but {model.get('type', 'no model')}"
         )
     pieces = model.get("vocab")
-    if not isinstance(pieces, dict) or not all(isinstance(number, int) for number in pieces.values()):
+    if not isinstance(pieces, dict) or not all(
+        isinstance(number, int) for number in pieces.values()
+    ):
         raise InputError(
             f"{tokenizer_file}: its model has no vocabulary of pieces and numbers; fetch or write the file again"
         )
     own_vocabulary = dict(sorted(pieces.items(), key=lambda item: item[1]))
     _check_special_tokens(own_vocabulary, tokenizer_file)
-    if vocabulary is not None and _without_repeated(vocabulary) == _without_repeated(own_vocabulary):
+    if vocabulary is not None and _without_repeated(vocabulary) == _without_repeated(
+        own_vocabulary
+    ):
         own_vocabulary = vocabulary
     elif vocabulary is not None:
-        raise InputError(f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one")
+        raise InputError(
+            f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one"
+        )
     normalizer = serialized.get("normalizer") or {}
     if normalizer.get("type") == "BertNormalizer":
         names = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
-        settings = {names.get(name, name): value for name, value in normalizer.items() if name != "type"} | settings
+        settings = {
+            names.get(name, name): value for name, value in normalizer.items() if name != "type"
+        } | settings
     tokenizer = _build(own_vocabulary, settings, do_lower_case, tokenizer_file)
     return _add_tokens(tokenizer, serialized.get("added_tokens", []), tokenizer_file)
 
 
 def _without_repeated(vocabulary: Mapping[str, int]) -> dict[str, int]:
     """Return a vocabulary without what stands for repeated pieces, and without white space, which vocab.txt cannot hold."""
-    return {piece.strip(): number for piece, number in vocabulary.items() if not _REPEATED.fullmatch(piece)}
+    return {
+        piece.strip(): number
+        for piece, number in vocabulary.items()
+        if not _REPEATED.fullmatch(piece)
+    }
 
 
 def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
     """The added tokens of a folder without a tokenizer.json: in its settings, or in older versions in a file of their own."""
     decoder, file = settings.get("added_tokens_decoder"), folder / "added_tokens.json"
     if isinstance(decoder, dict):
-        return [{**token, "id": token_id} for token_id, token in decoder.items() if isinstance(token, dict)]
+        return [
+            {**token, "id": token_id}
+            for token_id, token in decoder.items()
+            if isinstance(token, dict)
+        ]
     extra = settings.get("additional_special_tokens") or []
     special = [each.get("content") if isinstance(each, dict) else each for each in extra]
     return [
-        {"id": token_id, "content": content, "special": content in special, "normalized": content not in special}
+        {
+            "id": token_id,
+            "content": content,
+            "special": content in special,
+            "normalized": content not in special,
+        }
         for content, token_id in (read_json_object(file) if file.exists() else {}).items()
     ]
 
 
-def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path) -> OriginalBertTokenizer:
+def _add_tokens(
+    tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path
+) -> OriginalBertTokenizer:
     """Add the tokens that somebody added to the vocabulary, in the order of their ids.
 
     A special one that the vocabulary holds is left out: texts are cut as if it were not there.
@@ -193,9 +236,13 @@ def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path)
                 flags = {name: token[name] for name in _FLAGS if name in token}
                 tokenizer.add_tokens(AddedToken(content, **flags), special_tokens=is_special)
                 if tokenizer.convert_tokens_to_ids(content) != int(token["id"]):
-                    raise ValueError(f"{content!r} has the id {token['id']}, which does not follow on the vocabulary")
+                    raise ValueError(
+                        f"{content!r} has the id {token['id']}, which does not follow on the vocabulary"
+                    )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: its added tokens are damaged ({error!r}); fetch or write the file again") from None
+        raise InputError(
+            f"{path}: its added tokens are damaged ({error!r}); fetch or write the file again"
+        ) from None
     if special:
         logger.warning(
             "%s: its added special tokens (%s) are text where a text holds them, as [SEP] is, and no single tokens as in stock "
@@ -215,13 +262,18 @@ def _build(
             raise InputError(f"{path.parent}: do_lower_case is {stated!r}; allowed: true, false")
         stated = stated.lower() == "true"
     if do_lower_case is None and stated is None:
-        capital = next((piece for piece in vocabulary if piece != piece.lower() and not piece.startswith("[")), None)
+        capital = next(
+            (piece for piece in vocabulary if piece != piece.lower() and not piece.startswith("[")),
+            None,
+        )
         do_lower_case = capital is None
         logger.info(
             "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case to decide yourself.",
             path,
             do_lower_case,
-            "no piece holds a capital letter" if capital is None else f"it holds the piece {capital!r}",
+            "no piece holds a capital letter"
+            if capital is None
+            else f"it holds the piece {capital!r}",
         )
     elif do_lower_case is None:
         do_lower_case = stated
@@ -239,7 +291,9 @@ def _build(
         do_lower_case=bool(do_lower_case),
         strip_accents=settings.get("strip_accents"),
         tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        model_max_length=length if isinstance(length, int) and length < 2**31 else DEFAULT_MODEL_MAX_LENGTH,
+        model_max_length=length
+        if isinstance(length, int) and length < 2**31
+        else DEFAULT_MODEL_MAX_LENGTH,
     )
 
 
@@ -280,12 +334,18 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     if others := sorted(present - _OUR_FILES):
-        raise InputError(f"output_dir: {folder} holds other things ({others[0]}); give a new or empty folder")
+        raise InputError(
+            f"output_dir: {folder} holds other things ({others[0]}); give a new or empty folder"
+        )
     if present and not overwrite:
-        raise InputError(f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to replace it")
+        raise InputError(
+            f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to replace it"
+        )
 
 
-def write_tokenizer_folder(folder: Path, tokenizer: OriginalBertTokenizer, report: Mapping[str, Any]) -> None:
+def write_tokenizer_folder(
+    folder: Path, tokenizer: OriginalBertTokenizer, report: Mapping[str, Any]
+) -> None:
     """Write tokenizer and tokenizer_report.json to a folder that passed `check_tokenizer_folder`; it appears complete."""
     with atomic_dir(folder, replace=True) as staged:
         tokenizer.save_pretrained(staged)
@@ -297,7 +357,11 @@ def find_tokenizer(name: str) -> Path | None:
     """The folder of a checkpoint's tokenizer files, or None if it has none (or none within reach)."""
     folder = Path(name)
     if folder.is_dir():
-        return folder if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt")) else None
+        return (
+            folder
+            if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt"))
+            else None
+        )
     try:
         return _find_hub_folder(name)
     except InputError as error:

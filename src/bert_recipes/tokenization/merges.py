@@ -46,7 +46,10 @@ class _Pairs:
         self.numbers: dict[str, int] = {}
         self.counts = list(words.values())
         self.splits = [
-            [self.number(CONTINUATION * (place > 0) + character) for place, character in enumerate(word)]
+            [
+                self.number(CONTINUATION * (place > 0) + character)
+                for place, character in enumerate(word)
+            ]
             for word in words
         ]
         self.pieces = np.zeros(len(self.names) + num_pieces, dtype=np.int64)
@@ -101,7 +104,9 @@ class _Pairs:
         if not len(live):
             return None
         left, right, pairs = self.table[live].T
-        scores = SCORES[algorithm](pairs, self.pieces[left], self.pieces[right], int(self.pieces.sum()))
+        scores = SCORES[algorithm](
+            pairs, self.pieces[left], self.pieces[right], int(self.pieces.sum())
+        )
         top = scores.max()
         tied: list[int] = live[scores >= top - _CLOSE * abs(top)].tolist()
         if algorithm == "likelihood" and len(tied) > 1:
@@ -114,12 +119,21 @@ class _Pairs:
             for row in tied:
                 if parts[row][0] * parts[best][1] > parts[best][0] * parts[row][1]:
                     best = row
-            tied = [row for row in tied if parts[row][0] * parts[best][1] == parts[best][0] * parts[row][1]]
+            tied = [
+                row
+                for row in tied
+                if parts[row][0] * parts[best][1] == parts[best][0] * parts[row][1]
+            ]
         return min(tied, key=self.first_place)
 
 
 def merge_pieces(
-    words: Mapping[str, int], algorithm: str, num_pieces: int, min_frequency: int, *, show_progress: bool = False
+    words: Mapping[str, int],
+    algorithm: str,
+    num_pieces: int,
+    min_frequency: int,
+    *,
+    show_progress: bool = False,
 ) -> Iterator[Merge]:
     """Yield merges, in order, until they have made `num_pieces` new pieces or no pair occurs `min_frequency` times.
 
@@ -132,7 +146,9 @@ def merge_pieces(
     """
     pairs = _Pairs(words, num_pieces)
     most = len(pairs.names) + num_pieces
-    with Progress(total=num_pieces, desc="Joining pieces", unit=" pieces", disable=not show_progress) as bar:
+    with Progress(
+        total=num_pieces, desc="Joining pieces", unit=" pieces", disable=not show_progress
+    ) as bar:
         while len(pairs.names) < most and (row := pairs.best(algorithm, min_frequency)) is not None:
             known = len(pairs.names)
             yield pairs.join(row)

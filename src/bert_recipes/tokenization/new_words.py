@@ -28,7 +28,9 @@ class NewWord:
     count: int | None = None  # in the texts; None where it comes from a list
 
 
-def count_for(tokenizer: OriginalBertTokenizer, texts: Iterable[str], *, show_progress: bool = True) -> WordCounts:
+def count_for(
+    tokenizer: OriginalBertTokenizer, texts: Iterable[str], *, show_progress: bool = True
+) -> WordCounts:
     """Count the words of texts as a tokenizer normalises them."""
     return count_words(texts, **tokenizer.text_encoder.settings, show_progress=show_progress)
 
@@ -53,7 +55,11 @@ def choose_words(
 
 def _is_fit(word: str) -> bool:
     is_writable = not any("\ud800" <= character <= "\udfff" for character in word)
-    return len(word) <= MAX_WORD_CHARACTERS and is_writable and any(character.isalpha() for character in word)
+    return (
+        len(word) <= MAX_WORD_CHARACTERS
+        and is_writable
+        and any(character.isalpha() for character in word)
+    )
 
 
 def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
@@ -75,13 +81,17 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
         if word not in tokenizer.text_encoder.vocabulary:
             found.setdefault(word, NewWord(word, tuple(tokenizer.text_encoder.words[word])))
     if known or repeated:
-        logger.info("%s: %d words are in the vocabulary already, %d are repeated", path, known, repeated)
+        logger.info(
+            "%s: %d words are in the vocabulary already, %d are repeated", path, known, repeated
+        )
     if not found:
         raise InputError(f"{path}: no word in it that the vocabulary lacks")
     return list(found.values())
 
 
-def extend_tokenizer(tokenizer: OriginalBertTokenizer, words: Sequence[NewWord]) -> OriginalBertTokenizer:
+def extend_tokenizer(
+    tokenizer: OriginalBertTokenizer, words: Sequence[NewWord]
+) -> OriginalBertTokenizer:
     """Return a tokenizer with these words at the end of its vocabulary; the given one stays as it is."""
     vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     size = len(vocabulary)
@@ -100,7 +110,9 @@ def extend_tokenizer(tokenizer: OriginalBertTokenizer, words: Sequence[NewWord])
     )
 
 
-def describe_gain(old: OriginalBertTokenizer, new: OriginalBertTokenizer, counts: WordCounts) -> dict[str, float]:
+def describe_gain(
+    old: OriginalBertTokenizer, new: OriginalBertTokenizer, counts: WordCounts
+) -> dict[str, float]:
     """Pieces a word and share of [UNK] before and after, on the counted text.
 
     A greedy cut that begins with a new word may end in letters that the vocabulary has no piece for; then there are more

@@ -60,7 +60,9 @@ def _clean(character: str, *, split_cjk: bool) -> str | None:
     """Source: google-research/bert tokenization.py `_clean_text`, `_is_whitespace`, `_is_control`, `_tokenize_chinese_chars`."""
     # `isspace` adds U+2028 and U+2029 to the original's space, \t, \n, \r and Zs: it keeps these two while cleaning,
     # but its next step, `str.split`, splits at them.
-    if character in "\t\n\r" or (character.isspace() and unicodedata.category(character).startswith("Z")):
+    if character in "\t\n\r" or (
+        character.isspace() and unicodedata.category(character).startswith("Z")
+    ):
         return " "
     if character in "\x00\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
         return None
@@ -76,10 +78,14 @@ def _split(character: str, *, drop_marks: bool) -> str | None:
 
 
 _CLEANING = {split_cjk: _Table(partial(_clean, split_cjk=split_cjk)) for split_cjk in (False, True)}
-_SPLITTING = {drop_marks: _Table(partial(_split, drop_marks=drop_marks)) for drop_marks in (False, True)}
+_SPLITTING = {
+    drop_marks: _Table(partial(_split, drop_marks=drop_marks)) for drop_marks in (False, True)
+}
 
 
-def normalize_text(text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> str:
+def normalize_text(
+    text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True
+) -> str:
     r"""Normalise a text so that ``.split()`` gives the words of google-research/bert's BasicTokenizer.
 
     Args:
@@ -129,7 +135,9 @@ def align_normalized_text(
         # Lower-casing the whole string, since a final sigma depends on its neighbours; the length of each character's
         # result does not depend on them.
         lengths = [len(character.lower()) for character in characters]
-        origins = [origin for origin, length in zip(origins, lengths, strict=True) for _ in range(length)]
+        origins = [
+            origin for origin, length in zip(origins, lengths, strict=True) for _ in range(length)
+        ]
         characters = characters.lower()
     drop_marks = lowercase if strip_accents is None else strip_accents
     if drop_marks:
@@ -141,7 +149,9 @@ def _translate_aligned(text: str, origins: list[int], table: _Table) -> tuple[st
     """``text.translate(table)`` with the origins carried along."""
     pieces = [table[ord(character)] or "" for character in text]
     lengths = map(len, pieces)
-    return "".join(pieces), [origin for origin, length in zip(origins, lengths, strict=True) for _ in range(length)]
+    return "".join(pieces), [
+        origin for origin, length in zip(origins, lengths, strict=True) for _ in range(length)
+    ]
 
 
 def _decompose_aligned(text: str, origins: list[int]) -> tuple[str, list[int]]:

@@ -80,7 +80,9 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     first, second = owners.index(0), owners.index(1)
     last = len(owners) - owners[::-1].index(1)
     middle = tuple(ids[first + owners.count(0) : second])
-    tokenizer.layout = PairLayout(tuple(ids[:first]), middle, tuple(ids[last:]), pair["token_type_ids"][second])
+    tokenizer.layout = PairLayout(
+        tuple(ids[:first]), middle, tuple(ids[last:]), pair["token_type_ids"][second]
+    )
     return tokenizer
 
 
@@ -91,7 +93,9 @@ def open_stock_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{folder}: stock transformers opens no tokenizer there ({error})") from error
+        raise InputError(
+            f"{folder}: stock transformers opens no tokenizer there ({error})"
+        ) from error
     for name in ("cls", "sep", "pad", "mask", "unk"):
         if getattr(tokenizer, f"{name}_token_id") is None:
             raise InputError(f"{folder}: its tokenizer has no {name}_token, which an encoder needs")
@@ -116,17 +120,27 @@ class _CountedTexts:
         """Train; what the library's model holds."""
         trainee.train_from_iterator(iter(self), trainer=trainer)
         if not self.words:
-            raise InputError(f"no word in the {self.counted['texts']} texts to train on; a vocabulary needs text")
+            raise InputError(
+                f"no word in the {self.counted['texts']} texts to train on; a vocabulary needs text"
+            )
         return json.loads(trainee.to_str())["model"]
 
     def measure(self, tokenizer: Any) -> dict[str, float]:
         """Texts, characters, words (what spaces part), pieces per word."""
         pieces = sum(count * len(tokenizer.encode_ids(word)) for word, count in self.words.items())
-        return {**self.counted, "words": self.words.total(), "pieces_per_word": pieces / self.words.total()}
+        return {
+            **self.counted,
+            "words": self.words.total(),
+            "pieces_per_word": pieces / self.words.total(),
+        }
 
 
 def train_byte_bpe(
-    texts: Iterable[str], *, vocab_size: int = 50265, min_frequency: int = 2, show_progress: bool = True
+    texts: Iterable[str],
+    *,
+    vocab_size: int = 50265,
+    min_frequency: int = 2,
+    show_progress: bool = True,
 ) -> tuple[Any, dict[str, float]]:
     """Train byte-level BPE with RoBERTa's ids: <s>, <pad>, </s>, <unk>, 256 bytes, merges, <mask>. The same texts give the same vocabulary.
 
@@ -138,7 +152,9 @@ def train_byte_bpe(
     Source: Liu et al. 2019, section 4.4; fairseq data/dictionary.py; GPT-2's pre-tokenization.
     """
     if vocab_size < SMALLEST:
-        raise InputError(f"vocab_size: {vocab_size} was given, byte-level BPE needs {SMALLEST} at least")
+        raise InputError(
+            f"vocab_size: {vocab_size} was given, byte-level BPE needs {SMALLEST} at least"
+        )
     trainee, counted = Tokenizer(BPE()), _CountedTexts(texts)
     trainee.pre_tokenizer = ByteLevel(add_prefix_space=True)
     trainer = BpeTrainer(
@@ -189,14 +205,25 @@ def train_unigram(
     trainee, counted = Tokenizer(Unigram()), _CountedTexts(texts)
     trainee.normalizer, trainee.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
     trainer = UnigramTrainer(
-        vocab_size=vocab_size, special_tokens=list(ALBERT_TOKENS), unk_token="<unk>", show_progress=show_progress
+        vocab_size=vocab_size,
+        special_tokens=list(ALBERT_TOKENS),
+        unk_token="<unk>",
+        show_progress=show_progress,
     )
     learnt = [
-        (piece, score) for piece, score in counted.train(trainee, trainer)["vocab"] if piece not in ALBERT_TOKENS
+        (piece, score)
+        for piece, score in counted.train(trainee, trainer)["vocab"]
+        if piece not in ALBERT_TOKENS
     ]
-    tokenizer = with_bulk_encoding(AlbertTokenizer(vocab=[*special, *sorted(learnt)], model_max_length=512))
+    tokenizer = with_bulk_encoding(
+        AlbertTokenizer(vocab=[*special, *sorted(learnt)], model_max_length=512)
+    )
     if len(tokenizer) < vocab_size:
-        logger.warning("The vocabulary has %d entries, not %d: the text gives no more.", len(tokenizer), vocab_size)
+        logger.warning(
+            "The vocabulary has %d entries, not %d: the text gives no more.",
+            len(tokenizer),
+            vocab_size,
+        )
     return tokenizer, counted.measure(tokenizer)
 
 
@@ -212,9 +239,13 @@ class IdEncoder:
         try:
             numbers = [int(word) for word in text.split()]
         except ValueError as error:
-            raise InputError(f"ids {text[:60]!r}: {error}; ids are whole numbers, parted by spaces") from None
+            raise InputError(
+                f"ids {text[:60]!r}: {error}; ids are whole numbers, parted by spaces"
+            ) from None
         if wrong := [number for number in numbers if not 0 <= number < self.num_names]:
-            raise InputError(f"ids {text[:60]!r}: {wrong[0]} has no name; allowed: 0 to {self.num_names - 1:,}")
+            raise InputError(
+                f"ids {text[:60]!r}: {wrong[0]} has no name; allowed: 0 to {self.num_names - 1:,}"
+            )
         return [number + self.first for number in numbers]
 
 
@@ -231,7 +262,12 @@ def names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
     """A vocabulary of names, one a line, for ids that are no text: line n, from 0, names id n."""
     names = [line.strip() for line in read_lines(Path(path))]
     for number, name in enumerate(names):
-        if not name or len(name.split()) > 1 or name.startswith(CONTINUATION) or name in SPECIAL_TOKENS:
+        if (
+            not name
+            or len(name.split()) > 1
+            or name.startswith(CONTINUATION)
+            or name in SPECIAL_TOKENS
+        ):
             raise InputError(
                 f"{path}, line {number + 1}: {name!r} is no name; a name has no spaces, does not begin with {CONTINUATION}, and is none of "
                 f"{', '.join(SPECIAL_TOKENS)}"

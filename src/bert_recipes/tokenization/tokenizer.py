@@ -30,14 +30,22 @@ class AddedTokens:
     """
 
     def __init__(
-        self, tokens: Mapping[int, AddedToken], *, lowercase: bool, strip_accents: bool, split_cjk: bool
+        self,
+        tokens: Mapping[int, AddedToken],
+        *,
+        lowercase: bool,
+        strip_accents: bool,
+        split_cjk: bool,
     ) -> None:
         self.contents = {token_id: token.content for token_id, token in sorted(tokens.items())}
         # Number 0 is the one piece of the model: all that is no added token.
         self._ids: list[int | None] = [None, *self.contents]
         self._search = Tokenizer(WordPiece({"": 0}, unk_token="", max_input_chars_per_word=1))
         self._search.normalizer = BertNormalizer(
-            clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
+            clean_text=True,
+            handle_chinese_chars=split_cjk,
+            strip_accents=strip_accents,
+            lowercase=lowercase,
         )
         self._search.add_tokens([tokens[token_id] for token_id in self.contents])
 
@@ -47,7 +55,9 @@ class AddedTokens:
         Spaces that a token takes with it (lstrip, rstrip) are yielded as text, in which they mean nothing.
         """
         # Half a surrogate pair cannot be passed to the library; it becomes "?", so that places stay.
-        encoding = self._search.encode(text.encode(errors="replace").decode(), add_special_tokens=False)
+        encoding = self._search.encode(
+            text.encode(errors="replace").decode(), add_special_tokens=False
+        )
         done = 0
         for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             token_id = self._ids[number]
@@ -72,7 +82,9 @@ class AlignedEncoding:
     As in the library, a token's span runs from its first to its last character, without marks that were dropped after it.
     """
 
-    def __init__(self, encoding: Encoding, text: Any, align: Callable[[str], Sequence[int | None]]) -> None:
+    def __init__(
+        self, encoding: Encoding, text: Any, align: Callable[[str], Sequence[int | None]]
+    ) -> None:
         self._encoding = encoding
         self._text = text  # the caller's input: a string, a list of words, or a pair (tuple or list) of either
         self._align = align  # see `_align`
@@ -95,10 +107,15 @@ class AlignedEncoding:
         align = cache(self._align)
         spans: list[Span] = []
         for span, sequence, word in zip(
-            self._encoding.offsets, self._encoding.sequence_ids, self._encoding.word_ids, strict=True
+            self._encoding.offsets,
+            self._encoding.sequence_ids,
+            self._encoding.word_ids,
+            strict=True,
         ):
             if sequence is not None:
-                text = texts[sequence] if isinstance(texts[sequence], str) else texts[sequence][word]
+                text = (
+                    texts[sequence] if isinstance(texts[sequence], str) else texts[sequence][word]
+                )
                 origins = [origin for origin in align(text)[slice(*span)] if origin is not None]
                 span = (min(origins), max(origins) + 1) if origins else (0, 0)
             spans.append(span)
@@ -107,20 +124,29 @@ class AlignedEncoding:
     @property
     def overflowing(self) -> list["AlignedEncoding"]:
         """The encodings of the parts that truncation cut off."""
-        return [AlignedEncoding(encoding, self._text, self._align) for encoding in self._encoding.overflowing]
+        return [
+            AlignedEncoding(encoding, self._text, self._align)
+            for encoding in self._encoding.overflowing
+        ]
 
     def token_to_chars(self, token_index: int) -> Span | None:
         """Span of a token, or None for a special token."""
-        return None if self._encoding.sequence_ids[token_index] is None else self.offsets[token_index]
+        return (
+            None if self._encoding.sequence_ids[token_index] is None else self.offsets[token_index]
+        )
 
     def word_to_chars(self, word_index: int, sequence_index: int = 0) -> Span | None:
         """Span of a word, or None if no token belongs to it."""
         tokens = self._encoding.word_to_tokens(word_index, sequence_index)
-        return None if tokens is None else (self.offsets[tokens[0]][0], self.offsets[tokens[1] - 1][1])
+        return (
+            None if tokens is None else (self.offsets[tokens[0]][0], self.offsets[tokens[1] - 1][1])
+        )
 
     def char_to_token(self, char_pos: int, sequence_index: int = 0) -> int | None:
         """Index of the token whose span holds a character, or None: a space, or a character that was dropped."""
-        for index, (span, sequence) in enumerate(zip(self.offsets, self._encoding.sequence_ids, strict=True)):
+        for index, (span, sequence) in enumerate(
+            zip(self.offsets, self._encoding.sequence_ids, strict=True)
+        ):
             if sequence == sequence_index and span[0] <= char_pos < span[1]:
                 return index
         return None
@@ -131,7 +157,9 @@ class AlignedEncoding:
         return None if token is None else self._encoding.word_ids[token]
 
 
-def _align(text: str, normalization: dict[str, bool], kept: AddedTokens | None) -> Sequence[int | None]:
+def _align(
+    text: str, normalization: dict[str, bool], kept: AddedTokens | None
+) -> Sequence[int | None]:
     """Index in the caller's text for each character of the normalised text: a mirror of how kept tokens are normalised around.
 
     None: a space beside a token that was kept, which may take it with it and is not made of it.
@@ -145,7 +173,9 @@ def _align(text: str, normalization: dict[str, bool], kept: AddedTokens | None) 
             origins.append(None)  # the space that joins the parts
         if token_id is None:
             aligned = zip(*align_normalized_text(part, **normalization), strict=True)
-            origins.extend(None if character == " " else position + origin for character, origin in aligned)
+            origins.extend(
+                None if character == " " else position + origin for character, origin in aligned
+            )
         else:
             # Its first character, and the last one for all others: a token's span runs from the one to the other.
             last = position + len(part) - 1
@@ -177,7 +207,9 @@ class OriginalBertTokenizer(BertTokenizer):
     the word as it is written, or not beside "_", for the flags ``normalized=False`` and ``single_word``.)
     """
 
-    training_report: Any = None  # measurements on the text, where `train_wordpiece` has just made it
+    training_report: Any = (
+        None  # measurements on the text, where `train_wordpiece` has just made it
+    )
 
     def __init__(
         self,
@@ -225,8 +257,13 @@ class OriginalBertTokenizer(BertTokenizer):
         """What `encode_ids` does, as an object of its own that other processes can take."""
         settings = self._normalization
         if self._text_encoder is None or self._text_encoder.settings != settings:
-            vocabulary, added = self.backend_tokenizer.get_vocab(with_added_tokens=False), self._added_tokens()
-            self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **settings, added=added)
+            vocabulary, added = (
+                self.backend_tokenizer.get_vocab(with_added_tokens=False),
+                self._added_tokens(),
+            )
+            self._text_encoder = TextEncoder(
+                vocabulary, str(self.unk_token), **settings, added=added
+            )
         return self._text_encoder
 
     @property
@@ -260,7 +297,11 @@ class OriginalBertTokenizer(BertTokenizer):
     def _normalization(self) -> dict[str, bool]:
         lowercase, strip_accents = self.do_lower_case, self.strip_accents
         strip_accents = lowercase if strip_accents is None else strip_accents
-        return {"lowercase": lowercase, "strip_accents": strip_accents, "split_cjk": self.tokenize_chinese_chars}
+        return {
+            "lowercase": lowercase,
+            "strip_accents": strip_accents,
+            "split_cjk": self.tokenize_chinese_chars,
+        }
 
     def _encode_plus(
         self,
@@ -275,7 +316,9 @@ class OriginalBertTokenizer(BertTokenizer):
     ) -> BatchEncoding:
         """Normalise, let the library encode, and map what it says about characters back to the caller's texts."""
         batch, is_batched = _as_batch(text, text_pair, is_split_into_words=is_split_into_words)
-        split_special_tokens = self.split_special_tokens if split_special_tokens is None else split_special_tokens
+        split_special_tokens = (
+            self.split_special_tokens if split_special_tokens is None else split_special_tokens
+        )
         kept = self._added_tokens(with_special=not split_special_tokens)
         encoded = super()._encode_plus(
             [_map_strings(item, partial(self._normalize_around, kept=kept)) for item in batch],
@@ -307,7 +350,11 @@ class OriginalBertTokenizer(BertTokenizer):
         settings = self._normalization
         key = (with_special, *settings.values())
         if key not in self._searches:
-            added = {i: token for i, token in self.added_tokens_decoder.items() if with_special or not token.special}
+            added = {
+                i: token
+                for i, token in self.added_tokens_decoder.items()
+                if with_special or not token.special
+            }
             self._searches[key] = AddedTokens(added, **settings) if added else None
         return self._searches[key]
 
@@ -334,15 +381,21 @@ class OriginalBertTokenizer(BertTokenizer):
         )
         stock.add_tokens(list(self.extra_tokens.values()))
         # Readers of tokenizer.json that honour it cut words of up to 200 characters; the class BertTokenizer does not.
-        cast(WordPiece, stock.backend_tokenizer.model).max_input_chars_per_word = MAX_WORD_CHARACTERS
+        cast(
+            WordPiece, stock.backend_tokenizer.model
+        ).max_input_chars_per_word = MAX_WORD_CHARACTERS
         return stock
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> tuple[str, ...]:
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], **kwargs: Any
+    ) -> tuple[str, ...]:
         """Write a stock folder: tokenizer.json, tokenizer_config.json (class BertTokenizer) and vocab.txt."""
         files = self.stock_tokenizer().save_pretrained(save_directory, **kwargs)
         return files + self.save_vocabulary(str(save_directory), kwargs.get("filename_prefix"))
 
-    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
+    def save_vocabulary(
+        self, save_directory: str, filename_prefix: str | None = None
+    ) -> tuple[str]:
         """Write vocab.txt in the original's form: one piece per line in the order of the ids."""
         path = Path(save_directory) / f"{filename_prefix + '-' if filename_prefix else ''}vocab.txt"
         vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
@@ -366,7 +419,9 @@ def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[
     if isinstance(text_pair, str):
         raise TypeError("text_pair must be a list or tuple when text is a batch, but it is a str")
     if len(text) != len(text_pair):
-        raise ValueError(f"a batch of {len(text)} texts with {len(text_pair)} second texts: give one for each")
+        raise ValueError(
+            f"a batch of {len(text)} texts with {len(text_pair)} second texts: give one for each"
+        )
     return list(zip(text, text_pair, strict=True)), True
 
 

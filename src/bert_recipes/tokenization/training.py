@@ -41,16 +41,21 @@ class TokenizerArguments:
 
     output_dir: str = required("folder to write; must not exist or be empty")
     files: list[str] | None = option(
-        None, "files, folders or globs: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet"
+        None,
+        "files, folders or globs: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet",
     )
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
     dataset_split: str = option("train", "its split")
     text_column: str = option("text", "column of the text in tables, JSON, Parquet and Hub rows")
-    encoding_errors: Literal["strict", "replace"] = option("strict", "broken UTF-8: stop, or put U+FFFD and count")
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict", "broken UTF-8: stop, or put U+FFFD and count"
+    )
     vocab_size: int = option(30522, "entries wanted, special tokens and slots included")
     lowercase: bool = option(True, "uncased vocabulary")
-    strip_accents: bool | None = option(None, "drop accents and other combining marks; default: as lowercase")
+    strip_accents: bool | None = option(
+        None, "drop accents and other combining marks; default: as lowercase"
+    )
     split_cjk: bool = option(True, "every Han character is a word")
     min_frequency: int = option(2, "a pair must occur this often to become a piece")
     limit_alphabet: int = option(1000, "characters kept, the most frequent ones")
@@ -110,11 +115,15 @@ class TokenizerReport:
     num_tokens: int
     num_words: int
     num_distinct_tokens: int
-    num_forgotten_tokens: int  # occurrences of rare words dropped to bound memory; in no other number
+    num_forgotten_tokens: (
+        int  # occurrences of rare words dropped to bound memory; in no other number
+    )
     vocab_size: int
     requested_vocab_size: int
     alphabet_size: int  # characters that the vocabulary holds as pieces
-    dropped_alphabet_size: int  # characters that the limit left out; words with one of them become [UNK]
+    dropped_alphabet_size: (
+        int  # characters that the limit left out; words with one of them become [UNK]
+    )
     fertility: float  # pieces per word; [UNK] is one piece
     unk_rate: float  # fraction of the tokens that become [UNK]
     deleted_marks: float  # fraction of the characters, spaces left out, decomposed, that normalising drops as marks
@@ -160,14 +169,23 @@ class WordCounts:
 
 
 def count_words(
-    texts: Iterable[str], *, lowercase: bool, strip_accents: bool, split_cjk: bool, show_progress: bool = True
+    texts: Iterable[str],
+    *,
+    lowercase: bool,
+    strip_accents: bool,
+    split_cjk: bool,
+    show_progress: bool = True,
 ) -> WordCounts:
     """Count the words of texts in one pass; the settings are those of `normalize_text`."""
     counts = WordCounts()
-    for text in Progress(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress):
+    for text in Progress(
+        texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress
+    ):
         counts.num_texts += 1
         counts.num_characters += len(text)
-        normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+        normalized = normalize_text(
+            text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk
+        )
         counts.tokens.update(normalized.split())
         if strip_accents and text.isascii():
             counts.num_ascii += sum(map(len, text.split()))
@@ -193,17 +211,27 @@ def _lost_marks(counts: WordCounts) -> tuple[float, dict[str, float]]:
             if any(map(_is_shared, parts[1:])):
                 changed[character.lower()] += number
     total = max(1, counts.num_ascii + decomposed.total())
-    marks = {mark: number for mark, number in sorted(decomposed.items()) if unicodedata.category(mark) == "Mn"}
+    marks = {
+        mark: number
+        for mark, number in sorted(decomposed.items())
+        if unicodedata.category(mark) == "Mn"
+    }
     numbers: Counter[str] = Counter()
     for mark, number in marks.items():
         if not _is_shared(mark):
             # The first word of its name; the kana's voicing marks are named differently.
-            name = "Kana" if mark in "\u3099\u309a" else unicodedata.name(mark, "Unnamed").split()[0].capitalize()
+            name = (
+                "Kana"
+                if mark in "\u3099\u309a"
+                else unicodedata.name(mark, "Unnamed").split()[0].capitalize()
+            )
             numbers[name] += number
     scripts = {name: number / total for name, number in numbers.items()}
 
     advice = "train with strip_accents=False (--strip_accents false) to keep them."
-    if listed := ", ".join(f"{name} {share:.1%}" for name, share in scripts.items() if share >= _MIN_MARKS):
+    if listed := ", ".join(
+        f"{name} {share:.1%}" for name, share in scripts.items() if share >= _MIN_MARKS
+    ):
         message = "Stripping accents deletes vowel signs and other marks that make words: %s of all characters; %s"
         logger.warning(message, listed, advice)
     if changed.total() >= _MIN_LETTERS * max(1, letters):
@@ -221,7 +249,9 @@ def _is_shared(mark: str) -> bool:
     return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
 
 
-def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int]) -> tuple[float, float]:
+def measure_vocabulary(
+    tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int]
+) -> tuple[float, float]:
     """Return fertility and [UNK] rate, as `TokenizerReport` defines them; 0.0 where there is no word.
 
     Args:
@@ -239,7 +269,9 @@ def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[s
     return num_pieces / max(num_words, 1), num_unknown / max(num_tokens, 1)
 
 
-def _warn_of_unknown(tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int], limit_alphabet: int) -> None:
+def _warn_of_unknown(
+    tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int], limit_alphabet: int
+) -> None:
     """Warn where much of the training text itself becomes [UNK], and say why."""
     unknown: Counter[str] = Counter()
     num_too_long = 0
@@ -315,22 +347,34 @@ def train_wordpiece(
         ("num_unused", num_unused, 0),
     ):
         if not lowest <= value <= _LARGEST_SETTING:
-            raise InputError(f"{name}: {value} was given, allowed are {lowest} to {_LARGEST_SETTING}")
+            raise InputError(
+                f"{name}: {value} was given, allowed are {lowest} to {_LARGEST_SETTING}"
+            )
     if algorithm not in ALGORITHMS:
         raise InputError(f"algorithm: {algorithm!r} was given, allowed are {', '.join(ALGORITHMS)}")
     drop_marks = lowercase if strip_accents is None else strip_accents
     counts = count_words(
-        texts, lowercase=lowercase, strip_accents=drop_marks, split_cjk=split_cjk, show_progress=show_progress
+        texts,
+        lowercase=lowercase,
+        strip_accents=drop_marks,
+        split_cjk=split_cjk,
+        show_progress=show_progress,
     )
     if not counts.tokens:
-        raise InputError(f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text")
+        raise InputError(
+            f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text"
+        )
     frequency: Counter[str] = Counter()
     for token, number in counts.tokens.items():
         for character in token:
             frequency[character] += number
     ranked = sorted(frequency, key=lambda character: (-frequency[character], character))
     # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a file.
-    characters = set([character for character in ranked if not "\ud800" <= character <= "\udfff"][:limit_alphabet])
+    characters = set(
+        [character for character in ranked if not "\ud800" <= character <= "\udfff"][
+            :limit_alphabet
+        ]
+    )
     # Without the words that become [UNK] whatever the pieces are, and in a fixed order.
     words = {
         word: number
@@ -340,7 +384,15 @@ def train_wordpiece(
     inner = sorted({character for word in words for character in word[1:]})
     # The layout of Google's vocabularies.
     unused = [f"[unused{number}]" for number in range(num_unused)]
-    special = ["[PAD]", *unused[:_FIRST_SLOTS], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *unused[_FIRST_SLOTS:]]
+    special = [
+        "[PAD]",
+        *unused[:_FIRST_SLOTS],
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *unused[_FIRST_SLOTS:],
+    ]
     fixed = [*special, *sorted(characters), *(CONTINUATION + character for character in inner)]
     if len(fixed) > vocab_size:
         raise InputError(
@@ -350,7 +402,9 @@ def train_wordpiece(
     if algorithm == "frequency":
         vocabulary = _train_by_frequency(words, fixed, vocab_size, min_frequency, show_progress)
     else:
-        merges = merge_pieces(words, algorithm, vocab_size - len(fixed), min_frequency, show_progress=show_progress)
+        merges = merge_pieces(
+            words, algorithm, vocab_size - len(fixed), min_frequency, show_progress=show_progress
+        )
         pieces = dict.fromkeys([*fixed, *(merge.joined for merge in merges)])
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
     if len(vocabulary) < vocab_size:
@@ -361,7 +415,10 @@ def train_wordpiece(
             min_frequency,
         )
     tokenizer = OriginalBertTokenizer(
-        vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, tokenize_chinese_chars=split_cjk
+        vocab=vocabulary,
+        do_lower_case=lowercase,
+        strip_accents=strip_accents,
+        tokenize_chinese_chars=split_cjk,
     )
     fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
     words_of_a_piece = counts.tokens.total() // len(tokenizer)
@@ -374,7 +431,9 @@ def train_wordpiece(
         num_texts=counts.num_texts,
         num_characters=counts.num_characters,
         num_tokens=counts.tokens.total(),
-        num_words=sum(number for token, number in counts.tokens.items() if not is_punctuation(token[0])),
+        num_words=sum(
+            number for token, number in counts.tokens.items() if not is_punctuation(token[0])
+        ),
         num_distinct_tokens=len(counts.tokens),
         num_forgotten_tokens=counts.num_forgotten,
         vocab_size=len(tokenizer),
@@ -390,7 +449,11 @@ def train_wordpiece(
 
 
 def _train_by_frequency(
-    words: dict[str, int], fixed: list[str], vocab_size: int, min_frequency: int, show_progress: bool
+    words: dict[str, int],
+    fixed: list[str],
+    vocab_size: int,
+    min_frequency: int,
+    show_progress: bool,
 ) -> dict[str, int]:
     """Piece -> id: the fixed ones first, in their order, then what the library's trainer joins."""
     trainer = WordPieceTrainer(
@@ -404,7 +467,9 @@ def _train_by_frequency(
     trainee.pre_tokenizer = WhitespaceSplit()
     trainee.train_from_iterator(_repeated(words), trainer=trainer)
     vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
-    assert list(vocabulary)[: len(fixed)] == fixed, "the trainer of the tokenizers library has changed"
+    assert list(vocabulary)[: len(fixed)] == fixed, (
+        "the trainer of the tokenizers library has changed"
+    )
     return vocabulary
 
 

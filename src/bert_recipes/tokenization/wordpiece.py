@@ -28,7 +28,9 @@ class WordCache(dict[str, tuple[int, ...]]):
         super().__init__()
         prefix = len(CONTINUATION)
         self._first = dict(vocabulary)
-        self._inner = {piece[prefix:]: i for piece, i in vocabulary.items() if piece.startswith(CONTINUATION)}
+        self._inner = {
+            piece[prefix:]: i for piece, i in vocabulary.items() if piece.startswith(CONTINUATION)
+        }
         self._longest = max(map(len, vocabulary), default=0)
         self._unknown = (vocabulary[unk_token],)
 
@@ -96,18 +98,32 @@ class TextEncoder:
         object.__setattr__(self, "words", WordCache(self.vocabulary, unk_token=self.unk_token))
 
     def __reduce__(self) -> tuple:
-        settings = (self.vocabulary, self.unk_token, self.lowercase, self.strip_accents, self.split_cjk, self.added)
+        settings = (
+            self.vocabulary,
+            self.unk_token,
+            self.lowercase,
+            self.strip_accents,
+            self.split_cjk,
+            self.added,
+        )
         return type(self), settings
 
     @property
     def settings(self) -> dict[str, bool]:
         """Those of `normalize_text`."""
-        return {"lowercase": self.lowercase, "strip_accents": self.strip_accents, "split_cjk": self.split_cjk}
+        return {
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "split_cjk": self.split_cjk,
+        }
 
     def normalize(self, text: str) -> str:
         """The string whose ``.split()`` are the words."""
         return normalize_text(
-            text, lowercase=self.lowercase, strip_accents=self.strip_accents, split_cjk=self.split_cjk
+            text,
+            lowercase=self.lowercase,
+            strip_accents=self.strip_accents,
+            split_cjk=self.split_cjk,
         )
 
     def __call__(self, text: str) -> list[int]:

@@ -12,12 +12,24 @@ from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.models.sizes import ALBERT_SIZES, MEMBER_SIZES, MIN_POSITIONS, SIZES, TINYBERT_SIZES, shape_of
+from bert_recipes.models.sizes import (
+    ALBERT_SIZES,
+    MEMBER_SIZES,
+    MIN_POSITIONS,
+    SIZES,
+    TINYBERT_SIZES,
+    shape_of,
+)
 from bert_recipes.settings import SEEDS, check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.launch import join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
-from bert_recipes.training.optimization import ADAM_OPTIMIZERS, OPTIMIZERS, SCHEDULES, bfloat16_units
+from bert_recipes.training.optimization import (
+    ADAM_OPTIMIZERS,
+    OPTIMIZERS,
+    SCHEDULES,
+    bfloat16_units,
+)
 
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -41,7 +53,9 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
     """
     units = bfloat16_units("cpu" if use_cpu else "cuda")
     if wanted == "fp16" and use_cpu:
-        raise InputError("precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto")
+        raise InputError(
+            "precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto"
+        )
     if wanted == "bf16" and not use_cpu and not units:
         raise InputError(
             "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): use fp16"
@@ -61,7 +75,9 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
 
 def data_workers(num_processes: int) -> int:
     """Return how many data-loading processes each of the processes of a machine has on GPUs: one a core, but two for itself."""
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return min(max(num_cores // num_processes - 2, 1), MAX_DATA_WORKERS)
 
 
@@ -98,9 +114,31 @@ class RunArguments(TrainingArguments):
     }
     # What `--help` shows first.
     MOST_USED: ClassVar[Collection[str]] = (
-        *("output_dir", "max_steps", "num_train_epochs", "learning_rate", "warmup_steps", "global_train_batch_size"),
-        *("per_device_train_batch_size", "precision", "seed", "eval_strategy", "eval_steps", "logging_steps"),
-        *("save_steps", "save_total_limit", "resume", "overwrite_run", "estimate", "report_to", "push_to_hub"),
+        *(
+            "output_dir",
+            "max_steps",
+            "num_train_epochs",
+            "learning_rate",
+            "warmup_steps",
+            "global_train_batch_size",
+        ),
+        *(
+            "per_device_train_batch_size",
+            "precision",
+            "seed",
+            "eval_strategy",
+            "eval_steps",
+            "logging_steps",
+        ),
+        *(
+            "save_steps",
+            "save_total_limit",
+            "resume",
+            "overwrite_run",
+            "estimate",
+            "report_to",
+            "push_to_hub",
+        ),
         "hub_model_id",
     )
     # Limits of the library's fields, as `settings.option` takes them.
@@ -156,15 +194,23 @@ class RunArguments(TrainingArguments):
     keep_freed_memory: bool = free(True, "on a CPU: glibc keeps what a step frees for the next one")
     global_train_batch_size: int | None = free(None, "examples of a step, all processes together")
     estimate: bool = option(False, "train a few steps, say what the run will take, and end")
-    resume: str = option("auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder")
+    resume: str = option(
+        "auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder"
+    )
     allow_changes: bool = option(False, "resume although settings or data have changed")
     overwrite_run: bool = option(False, "start from scratch in an output_dir that holds a run")
-    max_skipped_steps: int = free(10, "steps in a row with a gradient not finite that end the run", least=1)
+    max_skipped_steps: int = free(
+        10, "steps in a row with a gradient not finite that end the run", least=1
+    )
     # Stock's default makes public repositories.
-    hub_private_repo: bool | None = option(True, "a new repository is private; null: as the owner's default is")
+    hub_private_repo: bool | None = option(
+        True, "a new repository is private; null: as the owner's default is"
+    )
     hub_overwrite: bool = option(False, "replace another model in the repository")
     hub_tags: list[str] | None = option(None, "tags for the model card on the Hub")
-    power_watts: float | None = free(None, "watts that the machine draws, to estimate the energy of the run")
+    power_watts: float | None = free(
+        None, "watts that the machine draws, to estimate the energy of the run"
+    )
     country_iso_code: str | None = free(None, "country (DEU): codecarbon estimates energy and CO2")
     carbon_intensity: float | None = free(None, "g CO2e/kWh; default: codecarbon's for the country")
 
@@ -173,17 +219,29 @@ class RunArguments(TrainingArguments):
         self._check()
         self.hub_is_checked = False  # `check_push` has asked the Hub
         self.energy.check()
-        launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
+        launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in (
+            "1",
+            "true",
+            "yes",
+        )
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
         if self.dataloader_num_workers is None:
-            self.dataloader_num_workers = 0 if self.use_cpu else data_workers(self._num_processes_here())
+            self.dataloader_num_workers = (
+                0 if self.use_cpu else data_workers(self._num_processes_here())
+            )
             # It follows from the machine.
             self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"dataloader_num_workers"}  # type: ignore[misc]
         if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
-            raise InputError("dataloader_persistent_workers needs dataloader_num_workers of 1 or more")
+            raise InputError(
+                "dataloader_persistent_workers needs dataloader_num_workers of 1 or more"
+            )
         chosen = choose_precision(self.precision, use_cpu=self.use_cpu)
-        self.bf16, self.fp16, self.precision_reason = chosen.name == "bf16", chosen.name == "fp16", chosen.reason
+        self.bf16, self.fp16, self.precision_reason = (
+            chosen.name == "bf16",
+            chosen.name == "fp16",
+            chosen.reason,
+        )
         self._split_global_batch()
         # What a launcher or an Accelerate configuration says about precision must not overrule the run's choice.
         mixed_precision = "no" if chosen.name == "fp32" else chosen.name
@@ -214,14 +272,18 @@ class RunArguments(TrainingArguments):
         """Refuse with what training cannot work, and what would silently train something else."""
         check(self)
         if self.max_steps < 1 and self.max_steps != -1:
-            raise InputError(f"max_steps is {self.max_steps}; allowed: 1 or more, or -1 for num_train_epochs")
+            raise InputError(
+                f"max_steps is {self.max_steps}; allowed: 1 or more, or -1 for num_train_epochs"
+            )
         defaults = {item.name: item.default for item in fields(self)}
         for name, reason in self.REFUSED.items():
             if getattr(self, name) != defaults[name]:
                 raise InputError(f"{name} is {getattr(self, name)}; leave it out: {reason}")
         flags = [name for name in ("bf16", "fp16") if getattr(self, name)]
         if len(flags) > 1 or (flags and self.precision not in ("auto", flags[0])):
-            raise InputError(f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them")
+            raise InputError(
+                f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them"
+            )
         self.precision = flags[0] if flags else self.precision
         if self.overwrite_run and self.resume not in ("auto", "no"):
             raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
@@ -234,7 +296,11 @@ class RunArguments(TrainingArguments):
     @property
     def global_batch_size(self) -> int:
         """Return the examples per step of all processes together, given as global_train_batch_size or not."""
-        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self._num_processes()
+        return (
+            self.per_device_train_batch_size
+            * self.gradient_accumulation_steps
+            * self._num_processes()
+        )
 
     @staticmethod
     def _num_processes() -> int:
@@ -260,9 +326,16 @@ class RunArguments(TrainingArguments):
         self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"gradient_accumulation_steps"}  # type: ignore[misc]
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(
+        cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """See `config.settle`."""
-        return settle(values, typed, {name: getattr(cls, name) for name in (*PARTS, TOTAL)}, cls._num_processes())
+        return settle(
+            values,
+            typed,
+            {name: getattr(cls, name) for name in (*PARTS, TOTAL)},
+            cls._num_processes(),
+        )
 
     def split_batch(self, total: int, most: int) -> tuple[int, int]:
         """Cut a global batch into the largest micro-batches of at most `most` examples: their size, and their number a process."""
@@ -288,14 +361,20 @@ class ModelArguments:
         f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}, of TinyBERT {', '.join(TINYBERT_SIZES)}; or LAYERS/HIDDEN_SIZE",
     )
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
-    hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
+    hidden_act: str = option(
+        "gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu"
+    )
     weight_init: str = option(
         "truncated_normal",
         "new weights: truncated_normal (original), normal (stock), or sinusoidal_positions (ours): what is near is learned sooner",
     )
-    initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1)
+    initializer_range: float = option(
+        0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1
+    )
     dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)
-    max_position_embeddings: int = option(512, "positions of a new model (paper: 512)", least=MIN_POSITIONS)
+    max_position_embeddings: int = option(
+        512, "positions of a new model (paper: 512)", least=MIN_POSITIONS
+    )
     objective: str = option("bert", "what is learned, and by which model", choices=OBJECTIVES)
     positions: str | None = option(
         None, "none: a new model does not see the order, as for sets of ids", choices=("none",)
@@ -303,10 +382,14 @@ class ModelArguments:
     embedding_size: int | None = option(
         None, "ALBERT, ELECTRA: size of a new model's embeddings (paper: 128)", above=0
     )
-    share_layers: str | None = option(None, "ALBERT: what the layers of a new model share", choices=("all", "none"))
+    share_layers: str | None = option(
+        None, "ALBERT: what the layers of a new model share", choices=("all", "none")
+    )
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(
+        cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Fill in the values of the objective: over a file that is not for it, which is said, but under what was typed."""
         name_of_objective = values.get("objective", "bert")
         if name_of_objective not in OBJECTIVES:
@@ -317,7 +400,9 @@ class ModelArguments:
             kept |= set(in_file)
         if values.get("model_name_or_path") is not None:
             kept |= set(in_file) & set(objective.training)
-            row = {name: value for name, value in row.items() if not hasattr(cls, name)}  # a checkpoint has its own
+            row = {
+                name: value for name, value in row.items() if not hasattr(cls, name)
+            }  # a checkpoint has its own
         if values.get("optimizer", "bert_adam") in ADAM_OPTIMIZERS:
             row |= objective.training
         replaced = []
@@ -342,7 +427,10 @@ class ModelArguments:
     def __post_init__(self) -> None:
         check(self)
         shape_of(self.size, SIZES | MEMBER_SIZES.get(self.objective, {}))
-        for name, owners in {"embedding_size": ("albert", "electra"), "share_layers": ("albert",)}.items():
+        for name, owners in {
+            "embedding_size": ("albert", "electra"),
+            "share_layers": ("albert",),
+        }.items():
             if getattr(self, name) is not None and self.objective not in owners:
                 raise InputError(
                     f"{name} is for --objective {' or '.join(owners)}; it has no meaning with {self.objective}: leave it out"
@@ -356,14 +444,20 @@ class DataArguments:
     MOST_USED: ClassVar[Collection[str]] = ("store", "max_seq_length")
 
     store: str | None = free(None, "token-id store written by recipes/prepare_corpus.py")
-    old_store: str | None = free(None, "store of older text: its held-out part is measured too, as eval_old_...")
+    old_store: str | None = free(
+        None, "store of older text: its held-out part is measured too, as eval_old_..."
+    )
     train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
     validation_file: list[str] | None = free(None, "held-out instance files")
     tokenizer: str | None = free(None, "tokenizer folder; default: the store's own")
     max_seq_length: int = option(128, "tokens of an input, special tokens included", least=8)
-    short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length", least=0, most=1)
+    short_seq_prob: float = option(
+        0.1, "fraction of documents with a shorter target length", least=0, most=1
+    )
     mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
-    max_predictions_per_seq: int | None = option(None, "predicted tokens per input, at most; default: a fraction")
+    max_predictions_per_seq: int | None = option(
+        None, "predicted tokens per input, at most; default: a fraction"
+    )
     mask_rate: float = option(0.8, "fraction of predicted tokens replaced by [MASK]")
     keep_rate: float = option(0.1, "fraction of predicted tokens left as they are")
     random_rate: float = option(0.1, "fraction of predicted tokens replaced by a random word")
@@ -372,7 +466,9 @@ class DataArguments:
         "count",
         "count (the original's fixed number), bernoulli, fairseq (RoBERTa), ngrams (ALBERT), spans (SpanBERT), causal, or none",
     )
-    input_format: str = option("segment_pair", "how sentences become an input", choices=INPUT_FORMATS)
+    input_format: str = option(
+        "segment_pair", "how sentences become an input", choices=INPUT_FORMATS
+    )
     pair_label: str = option("next", "what is learned of a pair", choices=PAIR_LABELS)
     dupe_factor: int | None = option(
         None,
@@ -385,7 +481,9 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         if self.store is None and self.train_file is None:
-            raise InputError("no data is given: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE")
+            raise InputError(
+                "no data is given: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE"
+            )
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
         check(self)
@@ -395,16 +493,26 @@ class DataArguments:
 class DistillationArguments:
     """Choose who teaches, what the student is, and how the losses are weighed: `--objective distilbert` or `tinybert`."""
 
-    teacher: str | None = option(None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind")
-    student_layers: int | None = option(None, "layers of the student; default: half of the teacher's", least=1)
+    teacher: str | None = option(
+        None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind"
+    )
+    student_layers: int | None = option(
+        None, "layers of the student; default: half of the teacher's", least=1
+    )
     start_from_teacher: bool | None = option(
         None, "begin with the teacher's embeddings and layers, as the paper; else at random"
     )
-    fold_segments: bool | None = option(None, "add the teacher's first segment to the positions: a student has none")
-    temperature: float | None = option(None, "of both softmaxes in the loss between teacher and student", above=0)
+    fold_segments: bool | None = option(
+        None, "add the teacher's first segment to the positions: a student has none"
+    )
+    temperature: float | None = option(
+        None, "of both softmaxes in the loss between teacher and student", above=0
+    )
     alpha_ce: float | None = option(None, "weight of the loss between teacher and student", least=0)
     alpha_mlm: float | None = option(None, "weight of the masked-LM loss beside a teacher", least=0)
-    alpha_cos: float | None = option(None, "weight of the cosine between the last hidden states", least=0)
+    alpha_cos: float | None = option(
+        None, "weight of the cosine between the last hidden states", least=0
+    )
     alpha_attn: float | None = option(None, "TinyBERT: weight of the attention scores", least=0)
     alpha_hidn: float | None = option(None, "TinyBERT: weight of the hidden states", least=0)
     alpha_embd: float | None = option(None, "TinyBERT: weight of the embeddings", least=0)
@@ -418,7 +526,9 @@ class DistillationArguments:
                 f"--objective {'tinybert' if imitates else 'distilbert'} needs a teacher: give --teacher CHECKPOINT"
             )
         if self.teacher is not None and not imitates and self.temperature is None:
-            raise InputError("a teacher belongs to --objective distilbert or tinybert: give both, or neither")
+            raise InputError(
+                "a teacher belongs to --objective distilbert or tinybert: give both, or neither"
+            )
         names = [item.name for item in fields(self) if item.name != "teacher"]
         others = names[:-3] if imitates else names[-3:]
         if given := [name for name in others if getattr(self, name) is not None]:
@@ -441,7 +551,9 @@ class PreTrainingArguments(RunArguments):
     run_kind: ClassVar[str] = "pre-training"
 
     max_minutes: float | None = option(
-        None, "end after so many minutes instead of max_steps; the schedule follows the clock", above=0
+        None,
+        "end after so many minutes instead of max_steps; the schedule follows the clock",
+        above=0,
     )
     random_replacements: float = option(
         0.0,
@@ -454,7 +566,9 @@ class PreTrainingArguments(RunArguments):
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(
+        cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Also: who types steps does not want the minutes of a file, and the other way round."""
         ends = {"max_steps", "max_minutes"}
         unwanted = ends - set(typed) if ends & set(typed) else set()
@@ -465,13 +579,19 @@ class PreTrainingArguments(RunArguments):
         super()._check()
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if str(getattr(self, name)).rsplit(".", 1)[-1].lower() == "epoch":
-                raise InputError(f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps or no")
+                raise InputError(
+                    f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps or no"
+                )
         if self.max_minutes is not None:
             for name in ("eval_steps", "save_steps", "logging_steps"):
                 if 0 < (getattr(self, name) or 0) < 1:
-                    raise InputError(f"{name} is {getattr(self, name)}; allowed with max_minutes: whole steps")
+                    raise InputError(
+                        f"{name} is {getattr(self, name)}; allowed with max_minutes: whole steps"
+                    )
             if not 0 <= self.warmup_steps < 1:
-                raise InputError(f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1")
+                raise InputError(
+                    f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1"
+                )
             if self.max_steps not in (-1, MOST_STEPS):
                 raise InputError(
                     f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give one of them"
@@ -483,7 +603,9 @@ class PreTrainingArguments(RunArguments):
 class PhaseArguments:
     """Set the last steps of a run, where they differ from those before."""
 
-    phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)", least=0)
+    phase2_steps: float = option(
+        0, "last steps, with longer inputs, or their fraction if below 1 (0: none)", least=0
+    )
     phase2_max_seq_length: int = option(512, "tokens of an input in phase 2 (paper: 512)", least=8)
     phase2_max_predictions_per_seq: int | None = option(
         None, "predicted tokens, at most; default: a fraction", least=1
@@ -494,13 +616,23 @@ class PhaseArguments:
     phase2_global_train_batch_size: int | None = option(
         None, "examples of a step in phase 2; default: as in phase 1", least=1
     )
-    phase2_learning_rate: float | None = option(None, "peak of a schedule of its own; default: one over both", least=0)
-    phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1", least=0)
+    phase2_learning_rate: float | None = option(
+        None, "peak of a schedule of its own; default: one over both", least=0
+    )
+    phase2_warmup_steps: float | None = option(
+        None, "its warm-up, steps or their fraction if below 1", least=0
+    )
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
+    def settle(
+        cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Leave out the second phase of a file where the run ends by the clock."""
-        if values.get("max_minutes") is None or not values.get("phase2_steps") or "phase2_steps" in typed:
+        if (
+            values.get("max_minutes") is None
+            or not values.get("phase2_steps")
+            or "phase2_steps" in typed
+        ):
             return values
         warn_early("the file's phase2_steps: left out, as a run by the clock has one phase")
         return {**values, "phase2_steps": 0}
@@ -508,7 +640,9 @@ class PhaseArguments:
     def __post_init__(self) -> None:
         check(self)
         if self.phase2_steps > 1 and self.phase2_steps % 1:
-            raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a fraction below 1")
+            raise InputError(
+                f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a fraction below 1"
+            )
         if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
             raise InputError(
                 "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give both, or neither for one "
@@ -530,7 +664,9 @@ class Phase:
     own_schedule: tuple[float, float] | None = None
 
 
-def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseArguments) -> list[Phase]:
+def plan_phases(
+    args: PreTrainingArguments, data: DataArguments, second: PhaseArguments
+) -> list[Phase]:
     """Return one phase, or two: short inputs first, long ones for the last steps, as one run; a fraction in `second` becomes steps.
 
     Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
@@ -572,4 +708,6 @@ def has_second_phase(settings: Mapping[str, Any]) -> bool:
 def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:
     """Return under which key run.yaml has a field of `DataArguments` as the run's last phase had it: by that the run was measured."""
     own = f"phase2_{name}"
-    return own if has_second_phase(settings) and own in PhaseArguments.__dataclass_fields__ else name
+    return (
+        own if has_second_phase(settings) and own in PhaseArguments.__dataclass_fields__ else name
+    )

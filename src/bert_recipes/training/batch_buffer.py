@@ -68,10 +68,14 @@ class BatchBuffer:
 
     def _view(self, place: TensorPlace) -> torch.Tensor:
         num_bytes = place.shape.numel() * place.dtype.itemsize
-        return self.buffer[place.offset : place.offset + num_bytes].view(place.dtype).view(place.shape)
+        return (
+            self.buffer[place.offset : place.offset + num_bytes].view(place.dtype).view(place.shape)
+        )
 
 
-def _tensors_of(batch: Mapping[str, Any], *parents: str) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+def _tensors_of(
+    batch: Mapping[str, Any], *parents: str
+) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
     for name, value in batch.items():
         if isinstance(value, Mapping):
             yield from _tensors_of(value, *parents, name)
@@ -100,11 +104,17 @@ class DeviceCollator:
         batch = self.collator(features)
         if self.plans_rows and "input_ids" in batch:
             batch = {**batch, PACKING: self._plan(batch)}
-        if not self.joins or not all(isinstance(value, torch.Tensor) for _, value in _tensors_of(batch)):
+        if not self.joins or not all(
+            isinstance(value, torch.Tensor) for _, value in _tensors_of(batch)
+        ):
             return batch
         return BatchBuffer.from_batch(batch)
 
     def _plan(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        mask = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
+        mask = (
+            batch["attention_mask"]
+            if "attention_mask" in batch
+            else torch.ones_like(batch["input_ids"])
+        )
         # Choices are rows of their own.
         return plan_rows(mask.flatten(0, -2), batch["labels"] if self.plans_labels else None)

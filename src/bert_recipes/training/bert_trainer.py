@@ -20,7 +20,12 @@ from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.certainty import jackknife_replicates
-from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTrainingOutput, PreTrainingModel, mean_cross_entropy
+from bert_recipes.models.bert import (
+    IGNORE_INDEX,
+    BertForPreTrainingOutput,
+    PreTrainingModel,
+    mean_cross_entropy,
+)
 from bert_recipes.models.sizes import counts_from_pad
 from bert_recipes.training.arguments import Phase
 from bert_recipes.training.batch_buffer import PACKING
@@ -33,8 +38,22 @@ from bert_recipes.training.trainer import RecipeTrainer
 EVALUATION_SEED = 12345
 # Settings of the data that decide what the held-out pairs and their masks are.
 MEASURED_WITH = (
-    *("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq", "max_eval_pairs"),
-    *("mask_rate", "keep_rate", "random_rate", "whole_word", "selection", "input_format", "pair_label"),
+    *(
+        "max_seq_length",
+        "short_seq_prob",
+        "mlm_probability",
+        "max_predictions_per_seq",
+        "max_eval_pairs",
+    ),
+    *(
+        "mask_rate",
+        "keep_rate",
+        "random_rate",
+        "whole_word",
+        "selection",
+        "input_format",
+        "pair_label",
+    ),
 )
 
 
@@ -71,12 +90,22 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
     """
 
     def __init__(
-        self, dataset: EpochedDataset, max_pairs: int | None, batch_size: int, rank: int, world_size: int
+        self,
+        dataset: EpochedDataset,
+        max_pairs: int | None,
+        batch_size: int,
+        rank: int,
+        world_size: int,
     ) -> None:
-        keys = [(0, index) for index in epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs].tolist()]
+        keys = [
+            (0, index)
+            for index in epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs].tolist()
+        ]
         self.dataset, self.num_pairs, own = dataset, len(keys), keys[rank::world_size]
         self.batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
-        missing = len(range(0, len(keys[::world_size]), batch_size)) - len(self.batches)  # beside process 0
+        missing = len(range(0, len(keys[::world_size]), batch_size)) - len(
+            self.batches
+        )  # beside process 0
         self.is_padding_batch = [False] * len(self.batches) + [True] * missing
         self.batches += [keys[:1]] * missing
 
@@ -124,7 +153,11 @@ class PreTrainingSums:
         assert output.prediction_logits is not None
         # Finding them on a GPU makes the host wait.
         packing: Any = batch.get(PACKING)
-        targets = batch["labels"][batch["labels"] != IGNORE_INDEX] if packing is None else packing["targets"]
+        targets = (
+            batch["labels"][batch["labels"] != IGNORE_INDEX]
+            if packing is None
+            else packing["targets"]
+        )
         sums: dict[str, Any] = {
             "mlm_loss": output.mlm_loss.double() * targets.numel(),
             "mlm_correct": (output.prediction_logits.argmax(-1) == targets).sum(),
@@ -154,7 +187,9 @@ class PreTrainingSums:
         if masked:
             result["mlm_loss"] = sums["mlm_loss"] / masked
             result["mlm_accuracy"] = sums["mlm_correct"] / masked
-            result["perplexity"] = math.exp(min(result["mlm_loss"], 700.0))  # exp overflows above 709
+            result["perplexity"] = math.exp(
+                min(result["mlm_loss"], 700.0)
+            )  # exp overflows above 709
             if self.unigram is not None:
                 result["unigram_loss"] = sums["unigram_loss"] / masked
                 result["unigram_accuracy"] = sums["unigram_correct"] / masked
@@ -163,7 +198,9 @@ class PreTrainingSums:
             result[f"{pairs_task}_accuracy"] = sums["nsp_correct"] / pairs
             result["majority_accuracy"] = max(sums["random"], pairs - sums["random"]) / pairs
         result["loss"] = result.get("mlm_loss", 0.0) + result.get(f"{pairs_task}_loss", 0.0)
-        result |= {name: count for name, count in (("masked_tokens", masked), ("pairs", pairs)) if count}
+        result |= {
+            name: count for name, count in (("masked_tokens", masked), ("pairs", pairs)) if count
+        }
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
 
@@ -231,9 +268,13 @@ class BertTrainer(RecipeTrainer):
         if phases is None:
             micro = self.args.per_device_train_batch_size
             phase = Phase(0, self.args.max_steps, self.global_batch_size, micro, 0, None)
-            phases = [TrainingPhase(phase, self.train_dataset, self.eval_dataset, self.data_collator)]
+            phases = [
+                TrainingPhase(phase, self.train_dataset, self.eval_dataset, self.data_collator)
+            ]
         self.phases = list(phases)
-        self.resume_fingerprint["global batch"] = ", then ".join(str(part.phase.global_batch) for part in self.phases)
+        self.resume_fingerprint["global batch"] = ", then ".join(
+            str(part.phase.global_batch) for part in self.phases
+        )
         self._check_batches()
         self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
@@ -244,7 +285,9 @@ class BertTrainer(RecipeTrainer):
 
     # Phases
 
-    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> TrainOutput:
+    def train(
+        self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
+    ) -> TrainOutput:
         """As stock, one phase after the other: each is resumed from the last checkpoint of the one before."""
         resumed = self._find_checkpoint(resume_from_checkpoint)
         done = 0 if resumed is None else read_step(resumed)
@@ -269,20 +312,31 @@ class BertTrainer(RecipeTrainer):
         if isinstance(collator, DataCollatorForPreTraining):
             if counts_from_pad(self.model.config):
                 collator = replace(collator, draws_pad=False)
-            self.data_collator, self.eval_collator = collator, replace(collator, seed=EVALUATION_SEED)
+            self.data_collator, self.eval_collator = (
+                collator,
+                replace(collator, seed=EVALUATION_SEED),
+            )
         else:  # a collator of somebody else's may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:
-            micro, accumulation = self.args.split_batch(part.phase.global_batch, part.phase.micro_batch)
-            self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
+            micro, accumulation = self.args.split_batch(
+                part.phase.global_batch, part.phase.micro_batch
+            )
+            self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = (
+                micro,
+                accumulation,
+            )
         self._train_batch_size = self.args.train_batch_size
 
     def _check_batches(self) -> None:
         """See before the first phase that all can be split, for DeepSpeed into the same number of micro-batches."""
         if len(self.phases) == 1:
             return
-        splits = [self.args.split_batch(part.phase.global_batch, part.phase.micro_batch) for part in self.phases]
+        splits = [
+            self.args.split_batch(part.phase.global_batch, part.phase.micro_batch)
+            for part in self.phases
+        ]
         counts = [accumulation for _, accumulation in splits]
         if self.is_deepspeed_enabled and len(set(counts)) > 1:
             raise InputError(
@@ -293,7 +347,10 @@ class BertTrainer(RecipeTrainer):
 
     def _ends_here(self) -> bool:
         """A phase ends with a checkpoint, the next one begins with it."""
-        return self._part is not self.phases[-1] and self.state.global_step == self._part.phase.end_step
+        return (
+            self._part is not self.phases[-1]
+            and self.state.global_step == self._part.phase.end_step
+        )
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """The run's schedule, or the phase's own."""
@@ -301,8 +358,15 @@ class BertTrainer(RecipeTrainer):
         if phase.own_schedule is not None:
             (warmup, rate), start, end = phase.own_schedule, phase.first_step, phase.end_step
         else:
-            own = [part.phase.first_step for part in self.phases if part.phase.own_schedule is not None]
-            warmup, rate, start, end = args.warmup_steps, args.learning_rate, 0, [*own, num_training_steps][0]
+            own = [
+                part.phase.first_step for part in self.phases if part.phase.own_schedule is not None
+            ]
+            warmup, rate, start, end = (
+                args.warmup_steps,
+                args.learning_rate,
+                0,
+                [*own, num_training_steps][0],
+            )
         steps = end - start
         warmup = int(warmup if warmup >= 1 else math.ceil(warmup * steps))
         return Schedule(start, steps, warmup, rate, args.schedule_power)
@@ -327,14 +391,22 @@ class BertTrainer(RecipeTrainer):
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - phase.first_step
         self._order = EpochShuffle(dataset, steps * self.global_batch_size, args.seed)
-        return self.train_loader(self._order.keys, self._order.num_samples, phase.first_step, dataset)
+        return self.train_loader(
+            self._order.keys, self._order.num_samples, phase.first_step, dataset
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """With the number of pairs of each epoch up to now, which a run resumed elsewhere would have to count again."""
         dataset: Any = self._order.dataset
         name = dataset.index_name if isinstance(dataset, PreTrainingDataset) else None
-        known = {"index": name, "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)]}
-        return {**super().state_dict(), "pairs_of_epochs": {str(self._part.phase.first_step): known}}
+        known = {
+            "index": name,
+            "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)],
+        }
+        return {
+            **super().state_dict(),
+            "pairs_of_epochs": {str(self._part.phase.first_step): known},
+        }
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
         """Optimiser steps in the pairs of that many epochs, rounded down; at least one."""
@@ -349,25 +421,36 @@ class BertTrainer(RecipeTrainer):
             return super().get_eval_dataloader(eval_dataset)
         if isinstance(eval_dataset, str):  # stock's name of one of several
             eval_dataset = self.eval_dataset[eval_dataset]
-        dataset, args = epoched(self.eval_dataset if eval_dataset is None else eval_dataset), self.args
+        dataset, args = (
+            epoched(self.eval_dataset if eval_dataset is None else eval_dataset),
+            self.args,
+        )
         sampler = EvaluationSampler(
             dataset, self.max_eval_pairs, args.eval_batch_size, args.process_index, args.world_size
         )
-        return DataLoader(dataset, batch_sampler=sampler, collate_fn=self.device_collator(self.eval_collator))
+        return DataLoader(
+            dataset, batch_sampler=sampler, collate_fn=self.device_collator(self.eval_collator)
+        )
 
     # Loss
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """int64 (2,): predicted tokens, and pairs with a label."""
         masked, labels = (batch["labels"] != IGNORE_INDEX).sum(), pair_labels(batch)
-        pairs = masked.new_tensor(len(batch["input_ids"])) if labels is None else (labels != IGNORE_INDEX).sum()
+        pairs = (
+            masked.new_tensor(len(batch["input_ids"]))
+            if labels is None
+            else (labels != IGNORE_INDEX).sum()
+        )
         return torch.stack([masked, pairs])
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
         """With the predicted tokens."""
         return torch.cat([super().count_work(batch, items)[:3], items[:1]])
 
-    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """Masked-LM and pair loss."""
         masked, pairs = counts
         if self._is_ours:
@@ -392,7 +475,9 @@ class BertTrainer(RecipeTrainer):
         """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours left to the training log."""
         if "loss" in logs:
             own = self.meter.read(self.accelerator)
-            logs.update({name.replace("nsp", self.pairs_task): value for name, value in own.items()})
+            logs.update(
+                {name.replace("nsp", self.pairs_task): value for name, value in own.items()}
+            )
             logs.update(self.throughput())
         if hasattr(self, "_order"):
             # One pass of the loader is a complete phase; what a reader wants to know is how often the run has seen the data.
@@ -438,9 +523,13 @@ class BertTrainer(RecipeTrainer):
             old = self.get_eval_dataloader(self.old_dataset)
             metrics |= self._measure_held_out(old, description, f"{metric_key_prefix}_old")
             self.held_out_sums = held_out_sums
-        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs)
+        return EvalLoopOutput(
+            predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs
+        )
 
-    def _measure_held_out(self, dataloader: DataLoader, description: str, prefix: str) -> dict[str, float]:
+    def _measure_held_out(
+        self, dataloader: DataLoader, description: str, prefix: str
+    ) -> dict[str, float]:
         sampler: Any = dataloader.batch_sampler
         model = self.model
         was_training = model.training

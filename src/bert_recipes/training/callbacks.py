@@ -107,7 +107,9 @@ class LossWatch(TrainerCallback):
         if "loss" not in (kwargs.get("logs") or {}) or not state.is_world_process_zero:
             return
         recent = state.log_history[-2 * SPIKE_MEMORY - 2 :]
-        message = describe_spike([line["loss"] for line in recent if "loss" in line], state.global_step)
+        message = describe_spike(
+            [line["loss"] for line in recent if "loss" in line], state.global_step
+        )
         if message:
             logger.warning(message)
 
@@ -123,7 +125,9 @@ class LossWatch(TrainerCallback):
                 done = (time.monotonic() - self.begin) / (60 * minutes)
         for describe, after in list(self.waiting.items()):
             message = describe(kwargs.get("metrics") or {}, state.global_step)
-            is_due = done >= NEAR_END or (done >= warmup + after and state.global_step >= EARLY_STEPS)
+            is_due = done >= NEAR_END or (
+                done >= warmup + after and state.global_step >= EARLY_STEPS
+            )
             if message is not None and is_due:
                 logger.warning(message)
                 del self.waiting[describe]
@@ -145,10 +149,17 @@ class EarlyStopping(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where the best value lies `patience` evaluations back; one that is not finite is none."""
-        name, sign = f"eval_{args.metric_for_best_model.removeprefix('eval_')}", 1 if args.greater_is_better else -1
+        name, sign = (
+            f"eval_{args.metric_for_best_model.removeprefix('eval_')}",
+            1 if args.greater_is_better else -1,
+        )
         values = [line[name] for line in state.log_history if name in line]
         values = [sign * value if math.isfinite(value) else -math.inf for value in values]
-        if self.is_training and values and len(values) - 1 - values.index(max(values)) >= self.patience:
+        if (
+            self.is_training
+            and values
+            and len(values) - 1 - values.index(max(values)) >= self.patience
+        ):
             control.should_training_stop, self.is_training = True, False
             if state.is_world_process_zero:
                 message = "stopped early: %d evaluations in a row have no better %s than the one before them"
@@ -169,7 +180,9 @@ class ClockIntervals(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Begin where the clock is, in a resumed run too."""
         self.clock_of_last_step, self.longest_step = self.trainer.clock, 0.0
-        self.clock_of = dict.fromkeys(("should_log", "should_evaluate", "should_save"), self.trainer.clock)
+        self.clock_of = dict.fromkeys(
+            ("should_log", "should_evaluate", "should_save"), self.trainer.clock
+        )
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Ask for what is due."""
@@ -257,7 +270,9 @@ class StopOnSignal(TrainerCallback):
         if self.signal is None:
             self.signal = number
             if os.environ.get("RANK", "0") == "0":
-                _say(f"{signal.Signals(number).name}: the run saves and stops; Ctrl-C again ends it at once")
+                _say(
+                    f"{signal.Signals(number).name}: the run saves and stops; Ctrl-C again ends it at once"
+                )
             if self._leaves_block:
                 raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
         elif number == signal.SIGINT:

@@ -79,16 +79,18 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
         if steps < FEW_STEPS:
-            all_steps += (
-                f", which are few: the smallest models learn most in their first {FEW_STEPS:,} (docs/books.md)"
-            )
+            all_steps += f", which are few: the smallest models learn most in their first {FEW_STEPS:,} (docs/books.md)"
     pace = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
     return f"{_at(state.global_step, state.max_steps)}a step takes {pace} s: {all_steps}"
 
 
 def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
     """Return a line of the training log."""
-    parts = [f"{label} {form.format(logs[name])}" for name, (label, form) in _TRAINING.items() if name in logs]
+    parts = [
+        f"{label} {form.format(logs[name])}"
+        for name, (label, form) in _TRAINING.items()
+        if name in logs
+    ]
     if logs.get("data_wait_share", 0.0) >= 0.05:
         parts.append(f"waiting for data {logs['data_wait_share']:.0%}")
     if "hours_left" in logs and step < max_steps:

@@ -34,7 +34,9 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
     """A model of fewer layers that begins with some of the teacher's, unless told not to: DistilBERT for BERT, RoBERTa for RoBERTa."""
     set_seed(seed)
     config, base = teacher.config, teacher.base_model
-    layers = chosen_layers(config.num_hidden_layers, args.student_layers or max(1, config.num_hidden_layers // 2))
+    layers = chosen_layers(
+        config.num_hidden_layers, args.student_layers or max(1, config.num_hidden_layers // 2)
+    )
     if config.model_type == "bert":
         student = MEMBERS["distilbert"](
             transformers.DistilBertConfig(
@@ -93,7 +95,13 @@ class DistillationTrainer(BertTrainer):
     """
 
     def __init__(
-        self, model: PreTrainingModel, args: Any, *others: Any, teacher: Any, settings: Any, **kwargs: Any
+        self,
+        model: PreTrainingModel,
+        args: Any,
+        *others: Any,
+        teacher: Any,
+        settings: Any,
+        **kwargs: Any,
     ) -> None:
         super().__init__(model, args, *others, **kwargs)
         if teacher.config.vocab_size != model.config.vocab_size:
@@ -108,7 +116,9 @@ class DistillationTrainer(BertTrainer):
         """int64 (2,): predicted tokens, and real ones."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
-    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """The masked LM's, and those against the teacher. Source: distillation/distiller.py, `Distiller.step`."""
         masked, tokens = counts
         names = ("input_ids", "attention_mask", "token_type_ids", PACKING)
@@ -116,10 +126,14 @@ class DistillationTrainer(BertTrainer):
         with torch.no_grad(), self.autocast():
             taught = self.teacher.encode_tokens(**texts)
         distiller = partial(self._distil, taught, tokens)
-        output = model(**texts, labels=inputs["labels"], num_items_in_batch=masked, distiller=distiller)
+        output = model(
+            **texts, labels=inputs["labels"], num_items_in_batch=masked, distiller=distiller
+        )
         return self.settings.alpha_mlm * output.mlm_loss + output.distillation_loss, output
 
-    def _distil(self, taught: torch.Tensor, tokens: torch.Tensor, student: Any, rows: torch.Tensor) -> torch.Tensor:
+    def _distil(
+        self, taught: torch.Tensor, tokens: torch.Tensor, student: Any, rows: torch.Tensor
+    ) -> torch.Tensor:
         """Both losses against the teacher, weighed: hidden states (N, H) of the same N tokens."""
         settings, total = self.settings, rows.new_zeros((), dtype=torch.float32)
         if settings.alpha_ce:
@@ -136,4 +150,6 @@ class DistillationTrainer(BertTrainer):
         """With the teacher's pass; both meet the vocabulary at every real token."""
         compared = work.tokens if self.settings.alpha_ce else 0
         of_student = super().flops_of(replace(work, masked=work.masked + compared))
-        return of_student + forward_flops(self.teacher.config, replace(work, masked=compared), nsp=False, pooler=False)
+        return of_student + forward_flops(
+            self.teacher.config, replace(work, masked=compared), nsp=False, pooler=False
+        )

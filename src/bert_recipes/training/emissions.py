@@ -91,7 +91,9 @@ class CostMeter:
         self._before, self._seconds, self._last = {}, 0.0, None
         self._since = time.perf_counter()
         # codecarbon measures a machine.
-        is_measured = self.settings.power_watts is None and self.settings.country_iso_code is not None
+        is_measured = (
+            self.settings.power_watts is None and self.settings.country_iso_code is not None
+        )
         if is_measured and self.args.local_process_index == 0:
             self._tracker = self._make_tracker()
             self._tracker.start()
@@ -127,7 +129,9 @@ class CostMeter:
         total["methods"] = list(dict.fromkeys([*old, *now]))
         intensity = self.settings.grams_per_kilowatt_hour
         # A sum of which a part is not known is not known.
-        if (intensity is not None or not readings) and ("energy_kwh" not in before or "co2_kg" in before):
+        if (intensity is not None or not readings) and (
+            "energy_kwh" not in before or "co2_kg" in before
+        ):
             total["co2_kg"] = before.get("co2_kg", 0.0) + kwh * (intensity or 0.0) / 1000
         return total
 
@@ -151,20 +155,27 @@ class CostMeter:
         if last is None or not math.isfinite(last.energy_consumed):
             return None
         powers = {"CPU": last.cpu_power, "GPU": last.gpu_power, "RAM": last.ram_power}
-        means = " + ".join(f"{part} {watts:.1f} W" for part, watts in powers.items() if watts) or "no power"
+        means = (
+            " + ".join(f"{part} {watts:.1f} W" for part, watts in powers.items() if watts)
+            or "no power"
+        )
         method = f"codecarbon {last.codecarbon_version}, tracking mode {last.tracking_mode}; on average {means}"
         return float(last.energy_consumed), method
 
     def _make_tracker(self) -> Any:
         """A tracker of codecarbon that writes no file and asks nobody; its methods log what goes wrong and raise nothing."""
-        logging.getLogger("codecarbon").setLevel(logging.CRITICAL)  # it also speaks before it knows its own level
+        logging.getLogger("codecarbon").setLevel(
+            logging.CRITICAL
+        )  # it also speaks before it knows its own level
         from codecarbon import OfflineEmissionsTracker
 
         def keep(total: Any, delta: Any) -> None:
             self._last = total
 
         # What it calls of a BaseOutput when it is flushed or stopped.
-        output = SimpleNamespace(out=keep, live_out=keep, task_out=lambda *_: None, exit=lambda: None)
+        output = SimpleNamespace(
+            out=keep, live_out=keep, task_out=lambda *_: None, exit=lambda: None
+        )
         return OfflineEmissionsTracker(
             country_iso_code=self.settings.country_iso_code,
             # Whatever the user's own configuration of codecarbon says: no file, no service, no lock.
@@ -183,12 +194,21 @@ class CostMeter:
 
 def cost_facts(cost: Mapping[str, Any], settings: EnergySettings) -> dict[str, Any]:
     """What all_results.json says of `CostMeter.so_far` after training: `train_seconds`, `train_seconds_is_whole`, `energy`."""
-    facts: dict[str, Any] = {"train_seconds": round(cost["seconds"], 1), "train_seconds_is_whole": cost["is_whole"]}
+    facts: dict[str, Any] = {
+        "train_seconds": round(cost["seconds"], 1),
+        "train_seconds_is_whole": cost["is_whole"],
+    }
     if "energy_kwh" in cost:
-        energy = {"kwh": cost["energy_kwh"], "seconds": round(cost["energy_seconds"], 1), "co2_kg": cost.get("co2_kg")}
+        energy = {
+            "kwh": cost["energy_kwh"],
+            "seconds": round(cost["energy_seconds"], 1),
+            "co2_kg": cost.get("co2_kg"),
+        }
         energy |= {"estimated_by": "; ".join(cost["methods"]), **asdict(settings)}
         energy["carbon_intensity"] = settings.grams_per_kilowatt_hour
         facts["energy"] = {name: value for name, value in energy.items() if value is not None}
     elif settings != EnergySettings():
-        logger.warning("codecarbon could not measure the energy of this run; all_results.json does not have it")
+        logger.warning(
+            "codecarbon could not measure the energy of this run; all_results.json does not have it"
+        )
     return facts

@@ -67,9 +67,15 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
     RecipeTrainer.train(trainer)  # of two phases the first
     times = timer.times if timer.is_slow else timer.times[WARMUP_STEPS:]
     if len(times) < 2:
-        raise InputError(f"estimate: a run of {len(timer.times)} steps is too short; {WARMUP_STEPS + 2} are needed")
+        raise InputError(
+            f"estimate: a run of {len(timer.times)} steps is too short; {WARMUP_STEPS + 2} are needed"
+        )
     seconds = statistics.median(after - before for before, after in itertools.pairwise(times))
-    rates = [line["tokens_per_second"] for line in trainer.state.log_history if "tokens_per_second" in line]
+    rates = [
+        line["tokens_per_second"]
+        for line in trainer.state.log_history
+        if "tokens_per_second" in line
+    ]
     steps = trainer.state.max_steps
     hours = seconds * steps / 3600
     if args.max_minutes is not None:
@@ -108,7 +114,9 @@ def _describe(estimate: Estimate, trainer: RecipeTrainer) -> dict[str, str]:
     rate = f"{estimate.seconds_per_step:.3g} s, {estimate.tokens_per_second:,.0f} tokens/s"
     parameters = trainer.model.num_parameters()
     megabytes = 4 * parameters / 1e6
-    checkpoint = f"about {3 * megabytes:,.0f} MB each checkpoint (weights and two states of the optimiser)"
+    checkpoint = (
+        f"about {3 * megabytes:,.0f} MB each checkpoint (weights and two states of the optimiser)"
+    )
     return {
         "parameters": f"{parameters:,}",
         "a step": f"{trainer.global_batch_size:,} examples, {rate}",

@@ -33,7 +33,9 @@ LAUNCHER_ERRORS = (SignalException, ChildFailedError, subprocess.CalledProcessEr
 
 def checked(start: Callable[[Any], None]) -> Callable[[Any], None]:
     """One of Accelerate's launchers, or `become`, that first sees whether this machine can run what is asked for."""
-    return lambda args: (start if check_machine(args, torch.accelerator.device_count()) else become)(args)
+    return lambda args: (
+        start if check_machine(args, torch.accelerator.device_count()) else become
+    )(args)
 
 
 def check_machine(args: Any, gpus: int) -> bool:
@@ -43,12 +45,20 @@ def check_machine(args: Any, gpus: int) -> bool:
     """
     where = args.config_file or ("--use_deepspeed" if args.use_deepspeed else "the launch")
     if args.use_deepspeed and not is_deepspeed_available():
-        raise InputError(f'{where} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"')
-    asks_for_gpus = args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
-    is_on_cpu = (
-        args.cpu or getattr(args, "use_cpu", False) or "--use_cpu true" in " ".join(args.training_script_args).lower()
+        raise InputError(
+            f'{where} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"'
+        )
+    asks_for_gpus = (
+        args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
     )
-    is_on_cpu = is_on_cpu or (args.use_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu")  # DeepSpeed's own way
+    is_on_cpu = (
+        args.cpu
+        or getattr(args, "use_cpu", False)
+        or "--use_cpu true" in " ".join(args.training_script_args).lower()
+    )
+    is_on_cpu = is_on_cpu or (
+        args.use_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu"
+    )  # DeepSpeed's own way
     if is_on_cpu or not asks_for_gpus:
         return True
     machines = args.num_machines or 1
@@ -56,7 +66,11 @@ def check_machine(args: Any, gpus: int) -> bool:
     if gpus == 0 and machines == 1 and not (args.use_fsdp or args.use_deepspeed):
         logger.warning("%s: no GPU that torch can use: one process trains on the CPU", where)
         args.cpu = args.use_cpu = True
-        args.num_processes, args.gpu_ids, args.num_cpu_threads_per_process = 1, None, torch.get_num_threads()
+        args.num_processes, args.gpu_ids, args.num_cpu_threads_per_process = (
+            1,
+            None,
+            torch.get_num_threads(),
+        )
         return False
     if gpus == 0:
         raise InputError(
@@ -102,11 +116,15 @@ def asks_for_fsdp(args: TrainingArguments) -> bool:
 
 def announce_compilation() -> None:
     """Say before DeepSpeed compiles its communication of CPUs, once a machine, that it will: it takes minutes and prints nothing."""
-    from torch.utils.cpp_extension import get_default_build_root  # takes time, and is needed here only
+    from torch.utils.cpp_extension import (
+        get_default_build_root,
+    )  # takes time, and is needed here only
 
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     if not any(folder.rglob("deepspeed_shm_comm.so")):
-        logger.info("DeepSpeed compiles its communication between CPU processes, once a machine: this takes minutes")
+        logger.info(
+            "DeepSpeed compiles its communication between CPU processes, once a machine: this takes minutes"
+        )
 
 
 def layer_classes(model: torch.nn.Module) -> list[str]:
@@ -139,7 +157,9 @@ def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str,
     elif is_fsdp:
         plugin = built["fsdp_plugin"] = built["fsdp_plugin"] or FullyShardedDataParallelPlugin()
         if plugin.fsdp_version != 2:
-            raise InputError(f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml")
+            raise InputError(
+                f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml"
+            )
         if args.bf16:
             # Inputs and outputs of the model are counts and losses: they are not rounded, nor are the sums of gradients.
             plugin.mixed_precision_policy = MixedPrecisionPolicy(

@@ -31,7 +31,9 @@ OBJECTIVES = {
     "mlm": Objective("bert_mlm", {"pair_label": "none"}),
     # Devlin et al. 2019, section 5.1, "LTR & No NSP": every token is predicted from those before it.
     "ltr": Objective(
-        "bert_ltr", {"pair_label": "none", "selection": "causal"}, {"is_decoder": True, "use_cache": False}
+        "bert_ltr",
+        {"pair_label": "none", "selection": "causal"},
+        {"is_decoder": True, "use_cache": False},
     ),
     # Liu et al. 2019, section 4; fairseq examples/roberta/config/pretraining/base.yaml and models/roberta/model.py.
     "roberta": Objective(
@@ -62,7 +64,13 @@ OBJECTIVES = {
     # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md and train.py.
     "distilbert": Objective(
         "distilbert",
-        {"pair_label": "none", "temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0},
+        {
+            "pair_label": "none",
+            "temperature": 2.0,
+            "alpha_ce": 5.0,
+            "alpha_mlm": 2.0,
+            "alpha_cos": 1.0,
+        },
         training={
             "optimizer": "adamw",
             "learning_rate": 5e-4,
@@ -75,7 +83,13 @@ OBJECTIVES = {
     # Jiao et al. 2020, section 3.2, general distillation, and TinyBERT/general_distill.py; its released data has no [MASK].
     "tinybert": Objective(
         "bert_mlm",
-        {"pair_label": "none", "selection": "none", "alpha_attn": 1.0, "alpha_hidn": 1.0, "alpha_embd": 1.0},
+        {
+            "pair_label": "none",
+            "selection": "none",
+            "alpha_attn": 1.0,
+            "alpha_hidn": 1.0,
+            "alpha_embd": 1.0,
+        },
         training={"learning_rate": 5e-5, "warmup_steps": 0.1},
     ),
 }

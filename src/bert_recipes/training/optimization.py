@@ -34,7 +34,9 @@ class BertAdam(torch.optim.AdamW):
     instead of eight.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float = 1e-4, eps: float = 1e-6, **settings: Any) -> None:
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-4, eps: float = 1e-6, **settings: Any
+    ) -> None:
         super().__init__(params, lr=lr, eps=eps, fused=True, **settings)
         # A loss scaler must skip a step from outside: the steps are counted here, without asking the device.
         self._step_supports_amp_scaling = False
@@ -80,7 +82,9 @@ class BertAdam(torch.optim.AdamW):
             if parameter.grad is not None:
                 key = id(parameter)
                 if key not in self._counts:
-                    self._counts[key] = int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
+                    self._counts[key] = (
+                        int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
+                    )
                 self._counts[key] += 1
                 self._counted.append(key)
                 numbers.add(self._counts[key])
@@ -100,10 +104,20 @@ class Lamb(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
     ) -> None:
         """Groups may have `weight_decay` and `layer_adaptation`; the parameters are whole tensors."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.01, "layer_adaptation": True}
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": 0.01,
+            "layer_adaptation": True,
+        }
         super().__init__(params, defaults)
 
     @torch.no_grad()
@@ -115,9 +129,15 @@ class Lamb(torch.optim.Optimizer):
                 continue
             for parameter in parameters:
                 if not (state := self.state[parameter]):
-                    state |= {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+                    state |= {
+                        "exp_avg": torch.zeros_like(parameter),
+                        "exp_avg_sq": torch.zeros_like(parameter),
+                    }
             gradients = [parameter.grad for parameter in parameters]
-            means, squares = ([self.state[each][name] for each in parameters] for name in ("exp_avg", "exp_avg_sq"))
+            means, squares = (
+                [self.state[each][name] for each in parameters]
+                for name in ("exp_avg", "exp_avg_sq")
+            )
             beta1, beta2 = group["betas"]
             torch._foreach_lerp_(means, gradients, 1 - beta1)
             torch._foreach_mul_(squares, beta2)
@@ -128,7 +148,9 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_mul_(updates, means)
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
             if group["layer_adaptation"]:
-                weights, lengths = (torch.stack(torch._foreach_norm(tensors)) for tensors in (parameters, updates))
+                weights, lengths = (
+                    torch.stack(torch._foreach_norm(tensors)) for tensors in (parameters, updates)
+                )
                 ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
                 torch._foreach_mul_(updates, ratios.unbind())
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
@@ -142,7 +164,9 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         super().__init__(groups, {})
-        self._adam: Any = torch.optim.AdamW([group for group in self.param_groups if "betas" in group], fused=True)
+        self._adam: Any = torch.optim.AdamW(
+            [group for group in self.param_groups if "betas" in group], fused=True
+        )
         for group, complete in zip(self._adam_groups(), self._adam.param_groups, strict=True):
             group |= {name: value for name, value in complete.items() if name != "params"}
         # float (), 1 where the coming step shall change nothing: it is decided on the device.
@@ -163,7 +187,9 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
             for parameters in by_shape.values():
-                self._update_matrices(parameters, group["lr"], group["momentum"], group["weight_decay"])
+                self._update_matrices(
+                    parameters, group["lr"], group["momentum"], group["weight_decay"]
+                )
 
     def _update_matrices(
         self, parameters: list[torch.Tensor], rate: float, momentum: float, weight_decay: float
@@ -174,7 +200,9 @@ class Muon(torch.optim.Optimizer):
                 state["momentum_buffer"] = torch.zeros_like(parameter)
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         means = torch.stack(buffers)
-        gradients = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
+        gradients = torch.stack(
+            [parameter.grad for parameter in parameters if parameter.grad is not None]
+        )
         decay: float | torch.Tensor = 1 - rate * weight_decay
         if self.found_inf is not None:
             # The momentum and the weights then stay what they are: the update is 0 below.
@@ -204,49 +232,72 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
     x /= x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+        x = torch.baddbmm(
+            x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445
+        )
     return x
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing), as torch's fused ones do under a loss scaler."""
-    return hasattr(optimizer, "found_inf") or getattr(optimizer, "_step_supports_amp_scaling", False)
+    return hasattr(optimizer, "found_inf") or getattr(
+        optimizer, "_step_supports_amp_scaling", False
+    )
 
 
 def bfloat16_units(device_type: str) -> list[str]:
     """What multiplies bfloat16 in hardware, on a CPU or else on the current GPU; [] where nothing does."""
     if device_type == "cpu":
-        units = {"AMX": torch.cpu._is_amx_tile_supported, "AVX512_BF16": torch.cpu._is_avx512_bf16_supported}
+        units = {
+            "AMX": torch.cpu._is_amx_tile_supported,
+            "AVX512_BF16": torch.cpu._is_avx512_bf16_supported,
+        }
         return [name for name, is_there in units.items() if is_there()]
     # including_emulation=False: older GPUs emulate it, slower than float32.
     return ["GPU"] if torch.cuda.is_bf16_supported(including_emulation=False) else []
 
 
-def muon_groups(model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any) -> list[dict[str, Any]]:
+def muon_groups(
+    model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any
+) -> list[dict[str, Any]]:
     """The weights of all linear layers but pooler and output layers for Muon; the rest as `decay_groups` for AdamW with `adam`."""
     # The pooler sees one token of a sequence: next sentences are learned sooner without.
     modules = [module for name, module in model.named_modules() if "pooler" not in name]
     layers = [module.weight for module in modules if isinstance(module, nn.Linear)]
     tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     matrices = [
-        each for each in layers if each.requires_grad and min(each.shape) >= MIN_MATRIX and id(each) not in tied
+        each
+        for each in layers
+        if each.requires_grad and min(each.shape) >= MIN_MATRIX and id(each) not in tied
     ]
     chosen, groups = set(map(id, matrices)), decay_groups(model, weight_decay)
     for group in groups:
         group |= {"params": [each for each in group["params"] if id(each) not in chosen], **adam}
     number = sum(matrix.numel() for matrix in matrices)
-    logger.info("optimizer: Muon for %d matrices (%d parameters), AdamW for the rest", len(matrices), number)
-    settings = {"lr": learning_rate, "momentum": 0.95, "weight_decay": 0.0, "rate_ratio": learning_rate / adam["lr"]}
+    logger.info(
+        "optimizer: Muon for %d matrices (%d parameters), AdamW for the rest", len(matrices), number
+    )
+    settings = {
+        "lr": learning_rate,
+        "momentum": 0.95,
+        "weight_decay": 0.0,
+        "rate_ratio": learning_rate / adam["lr"],
+    }
     return [*(group for group in groups if group["params"]), {"params": matrices, **settings}]
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups: with decay, embeddings too as in the original, and without for names that contain one of `NO_DECAY`."""
     pattern = re.compile("|".join(NO_DECAY))
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    named = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
     decayed = [parameter for name, parameter in named if not pattern.search(name)]
     plain = [parameter for name, parameter in named if pattern.search(name)]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]
 
 
@@ -271,7 +322,10 @@ def create_optimizer(
     # LAMB. Which ones have neither decay nor ratio their names say: the others may have no decay either.
     groups = decay_groups(model, 1.0)
     for group in groups:
-        group |= {"weight_decay": weight_decay * group["weight_decay"], "layer_adaptation": group["weight_decay"] > 0}
+        group |= {
+            "weight_decay": weight_decay * group["weight_decay"],
+            "layer_adaptation": group["weight_decay"] > 0,
+        }
     return Lamb(groups, **settings)
 
 

@@ -21,7 +21,13 @@ from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
-from bert_recipes.models.bert import MASKED_LM_HEADS, MEMBERS, ElectraForPreTraining, PreTrainingModel, open_checkpoint
+from bert_recipes.models.bert import (
+    MASKED_LM_HEADS,
+    MEMBERS,
+    ElectraForPreTraining,
+    PreTrainingModel,
+    open_checkpoint,
+)
 from bert_recipes.models.sizes import num_positions, pretraining_config
 from bert_recipes.progress import Progress
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
@@ -45,7 +51,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Settings that only a new model has, and those of masks (of `make_collator`) and inputs.
-NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "initializer_range", "dropout", "max_position_embeddings")
+NEW_MODEL_FIELDS = (
+    "size",
+    "hidden_act",
+    "weight_init",
+    "initializer_range",
+    "dropout",
+    "max_position_embeddings",
+)
 ALBERT_FIELDS = ("embedding_size", "share_layers")
 MASK_FIELDS = ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
 INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
@@ -71,9 +84,13 @@ def build_missing_quickstart(store: str | None, repository: Path) -> None:
     for _, script, config in QUICKSTART_STEPS[missing.index(True) :]:
         logger.info("%s is missing, %s makes it", store, script)
         flags = [] if config is None else ["--config", str(repository / config)]
-        code = subprocess.run([sys.executable, str(repository / script), *flags], check=False).returncode
+        code = subprocess.run(
+            [sys.executable, str(repository / script), *flags], check=False
+        ).returncode
         if code:
-            raise InputError(f"{store} is missing and could not be made: {script} ended with exit code {code}")
+            raise InputError(
+                f"{store} is missing and could not be made: {script} ended with exit code {code}"
+            )
 
 
 @dataclass(frozen=True)
@@ -91,7 +108,9 @@ class PreTrainingData:
     @property
     def max_seq_length(self) -> int:
         """Positions that the longest input, in training or evaluation, needs."""
-        return max(part.max_seq_length for part in (self.train, self.validation) if part is not None)
+        return max(
+            part.max_seq_length for part in (self.train, self.validation) if part is not None
+        )
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
@@ -104,7 +123,10 @@ def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list
     if len(phases) > 1 and data.store is None:
         raise InputError("phase2_steps: instance files have one length; two phases need a --store")
     own = ("max_seq_length", "max_predictions_per_seq")
-    return [load_data(replace(data, **{name: getattr(phase, name) for name in own}), seed) for phase in phases]
+    return [
+        load_data(replace(data, **{name: getattr(phase, name) for name in own}), seed)
+        for phase in phases
+    ]
 
 
 def load_data(data: DataArguments, seed: int) -> PreTrainingData:
@@ -112,7 +134,9 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     if data.store is None:
         return _load_instances(data, seed)
     if data.validation_file is not None:
-        raise InputError("validation_file belongs to --train_file; a store has its own held-out part: leave it out")
+        raise InputError(
+            "validation_file belongs to --train_file; a store has its own held-out part: leave it out"
+        )
     store = open_store(data.store)
     tokenizer = load_tokenizer(data.tokenizer or store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
@@ -121,7 +145,9 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     if old is not None:
         old.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
         if old.validation is None:
-            raise InputError(f"old_store {data.old_store} has no held-out part; prepare it with --validation_fraction")
+            raise InputError(
+                f"old_store {data.old_store} has no held-out part; prepare it with --validation_fraction"
+            )
 
     def pairs(store: Store, split: str, seed: int) -> PreTrainingDataset:
         return PreTrainingDataset.from_store(
@@ -137,7 +163,9 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     return PreTrainingData(
         tokenizer,
         train=pairs(store, "train", seed),
-        validation=None if store.validation is None else pairs(store, "validation", EVALUATION_SEED),
+        validation=None
+        if store.validation is None
+        else pairs(store, "validation", EVALUATION_SEED),
         collator=make_collator(data, tokenizer, seed),
         old=None if old is None else pairs(old, "validation", EVALUATION_SEED),
         count_tokens=lambda: store.train.unigram_counts,
@@ -146,17 +174,23 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
 
 
 def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
-    from bert_recipes.data.instances import InstanceDataset  # needs packages that reading a store does not
+    from bert_recipes.data.instances import (
+        InstanceDataset,
+    )  # needs packages that reading a store does not
 
     if data.tokenizer is None or data.train_file is None:
-        raise InputError("--train_file needs --tokenizer: the folder or vocab.txt with which the file was made")
+        raise InputError(
+            "--train_file needs --tokenizer: the folder or vocab.txt with which the file was made"
+        )
     tokenizer = load_tokenizer(data.tokenizer)
     settings: Any = {"cache_dir": data.data_cache_dir, "vocab_size": len(tokenizer)}
     train = InstanceDataset(data.train_file, **settings)
     return PreTrainingData(
         tokenizer,
         train=train,
-        validation=None if data.validation_file is None else InstanceDataset(data.validation_file, **settings),
+        validation=None
+        if data.validation_file is None
+        else InstanceDataset(data.validation_file, **settings),
         collator=make_collator(data, tokenizer, seed),
         count_tokens=lambda: _count_tokens(train, len(tokenizer)),
         identity={"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint},
@@ -165,7 +199,11 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
 
 def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
     """int64 (V,): tokens of instances as they were before masking, of at most `MAX_COUNTED_INSTANCES` at equal distances."""
-    chosen = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES)).round().astype(np.int64)
+    chosen = (
+        np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES))
+        .round()
+        .astype(np.int64)
+    )
     logger.info("token frequencies are counted in %d of %d instances", len(chosen), len(dataset))
     counts = np.zeros(vocab_size, dtype=np.int64)
     for index in Progress(chosen.tolist(), desc="count tokens", unit="instance", delay=1):
@@ -175,11 +213,18 @@ def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
     return counts
 
 
-def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int) -> DataCollatorForPreTraining:
+def make_collator(
+    data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int
+) -> DataCollatorForPreTraining:
     """The collator that the settings describe; the limit of predictions defaults to the share of the longest pair."""
-    rates = {name: getattr(data, name) for name in ("mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)}
+    rates = {
+        name: getattr(data, name)
+        for name in ("mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)
+    }
     if rates["max_predictions_per_seq"] is None:
-        rates["max_predictions_per_seq"] = default_max_predictions(data.max_seq_length, data.mlm_probability)
+        rates["max_predictions_per_seq"] = default_max_predictions(
+            data.max_seq_length, data.mlm_probability
+        )
     return DataCollatorForPreTraining(tokenizer, seed=seed, **rates)
 
 
@@ -210,7 +255,9 @@ def load_model(
             "model_type": objective.model_type,
             "num_attention_heads": heads,
         }
-        own |= dict(objective.config) | ({} if model.positions is None else {"positions": model.positions})
+        own |= dict(objective.config) | (
+            {} if model.positions is None else {"positions": model.positions}
+        )
         if objective.model_type in ("albert", "electra"):
             own |= {name: getattr(model, name) for name in ALBERT_FIELDS}
         if objective.model_type == "roberta":
@@ -262,7 +309,9 @@ def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrai
         return None
     # TinyBERT learns from layers alone, so any BERT will do.
     needs_head = None in distillation.imitation_weights
-    teacher = _load_checkpoint(ModelArguments(model_name_or_path=distillation.teacher), needs_head=needs_head)
+    teacher = _load_checkpoint(
+        ModelArguments(model_name_or_path=distillation.teacher), needs_head=needs_head
+    )
     _check_tokenizer(distillation.teacher, teacher.config.vocab_size, tokenizer)
     return teacher
 
@@ -295,7 +344,10 @@ def make_trainer(
                 "or --input_format segment_pair with a --pair_label"
             )
         joined = zip(phases, parts, strict=True)
-        planned = [TrainingPhase(phase, part.train, part.validation, part.collator) for phase, part in joined]
+        planned = [
+            TrainingPhase(phase, part.train, part.validation, part.collator)
+            for phase, part in joined
+        ]
     kind = kind or (ElectraTrainer if isinstance(model, ElectraForPreTraining) else BertTrainer)
     trainer = kind(
         model,

@@ -34,7 +34,10 @@ class ReplacedTokenSums(PreTrainingSums):
         `disc_loss` (nats) is beside `base_rate_loss`, that of saying of every token how many are replaced; `disc_accuracy` beside
         `original_accuracy`, that of always saying original. `replaced_recall` is the fraction of the replaced tokens that is found.
         """
-        result, sums = super().metrics(prefix, pairs_task), dict(zip(self.NAMES, self.values.tolist(), strict=True))
+        result, sums = (
+            super().metrics(prefix, pairs_task),
+            dict(zip(self.NAMES, self.values.tolist(), strict=True)),
+        )
         tokens, replaced = sums["tokens"], sums["replaced"]
         base_rate = torch.tensor(replaced / tokens, dtype=torch.float64)
         own = {
@@ -45,7 +48,9 @@ class ReplacedTokenSums(PreTrainingSums):
             "replaced_recall": sums["found"] / max(replaced, 1),
         }
         result |= {f"{prefix}_{name}": value for name, value in own.items()}
-        result[f"{prefix}_loss"] = result.get(f"{prefix}_mlm_loss", 0.0) + DISCRIMINATOR_WEIGHT * own["disc_loss"]
+        result[f"{prefix}_loss"] = (
+            result.get(f"{prefix}_mlm_loss", 0.0) + DISCRIMINATOR_WEIGHT * own["disc_loss"]
+        )
         return result
 
 
@@ -59,7 +64,9 @@ class ElectraTrainer(BertTrainer):
         """With the numbers that decide the generator's samples."""
         super()._enter(part)
         collators: Any = self.data_collator, self.eval_collator
-        self.data_collator, self.eval_collator = (replace(each, has_draws=True) for each in collators)
+        self.data_collator, self.eval_collator = (
+            replace(each, has_draws=True) for each in collators
+        )
 
     def new_sums(self) -> Any:
         """`ReplacedTokenSums`."""
@@ -69,7 +76,9 @@ class ElectraTrainer(BertTrainer):
         """int64 (2,): predicted tokens, and real ones."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
-    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """Generator's and discriminator's loss."""
         masked, tokens = counts
         if self.args.random_replacements and model.training:
@@ -80,14 +89,20 @@ class ElectraTrainer(BertTrainer):
     @property
     def random_share(self) -> float:
         """The share of the predicted tokens that random words fill: it falls to 0 at the end of the run."""
-        done = self.clock if self.args.max_minutes is not None else self.state.global_step / self.state.max_steps
+        done = (
+            self.clock
+            if self.args.max_minutes is not None
+            else self.state.global_step / self.state.max_steps
+        )
         return self.args.random_replacements * max(0.0, 1 - done)
 
     def flops_of(self, work: BatchStats) -> int:
         """Of both: only the generator meets the vocabulary."""
         model: Any = self.model
         of_generator = training_flops(model.generator.config, work, nsp=False, pooler=False)
-        return of_generator + training_flops(model.config, replace(work, masked=0), nsp=False, pooler=False)
+        return of_generator + training_flops(
+            model.config, replace(work, masked=0), nsp=False, pooler=False
+        )
 
     def read_weights(self, checkpoint: Path) -> dict[str, torch.Tensor]:
         """Return those of the discriminator, and the generator's."""

@@ -39,25 +39,76 @@ FACTS_FILE = "report.json"
 UNFINISHED_FILE = "unfinished"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", "generator", UNFINISHED_FILE),
+    *(
+        "run.yaml",
+        "task.yaml",
+        "*.json",
+        "predictions_*",
+        "*.safetensors",
+        "vocab.txt",
+        "generator",
+        UNFINISHED_FILE,
+    ),
     # training_args.bin is the Trainer's and removed at once, if the process lives.
     *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*", "training_args.bin"),
-    *("report.md", "report.html", "losses.png", "README.md", ".eval_results", "card.yaml", ".gitattributes"),
+    *(
+        "report.md",
+        "report.html",
+        "losses.png",
+        "README.md",
+        ".eval_results",
+        "card.yaml",
+        ".gitattributes",
+    ),
     # Of sweeps, and of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
     *("weights_removed.txt", "runs", "wandb", "emissions.csv*"),
 )
 # Stock settings that change nothing of what the remaining steps learn: where files lie, what is logged, saved and measured, how
 # the work is shared out. Ours say it in their metadata, {"resume": "may change"}. Data, tokenizer, precision and global batch
 # are compared by what they are (`RecipeTrainer.resume_fingerprint`).
-_FREE_PREFIXES = ("logging_", "eval_", "save_", "hub_", "push_to_hub", "dataloader_", "ddp_", "fsdp", "torch_compile")
+_FREE_PREFIXES = (
+    "logging_",
+    "eval_",
+    "save_",
+    "hub_",
+    "push_to_hub",
+    "dataloader_",
+    "ddp_",
+    "fsdp",
+    "torch_compile",
+)
 _FREE = frozenset(
     [
-        *("output_dir", "run_name", "report_to", "project", "trackio_space_id", "disable_tqdm", "debug"),
-        *("log_level", "log_level_replica", "do_train", "do_eval", "do_predict", "prediction_loss_only"),
-        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "batch_eval_metrics"),
+        *(
+            "output_dir",
+            "run_name",
+            "report_to",
+            "project",
+            "trackio_space_id",
+            "disable_tqdm",
+            "debug",
+        ),
+        *(
+            "log_level",
+            "log_level_replica",
+            "do_train",
+            "do_eval",
+            "do_predict",
+            "prediction_loss_only",
+        ),
+        *(
+            "load_best_model_at_end",
+            "metric_for_best_model",
+            "greater_is_better",
+            "batch_eval_metrics",
+        ),
         *("include_for_metrics", "per_device_eval_batch_size", "deepspeed", "accelerator_config"),
         *("parallelism_config", "local_rank", "skip_memory_metrics", "enable_jit_checkpoint"),
-        *("torch_empty_cache_steps", "average_tokens_across_devices", "include_num_input_tokens_seen"),
+        *(
+            "torch_empty_cache_steps",
+            "average_tokens_across_devices",
+            "include_num_input_tokens_seen",
+        ),
     ]
 )
 
@@ -68,7 +119,11 @@ _FREE = frozenset(
 def check_output_dir(args: Any) -> None:
     """Refuse at once what `prepare_output_dir` would refuse of the folder; the main process looks, nothing is changed."""
     folder = Path(args.output_dir)
-    begins = args.overwrite_run or args.resume == "no" or (args.resume == "auto" and not is_unfinished(folder))
+    begins = (
+        args.overwrite_run
+        or args.resume == "no"
+        or (args.resume == "auto" and not is_unfinished(folder))
+    )
     if begins and not args.estimate and os.environ.get("RANK", "0") == "0":
         _check_free(folder, args)
 
@@ -84,7 +139,9 @@ def prepare_output_dir(
     return run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
 
 
-def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, str | None]) -> str | None:
+def _lock_and_prepare(
+    args: Any, configs: Sequence[Any], sources: Mapping[str, str | None]
+) -> str | None:
     """Look at what is there, and only then change anything."""
     folder = Path(args.output_dir)
     lock_run(folder)
@@ -95,14 +152,20 @@ def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, s
         _check_free(folder, args)
         for name, path in sources.items():
             # A Hub name is no path that is there.
-            if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
+            if (
+                path is not None
+                and Path(path).exists()
+                and Path(path).resolve().is_relative_to(folder.resolve())
+            ):
                 raise InputError(
                     f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another --output_dir"
                 )
     else:
         for later in retire_later_checkpoints(folder, resume_from):
             logger.warning(
-                "%s: later than %s, from which the run is resumed; it is not used again", later, resume_from.name
+                "%s: later than %s, from which the run is resumed; it is not used again",
+                later,
+                resume_from.name,
             )
         # The run is unfinished again.
         (folder / RESULTS_FILE).unlink(missing_ok=True)
@@ -158,12 +221,18 @@ def _check_free(folder: Path, args: Any) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / CONFIG_FILE).is_file():
-        raise InputError(f"output_dir {folder} holds files that are no run of this project; give another --output_dir")
+        raise InputError(
+            f"output_dir {folder} holds files that are no run of this project; give another --output_dir"
+        )
     if not args.overwrite_run and args.resume == "auto" and is_unfinished(folder):
         return
     if not args.overwrite_run:
         what = "a finished run" if (folder / RESULTS_FILE).is_file() else "another run"
-        resume = " without a checkpoint;" if last_complete(folder)[0] is None else "; continue it with --resume last,"
+        resume = (
+            " without a checkpoint;"
+            if last_complete(folder)[0] is None
+            else "; continue it with --resume last,"
+        )
         raise InputError(
             f"output_dir {folder} holds {what}{resume} replace it with --overwrite_run true, or give another --output_dir"
         )
@@ -191,7 +260,9 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
             if field.default is not MISSING:
                 defaults[field.name] = field.default
         for kind in filter(is_dataclass, type(config).__mro__):
-            free.update(field.name for field in fields(kind) if field.metadata.get("resume") == "may change")
+            free.update(
+                field.name for field in fields(kind) if field.metadata.get("resume") == "may change"
+            )
     for name in dict.fromkeys([*before, *now]):
         was = before.get(name, defaults.get(name))
         new = now.get(name)
@@ -223,7 +294,12 @@ NO_ENGINE = "none"
 
 
 def read_trainer_state(
-    checkpoint: Path, fingerprint: Mapping[str, Any], engine: str, processes: int, *, allow_changes: bool
+    checkpoint: Path,
+    fingerprint: Mapping[str, Any],
+    engine: str,
+    processes: int,
+    *,
+    allow_changes: bool,
 ) -> dict[str, Any]:
     """What a complete checkpoint keeps; refused where it is another run's, or its optimiser cannot be opened under this engine."""
     state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
@@ -236,7 +312,10 @@ def read_trainer_state(
             "DeepSpeed's checkpoints recipes/consolidate_checkpoint.py makes a model)"
         )
     if engine.startswith("DeepSpeed"):
-        logger.info("%s holds pickles, as DeepSpeed writes them: opening them runs what code they hold", checkpoint)
+        logger.info(
+            "%s holds pickles, as DeepSpeed writes them: opening them runs what code they hold",
+            checkpoint,
+        )
     for name, value in fingerprint.items():
         if (was := state["identity"].get(name)) != value:
             message = f"{name} is {value}, {checkpoint} was made with {was}"
@@ -248,7 +327,9 @@ def own_state(everyone: Sequence[dict[str, Any]], index: int, processes: int) ->
     """What one process takes up of what all of them kept; where there were more or fewer, each gets an equal part of the sum."""
     if len(everyone) == processes:
         return everyone[index]
-    return {name: np.mean([each[name] for each in everyone], axis=0).tolist() for name in everyone[0]}
+    return {
+        name: np.mean([each[name] for each in everyone], axis=0).tolist() for name in everyone[0]
+    }
 
 
 # DeepSpeed's checkpoints
@@ -262,7 +343,9 @@ def check_zero_checkpoint(checkpoint: Path) -> None:
     """
     if (reason := why_incomplete(checkpoint)) is not None:
         raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
-    if not (checkpoint / "latest").is_file():  # DeepSpeed's name of the folder with the parts of all processes
+    if not (
+        checkpoint / "latest"
+    ).is_file():  # DeepSpeed's name of the folder with the parts of all processes
         raise InputError(
             f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens with from_pretrained"
         )
@@ -273,18 +356,24 @@ def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedMod
     try:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
     except ImportError as error:
-        raise InputError("DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'") from error
+        raise InputError(
+            "DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'"
+        ) from error
     config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
     model: transformers.PreTrainedModel = getattr(transformers, config.architectures[0])(config)
     # It tells what it does on stdout, which is ours.
     with contextlib.redirect_stdout(sys.stderr):
         weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
     # Shared weights come as one tensor under two names, which safetensors does not write.
-    found = model.load_state_dict({name: weight.clone() for name, weight in weights.items()}, strict=False)
+    found = model.load_state_dict(
+        {name: weight.clone() for name, weight in weights.items()}, strict=False
+    )
     model.tie_weights()
     # A shared weight may be there under one of its names only.
     missing = [key for key in found.missing_keys if key not in (model.all_tied_weights_keys or {})]
     if missing or found.unexpected_keys:
         wrong = ", ".join([*missing, *found.unexpected_keys][:3])
-        raise InputError(f"checkpoint: {checkpoint} and its config.json do not belong together ({wrong})")
+        raise InputError(
+            f"checkpoint: {checkpoint} and its config.json do not belong together ({wrong})"
+        )
     return model

@@ -62,7 +62,9 @@ def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
     folder = Path(name)
     if not folder.is_dir():
         revision = getattr(config, "_commit_hash", None)
-        return {"name": name, "is_local": False} | ({} if revision is None else {"revision": revision})
+        return {"name": name, "is_local": False} | (
+            {} if revision is None else {"revision": revision}
+        )
     weights = folder / WEIGHTS_FILE
     facts = {"name": folder.resolve().name, "is_local": True}
     return facts | ({"sha256": hash_of(weights)} if weights.is_file() else {})
@@ -77,7 +79,9 @@ _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 def check_launch(args: TrainingArguments) -> None:
     """Refuse a launch that would train something else than it seems to."""
     started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started > 1 and (args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED):
+    if started > 1 and (
+        args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED
+    ):
         raise InputError(
             f"{started} processes were started but this one trains alone (world size {args.world_size}): all would write "
             "to the same output_dir; on CPUs give --use_cpu true or use accelerate_configs/ddp_cpu.yaml, and leave "
@@ -107,7 +111,13 @@ def _check_cpu(args: TrainingArguments, started: int) -> None:
         raise InputError(
             "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that"
         )
-    engine = "DeepSpeed" if "ACCELERATE_USE_DEEPSPEED" in os.environ else "FSDP" if asks_for_fsdp(args) else None
+    engine = (
+        "DeepSpeed"
+        if "ACCELERATE_USE_DEEPSPEED" in os.environ
+        else "FSDP"
+        if asks_for_fsdp(args)
+        else None
+    )
     # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
     sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
     is_deepspeed_on_cpu = engine == "DeepSpeed" and os.environ.get("DS_ACCELERATOR") == "cpu"
@@ -192,7 +202,10 @@ def run_training(
 
 def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[str, Any]:
     trainer.train(resume_from_checkpoint=resume_from)
-    results: dict[str, Any] = {"train_loss": trainer.mean_loss, "train_steps": trainer.state.global_step}
+    results: dict[str, Any] = {
+        "train_loss": trainer.mean_loss,
+        "train_steps": trainer.state.global_step,
+    }
     if trainer.skipped_steps:
         results["skipped_steps"] = trainer.skipped_steps
     if resume_from is not None:  # the rates are those since then

@@ -62,7 +62,9 @@ def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bo
     size = getattr(config, "embedding_size", hidden)
     layer = work.tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * hidden * work.squares
     head = work.masked * (2 * hidden * size + 2 * size * config.vocab_size)
-    mapped = 2 * size * hidden * work.tokens if size != hidden or config.model_type == "albert" else 0
+    mapped = (
+        2 * size * hidden * work.tokens if size != hidden or config.model_type == "albert" else 0
+    )
     pooled = work.sequences * (2 * hidden**2 + (4 * hidden if nsp else 0)) if pooler else 0
     return config.num_hidden_layers * layer + head + mapped + pooled
 
@@ -78,7 +80,12 @@ logger = logging.getLogger(__name__)
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16", "i8mm")
 
 # Line of /proc/cpuinfo -> what it is called in a results file.
-_NUMBERS = {"cpu family": "family", "model": "model", "CPU implementer": "implementer", "CPU part": "part"}
+_NUMBERS = {
+    "cpu family": "family",
+    "model": "model",
+    "CPU implementer": "implementer",
+    "CPU part": "part",
+}
 
 
 def describe_machine() -> dict[str, Any]:
@@ -91,7 +98,9 @@ def describe_machine() -> dict[str, Any]:
     flags = (facts.get("flags") or facts.get("Features") or "").split()
     known = {
         "processor": facts.get("model name") or platform.processor() or platform.machine(),
-        "processor_model": ", ".join(f"{name} {facts[key]}" for key, name in _NUMBERS.items() if key in facts),
+        "processor_model": ", ".join(
+            f"{name} {facts[key]}" for key, name in _NUMBERS.items() if key in facts
+        ),
         "instructions": [name for name in _INSTRUCTIONS if name in flags],
     }
     return {
@@ -120,7 +129,10 @@ def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, 
     """Name -> (a, b, c) of the products (a, b) x (b, c) of a step with that many tokens, `masked` of them predicted."""
     hidden, inner = config.hidden_size, inner_size(config)
     shapes = {"square": (4096, 4096, 4096), "projection": (tokens, hidden, hidden)}
-    shapes |= {"feed_forward_in": (tokens, hidden, inner), "feed_forward_out": (tokens, inner, hidden)}
+    shapes |= {
+        "feed_forward_in": (tokens, hidden, inner),
+        "feed_forward_out": (tokens, inner, hidden),
+    }
     return shapes | ({"vocabulary": (masked, hidden, config.vocab_size)} if masked else {})
 
 
@@ -137,16 +149,23 @@ def measure_rates(
         _time(left, right)  # the first one allocates and chooses
         times = [_time(left, right)]
         times += [
-            _time(left, right) for _ in range((SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS) - 1)
+            _time(left, right)
+            for _ in range((SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS) - 1)
         ]
         gflops = 2 * rows * inner * columns / statistics.median(times) / 1e9
-        rates[name] = {"shape": [rows, inner, columns], "gflops": round(gflops, 2), "repetitions": len(times)}
+        rates[name] = {
+            "shape": [rows, inner, columns],
+            "gflops": round(gflops, 2),
+            "repetitions": len(times),
+        }
     return rates
 
 
 def best_rate(config: Any, tokens: int, precision: str, device: torch.device) -> float:
     """FLOP/s that the machine can reach: by its data sheet where that is known, else the best of the products of a micro-batch."""
-    known = DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    known = (
+        DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    )
     if known is not None and precision != "fp32":
         return known * 1e12
     shapes = {
@@ -187,9 +206,14 @@ def keep_freed_memory() -> bool:
         logger.info("glibc does not keep freed memory; steps will be slower")
         return False
     # -1: the heap is never trimmed. Any number of bytes would be too small for somebody's step.
-    is_done = all(mallopt(name, value) == 1 for name, value in ((_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20)))
+    is_done = all(
+        mallopt(name, value) == 1
+        for name, value in ((_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20))
+    )
     if is_done:
-        logger.info("memory: freed blocks are kept for the next step (--keep_freed_memory false gives them back)")
+        logger.info(
+            "memory: freed blocks are kept for the next step (--keep_freed_memory false gives them back)"
+        )
     return is_done
 
 
@@ -211,7 +235,9 @@ class ThroughputMeter:
 
     def __init__(self, device: torch.device, work_device: torch.device) -> None:
         self._losses = torch.zeros(2, dtype=torch.float64, device=device)
-        self._work = torch.zeros(4, dtype=torch.float64, device=work_device)  # the fields of `BatchStats`
+        self._work = torch.zeros(
+            4, dtype=torch.float64, device=work_device
+        )  # the fields of `BatchStats`
         self._has_loss = [False, False]
         self._steps = self._timed_steps = 0
         self._waited = 0.0
@@ -226,7 +252,9 @@ class ThroughputMeter:
         self._work += work
         self._waited += waited
 
-    def add_losses(self, mlm_loss: torch.Tensor | None, nsp_loss: torch.Tensor | None, scale: int) -> None:
+    def add_losses(
+        self, mlm_loss: torch.Tensor | None, nsp_loss: torch.Tensor | None, scale: int
+    ) -> None:
         """Add this micro-batch's parts of the step's losses."""
         for position, loss in enumerate((mlm_loss, nsp_loss)):
             if loss is not None:
@@ -258,14 +286,21 @@ class ThroughputMeter:
 
         Losses in nats; `data_wait_share` is the fraction of the time (0 to 1) for which the model waited for its data.
         """
-        losses = (accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)).tolist()
-        result = dict(itertools.compress(zip(("mlm_loss", "nsp_loss"), losses, strict=True), self._has_loss))
+        losses = (
+            accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)
+        ).tolist()
+        result = dict(
+            itertools.compress(zip(("mlm_loss", "nsp_loss"), losses, strict=True), self._has_loss)
+        )
         now, work = time.perf_counter(), BatchStats(*map(round, self._work.tolist()))
         self.interval = None
         if work.tokens and self._since is not None:
             seconds = now - self._since
             self.interval = work, seconds, self._timed_steps
-            result |= {"tokens_per_second": work.tokens / seconds, "data_wait_share": self._waited / seconds}
+            result |= {
+                "tokens_per_second": work.tokens / seconds,
+                "data_wait_share": self._waited / seconds,
+            }
         self._losses.zero_()
         self._steps = 0
         self._start_interval(now)

@@ -51,7 +51,9 @@ def check_pair(teacher: Any, student: Any) -> None:
     own, other = student.config, teacher.config
     for name, config in (("teacher", other), ("student", own)):
         if config.model_type != "bert":
-            raise InputError(f"the {name} is a {config.model_type}; TinyBERT's teacher and student are BERTs")
+            raise InputError(
+                f"the {name} is a {config.model_type}; TinyBERT's teacher and student are BERTs"
+            )
     if own.num_attention_heads != other.num_attention_heads:
         raise InputError(
             f"the teacher has {other.num_attention_heads} heads, the student {own.num_attention_heads}; scores are compared head by "
@@ -64,7 +66,9 @@ def check_pair(teacher: Any, student: Any) -> None:
         )
 
 
-def imitation_losses(student: Any, teacher: Any, fit: nn.Module, attention_mask: torch.Tensor) -> torch.Tensor:
+def imitation_losses(
+    student: Any, teacher: Any, fit: nn.Module, attention_mask: torch.Tensor
+) -> torch.Tensor:
     """float32 (3,): squared errors of attention scores, hidden states and embeddings, summed over the layers.
 
     Scores are summed over the pairs of real tokens and averaged over the heads; states are summed over the real tokens and averaged
@@ -79,7 +83,9 @@ def imitation_losses(student: Any, teacher: Any, fit: nn.Module, attention_mask:
     pairs = attention_mask[:, None, :, None] * attention_mask[:, None, None, :]
     scores = [
         ((own.float() - other.float()).square() * pairs).sum() / own.shape[1]
-        for own, other in zip(student.attentions, teacher.attentions[every - 1 :: every], strict=True)
+        for own, other in zip(
+            student.attentions, teacher.attentions[every - 1 :: every], strict=True
+        )
     ]
     embeddings, *states = [
         ((fit(own.float()) - other.float()).square().mean(-1) * attention_mask).sum()
@@ -118,7 +124,10 @@ class ImitationTrainer(RecipeTrainer):
         model.fit_dense = fit = nn.Linear(*sizes)
         model._init_weights(fit)
         model._keys_to_ignore_on_save = {f"fit_dense.{name}" for name in fit.state_dict()}
-        inside = ("fit_dense", *(f"{model.base_model_prefix}.{part}." for part in ("embeddings", "encoder")))
+        inside = (
+            "fit_dense",
+            *(f"{model.base_model_prefix}.{part}." for part in ("embeddings", "encoder")),
+        )
         for name, parameter in model.named_parameters():
             if not name.startswith(inside):
                 parameter.requires_grad_(False)
@@ -131,7 +140,11 @@ class ImitationTrainer(RecipeTrainer):
         self.weights = torch.tensor(weights, dtype=torch.float32, device=self.args.device)
         if starts_from is not None and (file := Path(starts_from) / FIT_FILE).is_file():
             fits = load_file(file)["weight"].shape == fit.weight.shape
-            logger.info("%s: %s", file, "taken up" if fits else "of another teacher's size, drawn from scratch")
+            logger.info(
+                "%s: %s",
+                file,
+                "taken up" if fits else "of another teacher's size, drawn from scratch",
+            )
             if fits:
                 self._load_fit(file)
 
@@ -166,13 +179,20 @@ class ImitationTrainer(RecipeTrainer):
         texts |= {"output_hidden_states": True, "output_attentions": True}
         with torch.no_grad(), self.autocast():
             taught = self.teacher.base_model(**texts)
-        if isinstance(self.model, PreTrainingModel):  # without labels it computes the logits of all tokens
-            texts |= {"labels": torch.full_like(batch["input_ids"], IGNORE_INDEX), "return_full_logits": False}
+        if isinstance(
+            self.model, PreTrainingModel
+        ):  # without labels it computes the logits of all tokens
+            texts |= {
+                "labels": torch.full_like(batch["input_ids"], IGNORE_INDEX),
+                "return_full_logits": False,
+            }
         output = model(**texts)
         fit: Any = self.model.fit_dense
         return imitation_losses(output, taught, fit, batch["attention_mask"])
 
-    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """The sum of the three, weighed."""
         tokens, pairs = counts
         parts = self.imitate(model, inputs) / torch.stack([pairs, tokens, tokens])
@@ -189,14 +209,18 @@ class ImitationSums:
     def add(self, losses: torch.Tensor, batch: dict[str, torch.Tensor]) -> None:
         """Add one batch and its `imitation_losses`."""
         lengths = batch["attention_mask"].sum(dim=-1)
-        self.values += torch.cat([losses.double(), torch.stack([lengths.square().sum(), lengths.sum()]).double()])
+        self.values += torch.cat(
+            [losses.double(), torch.stack([lengths.square().sum(), lengths.sum()]).double()]
+        )
 
     def metrics(self, prefix: str = "eval", _: str = "") -> dict[str, float]:
         """`attention_loss`, `hidden_loss`, `embedding_loss`, and `loss`, their weighed sum."""
         *sums, pairs, tokens = self.values.tolist()
         values = [total / count for total, count in zip(sums, (pairs, tokens, tokens), strict=True)]
         result = dict(zip(("attention_loss", "hidden_loss", "embedding_loss"), values, strict=True))
-        result["loss"] = sum(weight * value for weight, value in zip(self.weights.tolist(), values, strict=True))
+        result["loss"] = sum(
+            weight * value for weight, value in zip(self.weights.tolist(), values, strict=True)
+        )
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
 

@@ -34,7 +34,15 @@ logger = logging.getLogger(__name__)
 
 NOTES_FILE = "trackers.json"
 # What of a finished run's folder is kept with the tracker's run, and what the finished model is.
-_FILES = ("README.md", "report.md", "report.html", "*.png", "run.yaml", "task.yaml", "all_results.json")
+_FILES = (
+    "README.md",
+    "report.md",
+    "report.html",
+    "*.png",
+    "run.yaml",
+    "task.yaml",
+    "all_results.json",
+)
 _MODEL = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*.json", "vocab.txt")
 # Ours: how long a run waits for wandb's server before it starts, and at its end. wandb itself waits 90 seconds and for ever.
 _SECONDS = {"init_timeout": 30.0, "finish_timeout": 120.0}
@@ -73,7 +81,10 @@ class Trackers(TrainerCallback):
             write_json(self._notes_file, self.notes | {tracker: values})
 
     def _pass_on(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._last = (args, state, control), {name: value for name, value in kwargs.items() if name != "logs"}
+        self._last = (
+            (args, state, control),
+            {name: value for name, value in kwargs.items() if name != "logs"},
+        )
         for name in [*self.callbacks]:
             if name not in self._started:
                 self._started.add(name)
@@ -86,7 +97,9 @@ class Trackers(TrainerCallback):
     def _tell(self, name: str, event: str, *args: Any, **kwargs: Any) -> None:
         try:
             getattr(self.callbacks.get(name), event, lambda *_, **__: None)(*args, **kwargs)
-        except Exception as error:  # whatever somebody else's library raises: no log is worth the run
+        except (
+            Exception
+        ) as error:  # whatever somebody else's library raises: no log is worth the run
             del self.callbacks[name]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             logger.warning("%s fails at %s (%s); the run continues without it", name, event, reason)
@@ -97,7 +110,9 @@ class Trackers(TrainerCallback):
         """Tell the trackers of the run (its resolved dataclasses), and end them if its training fails."""
         self.config, self.resumes = resolved_values(*configs), resumes
         if self.callbacks and not resumes:
-            self._notes_file.unlink(missing_ok=True)  # of another run that was started in the folder
+            self._notes_file.unlink(
+                missing_ok=True
+            )  # of another run that was started in the folder
         try:
             yield
         except BaseException:
@@ -142,7 +157,9 @@ class _TensorBoard(TensorBoardCallback):
         own = run.folder / "runs"
         folder = Path(self.logging_dir or own)
         # Steps that an interrupted run had made after its last checkpoint are made again: their first figures count no more.
-        first_step = state.global_step + 1 if run.resumes else 0 if folder == own and own.is_dir() else None
+        first_step = (
+            state.global_step + 1 if run.resumes else 0 if folder == own and own.is_dir() else None
+        )
         self.logging_dir = str(folder)
         self.tb_writer = self._SummaryWriter(log_dir=self.logging_dir, purge_step=first_step)
         if run.config:
@@ -160,7 +177,9 @@ class _TensorBoard(TensorBoardCallback):
                     pixels = np.asarray(image.convert("RGB"))
                 self.tb_writer.add_image(f"report/{file.stem}", pixels, dataformats="HWC")
             elif file.suffix == ".md":
-                self.tb_writer.add_text(f"report/{file.stem}", file.read_text(encoding="utf-8"), global_step=0)
+                self.tb_writer.add_text(
+                    f"report/{file.stem}", file.read_text(encoding="utf-8"), global_step=0
+                )
             elif file.suffix in (".json", ".yaml"):
                 text = f"```\n{file.read_text(encoding='utf-8')}\n```"
                 self.tb_writer.add_text(f"files/{file.name}", text, global_step=0)
@@ -217,7 +236,9 @@ class _Trackio(TrackioCallback):
     def add_files(self, files: Sequence[Path]) -> None:
         """One artifact with all files; plots as images and reports as text in the dashboard."""
         trackio, shown = self._trackio, {}
-        artifact = trackio.Artifact(f"report-{re.sub(r'[^A-Za-z0-9._-]', '-', self._name)}", type="report")
+        artifact = trackio.Artifact(
+            f"report-{re.sub(r'[^A-Za-z0-9._-]', '-', self._name)}", type="report"
+        )
         for file in files:
             artifact.add_file(str(file), name=file.name)
             if file.suffix == ".png":
@@ -269,7 +290,11 @@ class _Wandb(WandbCallback):
                 # What is only measured may have a folder that does not stay.
                 dir=None if "WANDB_DIR" in given or not run.config else str(run.folder.absolute()),
                 mode=mode,
-                settings={name: value for name, value in _SECONDS.items() if f"WANDB_{name.upper()}" not in given},
+                settings={
+                    name: value
+                    for name, value in _SECONDS.items()
+                    if f"WANDB_{name.upper()}" not in given
+                },
             )
 
         settings = wandb.setup().settings
@@ -303,9 +328,13 @@ class _Wandb(WandbCallback):
         wandb = self._wandb
         if wandb.run.disabled:
             return
-        if images := {f"report/{file.stem}": wandb.Image(str(file)) for file in files if file.suffix == ".png"}:
+        if images := {
+            f"report/{file.stem}": wandb.Image(str(file)) for file in files if file.suffix == ".png"
+        }:
             wandb.log(images)
-        artifacts = {"report": files} | ({"model": _find(self._folder, _MODEL)} if self._log_model.is_enabled else {})
+        artifacts = {"report": files} | (
+            {"model": _find(self._folder, _MODEL)} if self._log_model.is_enabled else {}
+        )
         for name, content in artifacts.items():
             with self._copies_in_run():
                 artifact = wandb.Artifact(f"{name}-{wandb.run.id}", type=name)
@@ -332,4 +361,8 @@ class _Wandb(WandbCallback):
             self._wandb.finish(exit_code=int(failed))
 
 
-OWN: dict[str, Callable[[], TrainerCallback]] = {"tensorboard": _TensorBoard, "trackio": _Trackio, "wandb": _Wandb}
+OWN: dict[str, Callable[[], TrainerCallback]] = {
+    "tensorboard": _TensorBoard,
+    "trackio": _Trackio,
+    "wandb": _Wandb,
+}

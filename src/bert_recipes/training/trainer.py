@@ -51,7 +51,12 @@ from bert_recipes.training.console import Lines, LinesAboveBar
 from bert_recipes.training.emissions import CostMeter, EnergySettings
 from bert_recipes.training.late_number import LateNumber
 from bert_recipes.training.launch import asks_for_fsdp, complete_engine, layer_classes
-from bert_recipes.training.optimization import Schedule, create_optimizer, set_peak_rate, skips_on_device
+from bert_recipes.training.optimization import (
+    Schedule,
+    create_optimizer,
+    set_peak_rate,
+    skips_on_device,
+)
 from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state
 from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
 from bert_recipes.training.trackers import Trackers
@@ -129,14 +134,21 @@ class RecipeTrainer(Trainer):
         if args.device.type == "cpu" and args.keep_freed_memory:
             keep_freed_memory()
         if args.ddp_find_unused_parameters is None and isinstance(model.base_model, PackedModel):
-            args.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
+            args.ddp_find_unused_parameters = (
+                False  # every pass uses all; stock would look for unused ones in each
+            )
         self.trackers = Trackers(args)
         callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
         # Our trackers cannot end a run, so the Trainer makes none of its args.
         with _overridden(args, report_to=[], push_to_hub=False):
             super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
-        if self.pop_callback(PrinterCallback if args.disable_tqdm else ProgressCallback) is not None:
-            self.add_callback(LinesAboveBar() if not args.disable_tqdm and sys.stderr.isatty() else Lines())
+        if (
+            self.pop_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
+            is not None
+        ):
+            self.add_callback(
+                LinesAboveBar() if not args.disable_tqdm and sys.stderr.isatty() else Lines()
+            )
         if args.bf16 and self.engine != NO_ENGINE:
             # Accelerate puts no autocast around a model that an engine has.
             autocast = torch.autocast(args.device.type, torch.bfloat16)
@@ -146,13 +158,19 @@ class RecipeTrainer(Trainer):
                 f"optimizer is {args.optimizer}; {self.engine} splits tensors over the processes, and it needs whole ones: give "
                 "--optimizer bert_adam or adamw, or LAUNCH=ddp"
             )
-        self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
+        self.accelerator.ddp_handler.gradient_as_bucket_view = (
+            True  # no second copy of the gradients
+        )
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True
-        self.meter = ThroughputMeter(args.device, args.device if args.world_size > 1 else torch.device("cpu"))
+        self.meter = ThroughputMeter(
+            args.device, args.device if args.world_size > 1 else torch.device("cpu")
+        )
         self.cost = CostMeter(args)
         self.skipped_steps = self._skipped_in_a_row = 0  # their gradients were not finite
-        self._unread_norm: tuple[int, LateNumber] | None = None  # a step, and the norm of its gradient
+        self._unread_norm: tuple[int, LateNumber] | None = (
+            None  # a step, and the norm of its gradient
+        )
         self.precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
         self.resume_fingerprint = {
             "precision": self.precision,  # "auto" may be another one on another machine
@@ -180,19 +198,30 @@ class RecipeTrainer(Trainer):
         self.clock = self._longest_pause = 0.0
         if args.max_minutes is not None:
             self.add_callback(ClockIntervals(self))
-        self._fractions: list[LateNumber] = []  # of the minutes that were over, by step, the last two
+        self._fractions: list[
+            LateNumber
+        ] = []  # of the minutes that were over, by step, the last two
 
     # 1. A run
 
-    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> TrainOutput:
+    def train(
+        self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
+    ) -> TrainOutput:
         """Train as stock; raise `Interrupted` where a signal asked for the end, when everything is saved."""
         args, checkpoint = self.args, self._find_checkpoint(resume_from_checkpoint)
         logger.info(
             "batch: %d examples x %d micro-batches x %d processes = %d examples per step",
-            *(args.train_batch_size, args.gradient_accumulation_steps, args.world_size, self.global_batch_size),
+            *(
+                args.train_batch_size,
+                args.gradient_accumulation_steps,
+                args.world_size,
+                self.global_batch_size,
+            ),
         )
         if args.push_to_hub and not getattr(args, "hub_is_checked", False):
-            logger.warning("push_to_hub is true: nothing is pushed before you call trainer.push_to_hub()")
+            logger.warning(
+                "push_to_hub is true: nothing is pushed before you call trainer.push_to_hub()"
+            )
         # The weights are made. Each process drops elements of its own; a resume loads the states of its checkpoint after this.
         if args.process_index > 0:
             torch.manual_seed(args.seed + args.process_index)
@@ -202,7 +231,11 @@ class RecipeTrainer(Trainer):
                 self.steps_done = read_step(checkpoint)
                 # Read now, as the data may need it; applied by `_Boundaries`, when everything else is loaded.
                 self._loaded = read_trainer_state(
-                    checkpoint, self.resume_fingerprint, self.engine, args.world_size, allow_changes=args.allow_changes
+                    checkpoint,
+                    self.resume_fingerprint,
+                    self.engine,
+                    args.world_size,
+                    allow_changes=args.allow_changes,
                 )
             self.skipped_steps, self._skipped_in_a_row = self._loaded.get("skipped_steps", 0), 0
             self.clock = self._loaded.get("clock", 0.0)
@@ -211,10 +244,14 @@ class RecipeTrainer(Trainer):
             # A resumed run has its first evaluation in its log.
             begins = args.eval_on_start and self.steps_done == 0
             # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
-            stock = _overridden(args, push_to_hub=False, save_total_limit=None, eval_on_start=begins)
+            stock = _overridden(
+                args, push_to_hub=False, save_total_limit=None, eval_on_start=begins
+            )
             with self.stop_request.listening(), stock:
                 try:
-                    output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+                    output = super().train(
+                        resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs
+                    )
                 except BaseException:
                     end_workers()
                     raise
@@ -233,7 +270,11 @@ class RecipeTrainer(Trainer):
     @property
     def global_batch_size(self) -> int:
         """Return the examples of an optimiser step over all processes."""
-        return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return (
+            self.args.train_batch_size
+            * self.args.gradient_accumulation_steps
+            * self.args.world_size
+        )
 
     @property
     def mean_loss(self) -> float:
@@ -264,7 +305,11 @@ class RecipeTrainer(Trainer):
         is_saved = self.stop_request.is_stopped or self._checkpoint_folder().is_dir()
         if not is_saved and not self.args.load_best_model_at_end:
             self._save_checkpoint(self.model_wrapped, None)
-        self._interrupt(number, f"after step {self.state.global_step} of {self.state.max_steps}", "resumes from there")
+        self._interrupt(
+            number,
+            f"after step {self.state.global_step} of {self.state.max_steps}",
+            "resumes from there",
+        )
 
     def _signal_of_any(self) -> int:
         """Return the signal by which any process was asked to stop, 0 for none; all call it together."""
@@ -274,8 +319,14 @@ class RecipeTrainer(Trainer):
         return int(self.accelerator.gather(torch.tensor([number], device=self.args.device)).max())
 
     def _interrupt(self, number: int, where: str, what: str) -> NoReturn:
-        command = "the same command" if self.args.resume == "auto" else "the same command with --resume auto"
-        mend = f"; {command} {what}" if self.state.max_steps else ""  # what only measures or predicts begins again
+        command = (
+            "the same command"
+            if self.args.resume == "auto"
+            else "the same command with --resume auto"
+        )
+        mend = (
+            f"; {command} {what}" if self.state.max_steps else ""
+        )  # what only measures or predicts begins again
         raise Interrupted(f"stopped by {signal.Signals(number).name} {where}{mend}", 128 + number)
 
     def _ends_here(self) -> bool:
@@ -285,7 +336,11 @@ class RecipeTrainer(Trainer):
     # 3. Examples of a step
 
     def train_loader(
-        self, keys: Callable[[int, int], list[Any]], num_samples: int, first_step: int = 0, dataset: Any = None
+        self,
+        keys: Callable[[int, int], list[Any]],
+        num_samples: int,
+        first_step: int = 0,
+        dataset: Any = None,
     ) -> DataLoader:
         """Return the micro-batches of this process as one pass over the whole run; those that are done are not read.
 
@@ -316,7 +371,9 @@ class RecipeTrainer(Trainer):
 
     def device_collator(self, collator: Callable[[list[Any]], Any]) -> DeviceCollator:
         """Return what collates batches for the device and the encoder of this run."""
-        base = getattr(self.model, "base_model", None)  # what an export compares is no model of transformers
+        base = getattr(
+            self.model, "base_model", None
+        )  # what an export compares is no model of transformers
         return DeviceCollator(
             collator,
             plans_rows=isinstance(base, PackedModel) and base.reads_plans_on(self.args.device),
@@ -339,12 +396,19 @@ class RecipeTrainer(Trainer):
         waited = time.perf_counter() - start
         if not batches:
             return batches, None
-        counts = torch.stack([self._counts_of(batch) for batch in batches]).sum(dim=0, dtype=torch.float64)
-        batches = [self._prepare_input(batch) if isinstance(batch, BatchBuffer) else batch for batch in batches]
+        counts = torch.stack([self._counts_of(batch) for batch in batches]).sum(
+            dim=0, dtype=torch.float64
+        )
+        batches = [
+            self._prepare_input(batch) if isinstance(batch, BatchBuffer) else batch
+            for batch in batches
+        ]
         fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
             # The request to stop and the clock travel with the counts: no collective of its own in each step.
-            shared = counts.new_tensor([self.stop_request.signal is not None, fraction / self.args.world_size])
+            shared = counts.new_tensor(
+                [self.stop_request.signal is not None, fraction / self.args.world_size]
+            )
             counts = torch.cat([counts, shared]).to(device, non_blocking=True)
             counts = self.accelerator.reduce(counts, reduction="sum")
             self.stop_request.flags.append(LateNumber(counts[-2]))
@@ -379,7 +443,11 @@ class RecipeTrainer(Trainer):
         raise NotImplementedError
 
     def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: torch.Tensor | None = None
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
         """Return the loss of one micro-batch; those of a step add up to that of the global batch, of which num_items_in_batch is `num_items`.
 
@@ -394,13 +462,19 @@ class RecipeTrainer(Trainer):
             loss = loss * self.args.world_size
         return (loss, output) if return_outputs else loss
 
-    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """Return what a micro-batch adds to the loss, and the model's output; float32 `counts` are those of `num_items`, of the whole step."""
         raise NotImplementedError
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
         """Return int64 (4,), the fields of `BatchStats` for a batch; `items` are those of `num_items`."""
-        mask = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
+        mask = (
+            batch["attention_mask"]
+            if "attention_mask" in batch
+            else torch.ones_like(batch["input_ids"])
+        )
         lengths = mask.sum(dim=-1).flatten()  # without padding
         number, none = lengths.new_tensor([len(lengths), 0])
         return torch.stack([lengths.sum(), (lengths**2).sum(), number, none])
@@ -408,7 +482,9 @@ class RecipeTrainer(Trainer):
     def autocast(self) -> torch.autocast:
         """Return the autocast of the run's precision, for a teacher: Accelerate's has no effect under an engine."""
         dtype = torch.float16 if self.args.fp16 else torch.bfloat16
-        return torch.autocast(self.args.device.type, dtype, enabled=self.args.bf16 or self.args.fp16)
+        return torch.autocast(
+            self.args.device.type, dtype, enabled=self.args.bf16 or self.args.fp16
+        )
 
     # 4. Optimiser and engine
 
@@ -424,7 +500,9 @@ class RecipeTrainer(Trainer):
             self.optimizer = create_optimizer(args.optimizer, model or self.model, **settings)
         return self.optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> Any:
         """Build the schedule that `args.schedule` names."""
         if self.args.schedule == "trainer":
             return super().create_scheduler(num_training_steps, optimizer)
@@ -470,7 +548,11 @@ class RecipeTrainer(Trainer):
 
     def _optimizer_skips_on_device(self, norm: Any) -> bool:
         is_on_gpu = isinstance(norm, torch.Tensor) and norm.is_cuda
-        return is_on_gpu and self.accelerator.scaler is None and skips_on_device(self.optimizer.optimizer)
+        return (
+            is_on_gpu
+            and self.accelerator.scaler is None
+            and skips_on_device(self.optimizer.optimizer)
+        )
 
     def _read_norm(self) -> None:
         """Read the norm of the last step, if nobody has."""
@@ -498,7 +580,9 @@ class RecipeTrainer(Trainer):
                     "checkpoints are from before. Lower learning_rate, give more warmup_steps, or --precision fp32"
                 )
             if self.is_world_process_zero():
-                logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
+                logger.warning(
+                    "step %d is skipped: its gradient is not finite (%s)", step, float(norm)
+                )
         return False
 
     @cached_property
@@ -521,7 +605,11 @@ class RecipeTrainer(Trainer):
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warn as stock, which takes the second name of a tied weight for a missing one: safetensors keeps one name of each."""
-        missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
+        missing = [
+            name
+            for name in load_result.missing_keys
+            if name not in self.model.all_tied_weights_keys
+        ]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
@@ -563,7 +651,9 @@ class RecipeTrainer(Trainer):
 
     # 5. Checkpoints
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
         """Save as stock; engines give a tied weight under both of its names, of which the file keeps the first."""
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
@@ -620,13 +710,19 @@ class RecipeTrainer(Trainer):
 
     def _rotate(self, newest: Path) -> None:
         best = self.state.best_model_checkpoint
-        rotate(newest.parent, self._save_total_limit, keep=[newest] if best is None else [newest, Path(best)])
+        rotate(
+            newest.parent,
+            self._save_total_limit,
+            keep=[newest] if best is None else [newest, Path(best)],
+        )
 
     def _name_best(self, target: Path) -> None:
         """Return the best checkpoint by its final name; stock looks for it in the folder that is being written to."""
         if self.state.best_global_step:
             best = target.with_name(f"checkpoint-{self.state.best_global_step}")
-            self.state.best_model_checkpoint = str(best) if best == target or best.is_dir() else None
+            self.state.best_model_checkpoint = (
+                str(best) if best == target or best.is_dir() else None
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps beside stock's files, JSON; all processes call it together. `process` is this process' own part."""
@@ -715,7 +811,9 @@ class RecipeTrainer(Trainer):
         if self.meter.interval is None:
             return {}
         args, (work, seconds, steps) = self.args, self.meter.interval
-        pace = {"hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600}
+        pace = {
+            "hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600
+        }
         if args.max_minutes is not None:
             pace = {"hours_left": (1 - self.clock) * args.max_minutes / 60}
         if (flops := self.flops_of(work)) is None:
@@ -743,6 +841,8 @@ class _Boundaries(TrainerCallback):
             control.should_training_stop = control.should_save = True
         if self.trainer.clock >= 1.0:
             state.max_steps, control.should_training_stop = state.global_step, True
-            control.should_save = control.should_save or args.save_strategy == "steps"  # as stock at max_steps
+            control.should_save = (
+                control.should_save or args.save_strategy == "steps"
+            )  # as stock at max_steps
         if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True

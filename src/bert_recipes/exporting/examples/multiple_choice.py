@@ -16,7 +16,9 @@ from tokenizers import Tokenizer
 
 
 folder = Path(__file__).parent
-session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(
+    str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+)
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # "[SEP]" written in a text is text
 length = json.loads((folder / "export.json").read_text(encoding="utf-8"))["max_seq_length"]
@@ -24,14 +26,18 @@ tokenizer.enable_truncation(length)
 tokenizer.enable_padding(pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
 
 rows = [line.rstrip("\n").split("\t") for line in sys.stdin]
-encodings = tokenizer.encode_batch([(text, ending) for text, *endings in rows for ending in endings])
+encodings = tokenizer.encode_batch(
+    [(text, ending) for text, *endings in rows for ending in endings]
+)
 shape = (len(rows), len(rows[0]) - 1, -1)  # examples, choices, positions
 inputs = {
     "input_ids": np.array([encoding.ids for encoding in encodings]).reshape(shape),
     "attention_mask": np.array([encoding.attention_mask for encoding in encodings]).reshape(shape),
     "token_type_ids": np.array([encoding.type_ids for encoding in encodings]).reshape(shape),
 }
-(logits,) = session.run(["logits"], {entry.name: inputs[entry.name] for entry in session.get_inputs()})
+(logits,) = session.run(
+    ["logits"], {entry.name: inputs[entry.name] for entry in session.get_inputs()}
+)
 
 for (text, *endings), row in zip(rows, logits.astype(np.float64), strict=True):
     shares = np.exp(row - row.max())

@@ -16,21 +16,27 @@ from tokenizers import Tokenizer
 
 
 folder = Path(__file__).parent
-session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(
+    str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+)
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 length = json.loads((folder / "export.json").read_text(encoding="utf-8"))["max_seq_length"]
 tokenizer.enable_truncation(length)
 tokenizer.enable_padding(pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
 
 lines = [line.rstrip("\n") for line in sys.stdin]
-encodings = tokenizer.encode_batch([tuple(line.split("\t")) if "\t" in line else line for line in lines])
+encodings = tokenizer.encode_batch(
+    [tuple(line.split("\t")) if "\t" in line else line for line in lines]
+)
 inputs = {
     "input_ids": np.array([encoding.ids for encoding in encodings]),
     "attention_mask": np.array([encoding.attention_mask for encoding in encodings]),
     "token_type_ids": np.array([encoding.type_ids for encoding in encodings]),
 }
 names = ["prediction_logits", "seq_relationship_logits"]
-predictions, verdicts = session.run(names, {entry.name: inputs[entry.name] for entry in session.get_inputs()})
+predictions, verdicts = session.run(
+    names, {entry.name: inputs[entry.name] for entry in session.get_inputs()}
+)
 
 
 def softmax(row: np.ndarray) -> np.ndarray:
@@ -45,6 +51,11 @@ for line, encoding, logits, verdict in zip(lines, encodings, predictions, verdic
         if piece == "[MASK]":
             shares = softmax(logits[position, : tokenizer.get_vocab_size()])
             best = np.argsort(-shares)[:5]
-            print("  [MASK]:", ", ".join(f"{tokenizer.id_to_token(number)} {shares[number]:.3f}" for number in best))
+            print(
+                "  [MASK]:",
+                ", ".join(
+                    f"{tokenizer.id_to_token(number)} {shares[number]:.3f}" for number in best
+                ),
+            )
     if "\t" in line:
         print(f"  the second follows the first: {softmax(verdict)[0]:.3f}")

@@ -18,7 +18,9 @@ from tokenizers import Tokenizer
 LONGEST_ANSWER = 30  # pieces
 
 folder = Path(__file__).parent
-session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(
+    str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+)
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # "[SEP]" written in a text is text
 length = json.loads((folder / "export.json").read_text(encoding="utf-8"))["max_seq_length"]

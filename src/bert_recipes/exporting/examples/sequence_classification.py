@@ -20,8 +20,12 @@ config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
 names = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
 labels = [names[number] for number in sorted(names, key=int)]
 # What transformers does where the type is not stated: one row is a number.
-problem = config.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
-session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+problem = config.get("problem_type") or (
+    "regression" if len(labels) == 1 else "single_label_classification"
+)
+session = onnxruntime.InferenceSession(
+    str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+)
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # "[SEP]" written in a text is text
 length = json.loads((folder / "export.json").read_text(encoding="utf-8"))["max_seq_length"]
@@ -29,20 +33,28 @@ tokenizer.enable_truncation(length)
 tokenizer.enable_padding(pad_id=tokenizer.token_to_id("[PAD]"), pad_token="[PAD]")
 
 lines = [line.rstrip("\n") for line in sys.stdin]
-encodings = tokenizer.encode_batch([tuple(line.split("\t")) if "\t" in line else line for line in lines])
+encodings = tokenizer.encode_batch(
+    [tuple(line.split("\t")) if "\t" in line else line for line in lines]
+)
 inputs = {
     "input_ids": np.array([encoding.ids for encoding in encodings]),
     "attention_mask": np.array([encoding.attention_mask for encoding in encodings]),
     "token_type_ids": np.array([encoding.type_ids for encoding in encodings]),
 }
-(logits,) = session.run(["logits"], {entry.name: inputs[entry.name] for entry in session.get_inputs()})
+(logits,) = session.run(
+    ["logits"], {entry.name: inputs[entry.name] for entry in session.get_inputs()}
+)
 
 for line, row in zip(lines, logits.astype(np.float64), strict=True):
     if problem == "regression":
         print(f"{row[0]:.4f}\t{line}")
     elif problem == "multi_label_classification":
         shares = 1 / (1 + np.exp(-row))
-        print(", ".join(label for label, share in zip(labels, shares, strict=True) if share >= 0.5), line, sep="\t")
+        print(
+            ", ".join(label for label, share in zip(labels, shares, strict=True) if share >= 0.5),
+            line,
+            sep="\t",
+        )
     else:
         shares = np.exp(row - row.max())
         shares /= shares.sum()

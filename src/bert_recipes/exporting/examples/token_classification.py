@@ -16,8 +16,12 @@ from tokenizers import Tokenizer
 
 folder = Path(__file__).parent
 config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-labels = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})  # the library leaves out what is its default
-session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+labels = config.get(
+    "id2label", {"0": "LABEL_0", "1": "LABEL_1"}
+)  # the library leaves out what is its default
+session = onnxruntime.InferenceSession(
+    str(folder / "model.onnx"), providers=["CPUExecutionProvider"]
+)
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # "[SEP]" written in a text is text
 length = json.loads((folder / "export.json").read_text(encoding="utf-8"))["max_seq_length"]
@@ -31,7 +35,9 @@ inputs = {
     "attention_mask": np.array([encoding.attention_mask for encoding in encodings]),
     "token_type_ids": np.array([encoding.type_ids for encoding in encodings]),
 }
-(logits,) = session.run(["logits"], {entry.name: inputs[entry.name] for entry in session.get_inputs()})
+(logits,) = session.run(
+    ["logits"], {entry.name: inputs[entry.name] for entry in session.get_inputs()}
+)
 
 for words, encoding, row in zip(sentences, encodings, logits, strict=True):
     # A word's tag is read off its first piece; words that did not fit have none.

@@ -29,7 +29,14 @@ SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
 HEADER = Path(__file__).with_name("cpu") / "common.h"
 # Of the sum that a library has to get right before it is used.
 CHECKED_ROWS = 65_536
-FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-mprefer-vector-width=512",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fopenmp",
+)
 
 
 def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | None:
@@ -96,7 +103,9 @@ def _interpreters_tools() -> Iterator[None]:
 
 def _gist(error: Exception) -> str:
     """One line: the compiler's first error, or what the exception says first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
     return next((line for line in lines if "error:" in line), lines[0])
 
 
@@ -134,11 +143,17 @@ def _compile(library: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if library.is_file():
             return
-        logger.info("compiling kernels for this CPU (once, some twenty seconds): %s", library.parent)
+        logger.info(
+            "compiling kernels for this CPU (once, some twenty seconds): %s", library.parent
+        )
         with tempfile.TemporaryDirectory(dir=library.parent) as place, _interpreters_tools():
             sources = [str(file) for file in SOURCES]
             cpp_extension.load(
-                library.stem, sources, extra_cflags=[*FLAGS], build_directory=place, is_python_module=False
+                library.stem,
+                sources,
+                extra_cflags=[*FLAGS],
+                build_directory=place,
+                is_python_module=False,
             )
             os.replace(Path(place) / library.name, library)
 

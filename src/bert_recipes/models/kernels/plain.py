@@ -63,7 +63,11 @@ def dropout_factors(
 
 
 def _drop(values: torch.Tensor, seed: int, stream: int, p: float) -> torch.Tensor:
-    return values * dropout_factors(tuple(values.shape), seed, stream, p, values.device) if p > 0 else values
+    return (
+        values * dropout_factors(tuple(values.shape), seed, stream, p, values.device)
+        if p > 0
+        else values
+    )
 
 
 def dropout(values: torch.Tensor, seed: int, stream: int, p: float) -> torch.Tensor:
@@ -77,7 +81,12 @@ def _places(offsets: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def split_heads(
-    packed: torch.Tensor, bias: torch.Tensor | None, offsets: torch.Tensor, heads: int, length: int, parts: int
+    packed: torch.Tensor,
+    bias: torch.Tensor | None,
+    offsets: torch.Tensor,
+    heads: int,
+    length: int,
+    parts: int,
 ) -> torch.Tensor:
     """(T, parts * h * d) [+ bias] -> (parts, B, h, S, d), zeros where there is no token."""
     rows = packed if bias is None else (packed.float() + bias).to(packed.dtype)
@@ -200,7 +209,11 @@ def column_sum(values: torch.Tensor) -> torch.Tensor:
 
 
 def cross_entropy_(
-    logits: torch.Tensor, bias: torch.Tensor, targets: torch.Tensor, scale: float, needs_gradient: bool
+    logits: torch.Tensor,
+    bias: torch.Tensor,
+    targets: torch.Tensor,
+    scale: float,
+    needs_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cross-entropy in nats of logits (T, N) + bias (V,) with targets int64 (T,); V <= N, the columns after V are filling.
 
