@@ -2,9 +2,10 @@
 
     python benchmarks/benchmark.py --suite pretraining --sizes tiny mini --lengths 128
 
-Suites: pretraining, finetuning, steps, inference, data, time_to_quality, or all, which resumes. The sides take turns; those of stock are
-listed in benchmarks/stock.yaml. Every sample is added to the machine's results file in --output_dir, from which benchmarks.md and
-the plots are made. docs/benchmarks.md says how everything is measured.
+Suites: pretraining, finetuning, steps, inference, data, time_to_quality, or all, which resumes. The
+sides take turns; those of stock are listed in benchmarks/stock.yaml. Every sample is added to the
+machine's results file in --output_dir, from which benchmarks.md and the plots are made.
+docs/benchmarks.md says how everything is measured.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ DATA_MEASURES = (
 VOCAB_SIZE, BATCH_SIZE, MEGABYTES = 30_522, 32, 16.0
 # Of a pre-training sample, at most: the memory of base's step settles in about eight steps.
 WARMUP_SECONDS = 10.0
-# Steps of a pass of base and large on a CPU; 50 elsewhere: fifty batches are what both sides sort by length at a time.
+# Steps of a pass of base and large on a CPU; 50 elsewhere: fifty batches are what both sides sort
+# by length at a time.
 SLOW_PASS = {"sst2": 24, "mnli": 16, "squad": 8, "conll2003": 24}
 logger = logging.getLogger("benchmark")
 
@@ -108,7 +110,8 @@ class BenchmarkArguments:
             raise InputError("measure_lengths needs --data_dir DATA and --tokenizer vocab.txt")
         if self.data_dir and not self.tokenizer:
             raise InputError(
-                "--data_dir is given: its lengths are measured with a vocabulary, give --tokenizer too"
+                "--data_dir is given: its lengths are measured with a vocabulary, give "
+                "--tokenizer too"
             )
 
 
@@ -148,7 +151,9 @@ class Cases:
         return [case for suite in chosen for case in getattr(self, suite)()]
 
     def _name(self, *parts: str) -> str:
-        """Name a case with what is not the default of its work: cases of other work do not meet in the results."""
+        """Name a case with what is not the default of its work: cases of other work do not meet in
+        the results.
+        """
         vocab = "" if self.args.vocab_size == VOCAB_SIZE else f"vocab{self.args.vocab_size}"
         return "-".join(filter(None, (*parts, vocab)))
 
@@ -225,8 +230,10 @@ class Cases:
                 )
                 sides = self._sides(sample)
                 for side, own in sides.items():
-                    # Batches of like length come in any order: all of them are measured, or the mean is not that of the task. They are
-                    # measured in the second epoch: products are prepared once for each of their shapes.
+                    # Batches of like length come in any order: all of them are measured, or the
+                    # mean is not that of the task. They are
+                    # measured in the second epoch: products are prepared once for each of their
+                    # shapes.
                     if (
                         side == OURS
                         or own.switches.get("train_sampling_strategy") == "group_by_length"
@@ -247,7 +254,9 @@ class Cases:
         return cases
 
     def inference(self) -> list[Case]:
-        """Precision x size, lengths of SST-2; stock padded to the batch in the order of the rows."""
+        """Precision x size, lengths of SST-2; stock padded to the batch in the order of the
+        rows.
+        """
         cases, lengths = [], self._lengths("sst2")
         config, own = (
             str(CONFIGS / "finetune" / "glue.yaml"),
@@ -275,7 +284,9 @@ class Cases:
         ]
 
     def time_to_quality(self) -> list[Case]:
-        """The quickstart's settings, the same with the paper's optimiser, and stock, for some minutes from raw text."""
+        """The quickstart's settings, the same with the paper's optimiser, and stock, for some
+        minutes from raw text.
+        """
         size, minutes, files = (
             (self.args.sizes or ["tiny"])[0],
             self.args.minutes,
@@ -290,12 +301,15 @@ class Cases:
         return [Case("time_to_quality", name, sides, "mlm_loss")]
 
     def best_for_quality(self, case: Case, known: Iterable[Mapping[str, Any]]) -> Case:
-        """Give stock the configuration that was the fastest for its size in pre-training at 128 tokens on this machine, if one was."""
+        """Give stock the configuration that was the fastest for its size in pre-training at 128
+        tokens on this machine, if one was.
+        """
         size = case.samples[OURS].size
         best = fastest_stock(last_runs(known).get(("pretraining", f"{size}-128"), []))
         if best is None or best not in self.stock:
             logger.info(
-                "  stock with its defaults: no fastest configuration for %s-128 on this machine is known",
+                "  stock with its defaults: no fastest configuration for %s-128 on this machine "
+                "is known",
                 size,
             )
             return case
@@ -341,7 +355,9 @@ class SuiteRun:
             self.run_case(case, earlier if is_resumed else [], time.monotonic() + share)
 
     def run_case(self, case: Case, earlier: Sequence[Mapping[str, Any]], end: float) -> None:
-        """Run the rounds of a case that are not among the earlier records; one round is finished whatever the time."""
+        """Run the rounds of a case that are not among the earlier records; one round is finished
+        whatever the time.
+        """
         plans = {side: sample.describe() for side, sample in case.samples.items()}
         records = [
             r
@@ -355,7 +371,8 @@ class SuiteRun:
             begin = time.monotonic()
             best, done = fastest_stock(records), {(r["side"], r["round"]) for r in records}
             for side, sample in case.samples.items():
-                # After the first round only the fastest configuration of stock takes turns with its defaults and ours.
+                # After the first round only the fastest configuration of stock takes turns with its
+                # defaults and ours.
                 is_slower = number > 0 and best is not None and is_stock(side)
                 if (side, number) in done or (is_slower and side not in (STOCK_DEFAULTS, best)):
                     continue

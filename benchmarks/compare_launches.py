@@ -1,9 +1,11 @@
-"""Train the same run under several launches, and interrupted in several ways, and compare losses and weights.
+"""Train the same run under several launches, and interrupted in several ways, and compare losses
+and weights.
 
     make compare-launches STORE=my_store
 
-Runs on CPUs, two processes at most; DeepSpeed's rows need pip install 'bert-recipes[deepspeed]'. Dropout is 0 where the split
-of the batch differs, as each process drops elements of its own; the last table has it, beside the spread of seeds.
+Runs on CPUs, two processes at most; DeepSpeed's rows need pip install 'bert-recipes[deepspeed]'.
+Dropout is 0 where the split of the batch differs, as each process drops elements of its own; the
+last table has it, beside the spread of seeds.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Launch(NamedTuple):
-    """How a run is started: without a launcher, or by a configuration of accelerate_configs/ with two processes."""
+    """How a run is started: without a launcher, or by a configuration of accelerate_configs/ with
+    two processes.
+    """
 
     name: str
     config: str | None = None
@@ -43,7 +47,9 @@ class Launch(NamedTuple):
 
 
 class ResumeCase(NamedTuple):
-    """A run that is stopped half way: the launches before and after, and flags of both and of the run that is not interrupted."""
+    """A run that is stopped half way: the launches before and after, and flags of both and of the
+    run that is not interrupted.
+    """
 
     name: str
     first: Launch
@@ -70,7 +76,8 @@ RESUME_CASES = (
     ResumeCase("2 processes, then 1", TWO, ONE),
     ResumeCase("1 process, then 2", ONE, TWO),
 )
-# With dropout each process drops elements of its own: a changed number of processes is one more draw.
+# With dropout each process drops elements of its own: a changed number of processes is one more
+# draw.
 DROPOUT_CASES = tuple(
     case._replace(flags=DROPOUT)
     for case in RESUME_CASES
@@ -79,9 +86,12 @@ DROPOUT_CASES = tuple(
 SEEDS = (1, 2, 3, 4, 5)
 # Settings of all runs, beside --store.
 SETTINGS = (
-    "--phase2_steps 0 --max_seq_length 48 --global_train_batch_size 16 --per_device_train_batch_size 8 "
-    "--phase2_per_device_train_batch_size 8 --warmup_steps 5 --learning_rate 1e-3 --precision fp32 --dropout 0 "
-    "--save_strategy no --eval_strategy no --dataloader_num_workers 0 --logging_steps 1 --use_cpu true --disable_tqdm true"
+    "--phase2_steps 0 --max_seq_length 48 --global_train_batch_size 16 "
+    "--per_device_train_batch_size 8 "
+    "--phase2_per_device_train_batch_size 8 --warmup_steps 5 --learning_rate 1e-3 --precision "
+    "fp32 --dropout 0 "
+    "--save_strategy no --eval_strategy no --dataloader_num_workers 0 --logging_steps 1 --use_cpu "
+    "true --disable_tqdm true"
 )
 # Figures of the clock, which no two runs share.
 _TIMES = (
@@ -121,7 +131,9 @@ class Comparison:
             )
 
     def compare_launches(self, launches: Iterable[Launch]) -> list[dict[str, Any]]:
-        """Return the loss at the end and the largest difference of a weight, of each launch beside the first."""
+        """Return the loss at the end and the largest difference of a weight, of each launch beside
+        the first.
+        """
         rows: list[dict[str, Any]] = []
         for number, launch in enumerate(launches):
             folder, first = self.run(launch, f"launch-{number}"), self.work_dir / "launch-0"
@@ -159,7 +171,8 @@ class Comparison:
         return rows
 
     def compare_with_seeds(self) -> dict[str, Any]:
-        """With dropout: is a run whose number of processes changes half way further off than one of another seed?
+        """With dropout: is a run whose number of processes changes half way further off than one of
+        another seed?
 
         Returns:
             The held-out masked-LM loss, nats a token, of each seed and of each case.
@@ -304,8 +317,10 @@ def format_tables(results: Mapping[str, Any]) -> str:
             *resumes,
         ),
         "",
-        f"With dropout 0.1: {len(losses)} seeds, one process, uninterrupted: held-out masked-LM loss {min(losses):.4f} to "
-        f"{max(losses):.4f}, standard deviation {deviation:.4f}. The same run stopped half way and resumed:",
+        f"With dropout 0.1: {len(losses)} seeds, one process, uninterrupted: held-out masked-LM "
+        f"loss {min(losses):.4f} to "
+        f"{max(losses):.4f}, standard deviation {deviation:.4f}. The same run stopped half way "
+        "and resumed:",
         "",
         *_table(
             (

@@ -1,10 +1,12 @@
-"""Named entities of CoNLL-2003 beside a plain stock script, by training sentences and seeds.
+r"""Named entities of CoNLL-2003 beside a plain stock script, by training sentences and seeds.
 
-    python benchmarks/compare_ner.py --model_name_or_path M --data_dir DATA --output_dir runs/ner_beside_stock
+    python benchmarks/compare_ner.py --model_name_or_path M --data_dir DATA \
+        --output_dir runs/ner_beside_stock
 
-The sides are listed in SIDES: `sentences` is recipes/finetune.py with configs/finetune/ner.yaml as it is, `stock` the stock
-Trainer on the same sentences in random order. Figures are entity F1 in percent on all validation and all test sentences.
-The same command resumes after an interruption; other --sizes, --seeds or --sides add rows. Rows of --results_file that were
+The sides are listed in SIDES: `sentences` is recipes/finetune.py with configs/finetune/ner.yaml as
+it is, `stock` the stock Trainer on the same sentences in random order. Figures are entity F1 in
+percent on all validation and all test sentences. The same command resumes after an interruption;
+other --sizes, --seeds or --sides add rows. Rows of --results_file that were
 measured with the same flags are kept: delete the file after ner.yaml has changed.
 """
 
@@ -39,7 +41,8 @@ SIDES = {
     "sentences": (RECIPES / "finetune.py", ""),
     "stock": (
         HERE / "finetune_stock.py",
-        f"--context sentence --max_seq_length 128 {BATCH.format(32)} --train_sampling_strategy random --fast_layers off",
+        f"--context sentence --max_seq_length 128 {BATCH.format(32)} --train_sampling_strategy "
+        "random --fast_layers off",
     ),
     "documents": (
         RECIPES / "finetune.py",
@@ -98,7 +101,9 @@ def f1_of_columns(file: Path) -> float:
 
 
 def format_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Return one row for each size and side: medians, and the least and the greatest where there are several seeds."""
+    """Return one row for each size and side: medians, and the least and the greatest where there
+    are several seeds.
+    """
     lines = [
         "| sentences | side | seeds | steps | dev F1 | test F1 |",
         "| --: | --- | --: | --: | --: | --: |",
@@ -139,7 +144,9 @@ def measure(
 
 
 def main() -> None:
-    """Run what is not finished; the figures and table.md beside them are written after every run."""
+    """Run what is not finished; the figures and table.md beside them are written after every
+    run.
+    """
     (args,) = parse_arguments(CompareArguments)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     unknown = [side for side in args.sides if side not in SIDES]

@@ -1,10 +1,13 @@
-"""Fine-tune with this project and with stock transformers, from the same weights with the same settings, and compare.
+r"""Fine-tune with this project and with stock transformers, from the same weights with the same
+settings, and compare.
 
-    python benchmarks/compare_with_stock.py --task all --model_name_or_path M --data_dir DATA --output_dir runs/comparison
+    python benchmarks/compare_with_stock.py --task all --model_name_or_path M --data_dir DATA \
+        --output_dir runs/comparison
 
-For each task: figures of both sides over the seeds of `PLAN`, the time of training, and the single losses of 50 steps on the same
-batches without dropout. Every flag that is not listed here goes to both sides. The same command resumes after an interruption.
-OUTPUT/<task>.json holds the figures, OUTPUT/table.md the table. Exit code 1 where single losses differ by more than rounding.
+For each task: figures of both sides over the seeds of `PLAN`, the time of training, and the single
+losses of 50 steps on the same batches without dropout. Every flag that is not listed here goes to
+both sides. The same command resumes after an interruption. OUTPUT/<task>.json holds the figures,
+OUTPUT/table.md the table. Exit code 1 where single losses differ by more than rounding.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ from bert_recipes.tasks.catalogue import get_task
 ROOT = Path(__file__).resolve().parents[1]
 SIDES = ("ours", "stock")
 ALL, PLAN_FILE, TABLE_FILE = "all", "comparison_plan.json", "table.md"
-# Single losses: no dropout, full precision, the validation split only touched. Differences up to the tolerance, in nats, are rounding.
+# Single losses: no dropout, full precision, the validation split only touched. Differences up to
+# the tolerance, in nats, are rounding.
 LOSS_STEPS, LOSS_TOLERANCE = 50, 1e-4
 LOSS_FLAGS = {
     "dropout": "0",
@@ -70,7 +74,8 @@ class ComparedTask:
 
 # Small data sets and short runs scatter most: three seeds.
 _THREE = (1, 2, 3)
-# The largest rate that Devlin et al. 2019, section 4.1, tries: a run of the plan has fewer than 300 steps.
+# The largest rate that Devlin et al. 2019, section 4.1, tries: a run of the plan has fewer than 300
+# steps.
 _RATE = {"learning_rate": "5e-5"}
 _GLUE = {"max_train_examples": "2000"} | _RATE
 # Their validation files are long, and partial where this was run.
@@ -84,8 +89,8 @@ _SQUAD = {
 _SQUAD |= {"per_device_train_batch_size": "16", "num_train_epochs": "2", "learning_rate": "1e-4"}
 _MATCHED = ("matched_accuracy", "mismatched_accuracy")
 
-# Sized for two cores of a CPU and a model of 22 M parameters: 10 minutes a run at most. In the order in which they are run; ax has no
-# labels to compare by.
+# Sized for two cores of a CPU and a model of 22 M parameters: 10 minutes a run at most. In the
+# order in which they are run; ax has no labels to compare by.
 PLAN: Mapping[str, ComparedTask] = {
     "wnli": ComparedTask(seeds=_THREE, flags=_GLUE),
     "cola": ComparedTask(figures=("matthews_correlation",), seeds=_THREE, flags=_GLUE),
@@ -116,7 +121,8 @@ _RESERVED = {
     "seed": "give --seeds",
     "config": "the plan names it for each task; give single fields",
     "task_file": "tasks of the plan are compared",
-    "decoder": "stock reads answers off the offsets, as its example does, and ours by the original's rules",
+    "decoder": "stock reads answers off the offsets, as its example does, and ours by the "
+    "original's rules",
     "resume_from_checkpoint": "the same command goes on by itself",
     "push_to_hub": "both sides would be pushed; push a run afterwards: make push RUN=... REPO=...",
     "overwrite_run": "for new runs give another --output_dir",
@@ -138,7 +144,9 @@ class CompareArguments:
 
 
 def check_flags(argv: Sequence[str]) -> None:
-    """Refuse flags for both sides that the comparison decides itself, that there are not, or that stock cannot follow."""
+    """Refuse flags for both sides that the comparison decides itself, that there are not, or that
+    stock cannot follow.
+    """
     check_flag_names(argv, field_types(CompareArguments))
     for name, reason in _RESERVED.items():
         if name in given_flags(argv):
@@ -152,7 +160,9 @@ def check_flags(argv: Sequence[str]) -> None:
 
 
 def flags_of(values: Mapping[str, str], given: Sequence[str]) -> list[str]:
-    """Return `--field value` for each, then what the user gave, which stands instead of the same fields here."""
+    """Return `--field value` for each, then what the user gave, which stands instead of the same
+    fields here.
+    """
     users = given_flags(given)
     return [
         part for name, value in values.items() if name not in users for part in (f"--{name}", value)
@@ -165,7 +175,9 @@ def flags_of(values: Mapping[str, str], given: Sequence[str]) -> list[str]:
 def compare_task(
     name: str, folder: Path, given: Sequence[str], seeds: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """Run what is not finished of a task, each run in a process of its own, and write FOLDER/<task>.json."""
+    """Run what is not finished of a task, each run in a process of its own, and write
+    FOLDER/<task>.json.
+    """
     plan = PLAN[name]
     config = ROOT / "recipes" / "configs" / "finetune" / f"{plan.config}.yaml"
     base = ["--config", os.path.relpath(config), "--task", name, "--disable_tqdm", "true"]
@@ -219,7 +231,8 @@ def make_record(
     found: Mapping[str, Sequence[Mapping[str, Any]]],
     losses: Mapping[str, Sequence[float]],
 ) -> dict[str, Any]:
-    """Put the runs of both sides together; figures are in percent, seconds are of training or of evaluating alone.
+    """Put the runs of both sides together; figures are in percent, seconds are of training or of
+    evaluating alone.
 
     Args:
         found: Side -> all_results.json of each seed.
@@ -249,7 +262,8 @@ def _spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float) -> dict[s
         value = figure_of(run, key)
         if value is None or not math.isfinite(value):
             raise InputError(
-                f"{key} is missing or not finite in run {number} of {len(runs)}; remove it and run again"
+                f"{key} is missing or not finite in run {number} of {len(runs)}; remove it and "
+                "run again"
             )
         values.append(value * scale)
     rounded = [round(value, 4) for value in values]
@@ -266,7 +280,8 @@ def compare_losses(losses: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     counts = {side: len(losses[side]) for side in SIDES}
     if set(counts.values()) != {LOSS_STEPS}:
         raise InputError(
-            f"losses of {counts} steps; allowed: {LOSS_STEPS} on both sides; remove the runs named losses"
+            f"losses of {counts} steps; allowed: {LOSS_STEPS} on both sides; remove the runs "
+            "named losses"
         )
     largest = max(abs(a - b) for a, b in zip(losses["ours"], losses["stock"], strict=True))
     found = {"steps": LOSS_STEPS, "largest_difference": largest, "agree": largest <= LOSS_TOLERANCE}
@@ -276,11 +291,13 @@ def compare_losses(losses: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 def within_spread(
     figure: str, ours: Mapping[str, Any], stock: Mapping[str, Any], num_rows: int
 ) -> bool:
-    """Whether two sides differ by no more than chance; figures in percent, measured on num_rows rows.
+    """Whether two sides differ by no more than chance; figures in percent, measured on num_rows
+    rows.
 
-    With several seeds: the ranges from least to greatest overlap. Otherwise the medians lie within two standard errors of their
-    difference. A correlation r has the variance (1 - r^2)^2 / n (that of large samples from a normal distribution); everything else,
-    F1 too, is taken for a share of the rows.
+    With several seeds: the ranges from least to greatest overlap. Otherwise the medians lie within
+    two standard errors of their difference. A correlation r has the variance (1 - r^2)^2 / n (that
+    of large samples from a normal distribution); everything else, F1 too, is taken for a share of
+    the rows.
     """
     if len(ours["values"]) > 1 and max(ours["min"], stock["min"]) <= min(ours["max"], stock["max"]):
         return True
@@ -314,7 +331,8 @@ def write_table(folder: Path) -> tuple[str, list[str]]:
     files = [path for path in (folder / f"{name}.json" for name in PLAN) if path.is_file()]
     if not files:
         raise InputError(
-            f"{folder} holds no comparison (<task>.json); run benchmarks/compare_with_stock.py first"
+            f"{folder} holds no comparison (<task>.json); run benchmarks/compare_with_stock.py "
+            "first"
         )
     records = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     text = format_table(records)
@@ -329,7 +347,8 @@ def _differing(records: Iterable[Mapping[str, Any]]) -> list[str]:
 def format_table(records: Sequence[Mapping[str, Any]]) -> str:
     """Return one line for each figure; what is partial is said under the table."""
     lines = [
-        "| task | figure | ours | stock | seeds | training, s: ours | stock | losses differ by | train | dev |"
+        "| task | figure | ours | stock | seeds | training, s: ours | stock | losses differ by | "
+        "train | dev |"
     ]
     lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     far, partial, machines = [], [], []
@@ -362,7 +381,8 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
             ]
             lines.append(f"| {' | '.join(cells)} |")
         partial += [
-            f"{task.name} {name} ({splits[name]['examples']:,} rows, published {splits[name]['published']:,})"
+            f"{task.name} {name} ({splits[name]['examples']:,} rows, published "
+            f"{splits[name]['published']:,})"
             for name in names
             if splits[name]["partial"]
         ]
@@ -378,9 +398,12 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
         machines.append(f"{record['model']} on {place}, {versions}")
     measured = (
         "Figures in percent: the median and, of several seeds, the least and the greatest. "
-        "Both sides are alike where these ranges overlap, or where the medians differ by less than two standard errors of "
-        "samples of so many rows; F1 is taken for a share of the rows, that of entities of the sentences. "
-        "Seconds of training alone, the median. Losses: the largest difference between both sides in the first "
+        "Both sides are alike where these ranges overlap, or where the medians differ by less "
+        "than two standard errors of "
+        "samples of so many rows; F1 is taken for a share of the rows, that of entities of the "
+        "sentences. "
+        "Seconds of training alone, the median. Losses: the largest difference between both sides "
+        "in the first "
         f"{records[0]['losses']['steps']} steps, without dropout, in fp32, on the same batches."
     )
     if any(record["machine"]["gpu"] is None for record in records):
@@ -393,7 +416,8 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
     if broken := _differing(records):
         lines += [
             "",
-            f"‡ losses differ by more than {LOSS_TOLERANCE:.0e}, which is no rounding: {', '.join(broken)}.",
+            f"‡ losses differ by more than {LOSS_TOLERANCE:.0e}, which is no rounding: "
+            f"{', '.join(broken)}.",
         ]
     if partial:
         note = "\\* not the published development set, so not to be put beside published figures: "
@@ -425,7 +449,8 @@ def main() -> None:
     print(text)
     if differing:
         raise InputError(
-            f"losses of {', '.join(differing)} differ by more than {LOSS_TOLERANCE:.0e} on the same batches; allowed: less: "
+            f"losses of {', '.join(differing)} differ by more than {LOSS_TOLERANCE:.0e} on the "
+            "same batches; allowed: less: "
             "the two sides do not train alike; the single losses are in <task>.json"
         )
 

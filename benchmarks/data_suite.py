@@ -34,7 +34,8 @@ from bert_recipes.training.pretraining import load_data
 MAX_LENGTH, SHORT, PREDICTIONS, PROBABILITY = 128, 0.1, 20, 0.15
 BATCH, MAX_PAIRS = 32, 20_000
 GPU_BATCH = 256
-# A store is made of so many times the text: processes take a second or two to start, and corpora are large.
+# A store is made of so many times the text: processes take a second or two to start, and corpora
+# are large.
 STORE_TIMES = 8
 
 
@@ -80,7 +81,9 @@ def _prepare(sample: Sample, processes: int, output: Path | None = None) -> floa
 
 
 def measure_store(sample: Sample) -> dict[str, Any]:
-    """Text to store, on one or two processes, or as two runs side by side, which share nothing: what two cores can give."""
+    """Text to store, on one or two processes, or as two runs side by side, which share nothing:
+    what two cores can give.
+    """
     tokenizer_of(sample)
     sample = replace(sample, megabytes=STORE_TIMES * sample.megabytes)
     amount = _megabytes(source_files(sample))
@@ -94,7 +97,9 @@ def measure_store(sample: Sample) -> dict[str, Any]:
 
 
 def measure_pairs(sample: Sample) -> dict[str, Any]:
-    """Pairs of an epoch in shuffled order, or their masks; one process. The table of pairs is built before."""
+    """Pairs of an epoch in shuffled order, or their masks; one process. The table of pairs is built
+    before.
+    """
     tokenizer, store_path = tokenizer_of(sample), Path(sample.work_dir) / "store"
     if not (store_path / "store.json").is_file():
         _prepare(sample, 1, store_path)
@@ -118,7 +123,9 @@ def measure_pairs(sample: Sample) -> dict[str, Any]:
 
 
 def measure_worker(sample: Sample) -> dict[str, Any]:
-    """What a data worker does for a GPU: read, mask and plan batches of a member, in one buffer each. The table is built before."""
+    """What a data worker does for a GPU: read, mask and plan batches of a member, in one buffer
+    each. The table is built before.
+    """
     tokenizer_of(sample)
     store_path = Path(sample.work_dir) / "store"
     if not (store_path / "store.json").is_file():
@@ -145,7 +152,9 @@ def measure_worker(sample: Sample) -> dict[str, Any]:
 
 
 def measure_dropin(sample: Sample) -> dict[str, Any]:
-    """The drop-in for create_pretraining_data.py in memory: reading, pairs, masks; nothing is written."""
+    """The drop-in for create_pretraining_data.py in memory: reading, pairs, masks; nothing is
+    written.
+    """
     dupe_factor = int(sample.what.rpartition("_")[2])
     tokenizer, files = tokenizer_of(sample), source_files(sample)
     start = time.perf_counter()

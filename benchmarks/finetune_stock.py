@@ -1,9 +1,12 @@
-"""Fine-tune with the stock Trainer of transformers, from the same weights on the same inputs as recipes/finetune.py.
+r"""Fine-tune with the stock Trainer of transformers, from the same weights on the same inputs as
+recipes/finetune.py.
 
-    python benchmarks/finetune_stock.py --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path M \
+    python benchmarks/finetune_stock.py --config recipes/configs/finetune/glue.yaml --task mrpc \
+        --model_name_or_path M \
         --data_dir DATA --output_dir runs/mrpc_stock
 
-The baseline of benchmarks/compare_with_stock.py. Flags as for recipes/finetune.py; the model is measured and not saved.
+The baseline of benchmarks/compare_with_stock.py. Flags as for recipes/finetune.py; the model is
+measured and not saved.
 """
 
 from __future__ import annotations
@@ -75,21 +78,23 @@ def check_stock_has(optimizer: str, schedule: str) -> None:
     """Refuse an optimiser or a schedule that the stock Trainer does not have."""
     if optimizer not in ("adamw", "trainer") or schedule != "trainer":
         raise InputError(
-            f"optimizer is {optimizer}, schedule {schedule}; stock has --optimizer adamw --schedule trainer"
+            f"optimizer is {optimizer}, schedule {schedule}; stock has --optimizer adamw "
+            "--schedule trainer"
         )
 
 
 class StockTrainer(Trainer):
     """`Trainer` as it comes, with the stock order of like lengths for every kind of feature.
 
-    Only a `datasets.Dataset` can tell the stock Trainer its lengths, and what it finds out itself is the number of choices
-    where an example has several.
+    Only a `datasets.Dataset` can tell the stock Trainer its lengths, and what it finds out itself
+    is the number of choices where an example has several.
     """
 
     def __init__(self, lengths: np.ndarray, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.lengths = lengths
-        # Stock heads ignore num_items_in_batch: without this the loss is multiplied by the micro-batches of a step.
+        # Stock heads ignore num_items_in_batch: without this the loss is multiplied by the
+        # micro-batches of a step.
         self.model_accepts_loss_kwargs = False
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -102,7 +107,8 @@ class StockTrainer(Trainer):
 def make_stock_trainer(
     run: FineTuningRun, args: FineTuningArguments, *, max_steps: int, same_batches: bool = False
 ) -> StockTrainer:
-    """Make a stock Trainer with a prepared run's model, its features, its settings and the stock loss.
+    """Make a stock Trainer with a prepared run's model, its features, its settings and the stock
+    loss.
 
     Args:
         max_steps: What the user gave, -1 for none; `prepare_run` turns epochs into steps.
@@ -153,7 +159,9 @@ def make_stock_trainer(
 
 
 def train_stock(trainer: StockTrainer) -> tuple[float, int]:
-    """Train; return the seconds, measured as `run_training` measures ours, and the optimiser steps."""
+    """Train; return the seconds, measured as `run_training` measures ours, and the optimiser
+    steps.
+    """
     start = time.perf_counter()
     trainer.train()
     if torch.cuda.is_available():
@@ -162,7 +170,9 @@ def train_stock(trainer: StockTrainer) -> tuple[float, int]:
 
 
 def evaluate_stock(run: FineTuningRun, trainer: StockTrainer) -> dict[str, float]:
-    """Return figures on the validation splits by stock `predict` and our metrics, named as ours are."""
+    """Return figures on the validation splits by stock `predict` and our metrics, named as ours
+    are.
+    """
     start = time.perf_counter()
     metrics: dict[str, float] = {}
     for name, encoded in run.trainer.eval_dataset.items():
@@ -178,7 +188,8 @@ def predict_stock(
     run: FineTuningRun, trainer: StockTrainer, encoded: EncodedSplit
 ) -> list[Prediction]:
     """Predict each example by stock `predict` and our decoding."""
-    # With batches of like length `predict` would give its outputs in another order than that of the rows.
+    # With batches of like length `predict` would give its outputs in another order than that of the
+    # rows.
     trainer.args.train_sampling_strategy = "sequential"
     outputs = trainer.predict([dict(encoded[number]) for number in range(len(encoded))]).predictions
     # float (N, C), (N, S, C), or (N, S) for start and for end, padded to the longest of all

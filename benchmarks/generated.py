@@ -1,4 +1,6 @@
-"""Generated data: token ids by Zipf's law in memory, and made-up text in files; the same seed gives the same data everywhere."""
+"""Generated data: token ids by Zipf's law in memory, and made-up text in files; the same seed gives
+the same data everywhere.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ PAD_ID, CLS_ID, SEP_ID, FIRST_WORD_ID = 0, 101, 102, 104
 ZIPF_EXPONENT = 1.05
 # Log-normal lengths: mean exp(mu + sigma^2 / 2) = 22 pieces, the mean of English prose.
 MEAN_SENTENCE, SIGMA_SENTENCE = 22.0, 0.6
-# Sentences of a document, least and most. Of "mixed" documents this share aims at a shorter length, each at one drawn evenly:
-# pairs of at most 512 tokens then have 256 on average.
+# Sentences of a document, least and most. Of "mixed" documents this share aims at a shorter length,
+# each at one drawn evenly: pairs of at most 512 tokens then have 256 on average.
 MIXED_SHORT = 0.46
 DOCUMENTS = {"long": (40, 80), "paragraphs": (1, 6), "mixed": (40, 80)}
-# Of generated text: words, sentences of a paragraph (or of a short document), paragraphs of a document.
+# Of generated text: words, sentences of a paragraph (or of a short document), paragraphs of a
+# document.
 NUM_WORDS, SENTENCES, PARAGRAPHS = 50_000, (3, 9), (5, 40)
 
 
@@ -56,7 +59,9 @@ class GeneratedSplit:
         self.num_tokens, self.num_documents = len(self._tokens), len(self._sentence_offsets) - 1
 
     def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
-        """int64 (end - begin + 1,): the first sentence of each document, and the end of the last one."""
+        """int64 (end - begin + 1,): the first sentence of each document, and the end of the last
+        one.
+        """
         return self._sentence_offsets[begin_document : end_document + 1]
 
     def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
@@ -69,7 +74,9 @@ class GeneratedSplit:
 
 
 def draw_zipf(rng: np.random.Generator, size: int, vocab_size: int) -> np.ndarray:
-    """Draw int64 (size,) ids of words, the r-th most frequent word with a probability in proportion to r ** -1.05."""
+    """Draw int64 (size,) ids of words, the r-th most frequent word with a probability in proportion
+    to r ** -1.05.
+    """
     return FIRST_WORD_ID + _draw_ranks(rng, size, _cumulative(vocab_size - FIRST_WORD_ID))
 
 
@@ -82,7 +89,9 @@ def _draw_ranks(rng: np.random.Generator, size: int, cumulative: np.ndarray) -> 
 
 
 def write_vocabulary(path: Path, vocab_size: int) -> Path:
-    """Write a vocab.txt with Google's places for the special pieces; made-up words, every fourth a continuation."""
+    """Write a vocab.txt with Google's places for the special pieces; made-up words, every fourth a
+    continuation.
+    """
     if vocab_size <= FIRST_WORD_ID + 1:
         raise InputError(f"vocab_size is {vocab_size}; allowed: {FIRST_WORD_ID + 2} or more")
     pieces = [SPECIAL_PIECES.get(number, f"[unused{number}]") for number in range(FIRST_WORD_ID)]
@@ -117,7 +126,9 @@ def _sentences(
 
 
 def write_text(path: Path, megabytes: float, seed: int = 12345) -> Path:
-    """Write a text file of at least so many 10^6 bytes, a paragraph a line, a blank line between documents; keep one that is there."""
+    """Write a text file of at least so many 10^6 bytes, a paragraph a line, a blank line between
+    documents; keep one that is there.
+    """
     if path.is_file():
         return path
     rng = np.random.default_rng(seed)
@@ -133,7 +144,9 @@ def write_text(path: Path, megabytes: float, seed: int = 12345) -> Path:
 
 
 def write_documents(folder: Path, documents: int, files: int, seed: int = 12345) -> list[Path]:
-    """Write documents of 3 to 8 sentences as files of equal numbers, a sentence a line; keep files that are there."""
+    """Write documents of 3 to 8 sentences as files of equal numbers, a sentence a line; keep files
+    that are there.
+    """
     words, cumulative = _make_words(np.random.default_rng(seed)), _cumulative(NUM_WORDS)
     paths = [folder / f"{number:04}.txt" for number in range(files)]
     for number, path in enumerate(paths):

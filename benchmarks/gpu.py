@@ -1,12 +1,16 @@
-"""The GPU path in prepared steps of at most ten minutes each: is it right, how fast is it, where does the time go.
+r"""The GPU path in prepared steps of at most ten minutes each: is it right, how fast is it, where
+does the time go.
 
     python benchmarks/gpu.py --step 1 --output_dir runs/gpu
     python benchmarks/gpu.py --step 2 --part base --output_dir runs/gpu
-    python benchmarks/gpu.py --step 2 --part base --use_cpu true --tokens_per_step 256 --budget_seconds 1     # without a GPU
+    python benchmarks/gpu.py --step 2 --part base --use_cpu true --tokens_per_step 256 \
+        --budget_seconds 1     # without a GPU
 
-Steps: 1 tests on the GPU; 2 pre-training of base at 128 and 512 tokens (--part base) or large at 512 (--part large), with a profile; 3 the same after a
-change; 4 fine-tuning of base on SST-2 and SQuAD (--part finetuning), pre-training of tiny and mini (--part small); 5 a run of --minutes on --store, and
-BLiMP with --blimp_dir. Each prints one table and writes one JSON file with machine, versions and date. docs/speed.md has the results.
+Steps: 1 tests on the GPU; 2 pre-training of base at 128 and 512 tokens (--part base) or large at
+512 (--part large), with a profile; 3 the same after a change; 4 fine-tuning of base on SST-2 and
+SQuAD (--part finetuning), pre-training of tiny and mini (--part small); 5 a run of --minutes on
+--store, and BLiMP with --blimp_dir. Each prints one table and writes one JSON file with machine,
+versions and date. docs/speed.md has the results.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ TOKENS_PER_STEP = {"tiny": 131_072, "mini": 65_536, "base": 32_768, "large": 16_
 TOP_KERNELS, PROFILED_STEPS, STEPS_BEFORE_PROFILE = 25, 3, 10
 LAUNCH_CALLS = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 WAIT_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-# Stock as somebody who knows it sets it: bfloat16, sdpa, one compiled graph for rows of one length, data workers.
+# Stock as somebody who knows it sets it: bfloat16, sdpa, one compiled graph for rows of one length,
+# data workers.
 STOCK_DEFAULTS: Mapping[str, Any] = {}
 STOCK_BEST = {"bf16": True, "padding": "max", "torch_compile": True, "dataloader_num_workers": 4}
 STOCK_BEST_FINETUNING = {
@@ -79,7 +84,8 @@ class GpuArguments:
         parts = PARTS.get(self.step, ())
         if self.part is not None and self.part not in parts:
             raise InputError(
-                f"part is '{self.part}'; allowed with --step {self.step}: {', '.join(parts) or 'none'}"
+                f"part is '{self.part}'; allowed with --step {self.step}: "
+                f"{', '.join(parts) or 'none'}"
             )
         if self.step == 5 and self.store is None:
             raise InputError("step 5 needs --store, a folder of recipes/prepare_corpus.py")
@@ -165,7 +171,9 @@ def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, 
 
 
 def sides_of(sample: Sample) -> dict[str, Sample]:
-    """Return side -> the sample with its settings; ours is measured last, when stock's memory is free."""
+    """Return side -> the sample with its settings; ours is measured last, when stock's memory is
+    free.
+    """
     best = STOCK_BEST if sample.kind == "pretraining" else STOCK_BEST_FINETUNING
     # On a CPU the same layers, to try the step.
     compiled, eager = ("compiled", "eager") if on_cpu(sample) else ("auto", "plain")
@@ -206,7 +214,9 @@ def measure_side(sample: Sample) -> dict[str, Any]:
 
 
 def free_memory() -> None:
-    """Forget the side before: its model, its memory, and the precision that Accelerate keeps for a process."""
+    """Forget the side before: its model, its memory, and the precision that Accelerate keeps for a
+    process.
+    """
     gc.collect()
     AcceleratorState._reset_state(reset_partial_state=True)
     if torch.cuda.is_available():
@@ -241,7 +251,9 @@ def synchronize() -> None:
 
 
 def profile_ours(sample: Sample) -> dict[str, Any]:
-    """Profile some steps: the kernels that take most, launches, waits, and the fraction of the time that the GPU is busy."""
+    """Profile some steps: the kernels that take most, launches, waits, and the fraction of the time
+    that the GPU is busy.
+    """
     free_memory()
     trainer = make_side(replace(sample, max_steps=2 * STEPS_BEFORE_PROFILE))
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -280,8 +292,10 @@ def table_of(case: str, measured: Mapping[str, Any]) -> str:
     """Return a Markdown table of the sides of a case."""
     best = measured["matmul"]["best_gflops"]
     lines = [
-        f"\n{case}: this machine's products {best['bf16'] / 1000:,.1f} TFLOP/s in bfloat16, {best['fp32'] / 1000:,.1f} in float32",
-        "| side | tokens/s | first half, second half | MFU | memory, GB | waits for data | warm-up, s | examples/s |",
+        f"\n{case}: this machine's products {best['bf16'] / 1000:,.1f} TFLOP/s in bfloat16, "
+        f"{best['fp32'] / 1000:,.1f} in float32",
+        "| side | tokens/s | first half, second half | MFU | memory, GB | waits for data | "
+        "warm-up, s | examples/s |",
         "| --- | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for side, result in measured["sides"].items():
@@ -316,7 +330,8 @@ def halves_of(result: Mapping[str, Any]) -> list[float]:
 def profile_table(profile: Mapping[str, Any]) -> str:
     """Return the kernels that take most of a step."""
     lines = [
-        f"\nprofile of ours: {profile['milliseconds_per_step']:.1f} ms a step, busy {profile['busy_share']:.0%}, "
+        f"\nprofile of ours: {profile['milliseconds_per_step']:.1f} ms a step, busy "
+        f"{profile['busy_share']:.0%}, "
         f"{profile['launches_per_step']:.0f} launches, waits {profile['waits_per_step']}",
         "| ms a step | calls | kernel |",
         "| --: | --: | --- |",
@@ -329,7 +344,9 @@ def profile_table(profile: Mapping[str, Any]) -> str:
 
 
 def train_for_minutes(args: GpuArguments) -> None:
-    """Train on the store for some minutes, and ask the model for the grammatical sentences of BLiMP."""
+    """Train on the store for some minutes, and ask the model for the grammatical sentences of
+    BLiMP.
+    """
     run = Path(args.output_dir) / "run"
     flags = ["--store", args.store, "--max_minutes", str(args.minutes), "--output_dir", str(run)]
     if args.size:

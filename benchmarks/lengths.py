@@ -1,4 +1,6 @@
-"""How long the tokenised examples of real tasks are: as committed in lengths.yaml, or measured. Only lengths, never text."""
+"""How long the tokenised examples of real tasks are: as committed in lengths.yaml, or measured.
+Only lengths, never text.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LENGTHS_FILE = Path(__file__).resolve().parent / "lengths.yaml"
 
 @dataclass(frozen=True)
 class TaskLimit:
-    """How a task is cut, and what the stock example pads to: "max" or, the longest input of the batch, "batch"."""
+    """How a task is cut, and what the stock example pads to: "max" or, the longest input of the
+    batch, "batch".
+    """
 
     config: str  # stem of our file in recipes/configs/finetune
     max_length: int
@@ -25,8 +29,9 @@ class TaskLimit:
     num_labels: int
 
 
-# transformers examples/pytorch: text-classification/run_glue.py has max_seq_length 128 and pad_to_max_length True, question-answering/
-# run_qa.py 384, doc_stride 128 and True, token-classification/run_ner.py takes a sentence for an example and has False.
+# transformers examples/pytorch: text-classification/run_glue.py has max_seq_length 128 and
+# pad_to_max_length True, question-answering/ run_qa.py 384, doc_stride 128 and True,
+# token-classification/run_ner.py takes a sentence for an example and has False.
 TASK_LIMITS: Mapping[str, TaskLimit] = {
     "sst2": TaskLimit("glue", 128, "max", 2),
     "mnli": TaskLimit("glue", 128, "max", 3),
@@ -45,8 +50,14 @@ def write_lengths(path: Path, data_dir: str, vocabulary: str) -> str:
     """Measure all tasks and write the file; return what it says of its source."""
     found = {task: measure_lengths(task, data_dir, vocabulary) for task in TASK_LIMITS}
     counts = ", ".join(f"{task} {sum(values):,}" for task, values in found.items())
-    source = f"features of the training splits found locally ({counts}), vocabulary {Path(vocabulary).name}"
-    command = "python benchmarks/benchmark.py --measure_lengths true --data_dir DATA --tokenizer vocab.txt"
+    source = (
+        f"features of the training splits found locally ({counts}), vocabulary "
+        f"{Path(vocabulary).name}"
+    )
+    command = (
+        "python benchmarks/benchmark.py --measure_lengths true --data_dir DATA --tokenizer "
+        "vocab.txt"
+    )
     lines = [
         f"source: {source}",
         f"command: {command}",
@@ -58,7 +69,9 @@ def write_lengths(path: Path, data_dir: str, vocabulary: str) -> str:
 
 
 def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int, ...]:
-    """Count the training features of 0, 1, 2, ... tokens of a task in data_dir, or in its glue/, squad/ or ner/."""
+    """Count the training features of 0, 1, 2, ... tokens of a task in data_dir, or in its glue/,
+    squad/ or ner/.
+    """
     from bert_recipes.finetuning.arguments import TaskArguments
     from bert_recipes.finetuning.run import KIND_CLASSES
     from bert_recipes.tasks.catalogue import get_task

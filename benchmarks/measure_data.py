@@ -1,4 +1,5 @@
-"""Measure what the data costs: an epoch's index, pairs and masked batches, and what that makes for 16 GB of text.
+"""Measure what the data costs: an epoch's index, pairs and masked batches, and what that makes for
+16 GB of text.
 
 python benchmarks/measure_data.py --store my_store --results_file results.json
 """
@@ -19,7 +20,8 @@ from bert_recipes.training.arguments import DataArguments
 from bert_recipes.training.speed import describe_machine
 
 
-# Devlin et al. 2019, section 3.1: 3,300 M words; RoBERTa (Liu et al. 2019, section 3.2) gives their size as 16 GB.
+# Devlin et al. 2019, section 3.1: 3,300 M words; RoBERTa (Liu et al. 2019, section 3.2) gives their
+# size as 16 GB.
 LARGE_CORPUS_BYTES = 16e9
 INDEX_BYTES_A_PAIR = 24
 
@@ -34,11 +36,14 @@ class MeasureArguments:
 
 
 def train_text_bytes(store: Store) -> float:
-    """Return the bytes of text that the training split was made of; of a part that was split off, by its share of the tokens."""
+    """Return the bytes of text that the training split was made of; of a part that was split off,
+    by its share of the tokens.
+    """
     read = store.metadata.get("read", {}).get("train")
     if not read or not read["text_bytes"]:
         raise InputError(
-            f"{store.path}: does not say how much text it was made of; make it with recipes/prepare_corpus.py"
+            f"{store.path}: does not say how much text it was made of; make it with "
+            "recipes/prepare_corpus.py"
         )
     train, held_out = store.train.num_tokens, 0
     if store.metadata["settings"]["validation_fraction"] and store.validation is not None:

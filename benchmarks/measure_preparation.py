@@ -1,6 +1,8 @@
-"""Put a large made-up corpus through recipes/prepare_corpus.py: rate, memory, a kill in the middle and a second start.
+r"""Put a large made-up corpus through recipes/prepare_corpus.py: rate, memory, a kill in the middle
+and a second start.
 
-    python benchmarks/measure_preparation.py --documents 1000000 --results_file docs/results/million_documents.json
+    python benchmarks/measure_preparation.py --documents 1000000 \
+        --results_file docs/results/million_documents.json
 
 Leaves text and stores in --work_dir (about twice the text), which a second call uses again.
 """
@@ -53,7 +55,9 @@ class MeasureArguments:
 
 
 class Outcome(NamedTuple):
-    """How a preparation went: wall clock with start-up, peak of its largest process (looked at twenty times a second), exit code."""
+    """How a preparation went: wall clock with start-up, peak of its largest process (looked at
+    twenty times a second), exit code.
+    """
 
     seconds: float
     peak_mb: float
@@ -63,7 +67,9 @@ class Outcome(NamedTuple):
 def prepare(
     flags: Sequence[str], files: Sequence[Path], output: Path, kill_after_shards: int | None = None
 ) -> Outcome:
-    """Call recipes/prepare_corpus.py; `kill -9` for all its processes once so many shards are done."""
+    """Call recipes/prepare_corpus.py; `kill -9` for all its processes once so many shards are
+    done.
+    """
     command = [
         sys.executable,
         str(SCRIPT),
@@ -95,7 +101,9 @@ def prepare(
 
 
 def main() -> None:
-    """Prepare a tenth of the files, all of them, and all of them with a kill in the middle; print."""
+    """Prepare a tenth of the files, all of them, and all of them with a kill in the middle;
+    print.
+    """
     (args,) = parse_arguments(MeasureArguments)
     work_dir = Path(args.work_dir)
     for name in ("tenth", "whole", "killed"):

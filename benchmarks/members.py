@@ -1,9 +1,12 @@
-"""A pre-trained checkpoint beside stock's class of it: does stock load it whole, say the same, and how fast is each in training.
+r"""A pre-trained checkpoint beside stock's class of it: does stock load it whole, say the same, and
+how fast is each in training.
 
-    python benchmarks/members.py --checkpoints runs/my_roberta runs/my_albert --output_dir docs/results/members
+    python benchmarks/members.py --checkpoints runs/my_roberta runs/my_albert \
+        --output_dir docs/results/members
 
-The settings and the data are those of each checkpoint's run.yaml. A step is forward, backward and torch's AdamW, with the same batches in the
-same precision; both sides take turns in one process. Nothing is trained on: the weights of the folder stay.
+The settings and the data are those of each checkpoint's run.yaml. A step is forward, backward and
+torch's AdamW, with the same batches in the same precision; both sides take turns in one process.
+Nothing is trained on: the weights of the folder stay.
 """
 
 from __future__ import annotations
@@ -149,13 +152,18 @@ def compare(folder: str, args: MembersArguments) -> dict[str, Any]:
 
 def table(records: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown, a line a checkpoint."""
-    yield "| checkpoint | stock's class | parameters | held-out loss, ours and stock's | tokens/s, ours | stock | ratio |"
+    yield (
+        "| checkpoint | stock's class | parameters | held-out loss, ours and stock's | "
+        "tokens/s, ours | stock | ratio |"
+    )
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for each in records:
         rate, ratios = each["tokens_per_second"], each["ratios"]
         yield (
-            f"| {each['checkpoint']} | `{each['class']}` | {each['parameters']:,} | {each['loss']['ours']:.4f}, {each['loss']['stock']:.4f} "
-            f"| {rate['ours']:,.0f} | {rate['stock']:,.0f} | {each['ratio']:.1f}x ({min(ratios):.1f} to {max(ratios):.1f}) |"
+            f"| {each['checkpoint']} | `{each['class']}` | {each['parameters']:,} | "
+            f"{each['loss']['ours']:.4f}, {each['loss']['stock']:.4f} "
+            f"| {rate['ours']:,.0f} | {rate['stock']:,.0f} | {each['ratio']:.1f}x "
+            f"({min(ratios):.1f} to {max(ratios):.1f}) |"
         )
 
 

@@ -1,8 +1,10 @@
-"""What a minute teaches: pre-training under different settings for the same minutes, each row of minutes.yaml after the other.
+"""What a minute teaches: pre-training under different settings for the same minutes, each row of
+minutes.yaml after the other.
 
     python benchmarks/minutes.py --store data/books --minutes 4 --output_dir docs/results/minutes
 
-Each run is recipes/pretrain.py with the base configuration, what its row changes, and --max_minutes; the machine should do nothing else.
+Each run is recipes/pretrain.py with the base configuration, what its row changes, and
+--max_minutes; the machine should do nothing else.
 Finished runs are kept: the same command does the rest. --report_only true makes the table again.
 """
 
@@ -76,7 +78,9 @@ def run(script: str, config: str, flags: dict[str, Any], results_file: Path) -> 
 
 
 def train(settings: dict[str, Any], args: MinutesArguments) -> dict[str, Any]:
-    """Train one row with one seed; what its all_results.json says, measured as the base configuration is."""
+    """Train one row with one seed; what its all_results.json says, measured as the base
+    configuration is.
+    """
     base = str(Path(args.base).resolve())
     with tempfile.TemporaryDirectory(prefix="bert-recipes-minutes-") as folder:
         end = {} if "max_steps" in settings else {"max_minutes": args.minutes}
@@ -101,9 +105,12 @@ def train(settings: dict[str, Any], args: MinutesArguments) -> dict[str, Any]:
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Markdown; runs of a row are those of its seeds, and the losses are their mean and extremes."""
+    """Markdown; runs of a row are those of its seeds, and the losses are their mean and
+    extremes.
+    """
     lines = [
-        "| row | what it changes | minutes | seeds | steps | held-out masked-LM loss | masked-LM accuracy | next-sentence accuracy |",
+        "| row | what it changes | minutes | seeds | steps | held-out masked-LM loss | masked-LM "
+        "accuracy | next-sentence accuracy |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for minutes in sorted({record["minutes"] for record in records}):
@@ -120,7 +127,8 @@ def table(records: list[dict[str, Any]]) -> str:
             steps = round(statistics.mean(run["train_steps"] for run in runs))
             changes = ", ".join(f"{key} {value}" for key, value in row.items()) or "nothing"
             lines.append(
-                f"| {name} | {changes} | {minutes:g} | {len(runs)} | {steps:,} | {statistics.mean(losses):.2f}{spread} "
+                f"| {name} | {changes} | {minutes:g} | {len(runs)} | {steps:,} | "
+                f"{statistics.mean(losses):.2f}{spread} "
                 f"| {statistics.mean(accuracies):.1%} | {statistics.mean(pairs):.1%} |"
             )
     return "\n".join(lines) + "\n"
@@ -150,7 +158,8 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(file, records)
             print(
-                f"{name}, seed {seed}: {found['eval_mlm_loss']:.3f}, {found['eval_nsp_accuracy']:.1%}",
+                f"{name}, seed {seed}: {found['eval_mlm_loss']:.3f}, "
+                f"{found['eval_nsp_accuracy']:.1%}",
                 flush=True,
             )
     text = table(records)

@@ -1,4 +1,6 @@
-"""Time to a quality: from raw text, ours and stock for the same minutes, measured on the same held-out pairs."""
+"""Time to a quality: from raw text, ours and stock for the same minutes, measured on the same
+held-out pairs.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ VOCAB_SIZE = 8000
 MAX_STEPS = 10_000_000
 EVAL_PAIRS, EVAL_BATCH = 500, 50
 EVERY_SECONDS = 60.0
-# Of all sides but the budget, in place of what the quickstart has for few minutes; Adam learns more of small batches.
+# Of all sides but the budget, in place of what the quickstart has for few minutes; Adam learns more
+# of small batches.
 PAPERS_ADAM = {
     "optimizer": "bert_adam",
     "weight_init": "truncated_normal",
@@ -67,10 +70,12 @@ WARMUP_SHARE = 0.05
 
 
 class TimedRun(TrainerCallback):
-    """Measures every minute, ends the run when its time is over, and lets the learning rate follow the clock.
+    """Measures every minute, ends the run when its time is over, and lets the learning rate follow
+    the clock.
 
-    The rate rises for `WARMUP_SHARE` of the time and then falls linearly to 0 at its end: neither side knows how many
-    steps it will make. The clock starts with the raw text and stands still while held-out pairs are measured.
+    The rate rises for `WARMUP_SHARE` of the time and then falls linearly to 0 at its end: neither
+    side knows how many steps it will make. The clock starts with the raw text and stands still
+    while held-out pairs are measured.
     """
 
     def __init__(self, begin: float, seconds: float, evaluate: Any) -> None:
@@ -100,7 +105,9 @@ class TimedRun(TrainerCallback):
 
 
 def raw_text(sample: Sample) -> tuple[list[Path], list[Path]]:
-    """Return files to train on and to hold out: the user's, one file in twenty held out, or installed documentation."""
+    """Return files to train on and to hold out: the user's, one file in twenty held out, or
+    installed documentation.
+    """
     if sample.files:
         files = find_files(list(sample.files))
         held_out = files[::20][: max(1, len(files) // 20)] if len(files) > 1 else []
@@ -229,7 +236,9 @@ def stock_run(
     args: PreTrainingArguments,
     data: PreTrainingData,
 ) -> Any:
-    """Make stock on static pairs, with the batch, dropout, deviation of new weights and rates of the same configuration."""
+    """Make stock on static pairs, with the batch, dropout, deviation of new weights and rates of
+    the same configuration.
+    """
     assert isinstance(data.train, PreTrainingDataset)
     tokenizer = BertTokenizer(vocab=str(vocabulary))
     set_seed(args.seed)

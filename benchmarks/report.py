@@ -38,7 +38,9 @@ logger = logging.getLogger(__name__)
 
 
 def write_report(folder: Path) -> str:
-    """Write the table and, where matplotlib is installed, the plots of every results file of a folder; return the table."""
+    """Write the table and, where matplotlib is installed, the plots of every results file of a
+    folder; return the table.
+    """
     files = [
         path
         for path in sorted(folder.glob("*.json"))
@@ -149,7 +151,9 @@ def _compared(suite: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
 
 
 def mfu_of(records: Sequence[Mapping[str, Any]], side: str | None) -> float | None:
-    """Return model FLOPs a second over the machine's own rate of matrix products in the side's precision, 0 to 1."""
+    """Return model FLOPs a second over the machine's own rate of matrix products in the side's
+    precision, 0 to 1.
+    """
     matmul = next((r["result"] for r in records if r["role"] == "matmul" and "result" in r), None)
     gflops = median_of(records, side, "gflops_per_second")
     if matmul is None or gflops is None:
@@ -293,7 +297,9 @@ def _pyplot() -> Any | None:
 def multiples(
     records: Sequence[Mapping[str, Any]], suite: str
 ) -> list[tuple[float | None, float | None]]:
-    """Return speed and memory over those of stock's defaults: of the defaults, stock at its best, ours."""
+    """Return speed and memory over those of stock's defaults: of the defaults, stock at its best,
+    ours.
+    """
     zero, found = median_of(records, STOCK_DEFAULTS, "peak_memory_mb"), []
     for side in (STOCK_DEFAULTS, fastest_stock(records), OURS):
         ratio = None if side is None else ratio_of(records, STOCK_DEFAULTS, RATES[suite], of=side)
@@ -303,7 +309,9 @@ def multiples(
 
 
 def plot_rows(runs: Runs, file: Path) -> bool:
-    """Draw bars of speed and memory, each as a multiple of stock's defaults; return whether there is a plot."""
+    """Draw bars of speed and memory, each as a multiple of stock's defaults; return whether there
+    is a plot.
+    """
     shown = {
         f"{suite} {case}": multiples(found, suite)
         for (suite, case), found in runs.items()

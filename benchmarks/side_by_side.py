@@ -1,4 +1,6 @@
-"""What is measured side by side: samples, each a process of its own, their times, and the results file of a machine."""
+"""What is measured side by side: samples, each a process of its own, their times, and the results
+file of a machine.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ from bert_recipes.training.speed import (
 
 HERE = Path(__file__).resolve().parent
 OURS, STOCK_DEFAULTS = "ours", "stock_defaults"
-# Ours, one step after the other: side -> what it is, and the settings with which it is ours without the steps to come.
+# Ours, one step after the other: side -> what it is, and the settings with which it is ours without
+# the steps to come.
 STEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ours_fp32": (
         "vocabulary for masked tokens alone, fused Adam and GELU, kept memory",
@@ -87,7 +90,8 @@ class Sample:
     )  # on top of stock's defaults, or of our configuration
     precision: str = "fp32"  # of predictions
     use_cpu: bool = False
-    # Not counted: at least so many steps, and until so much time has gone by or MAX_WARMUP_STEPS are done.
+    # Not counted: at least so many steps, and until so much time has gone by or MAX_WARMUP_STEPS
+    # are done.
     warmup_steps: int = 2
     warmup_seconds: float = 0.0
     min_steps: int = 3
@@ -117,7 +121,9 @@ class Sample:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, for the results file; no folders, no histogram."""
+        """Return the fields that differ from their defaults, for the results file; no folders, no
+        histogram.
+        """
         left_out = {"work_dir", "config", "lengths"} | (set() if self.switches else {"switches"})
         defaults = {item.name: item.default for item in fields(self) if item.name not in left_out}
         values = {
@@ -130,11 +136,12 @@ class Sample:
 
 
 class StepTimer(TrainerCallback):
-    """Ends the training when the time is over; a step's time is that from the end of the step before it to its own end.
+    """Ends the training when the time is over; a step's time is that from the end of the step
+    before it to its own end.
 
-    So fetching data, logging and the callbacks are in it. On a GPU the ends are events on the device's own clock: the
-    host may run ahead as it does in any training, and the sum of the times is still exact, because the device is
-    synchronised before the first and after the last one.
+    So fetching data, logging and the callbacks are in it. On a GPU the ends are events on the
+    device's own clock: the host may run ahead as it does in any training, and the sum of the times
+    is still exact, because the device is synchronised before the first and after the last one.
     """
 
     def __init__(self, sample: Sample, *, on_gpu: bool) -> None:
@@ -152,7 +159,8 @@ class StepTimer(TrainerCallback):
         self.steps += 1
         sample, now = self.sample, time.perf_counter()
         if not self._marks:
-            # A large model's memory takes some steps to find its places: a matter of steps, and of time where they are long.
+            # A large model's memory takes some steps to find its places: a matter of steps, and of
+            # time where they are long.
             is_early = self.steps < MAX_WARMUP_STEPS and now - self._begin < sample.warmup_seconds
             if self.steps < sample.warmup_steps or is_early:
                 return
@@ -187,7 +195,9 @@ class StepTimer(TrainerCallback):
 
 
 class BatchCounter:
-    """Counts what a Trainer's batches hold, on the host, and keeps its losses; nothing is read from the device before the end."""
+    """Counts what a Trainer's batches hold, on the host, and keeps its losses; nothing is read from
+    the device before the end.
+    """
 
     def __init__(self, trainer: Any, *, masked_lm: bool) -> None:
         self._masked_lm = masked_lm
@@ -234,7 +244,9 @@ class BatchCounter:
         self._losses.append([])
 
     def read(self, first: int, count: int) -> tuple[list[BatchStats], list[int], list[float]]:
-        """Return work, positions (tokens and pads) and loss of `count` steps from step `first` on."""
+        """Return work, positions (tokens and pads) and loss of `count` steps from step `first`
+        on.
+        """
         chosen = slice(first, first + count)
         works = [
             BatchStats(*torch.stack(parts).sum(dim=0).tolist()) for parts in self._steps[chosen]
@@ -244,9 +256,11 @@ class BatchCounter:
 
 
 def resident_mb(pid: int | str = "self") -> float:
-    """Return the largest resident memory of a process so far in MB (2^20); 0 where the system does not tell.
+    """Return the largest resident memory of a process so far in MB (2^20); 0 where the system does
+    not tell.
 
-    On Linux from /proc: the system's account of resources begins with the memory of the process which started this one.
+    On Linux from /proc: the system's account of resources begins with the memory of the process
+    which started this one.
     """
     if pid == "self" and not Path("/proc/self/status").is_file():
         return peak_memory_mb()
@@ -261,7 +275,9 @@ def resident_mb(pid: int | str = "self") -> float:
 
 
 def peak_of_group(pid: int) -> float:
-    """Return the largest resident memory in MB (10^6) of a process and its children, each for itself."""
+    """Return the largest resident memory in MB (10^6) of a process and its children, each for
+    itself.
+    """
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     except OSError:
@@ -327,10 +343,13 @@ def measure_training(sample: Sample) -> dict[str, Any]:
 
 
 def peak_memory(imports: float, *, on_gpu: bool) -> dict[str, float]:
-    """Return the peak resident memory less what the imports took; on a GPU what was allocated at most. MB."""
+    """Return the peak resident memory less what the imports took; on a GPU what was allocated at
+    most. MB.
+    """
     if on_gpu:
         return {"peak_memory_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1)}
-    # The kernel gathers pages of threads late, so that a second reading can lie a few below the first.
+    # The kernel gathers pages of threads late, so that a second reading can lie a few below the
+    # first.
     return {
         "peak_memory_mb": round(max(0.0, resident_mb() - imports), 1),
         "imports_mb": round(imports, 1),
@@ -338,7 +357,9 @@ def peak_memory(imports: float, *, on_gpu: bool) -> dict[str, float]:
 
 
 def measure_matmul(sample: Sample) -> dict[str, Any]:
-    """Measure the machine's matrix products in full precision and bfloat16, at the shapes of the case."""
+    """Measure the machine's matrix products in full precision and bfloat16, at the shapes of the
+    case.
+    """
     from sides import on_cpu, stock_config
 
     config = stock_config(sample.size, sample.vocab_size)
@@ -527,7 +548,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def machine_name(machine: Mapping[str, Any]) -> str:
-    """Return a file name for a machine: its GPU, or its processor with its model where it is known, and cores."""
+    """Return a file name for a machine: its GPU, or its processor with its model where it is known,
+    and cores.
+    """
     processor = (
         f"{machine['processor']} {machine.get('processor_model', '')} {machine['cores']} cores"
     )
@@ -565,12 +588,16 @@ def last_runs(
 
 
 def is_stock(side: str) -> bool:
-    """Whether a side is a configuration of stock: any of stock.yaml, or of results of an older command."""
+    """Whether a side is a configuration of stock: any of stock.yaml, or of results of an older
+    command.
+    """
     return bool(side) and side not in (*STEPS, BUDGET)
 
 
 def fastest_stock(records: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the side of the fastest configuration of stock in a run, by the medians; None where there is none besides the defaults."""
+    """Return the side of the fastest configuration of stock in a run, by the medians; None where
+    there is none besides the defaults.
+    """
     rates: dict[str, list[float]] = {}
     for record in samples_of(records):
         if is_stock(record["side"]) and record["suite"] in RATES:
@@ -585,7 +612,9 @@ def fastest_stock(records: Iterable[Mapping[str, Any]]) -> str | None:
 def ratio_of(
     records: Sequence[Mapping[str, Any]], side: str | None, rate: str, *, of: str = OURS
 ) -> tuple[float, float, float, int] | None:
-    """Return a side, ours if no other is named, over another in the rounds that have both: median, least, most, how many rounds."""
+    """Return a side, ours if no other is named, over another in the rounds that have both: median,
+    least, most, how many rounds.
+    """
     rates = {
         (record["side"], record["round"]): record["result"][rate] for record in samples_of(records)
     }

@@ -1,4 +1,6 @@
-"""A training step, or predictions, on each side: the same generated inputs, ours and stock transformers."""
+"""A training step, or predictions, on each side: the same generated inputs, ours and stock
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ OWN_SETTINGS = ("attention", "padding", "keep_freed_memory")
 MIN_TOKENS, MASKED_SHARE = 50_000, 0.15
 # Batches that stock sorts by length at a time.
 GROUPED = 50
-# Inputs of a pass of predictions: long enough that ours can put like lengths together as it does for a real split.
+# Inputs of a pass of predictions: long enough that ours can put like lengths together as it does
+# for a real split.
 PREDICTED = 512
 IGNORE_INDEX = -100
 MODEL_CLASSES = {
@@ -122,10 +125,11 @@ def make_side(sample: Sample) -> Any:
 
 
 class StockTrainer(Trainer):
-    """`Trainer` as it comes, but for batches of like length: in random order, so that the first ones are like all.
+    """`Trainer` as it comes, but for batches of like length: in random order, so that the first
+    ones are like all.
 
-    Stock sorts fifty batches at a time and serves the longest first: a sample would hold long rows alone. The lengths are given, as only a
-    `datasets.Dataset` can tell stock its own.
+    Stock sorts fifty batches at a time and serves the longest first: a sample would hold long rows
+    alone. The lengths are given, as only a `datasets.Dataset` can tell stock its own.
     """
 
     def __init__(self, lengths: Sequence[int], **kwargs: Any) -> None:
@@ -161,11 +165,14 @@ class LikeLengths(Sampler[int]):
 
 
 def stock_arguments(sample: Sample, batch_size: int, **more: Any) -> TrainingArguments:
-    """`TrainingArguments` of a configuration of stock; everything else is the default, but nothing is saved.
+    """`TrainingArguments` of a configuration of stock; everything else is the default, but nothing
+    is saved.
 
-    The data is shuffled already, in the order in which ours is trained: read one after the other, both sides have the same batches.
+    The data is shuffled already, in the order in which ours is trained: read one after the other,
+    both sides have the same batches.
     """
-    # Stock takes the precision of the environment where it is given none, and ours leaves its own there.
+    # Stock takes the precision of the environment where it is given none, and ours leaves its own
+    # there.
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
     if sample.switches.get("keep_freed_memory") and on_cpu(sample):
         keep_freed_memory()
@@ -238,7 +245,9 @@ def our_settings(sample: Sample) -> tuple[ModelArguments, DataArguments, PreTrai
 
 
 def make_data(sample: Sample, settings: DataArguments) -> PreTrainingData:
-    """Give a store's pairs, or those of generated ids in memory, enough for every step of the sample."""
+    """Give a store's pairs, or those of generated ids in memory, enough for every step of the
+    sample.
+    """
     if sample.store:
         return load_data(settings, sample.seed)
     tokenizer = load_tokenizer(vocabulary_of(sample), do_lower_case=True)
@@ -261,7 +270,9 @@ def make_data(sample: Sample, settings: DataArguments) -> PreTrainingData:
 
 
 class StaticPairs(torch.utils.data.Dataset):
-    """The pairs of epoch 0 in the order in which ours is trained on them, as a stock collator takes them."""
+    """The pairs of epoch 0 in the order in which ours is trained on them, as a stock collator takes
+    them.
+    """
 
     def __init__(self, data: PreTrainingDataset, seed: int) -> None:
         order = epoch_order(seed, 0, data.num_pairs(0))
@@ -298,7 +309,9 @@ def our_pretraining(sample: Sample) -> Any:
 
 
 def stock_pretraining(sample: Sample) -> Any:
-    """Make `BertForPreTraining`, `DataCollatorForLanguageModeling` and `Trainer` with a configuration of stock."""
+    """Make `BertForPreTraining`, `DataCollatorForLanguageModeling` and `Trainer` with a
+    configuration of stock.
+    """
     data = make_data(sample, our_settings(sample)[1])
     vocabulary = (
         open_store(sample.store).tokenizer_path / "vocab.txt"
@@ -338,14 +351,16 @@ def make_stock_trainer(
     return kind(pairs.lengths, model=model, args=args, data_collator=collator, train_dataset=pairs)
 
 
-# Fine-tuning and predictions: random weights, features of random ids with the lengths of a real task
+# Fine-tuning and predictions: random weights, features of random ids with the lengths of a real
+# task
 
 
 def make_features(sample: Sample, count: int) -> list[dict[str, Any]]:
     """Make features with random ids and labels; a third of the positions are segment A, as in MNLI.
 
     Returns:
-        Each with lists input_ids, token_type_ids, attention_mask, and the labels of the task's kind.
+        Each with lists input_ids, token_type_ids, attention_mask, and the labels of the task's
+        kind.
     """
     rng = np.random.default_rng(sample.seed)
     limit, kind = TASK_LIMITS[sample.task], get_task(sample.task).kind
@@ -389,7 +404,9 @@ def task_model(sample: Sample) -> Any:
 def our_task_trainer(
     sample: Sample, flags: Mapping[str, Any], encoded: EncodedSplit | None
 ) -> FineTuningTrainer:
-    """Make the Trainer that `finetuning.run` makes, with the layers and the memory that it chooses."""
+    """Make the Trainer that `finetuning.run` makes, with the layers and the memory that it
+    chooses.
+    """
     values = {
         "task": sample.task,
         "output_dir": f"{sample.work_dir}/ours",
@@ -435,7 +452,9 @@ def our_finetuning(sample: Sample, features: list[dict[str, Any]]) -> FineTuning
 
 
 def stock_finetuning(sample: Sample, features: list[dict[str, Any]]) -> StockTrainer:
-    """Fine-tune with the stock model and `Trainer`, padded as the example of transformers pads unless the configuration says more."""
+    """Fine-tune with the stock model and `Trainer`, padded as the example of transformers pads
+    unless the configuration says more.
+    """
     limit = TASK_LIMITS[sample.task]
     tokenizer = BertTokenizer(vocab=str(vocabulary_of(sample)))
     lengths = [len(feature["input_ids"]) for feature in features]
@@ -471,7 +490,9 @@ def stock_finetuning(sample: Sample, features: list[dict[str, Any]]) -> StockTra
 
 
 def measure_predictions(sample: Sample) -> dict[str, Any]:
-    """Time passes over the same examples until the time is over, after one batch that is not counted."""
+    """Time passes over the same examples until the time is over, after one batch that is not
+    counted.
+    """
     features = make_features(
         sample, PREDICTED if sample.budget_seconds >= 2 else 2 * sample.batch_size
     )

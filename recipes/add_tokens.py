@@ -1,10 +1,13 @@
-"""Give a BERT whole words for its new domain before it is trained on: a larger vocabulary, and a model that fits it.
+r"""Give a BERT whole words for its new domain before it is trained on: a larger vocabulary, and a
+model that fits it.
 
-    python recipes/add_tokens.py --model_name_or_path my_bert --files domain_texts/ --num_tokens 1000 --output_dir my_domain_bert
+    python recipes/add_tokens.py --model_name_or_path my_bert --files domain_texts/ \
+        --num_tokens 1000 --output_dir my_domain_bert
 
-The words are those of the texts whose own entry spares the most pieces, or those of --tokens_file (one a line). Each starts with
-the mean of the embeddings of the pieces that it was cut into. Prepare the domain's texts with the new folder as --tokenizer,
-and go on with recipes/pretrain.py --model_name_or_path (docs/domain.md).
+The words are those of the texts whose own entry spares the most pieces, or those of --tokens_file
+(one a line). Each starts with the mean of the embeddings of the pieces that it was cut into.
+Prepare the domain's texts with the new folder as --tokenizer, and go on with recipes/pretrain.py
+--model_name_or_path (docs/domain.md).
 """
 
 import logging
@@ -41,7 +44,8 @@ class AddTokensArguments:
     output_dir: str = required("folder to write; must not exist or be empty")
     files: list[str] | None = option(
         None,
-        "text to choose words from: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet",
+        "text to choose words from: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, "
+        ".zst), .parquet",
     )
     tokens_file: str | None = option(None, "the words, one a line, instead of --files")
     num_tokens: int = option(1000, "words chosen, at most", least=1)
@@ -75,7 +79,8 @@ def find_words(
     )
     if not words:
         raise InputError(
-            f"no word of {len(counts.tokens):,} different ones is cut into pieces and occurs {args.min_frequency} times; "
+            f"no word of {len(counts.tokens):,} different ones is cut into pieces and occurs "
+            f"{args.min_frequency} times; "
             "give more text or a lower --min_frequency"
         )
     return words, describe_gain(tokenizer, extend_tokenizer(tokenizer, words), counts)
@@ -94,7 +99,8 @@ def main() -> None:
     folder = find_tokenizer(args.model_name_or_path)
     if folder is None:
         raise InputError(
-            f"model_name_or_path: {args.model_name_or_path} has no tokenizer; it must be in the same folder"
+            f"model_name_or_path: {args.model_name_or_path} has no tokenizer; it must be in the "
+            "same folder"
         )
     tokenizer = load_tokenizer(folder)
     words, gain = find_words(args, tokenizer)
@@ -113,7 +119,8 @@ def main() -> None:
     print(f"{len(words):,} new tokens, {len(larger):,} in all")
     if gain:
         print(
-            f"pieces a word: {gain['pieces_a_word_before']:.3f} -> {gain['pieces_a_word_after']:.3f}"
+            f"pieces a word: {gain['pieces_a_word_before']:.3f} -> "
+            f"{gain['pieces_a_word_after']:.3f}"
         )
     print(f"wrote {output_dir}; every one is in {REPORT_FILE}")
 

@@ -1,9 +1,12 @@
-r"""More training rows for a task of classes or numbers, by TinyBERT's augmentation: words that a BERT expects in their places.
+r"""More training rows for a task of classes or numbers, by TinyBERT's augmentation: words that a
+BERT expects in their places.
 
-    python recipes/augment.py --task sst2 --data_dir DATA --model_name_or_path runs/my_bert --output_dir augmented
+    python recipes/augment.py --task sst2 --data_dir DATA --model_name_or_path runs/my_bert \
+        --output_dir augmented
     python recipes/finetune.py --task sst2 --data_dir augmented ...
 
-The folder has train.jsonl, each row followed by its copies, and the other splits as they are. `--help` lists the fields.
+The folder has train.jsonl, each row followed by its copies, and the other splits as they are.
+`--help` lists the fields.
 """
 
 import logging
@@ -82,7 +85,8 @@ def main() -> None:
     tokenizer, cached_only = open_tokenizer(name), check_checkpoint(name)
     if not isinstance(tokenizer, OriginalBertTokenizer):
         raise InputError(
-            f"{name} has no WordPiece tokenizer; the rules of augmentation are for BERT's words and pieces"
+            f"{name} has no WordPiece tokenizer; the rules of augmentation are for BERT's words "
+            "and pieces"
         )
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only, member="bert_mlm")

@@ -1,8 +1,10 @@
-"""BLiMP: does a model find the grammatical sentence of two the likelier one?
+r"""BLiMP: does a model find the grammatical sentence of two the likelier one?
 
-    python recipes/blimp.py --model_name_or_path runs/my_bert --data_dir blimp/data --output_dir runs/blimp/my_bert
+    python recipes/blimp.py --model_name_or_path runs/my_bert --data_dir blimp/data \
+        --output_dir runs/blimp/my_bert
 
-Writes all_results.json and table.md: accuracy over all pairs, by phenomenon and by paradigm. Chance is 50 %. docs/blimp.md has the method.
+Writes all_results.json and table.md: accuracy over all pairs, by phenomenon and by paradigm. Chance
+is 50 %. docs/blimp.md has the method.
 """
 
 import logging

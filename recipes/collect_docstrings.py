@@ -1,12 +1,14 @@
-"""The quickstart's corpus: the English documentation inside Python and the packages that this project installs.
+"""The quickstart's corpus: the English documentation inside Python and the packages that this
+project installs.
 
     python recipes/collect_docstrings.py --output_dir data/quickstart
 
-Needs no network. Writes ``train/documents.txt`` and ``validation/documents.txt``: one paragraph a line, a blank line
-after each document; and ``corpus.json`` with the counts. A document is what one source file says in its docstrings, in
-their order, one of Python's help topics, or a package's description. Some modules are held out for validation. The text
-is taken as it is, and documentation repeats itself: how many held-out paragraphs stand in a training document too is
-counted and printed.
+Needs no network. Writes ``train/documents.txt`` and ``validation/documents.txt``: one paragraph a
+line, a blank line after each document; and ``corpus.json`` with the counts. A document is what one
+source file says in its docstrings, in their order, one of Python's help topics, or a package's
+description. Some modules are held out for validation. The text is taken as it is, and documentation
+repeats itself: how many held-out paragraphs stand in a training document too is counted and
+printed.
 """
 
 import os
@@ -44,7 +46,8 @@ def main() -> None:
     """Collect, hold modules out, write."""
     (args,) = parse_arguments(CollectArguments)
     counts: Counter[str] = Counter()
-    # 1. What there is: Python's documentation, and that of the packages that `make install` installs
+    # 1. What there is: Python's documentation, and that of the packages that `make install`
+    #    installs
     sources, missing = find_sources(PYPROJECT, counts)
     if missing:
         print(f"not installed, so left out: {', '.join(missing)}")

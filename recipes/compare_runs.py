@@ -1,9 +1,10 @@
-"""Put runs beside each other: what was set differently, their curves in one plot, their figures in one table.
+"""Put runs beside each other: what was set differently, their curves in one plot, their figures in
+one table.
 
     python recipes/compare_runs.py --runs runs/base runs/base_lower_rate --output_dir runs/compared
 
-Runs of pre-training, or of fine-tuning on one task; benchmarks/compare_with_stock.py starts runs of its own beside stock
-transformers.
+Runs of pre-training, or of fine-tuning on one task; benchmarks/compare_with_stock.py starts runs of
+its own beside stock transformers.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,11 @@
-"""Turn a DeepSpeed checkpoint into a plain folder in Hub form, for `from_pretrained` and for runs without DeepSpeed.
+r"""Turn a DeepSpeed checkpoint into a plain folder in Hub form, for `from_pretrained` and for runs
+without DeepSpeed.
 
-    python recipes/consolidate_checkpoint.py --checkpoint runs/my_bert/checkpoint-1000 --output_dir my_bert_1000
+    python recipes/consolidate_checkpoint.py --checkpoint runs/my_bert/checkpoint-1000 \
+        --output_dir my_bert_1000
 
-Weights are float32, under stock's names. Use it on checkpoints of your own only: their parts are DeepSpeed's pickles.
+Weights are float32, under stock's names. Use it on checkpoints of your own only: their parts are
+DeepSpeed's pickles.
 """
 
 from dataclasses import dataclass

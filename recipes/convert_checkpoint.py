@@ -1,10 +1,14 @@
-r"""Turn a TensorFlow checkpoint of google-research/bert into a folder in Hub form, and back. TensorFlow is not needed.
+r"""Turn a TensorFlow checkpoint of google-research/bert into a folder in Hub form, and back.
+TensorFlow is not needed.
 
-    python recipes/convert_checkpoint.py --tf_checkpoint uncased_L-12_H-768_A-12 --output_dir my_bert
-    python recipes/convert_checkpoint.py --model_name_or_path runs/my_bert --to_tensorflow --output_dir my_bert_tf
+    python recipes/convert_checkpoint.py --tf_checkpoint uncased_L-12_H-768_A-12 \
+        --output_dir my_bert
+    python recipes/convert_checkpoint.py --model_name_or_path runs/my_bert --to_tensorflow \
+        --output_dir my_bert_tf
 
-The first reads bert_model.ckpt, bert_config.json and vocab.txt; recipes/pretrain.py, recipes/finetune.py and stock transformers go on
-from what it writes. The second writes these three, for the scripts of google-research/bert (docs/google_checkpoints.md).
+The first reads bert_model.ckpt, bert_config.json and vocab.txt; recipes/pretrain.py,
+recipes/finetune.py and stock transformers go on from what it writes. The second writes these three,
+for the scripts of google-research/bert (docs/google_checkpoints.md).
 """
 
 import logging
@@ -50,7 +54,8 @@ class ConvertArguments:
             )
         if self.to_tensorflow != (self.model_name_or_path is not None):
             raise InputError(
-                "--model_name_or_path and --to_tensorflow are given together: a folder in Hub form, and the way back"
+                "--model_name_or_path and --to_tensorflow are given together: a folder in Hub "
+                "form, and the way back"
             )
         for name in ("bert_config_file", "vocab_file", "do_lower_case", "exact_gelu", "labels"):
             if (
@@ -88,7 +93,8 @@ def main() -> None:
     )
     if done.num_of_optimizer:
         print(
-            f"left out: {done.num_of_optimizer} variables of the optimiser, which a new run starts from scratch"
+            f"left out: {done.num_of_optimizer} variables of the optimiser, which a new run "
+            "starts from scratch"
         )
     if done.skipped:
         print(f"left out, as requested: {', '.join(done.skipped)}")

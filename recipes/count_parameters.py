@@ -46,7 +46,8 @@ def main() -> None:
     layers = config.num_hidden_layers
     counts = count_parameters(model)
     print(
-        f"{type(model).__name__} {args.size}: {layers} layers, hidden {config.hidden_size}, vocabulary {args.vocab_size:,}\n"
+        f"{type(model).__name__} {args.size}: {layers} layers, hidden {config.hidden_size}, "
+        f"vocabulary {args.vocab_size:,}\n"
     )
     per_layer = (
         "attention weights",
@@ -64,11 +65,13 @@ def main() -> None:
     heads = sum(count for name, count in counts.items() if name.startswith("pre-training heads"))
     print(f"\n  {'encoder with pooler':28}{sum(counts.values()) - heads:>14,}")
     print(
-        f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to the token embeddings)"
+        f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to "
+        "the token embeddings)"
     )
     if args.size in PAPER_TOTALS and args.model_type == "bert":
         print(
-            f"\nThe paper says {PAPER_TOTALS[args.size]}; docs/rules.md says how the totals compare."
+            f"\nThe paper says {PAPER_TOTALS[args.size]}; docs/rules.md says how the totals "
+            "compare."
         )
 
 

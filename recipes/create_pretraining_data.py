@@ -1,13 +1,17 @@
-r"""Text to masked training instances: a drop-in for create_pretraining_data.py of google-research/bert.
+r"""Text to masked training instances: a drop-in for create_pretraining_data.py of
+google-research/bert.
 
-    python recipes/create_pretraining_data.py --input_file=sample_text.txt --output_file=tf_examples.tfrecord \
-        --vocab_file=vocab.txt --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20 \
+    python recipes/create_pretraining_data.py --input_file=sample_text.txt \
+        --output_file=tf_examples.tfrecord \
+        --vocab_file=vocab.txt --do_lower_case=True --max_seq_length=128 \
+        --max_predictions_per_seq=20 \
         --masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5
 
-The same flags give the same instances, token for token and in the same order. Input: one sentence a line, a blank line
-between documents. The suffix of an output file says its format: .jsonl, .parquet or .tfrecord (no TensorFlow needed).
-recipes/pretrain.py trains from such files (--train_file); from a token store it draws new pairs and masks every epoch.
-With --random_next_sentence=False --do_whole_word_mask=True --ngram=3 it is ALBERT's create_pretraining_data.py.
+The same flags give the same instances, token for token and in the same order. Input: one sentence a
+line, a blank line between documents. The suffix of an output file says its format: .jsonl, .parquet
+or .tfrecord (no TensorFlow needed). recipes/pretrain.py trains from such files (--train_file); from
+a token store it draws new pairs and masks every epoch. With --random_next_sentence=False
+--do_whole_word_mask=True --ngram=3 it is ALBERT's create_pretraining_data.py.
 """
 
 import glob
@@ -42,7 +46,8 @@ class CreatePretrainingDataArguments:
     vocab_file: str = required("vocab.txt, or a tokenizer's folder")
     do_lower_case: bool = option(True, "true for uncased vocabularies, false for cased ones")
     do_whole_word_mask: bool = option(False, "mask the pieces of a word together")
-    # 8: from there on every input has room for one token of A and one of B, and the drawn shorter lengths differ.
+    # 8: from there on every input has room for one token of A and one of B, and the drawn shorter
+    # lengths differ.
     max_seq_length: int = option(128, "tokens of an instance, special tokens included", least=8)
     max_predictions_per_seq: int = option(20, "most predicted tokens of an instance", least=1)
     random_seed: int = option(12345, "seed of all draws", **SEEDS)
@@ -74,12 +79,14 @@ def main() -> None:
     documents = read_documents(inputs, tokenizer.encode_ids)
     num_documents, num_sentences = len(documents.lengths), sum(map(len, documents.lengths))
     print(
-        f"read {num_documents:,} documents, {num_sentences:,} sentences, {len(documents.tokens):,} tokens; "
+        f"read {num_documents:,} documents, {num_sentences:,} sentences, "
+        f"{len(documents.tokens):,} tokens; "
         f"{documents.num_lines_without_tokens:,} lines without tokens left out"
     )
     if num_documents == 1:
         print(
-            "warning: there is one document only, so random next sentences come from that document, as the original has "
+            "warning: there is one document only, so random next sentences come from that "
+            "document, as the original has "
             "it; separate documents by blank lines",
             file=sys.stderr,
         )
@@ -108,7 +115,9 @@ def main() -> None:
 
 
 def translate_absl_flags(argv: Sequence[str]) -> list[str]:
-    """Write the forms that TensorFlow's flags also take as ``--flag=value``: ``-flag``, ``--noflag``."""
+    """Write the forms that TensorFlow's flags also take as ``--flag=value``: ``-flag``,
+    ``--noflag``.
+    """
     switches = "|".join(
         item.name for item in fields(CreatePretrainingDataArguments) if item.type is bool
     )
@@ -128,7 +137,8 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
         found = [Path(name) for name in names if Path(name).is_file()]
         if not found:
             raise InputError(
-                f"--input_file: no file matches {pattern!r}; give text files or globs, separated by commas"
+                f"--input_file: no file matches {pattern!r}; give text files or globs, separated "
+                "by commas"
             )
         files += found
     return files

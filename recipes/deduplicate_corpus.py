@@ -2,7 +2,8 @@
 
     python recipes/deduplicate_corpus.py --files my_texts/ --output_dir my_texts_once/
 
-recipes/prepare_corpus.py reads the folder that is written. Needs pip install 'bert-recipes[cluster]'.
+recipes/prepare_corpus.py reads the folder that is written. Needs pip install
+'bert-recipes[cluster]'.
 All fields: --help, or src/bert_recipes/data/deduplicate.py.
 """
 

@@ -2,7 +2,8 @@
 
     python recipes/demo.py --model_name_or_path runs/quickstart
 
-For this machine alone unless --host says otherwise; nothing is sent or loaded from anywhere else (docs/demo.md).
+For this machine alone unless --host says otherwise; nothing is sent or loaded from anywhere else
+(docs/demo.md).
 """
 
 import ipaddress
@@ -37,7 +38,8 @@ class DemoArguments:
     def __post_init__(self) -> None:
         if find_spec("gradio") is None:
             raise InputError(
-                'the page needs gradio, which is not installed: python -m pip install --constraint constraints.txt -e ".[demo]"'
+                "the page needs gradio, which is not installed: python -m pip install "
+                '--constraint constraints.txt -e ".[demo]"'
             )
 
 
@@ -51,7 +53,8 @@ def find_address(args: DemoArguments) -> tuple[int, bool]:
             return listener.getsockname()[1], ipaddress.ip_address(address[0]).is_loopback
     except (OSError, UnicodeError) as error:
         raise InputError(
-            f"host {args.host}, port {args.port}: {error}; give an address of this machine (--host) and a free port of 1024 or "
+            f"host {args.host}, port {args.port}: {error}; give an address of this machine "
+            "(--host) and a free port of 1024 or "
             "more (--port; make: PORT=), 0 for any"
         ) from None
 
@@ -69,7 +72,8 @@ def main() -> None:
         logging.getLogger(library).setLevel(logging.WARNING)
     if not is_loopback:
         logger.warning(
-            "host %s: whoever reaches this machine can use the page; there is no password and no encryption",
+            "host %s: whoever reaches this machine can use the page; there is no password and no "
+            "encryption",
             args.host,
         )
     with tempfile.TemporaryDirectory() as work_dir:

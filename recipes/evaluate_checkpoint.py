@@ -1,11 +1,13 @@
-"""Measure a pre-training checkpoint (ours or stock) on the held-out part of a store, or a fine-tuned one on a task.
+r"""Measure a pre-training checkpoint (ours or stock) on the held-out part of a store, or a
+fine-tuned one on a task.
 
-    python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --store data/quickstart/store
+    python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart \
+        --store data/quickstart/store
     python recipes/evaluate_checkpoint.py --model_name_or_path runs/mrpc --task mrpc --data_dir DATA
 
-Held-out inputs of a store are made by the fields of recipes/pretrain.py, which are all taken (`--max_seq_length 512`). With
---task or --task_file the fields are those of recipes/finetune.py, and inputs are cut as they were when the checkpoint was
-trained.
+Held-out inputs of a store are made by the fields of recipes/pretrain.py, which are all taken
+(`--max_seq_length 512`). With --task or --task_file the fields are those of recipes/finetune.py,
+and inputs are cut as they were when the checkpoint was trained.
 """
 
 import logging
@@ -76,7 +78,8 @@ def main() -> None:
 
     if args.push_to_hub:
         raise InputError(
-            "push_to_hub has no effect here; recipes/push_to_hub.py pushes a finished run with its metrics"
+            "push_to_hub has no effect here; recipes/push_to_hub.py pushes a finished run with "
+            "its metrics"
         )
     start_logging(args)
     check_launch(args)
@@ -104,7 +107,8 @@ def measure_pretraining(
 
     if model_args.model_name_or_path is None:
         raise InputError(
-            "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to evaluate"
+            "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to "
+            "evaluate"
         )
     data = load_data(data_args, args.seed)
     if data.validation is None:

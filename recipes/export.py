@@ -2,9 +2,10 @@
 
     python recipes/export.py --model_name_or_path runs/sst2 --format int8
 
-It is compared with the checkpoint on the inputs that the run was measured on: outputs, scores, size, speed. What differs
-too much is not written. The folder holds model.onnx, config.json, the tokenizer, export.md with the table, and example.py,
-which runs the model with onnxruntime and tokenizers alone (docs/export.md).
+It is compared with the checkpoint on the inputs that the run was measured on: outputs, scores,
+size, speed. What differs too much is not written. The folder holds model.onnx, config.json, the
+tokenizer, export.md with the table, and example.py, which runs the model with onnxruntime and
+tokenizers alone (docs/export.md).
 """
 
 import logging

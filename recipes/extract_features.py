@@ -1,11 +1,14 @@
-r"""Vectors out of a BERT: of every token by layer, or one for each input; ours or any stock checkpoint.
+r"""Vectors out of a BERT: of every token by layer, or one for each input; ours or any stock
+checkpoint.
 
-    python recipes/extract_features.py --model_name_or_path runs/quickstart --input_file texts.txt --output_dir vectors
-    python recipes/extract_features.py --model_name_or_path runs/quickstart --input_file texts.jsonl --pooling mean \
+    python recipes/extract_features.py --model_name_or_path runs/quickstart \
+        --input_file texts.txt --output_dir vectors
+    python recipes/extract_features.py --model_name_or_path runs/quickstart \
+        --input_file texts.jsonl --pooling mean \
         --layers second_to_last --output_dir sentence_vectors
 
-Row k belongs to input k. Interrupted, the same command resumes. docs/features.md has the layers, the forms and how to read
-them; `--help` lists the fields.
+Row k belongs to input k. Interrupted, the same command resumes. docs/features.md has the layers,
+the forms and how to read them; `--help` lists the fields.
 """
 
 import logging
@@ -26,7 +29,8 @@ def main() -> None:
 
     done = extract_features(args)
     print(
-        f"{done.num_inputs:,} inputs, {done.num_tokens:,} tokens, {done.num_truncated:,} inputs cut; computed now: "
+        f"{done.num_inputs:,} inputs, {done.num_tokens:,} tokens, {done.num_truncated:,} inputs "
+        "cut; computed now: "
         f"{done.computed:,} in {done.seconds:.1f} s, {done.computed / done.seconds:,.1f} inputs/s"
     )
     print(f"vectors and features.json: {args.output_dir}")

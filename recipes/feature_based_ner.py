@@ -1,9 +1,12 @@
-"""Named entities from a frozen BERT: the six ways of taking layers of the paper's Table 7, as one table.
+r"""Named entities from a frozen BERT: the six ways of taking layers of the paper's Table 7, as one
+table.
 
-    python recipes/feature_based_ner.py --model_name_or_path google-bert/bert-base-cased --data_dir data/ner
+    python recipes/feature_based_ner.py --model_name_or_path google-bert/bert-base-cased \
+        --data_dir data/ner
 
-The hidden states of all words are computed once and kept; a BiLSTM is trained on them for every way and seed. Launched again
-it resumes where it was stopped. `--help` lists the fields; docs/ner.md says what is the paper's and what is ours.
+The hidden states of all words are computed once and kept; a BiLSTM is trained on them for every way
+and seed. Launched again it resumes where it was stopped. `--help` lists the fields; docs/ner.md
+says what is the paper's and what is ours.
 """
 
 import logging

@@ -1,12 +1,14 @@
 r"""Fine-tune on GLUE's nine tasks one after another and print the mean of the paper's Table 1.
 
-python recipes/glue_all.py --output_dir runs/glue --model_name_or_path google-bert/bert-base-uncased \
+python recipes/glue_all.py --output_dir runs/glue --model_name_or_path google-bert/bert-base-uncased
+\
     --rte "--num_train_epochs 5" --qqp "--max_train_examples 40000"
 
 Every flag that is not listed here goes to each run of recipes/finetune.py, after --config
-recipes/configs/finetune/glue.yaml where no other is given. Each task's models are in OUTPUT_DIR/<task>/seed-<seed>;
---sweep paper makes each task the paper's sweep. The same command resumes after an interruption; with other seeds it adds them,
-and the table is that of the seeds asked for.
+recipes/configs/finetune/glue.yaml where no other is given. Each task's models are in
+OUTPUT_DIR/<task>/seed-<seed>; --sweep paper makes each task the paper's sweep. The same command
+resumes after an interruption; with other seeds it adds them, and the table is that of the seeds
+asked for.
 """
 
 import logging

@@ -2,10 +2,12 @@
 
     python recipes/launch.py --config_file accelerate_configs/ddp.yaml recipes/pretrain.py
 
-Takes what `accelerate launch` takes, and starts the same processes. What differs: a run that SIGTERM or Ctrl-C has stopped in
-good order ends with 143 or 130, as it does without a launcher, so that a scheduler knows that it may be started again; the
-launcher of Accelerate ends with 1 and a traceback of its own. A run of one process is not started by a second one that would
-die of the signal alone. A configuration for more GPUs than there are is refused; without any GPU one process trains on the CPU.
+Takes what `accelerate launch` takes, and starts the same processes. What differs: a run that
+SIGTERM or Ctrl-C has stopped in good order ends with 143 or 130, as it does without a launcher, so
+that a scheduler knows that it may be started again; the launcher of Accelerate ends with 1 and a
+traceback of its own. A run of one process is not started by a second one that would die of the
+signal alone. A configuration for more GPUs than there are is refused; without any GPU one process
+trains on the CPU.
 """
 
 import os

@@ -2,7 +2,8 @@
 
 python recipes/make_glue_submission.py --runs runs/glue --output_file runs/glue/submission.zip
 
-RUNS are runs of recipes/finetune.py with --do_predict true, sweeps, or folders of them. AX is predicted by the MNLI run.
+RUNS are runs of recipes/finetune.py with --do_predict true, sweeps, or folders of them. AX is
+predicted by the MNLI run.
 """
 
 import logging

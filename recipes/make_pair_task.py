@@ -1,7 +1,9 @@
-"""A store's pairs as a task: does the second text follow the first, or are both in order? With a frozen encoder it is a probe.
+"""A store's pairs as a task: does the second text follow the first, or are both in order? With a
+frozen encoder it is a probe.
 
 python recipes/make_pair_task.py --store my_store --pair_label order --output_dir my_order_task
-python recipes/finetune.py --task_file my_order_task/task.yaml --model_name_or_path runs/my_bert --freeze_encoder true --output_dir runs/order_probe
+python recipes/finetune.py --task_file my_order_task/task.yaml --model_name_or_path runs/my_bert
+--freeze_encoder true --output_dir runs/order_probe
 
 Validation examples are pairs of the store's held-out part.
 """
@@ -47,7 +49,8 @@ def main() -> None:
     store, folder = open_store(args.store), Path(args.output_dir)
     if store.validation is None:
         raise InputError(
-            f"{args.store} has no held-out part to validate on; prepare it with --validation_fraction"
+            f"{args.store} has no held-out part to validate on; prepare it with "
+            "--validation_fraction"
         )
     tokenizer = load_tokenizer(store.tokenizer_path)
     check_new_folder(folder)

@@ -1,9 +1,13 @@
-r"""Run tables of a paper: pre-train their rows, fine-tune them, and say which of their claims are reproduced.
+r"""Run tables of a paper: pre-train their rows, fine-tune them, and say which of their claims are
+reproduced.
 
-python recipes/paper.py --tables 5 --profile cpu --seeds 1 2 3 --store data/paper --data_dir data --output_dir runs/paper
+python recipes/paper.py --tables 5 --profile cpu --seeds 1 2 3 --store data/paper --data_dir data
+--output_dir runs/paper
 
-Tables are in recipes/configs/paper. The same command resumes after an interruption; tables share their runs. Claims are judged by the number of
-seeds that the profile or the table names; more seeds are added to the figures. Every flag is listed here: what a run sets is in the table and its profile.
+Tables are in recipes/configs/paper. The same command resumes after an interruption; tables share
+their runs. Claims are judged by the number of seeds that the profile or the table names; more seeds
+are added to the figures. Every flag is listed here: what a run sets is in the table and its
+profile.
 """
 
 import logging

@@ -1,10 +1,12 @@
-"""Predict your own inputs with a fine-tuned checkpoint: texts, pairs, words, questions, choices.
+r"""Predict your own inputs with a fine-tuned checkpoint: texts, pairs, words, questions, choices.
 
-    python recipes/predict.py --model_name_or_path runs/sst2 --input_file reviews.txt --output_file predictions.jsonl
+    python recipes/predict.py --model_name_or_path runs/sst2 --input_file reviews.txt \
+        --output_file predictions.jsonl
 
-Line k of the output is the prediction for input k: `idx`, `prediction` and `probabilities`. For words there is a CoNLL file
-beside it (predictions.conll). A run of recipes/finetune.py
-knows its columns (task.yaml) and how its inputs were cut (run.yaml); for any other checkpoint --text_columns names them.
+Line k of the output is the prediction for input k: `idx`, `prediction` and `probabilities`. For
+words there is a CoNLL file beside it (predictions.conll). A run of recipes/finetune.py
+knows its columns (task.yaml) and how its inputs were cut (run.yaml); for any other checkpoint
+--text_columns names them.
 """
 
 import json

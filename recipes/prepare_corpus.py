@@ -3,7 +3,8 @@ r"""Text -> documents -> sentences -> token-id store.
     python recipes/prepare_corpus.py --config recipes/configs/corpus/local_text.yaml \
         --files my_texts/ --tokenizer my_tokenizer/ --output_dir my_store/
 
-With --names NAMES.txt instead of --tokenizer the files hold ids that are no text (docs/family.md). The configuration may be left out. All fields: --help, or src/bert_recipes/data/prepare.py.
+With --names NAMES.txt instead of --tokenizer the files hold ids that are no text (docs/family.md).
+The configuration may be left out. All fields: --help, or src/bert_recipes/data/prepare.py.
 """
 
 import logging

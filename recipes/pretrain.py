@@ -4,7 +4,8 @@ r"""Pre-train a BERT: masked LM + next sentence prediction over a token-id store
     accelerate launch --quiet --config_file accelerate_configs/ddp.yaml recipes/pretrain.py \
         --config recipes/configs/pretrain/bert_base.yaml --store my_store [--field value ...]
 
-Without --config it runs the quickstart's configuration; the quickstart's data is made first where it is missing. Fields: those of transformers.TrainingArguments and of
+Without --config it runs the quickstart's configuration; the quickstart's data is made first where
+it is missing. Fields: those of transformers.TrainingArguments and of
 src/bert_recipes/training/arguments.py; `--help` lists them.
 """
 

@@ -1,9 +1,10 @@
-"""Measure which pronoun a masked-LM expects of a person of an occupation; the card of a pre-trained model shows the table.
+"""Measure which pronoun a masked-LM expects of a person of an occupation; the card of a pre-trained
+model shows the table.
 
     python recipes/probe_bias.py --model_name_or_path runs/quickstart
 
-Writes bias_probe.json into the checkpoint's folder (--output_file names another place; without one, a checkpoint of the Hub is
-only printed). docs/model_card.md has the method.
+Writes bias_probe.json into the checkpoint's folder (--output_file names another place; without one,
+a checkpoint of the Hub is only printed). docs/model_card.md has the method.
 """
 
 import logging

@@ -2,8 +2,8 @@
 
     python recipes/push_to_hub.py --run runs/quickstart --repo me/my-bert
 
-A new repository is private. What is uploaded is listed first; an upload that was interrupted goes on with the same command.
-The token comes from `hf auth login` or from HF_TOKEN in the environment.
+A new repository is private. What is uploaded is listed first; an upload that was interrupted goes
+on with the same command. The token comes from `hf auth login` or from HF_TOKEN in the environment.
 """
 
 import logging
@@ -36,7 +36,8 @@ class PushArguments:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^/\s]+/[^/\s]+", self.repo):
             raise InputError(
-                f"--repo '{self.repo}' is not NAMESPACE/NAME: give your name on the Hub, or that of your organisation, and the "
+                f"--repo '{self.repo}' is not NAMESPACE/NAME: give your name on the Hub, or that "
+                "of your organisation, and the "
                 "repository's, for example me/my-bert"
             )
 

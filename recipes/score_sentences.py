@@ -1,9 +1,10 @@
-"""How likely your sentences are to a masked LM.
+r"""How likely your sentences are to a masked LM.
 
-    python recipes/score_sentences.py --model_name_or_path runs/my_bert --input_file sentences.txt --output_file scores.jsonl
+    python recipes/score_sentences.py --model_name_or_path runs/my_bert \
+        --input_file sentences.txt --output_file scores.jsonl
 
-Line k of the output is of sentence k: `log_likelihood` (nats, the sum over its pieces, each predicted from all others), `pieces`, and `perplexity` per
-piece. docs/blimp.md has the method.
+Line k of the output is of sentence k: `log_likelihood` (nats, the sum over its pieces, each
+predicted from all others), `pieces`, and `perplexity` per piece. docs/blimp.md has the method.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Print pairs as the model sees them: pieces, segments, positions, what was masked and how, the label.
+"""Print pairs as the model sees them: pieces, segments, positions, what was masked and how, the
+label.
 
 python recipes/show_data.py --store data/quickstart/store --num_pairs 3
 """
@@ -67,7 +68,8 @@ def main() -> None:
         batch = data.collator([data.train[(show.epoch, index)]])
         predicted = int((batch["labels"] != IGNORE_INDEX).sum())
         print(
-            f"pair {index} of {total:,} in epoch {show.epoch}: {batch['input_ids'].shape[1]} tokens, {predicted} predicted"
+            f"pair {index} of {total:,} in epoch {show.epoch}: {batch['input_ids'].shape[1]} "
+            f"tokens, {predicted} predicted"
         )
         print(f"next_sentence_label {LABELS[int(batch['next_sentence_label'][0])]}")
         print_pair({name: values[0] for name, values in batch.items()}, data.tokenizer)

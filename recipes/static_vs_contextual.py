@@ -1,10 +1,12 @@
-"""Static against contextual vectors: what does BERT know that TF-IDF and word vectors do not?
+r"""Static against contextual vectors: what does BERT know that TF-IDF and word vectors do not?
 
-    python recipes/static_vs_contextual.py --task sst2 --model_name_or_path runs/my_bert --data_dir data/glue --finetuned runs/sst2
-    python recipes/static_vs_contextual.py --task conll2003 --model_name_or_path runs/my_bert --data_dir data/ner --words Washington
+    python recipes/static_vs_contextual.py --task sst2 --model_name_or_path runs/my_bert \
+        --data_dir data/glue --finetuned runs/sst2
+    python recipes/static_vs_contextual.py --task conll2003 --model_name_or_path runs/my_bert \
+        --data_dir data/ner --words Washington
 
-A task with one class per text compares classifiers on the same splits. One with tags of entities compares the vectors of words
-that are tagged as several types. docs/static.md has the method.
+A task with one class per text compares classifiers on the same splits. One with tags of entities
+compares the vectors of words that are tagged as several types. docs/static.md has the method.
 """
 
 import logging

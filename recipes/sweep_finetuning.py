@@ -1,11 +1,14 @@
-r"""Fine-tune with every combination of a few settings and several seeds; the best on the development set is kept.
+r"""Fine-tune with every combination of a few settings and several seeds; the best on the
+development set is kept.
 
 python recipes/sweep_finetuning.py --sweep paper --num_seeds 5 --output_dir runs/mrpc_sweep \
-    --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path google-bert/bert-base-uncased
+    --config recipes/configs/finetune/glue.yaml --task mrpc \
+    --model_name_or_path google-bert/bert-base-uncased
 
-Every flag that is not listed here goes to each run of recipes/finetune.py. The same command resumes after an interruption;
-with more seeds it adds them. At the end: report.html, sweep.json, and best/, the best run. Only the best run keeps
-its weights; all keep their results and predictions.
+Every flag that is not listed here goes to each run of recipes/finetune.py. The same command resumes
+after an interruption;
+with more seeds it adds them. At the end: report.html, sweep.json, and best/, the best run. Only the
+best run keeps its weights; all keep their results and predictions.
 """
 
 import logging

@@ -1,8 +1,10 @@
-"""The texts of a task as a corpus, for pre-training on them before fine-tuning (TAPT): those of its training split alone.
+"""The texts of a task as a corpus, for pre-training on them before fine-tuning (TAPT): those of its
+training split alone.
 
 python recipes/task_texts.py --task sst2 --data_dir DATA --output_file sst2_texts.jsonl
-python recipes/prepare_corpus.py --files sst2_texts.jsonl --tokenizer runs/my_bert --validation_fraction 0.05 --output_dir sst2_store
-make pretrain CONFIG=tapt ARGS="--model_name_or_path runs/my_bert --store sst2_store --old_store my_store"
+python recipes/prepare_corpus.py --files sst2_texts.jsonl --tokenizer runs/my_bert
+--validation_fraction 0.05 --output_dir sst2_store make pretrain CONFIG=tapt
+ARGS="--model_name_or_path runs/my_bert --store sst2_store --old_store my_store"
 
 Source: Gururangan et al. 2020, section 4.
 """
@@ -51,7 +53,8 @@ def main() -> None:
         others := [name for name in splits if name != task.train_split]
     ):
         raise InputError(
-            f"splits: {', '.join(others)} of {task.name} is what a model is measured on, and its texts would be known; leave it out, "
+            f"splits: {', '.join(others)} of {task.name} is what a model is measured on, and its "
+            "texts would be known; leave it out, "
             "or give --include_held_out true"
         )
     seen: set[str] = set()

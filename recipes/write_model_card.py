@@ -2,8 +2,9 @@
 
     python recipes/write_model_card.py --run_dir runs/quickstart --license apache-2.0 --language en
 
-recipes/pretrain.py and recipes/finetune.py write one at the end of a run; this adds what no file of a run says (the licence, the
-language, what the text is), which the run's card.yaml keeps. A card that was edited by hand is left as it is.
+recipes/pretrain.py and recipes/finetune.py write one at the end of a run; this adds what no file of
+a run says (the licence, the language, what the text is), which the run's card.yaml keeps. A card
+that was edited by hand is left as it is.
 """
 
 import logging

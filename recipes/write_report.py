@@ -1,9 +1,11 @@
-"""Write the report of a finished run, or of a sweep, again from its files: report.md, report.html and their pictures.
+"""Write the report of a finished run, or of a sweep, again from its files: report.md, report.html
+and their pictures.
 
     python recipes/write_report.py --run runs/quickstart
 
-Every run of recipes/pretrain.py and recipes/finetune.py ends with one; this is for a run whose report failed, was deleted, or
-was written by another version. No model is loaded and no data is read.
+Every run of recipes/pretrain.py and recipes/finetune.py ends with one; this is for a run whose
+report failed, was deleted, or was written by another version. No model is loaded and no data is
+read.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """What every test needs: no network, a Hugging Face home of its own, one thread per process.
 
-The environment is set before anything is imported, because the libraries read it at import. Subprocesses inherit it.
+The environment is set before anything is imported, because the libraries read it at import.
+Subprocesses inherit it.
 """
 
 import atexit
@@ -22,9 +23,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# DeepSpeed, which Accelerate imports where it is installed, says on stdout which device it has found.
+# DeepSpeed, which Accelerate imports where it is installed, says on stdout which device it has
+# found.
 os.environ["DS_ACCELERATOR"] = "cpu"
-# Tests run beside each other and start processes of their own: more threads only fight for the cores.
+# Tests run beside each other and start processes of their own: more threads only fight for the
+# cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 # No window system is needed to draw a plot.
 os.environ["MPLBACKEND"] = "Agg"
@@ -40,7 +43,9 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes come first: started last, one of them keeps a worker busy while the others have nothing to do."""
+    """Files that start processes come first: started last, one of them keeps a worker busy while
+    the others have nothing to do.
+    """
     items.sort(key=lambda item: item.path.parent.name not in ("recipes", "invariants"))
 
 
@@ -49,7 +54,9 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 @pytest.fixture(autouse=True)
 def signal_handlers() -> Iterator[None]:
-    """Put back what a test that runs a recipe in this process leaves: processes forked later would not end on SIGTERM."""
+    """Put back what a test that runs a recipe in this process leaves: processes forked later would
+    not end on SIGTERM.
+    """
     handlers = {number: signal.getsignal(number) for number in _HANDLED}
     yield
     for number, handler in handlers.items():
@@ -65,7 +72,9 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of reference data and corpora beside the working copy; the test is skipped where there is none."""
+    """The folder of reference data and corpora beside the working copy; the test is skipped where
+    there is none.
+    """
     folder = REPOSITORY.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"no reference data: {folder} is missing")
@@ -74,7 +83,8 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of 40 training and 8 held-out documents over a vocabulary of 120 pieces, with its tokenizer.
+    """A store of 40 training and 8 held-out documents over a vocabulary of 120 pieces, with its
+    tokenizer.
 
     Each document repeats a few words of its own, so that both losses can be learned in seconds.
     """
@@ -110,7 +120,9 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random BERT of two layers with both pre-training heads and its tokenizer, whose pieces are letters and digits."""
+    """A random BERT of two layers with both pre-training heads and its tokenizer, whose pieces are
+    letters and digits.
+    """
     import string
 
     import torch
@@ -145,7 +157,9 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_runs(
     tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """Kind -> finished run of tests/fixtures/tiny_runs.py, made when it is first asked for; nobody changes it."""
+    """Kind -> finished run of tests/fixtures/tiny_runs.py, made when it is first asked for; nobody
+    changes it.
+    """
     make_run = runpy.run_path(str(Path(__file__).parent / "fixtures" / "tiny_runs.py"))["make_run"]
 
     @functools.cache

@@ -102,7 +102,9 @@ def test_whatever_is_damaged_is_seen_and_the_one_before_is_taken(
 
 
 def test_files_without_a_manifest_and_a_model_alone_are_no_checkpoint(tmp_path: Path):
-    """What stock writes straight into the folder, what a kill leaves of it; what no run can be resumed from."""
+    """What stock writes straight into the folder, what a kill leaves of it; what no run can be
+    resumed from.
+    """
     written = write_parts(tmp_path / "checkpoint-3", 3)
     assert "no manifest.json" in str(why_incomplete(written))
     (written / "scheduler.pt").unlink()

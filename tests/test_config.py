@@ -1,4 +1,6 @@
-"""A run is configured by one flat YAML file and flags that win over it; what cannot be read is one clear line."""
+"""A run is configured by one flat YAML file and flags that win over it; what cannot be read is one
+clear line.
+"""
 
 import dataclasses
 import enum
@@ -157,7 +159,10 @@ def test_several_dataclasses_share_one_flat_file(tmp_path: Path):
 
 
 def test_training_arguments_take_mappings_and_words_that_yaml_calls_booleans(parse):
-    text = "use_cpu: true\nlr_scheduler_kwargs:\n  num_decay_steps: 10\neval_strategy: no\nsave_strategy: no\n"
+    text = (
+        "use_cpu: true\nlr_scheduler_kwargs:\n  num_decay_steps: 10\neval_strategy: "
+        "no\nsave_strategy: no\n"
+    )
     result = parse(text, kind=TrainingArguments)
     assert result.lr_scheduler_kwargs == {"num_decay_steps": 10}
     assert (result.eval_strategy.value, result.save_strategy.value) == ("no", "no")

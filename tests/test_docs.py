@@ -188,7 +188,9 @@ def expand_braces(text: str) -> list[str]:
 
 
 def code_lines(path: Path) -> Iterator[str]:
-    """The lines of a file that may be commands: code in pages, comments in YAML, docstrings of scripts."""
+    """The lines of a file that may be commands: code in pages, comments in YAML, docstrings of
+    scripts.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         blocks = [
@@ -224,7 +226,8 @@ def commands(path: Path) -> Iterator[list[str]]:
 Flags = Callable[[str], set[str]]
 
 
-# Prints the help of each script named, in a fork of one process that has the heavy packages: they take seconds to import.
+# Prints the help of each script named, in a fork of one process that has the heavy packages: they
+# take seconds to import.
 PRINT_HELPS = """
 import os, runpy, sys
 import bert_recipes.training.arguments, bert_recipes.finetuning.run

@@ -1,4 +1,6 @@
-"""What has no effect in a run is said, whoever set it, from one table; what cannot be meant is refused in one line."""
+"""What has no effect in a run is said, whoever set it, from one table; what cannot be meant is
+refused in one line.
+"""
 
 import ast
 import runpy
@@ -78,8 +80,10 @@ def say(tmp_path: Path, caplog: pytest.LogCaptureFixture):
         ),
         (
             "--schedule trainer --lr_scheduler_type constant --warmup_steps 5",
-            "warmup_steps 5 (only with --schedule bert_linear, not trainer, or only with --lr_scheduler_type linear or cosine or "
-            "cosine_with_restarts or polynomial or constant_with_warmup or inverse_sqrt or cosine_with_min_lr or "
+            "warmup_steps 5 (only with --schedule bert_linear, not trainer, or only with "
+            "--lr_scheduler_type linear or cosine or "
+            "cosine_with_restarts or polynomial or constant_with_warmup or inverse_sqrt or "
+            "cosine_with_min_lr or "
             "cosine_warmup_with_min_lr or warmup_stable_decay, not constant)",
         ),
         ("--schedule trainer --warmup_steps 5", ""),
@@ -189,7 +193,8 @@ def test_instance_files_have_their_own_pairs_and_masks(say):
     [
         (
             PRETRAINING,
-            "--store x --save_strategy steps --save_steps 4 --optimizer muon --muon_learning_rate 0.01",
+            "--store x --save_strategy steps --save_steps 4 --optimizer muon --muon_learning_rate "
+            "0.01",
         ),
         (PRETRAINING, "--store x --logging_strategy no --eval_strategy steps --logging_steps 5"),
         (PRETRAINING, "--store x --objective distilbert --teacher y --alpha_ce 3 --temperature 2"),
@@ -197,7 +202,8 @@ def test_instance_files_have_their_own_pairs_and_masks(say):
         (PRETRAINING, "--store x --phase2_steps 0.1 --phase2_max_seq_length 256"),
         (
             PRETRAINING,
-            "--store x --schedule trainer --lr_scheduler_type cosine --optimizer trainer --optim adafactor",
+            "--store x --schedule trainer --lr_scheduler_type cosine --optimizer trainer --optim "
+            "adafactor",
         ),
         (PRETRAINING, "--store x --size base --dropout 0.2 --hidden_act gelu"),
         (

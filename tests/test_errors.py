@@ -13,7 +13,10 @@ from bert_recipes.errors import InputError, describe_os_error, run_cli, saving
 
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
-    code = f"from bert_recipes.errors import InputError, run_cli\ndef main():\n    {body}\nrun_cli(main)"
+    code = (
+        "from bert_recipes.errors import InputError, run_cli\ndef main():\n    "
+        f"{body}\nrun_cli(main)"
+    )
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
@@ -44,7 +47,10 @@ def test_a_bug_of_ours_keeps_its_traceback():
 
 
 def test_a_reader_that_goes_away_is_no_mistake():
-    code = "from bert_recipes.errors import run_cli\ndef main():\n    [print(i) for i in range(10**6)]\nrun_cli(main)"
+    code = (
+        "from bert_recipes.errors import run_cli\ndef main():\n    [print(i) for i in "
+        "range(10**6)]\nrun_cli(main)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -79,7 +85,10 @@ def fail_with_input_error():
 
 
 def test_another_process_leaves_the_line_to_the_main_one():
-    code = "from bert_recipes.errors import InputError, run_cli\ndef main():\n    print('on', flush=True)\n    raise InputError('x')\nrun_cli(main)"
+    code = (
+        "from bert_recipes.errors import InputError, run_cli\ndef main():\n    print('on', "
+        "flush=True)\n    raise InputError('x')\nrun_cli(main)"
+    )
     environment = {**os.environ, "RANK": "1"}
     command = [sys.executable, "-c", code]
     with subprocess.Popen(
@@ -160,9 +169,11 @@ def test_other_errors_pass_while_saving(error):
 
 
 WRITERS = {
-    "safetensors": "from safetensors.torch import save_file; save_file({'a': torch.zeros(10**6)}, path)",
+    "safetensors": "from safetensors.torch import save_file; save_file({'a': torch.zeros(10**6)}, "
+    "path)",
     "torch": "torch.save({'a': torch.zeros(10**6)}, path)",
-    "tokenizers": "import tokenizers; tokenizers.Tokenizer(tokenizers.models.WordLevel({str(i): i for i in range(10**5)}, '0')).save(path)",
+    "tokenizers": "import tokenizers; tokenizers.Tokenizer(tokenizers.models.WordLevel({str(i): i "
+    "for i in range(10**5)}, '0')).save(path)",
     "python": "open(path, 'w').write('x' * 10**6)",
 }
 

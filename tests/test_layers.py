@@ -1,4 +1,6 @@
-"""Who may import whom: six floors, arrows only down, no circle; lazy and annotation imports count."""
+"""Who may import whom: six floors, arrows only down, no circle; lazy and annotation imports
+count.
+"""
 
 import ast
 import subprocess
@@ -121,7 +123,10 @@ def test_every_script_ends_users_mistakes_in_one_line():
 
 
 def test_importing_the_package_is_quick_and_needs_no_heavy_module():
-    code = "import sys, bert_recipes; print([m for m in ('torch', 'transformers', 'pyarrow', 'yaml') if m in sys.modules])"
+    code = (
+        "import sys, bert_recipes; print([m for m in ('torch', 'transformers', 'pyarrow', "
+        "'yaml') if m in sys.modules])"
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
@@ -136,14 +141,22 @@ for path in sys.argv[1:]:
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         runpy.run_path(path, run_name="__main__")
     assert "usage:" in text.getvalue(), path
-    heavy = {"torch"} if path.endswith(LIGHT) else {"transformers.modeling_utils", "transformers.trainer"}
+    heavy = {"transformers.modeling_utils", "transformers.trainer"}
+    if path.endswith(LIGHT):
+        heavy = {"torch"}
     assert not heavy & set(sys.modules), (path, heavy & set(sys.modules))
 """
 
 
 def test_help_loads_no_model_and_that_of_reports_no_torch():
-    names = "write_report compare_runs write_model_card push_to_hub make_glue_submission create_pretraining_data add_tokens demo"
-    names += " collect_docstrings consolidate_checkpoint count_parameters export prepare_corpus deduplicate_corpus probe_bias"
+    names = (
+        "write_report compare_runs write_model_card push_to_hub make_glue_submission "
+        "create_pretraining_data add_tokens demo"
+    )
+    names += (
+        " collect_docstrings consolidate_checkpoint count_parameters export prepare_corpus "
+        "deduplicate_corpus probe_bias"
+    )
     light = tuple(f"{name}.py" for name in names.split())
     scripts = sorted(SCRIPTS, key=lambda path: not path.name.endswith(light))
     code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"

@@ -10,7 +10,10 @@ from bert_recipes.errors import describe_lost_process
 
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
-    code = f"import os, signal\nfrom bert_recipes.errors import InputError, run_cli\n{body}\nrun_cli(main)"
+    code = (
+        "import os, signal\nfrom bert_recipes.errors import InputError, "
+        f"run_cli\n{body}\nrun_cli(main)"
+    )
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
@@ -25,11 +28,13 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
         ("DataLoader timed out after 1800 seconds", "a data worker did not answer"),
         # gloo
         (
-            "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1",
+            "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+            "[127.0.0.1]:1",
             "another process",
         ),
         (
-            "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation",
+            "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
+            "operation",
             "did not answer",
         ),
         ("Application timeout caused pair closure", "did not answer"),

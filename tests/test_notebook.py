@@ -1,4 +1,6 @@
-"""docs/quickstart.ipynb runs from top to bottom, without a network; with fewer steps than it shows."""
+"""docs/quickstart.ipynb runs from top to bottom, without a network; with fewer steps than it
+shows.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Settings of a push that cannot be followed, and what is kept of a checkpoint for an upload beside the training."""
+"""Settings of a push that cannot be followed, and what is kept of a checkpoint for an upload beside
+the training.
+"""
 
 import shutil
 from pathlib import Path
@@ -142,7 +144,10 @@ def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
             step == 6
         )  # a signal ends the run there: nobody waits for an upload
         callback.on_save(args, state, control)
-    said = f"{folder}/checkpoint-2/run.yaml names 1 paths of this machine (/home/me/x.tfrecord), which everybody will see"
+    said = (
+        f"{folder}/checkpoint-2/run.yaml names 1 paths of this machine (/home/me/x.tfrecord), "
+        "which everybody will see"
+    )
     assert [
         record.getMessage() for record in caplog.records if "machine" in record.getMessage()
     ] == [said] * (not is_private)

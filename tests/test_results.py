@@ -1,4 +1,6 @@
-"""Committed results: pages show what the files say, and the papers' tables follow from their own figures."""
+"""Committed results: pages show what the files say, and the papers' tables follow from their own
+figures.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""TensorFlow's file formats: TFRecord files, LevelDB tables and checkpoints, written, read and damaged."""
+"""TensorFlow's file formats: TFRecord files, LevelDB tables and checkpoints, written, read and
+damaged.
+"""
 
 import dataclasses
 import struct
@@ -58,7 +60,8 @@ def test_long_features_come_back():
 
 
 def test_messages_of_other_writers_are_read():
-    # Negative number (10 bytes), not packed; fields of other types and lists of bytes are passed over.
+    # Negative number (10 bytes), not packed; fields of other types and lists of bytes are passed
+    # over.
     minus_two = b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
     feature = (
         b"\x0a\x01x\x12"
@@ -119,7 +122,9 @@ def table_of(
     handles: list[tuple[int, int]] | None = None,
     stored: bytes | None = None,
 ) -> bytes:
-    """A table of these blocks; `handles` replaces the places that its index names, `stored` the bytes of its only block."""
+    """A table of these blocks; `handles` replaces the places that its index names, `stored` the
+    bytes of its only block.
+    """
     data, places = b"", []
     for block in blocks:
         packed = pa.compress(block, codec="snappy", asbytes=True) if compression == 1 else block
@@ -358,7 +363,9 @@ def test_keys_of_slices(name, extents, key):
 
 
 def partition(prefix, cuts: list[tuple[int, int]], *, whole=(4, 3), lose: int | None = None):
-    """Write "table", float32 `whole`, as slices of rows; slice number `lose` has an entry of the whole only."""
+    """Write "table", float32 `whole`, as slices of rows; slice number `lose` has an entry of the
+    whole only.
+    """
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     with BundleWriter(prefix) as writer:
         for start, length in cuts:

@@ -1,9 +1,12 @@
-"""Compare vocabularies on the same text: how finely they cut it, what they do not know, how many bits a character takes.
+"""Compare vocabularies on the same text: how finely they cut it, what they do not know, how many
+bits a character takes.
 
-python tokenizer/compare.py --tokenizers my_tokenizer my_bpe --files my_texts/ --heldout_files other_texts/
+python tokenizer/compare.py --tokenizers my_tokenizer my_bpe --files my_texts/ --heldout_files
+other_texts/
 
-Bits per character are those of the pieces' frequencies in --files, of every character of the held-out text: models over different
-vocabularies can be compared by them, and not by losses per piece.
+Bits per character are those of the pieces' frequencies in --files, of every character of the
+held-out text: models over different vocabularies can be compared by them, and not by losses per
+piece.
 """
 
 import math
@@ -50,7 +53,9 @@ def count_pieces(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
 
 
 def measure(tokenizer: Any, known: Counter[int], texts: list[str]) -> dict[str, float]:
-    """The columns; a word is what spaces part, and a piece is a single character without its mark."""
+    """The columns; a word is what spaces part, and a piece is a single character without its
+    mark.
+    """
     found = count_pieces(tokenizer, texts)
     pieces, words = found.total(), sum(len(text.split()) for text in texts)
     # Spaces are no characters: not every tokenizer keeps them.

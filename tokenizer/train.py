@@ -1,7 +1,9 @@
-"""Train a WordPiece, byte-level BPE or Unigram vocabulary on text and write a tokenizer folder that stock transformers opens.
+"""Train a WordPiece, byte-level BPE or Unigram vocabulary on text and write a tokenizer folder that
+stock transformers opens.
 
 python tokenizer/train.py --config tokenizer/configs/quickstart.yaml
-python tokenizer/train.py --config tokenizer/configs/uncased_30522.yaml --files 'books/*.txt' --output_dir my_tokenizer
+python tokenizer/train.py --config tokenizer/configs/uncased_30522.yaml --files 'books/*.txt'
+--output_dir my_tokenizer
 """
 
 import dataclasses
@@ -78,7 +80,9 @@ def main() -> None:
 def describe(
     args: TokenizerArguments, counts: CorpusCounts, fingerprint: str, report: dict[str, Any]
 ) -> dict[str, Any]:
-    """Gather what the report file holds: settings, sources, figures, versions; no times, so that runs compare equal."""
+    """Gather what the report file holds: settings, sources, figures, versions; no times, so that
+    runs compare equal.
+    """
     settings, read = dataclasses.asdict(args), counts.as_dict()
     # Where it lies is no property of the vocabulary, and "documents" are lines here.
     del settings["output_dir"], settings["overwrite"], read["documents"]

@@ -1,10 +1,13 @@
-"""Pictures of pages for the documentation, by an installed Chromium without a window; nothing is fetched.
+r"""Pictures of pages for the documentation, by an installed Chromium without a window; nothing is
+fetched.
 
-    python tools/screenshots.py runs/quickstart runs/sst2 --output_dir docs/pictures --parts held-out-sentences
+    python tools/screenshots.py runs/quickstart runs/sst2 --output_dir docs/pictures \
+        --parts held-out-sentences
     python tools/screenshots.py http://127.0.0.1:7860 --output_dir docs/demo
 
-For each folder with a report.html: NAME.png, NAME_phone.png in dark colours, and NAME_PART.png of each part (the end of a link's address under
-the page's title). For an address of this machine, such as the page of `make demo`: page.png.
+For each folder with a report.html: NAME.png, NAME_phone.png in dark colours, and NAME_PART.png of
+each part (the end of a link's address under the page's title). For an address of this machine, such
+as the page of `make demo`: page.png.
 """
 
 import argparse

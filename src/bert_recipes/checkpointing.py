@@ -1,7 +1,8 @@
-"""What lies in a run's folder: checkpoints that are complete or absent, the run's id, whether the card is generated.
+"""What lies in a run's folder: checkpoints that are complete or absent, the run's id, whether the
+card is generated.
 
-A folder `checkpoint-N` is written under another name, described by a manifest of sizes and hashes, and only then renamed: a
-process may be killed, a machine may lose its power at any instant.
+A folder `checkpoint-N` is written under another name, described by a manifest of sizes and hashes,
+and only then renamed: a process may be killed, a machine may lose its power at any instant.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ EVAL_FILE = ".eval_results/bert_recipes.yaml"
 TASK_FILE, SWEEP_FILE = "task.yaml", "sweep.json"
 _MANIFEST = {"format": "bert-recipes checkpoint", "format_version": 1}
 _IDENTITY = {"format": "bert-recipes run"}
-# What a run is resumed from, beside weights and optimiser in the form of its engine: the Trainer's state, and what it forgets.
+# What a run is resumed from, beside weights and optimiser in the form of its engine: the Trainer's
+# state, and what it forgets.
 STATE_FILE, PROGRESS_FILE = "trainer_state.json", "progress.json"
 _REQUIRED = (STATE_FILE, PROGRESS_FILE, "scheduler.pt")
 # Begins the names of folders that are being written or deleted: nothing in them counts.
@@ -66,12 +68,16 @@ def write_manifest(folder: Path) -> None:
 
 
 def commit(staged: Path, target: Path) -> None:
-    """Give a folder with a manifest its name, `checkpoint-N` in the run's folder; one of that name is deleted."""
+    """Give a folder with a manifest its name, `checkpoint-N` in the run's folder; one of that name
+    is deleted.
+    """
     put_in_place(staged, target, target.with_name(f"{ASIDE_PREFIX}old-{target.name}"))
 
 
 def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
-    """Why a folder is no complete checkpoint; None if it is. `reads_all` False: as far as names and sizes say."""
+    """Why a folder is no complete checkpoint; None if it is. `reads_all` False: as far as names and
+    sizes say.
+    """
     if not folder.is_dir():
         return "there is no such folder"
     try:
@@ -79,7 +85,10 @@ def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
         files = {name: (facts["size"], facts["sha256"]) for name, facts in content["files"].items()}
         is_known = _MANIFEST.items() <= content.items()
     except FileNotFoundError:
-        return f"it has no {MANIFEST_FILE}: its writing was interrupted, or it was not written by this project"
+        return (
+            f"it has no {MANIFEST_FILE}: its writing was interrupted, or it was not written by "
+            "this project"
+        )
     except OSError as error:
         return f"{MANIFEST_FILE} cannot be read ({error.strerror})"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -102,7 +111,9 @@ def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
 
 
 def _why_differs(file: Path, size: int, sha256: str | None) -> str | None:
-    """Why a file is not the one of the manifest; None if it is, or if no hash is given and the size is right."""
+    """Why a file is not the one of the manifest; None if it is, or if no hash is given and the size
+    is right.
+    """
     if not file.is_file():
         return "is missing"
     if (found := file.stat().st_size) != size:
@@ -123,7 +134,9 @@ def list_checkpoints(run_folder: Path) -> list[Path]:
 
 
 def last_complete(run_folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """The newest complete checkpoint of a run, and the newer ones that are not, each with the reason."""
+    """The newest complete checkpoint of a run, and the newer ones that are not, each with the
+    reason.
+    """
     incomplete: list[tuple[Path, str]] = []
     for path in reversed(list_checkpoints(run_folder)):
         reason = why_incomplete(path)
@@ -134,7 +147,8 @@ def last_complete(run_folder: Path) -> tuple[Path | None, list[tuple[Path, str]]
 
 
 def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> None:
-    """Delete the oldest checkpoints but `limit` (None or 0: all stay), the newest complete one and those to `keep`.
+    """Delete the oldest checkpoints but `limit` (None or 0: all stay), the newest complete one and
+    those to `keep`.
 
     Damaged ones do not count.
     """
@@ -156,10 +170,12 @@ def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> 
 
 
 def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
-    """Rename those after the one from which a run is resumed: they are another future of it, or damaged.
+    """Rename those after the one from which a run is resumed: they are another future of it, or
+    damaged.
 
-    Otherwise they would count as the newest ones, and those that the run writes now as old ones to be deleted. Returns where
-    they are now, `abandoned-checkpoint-N`; one that was abandoned before them at the same step is deleted.
+    Otherwise they would count as the newest ones, and those that the run writes now as old ones to
+    be deleted. Returns where they are now, `abandoned-checkpoint-N`; one that was abandoned before
+    them at the same step is deleted.
     """
     moved = []
     checkpoints = list_checkpoints(run_folder)
@@ -171,7 +187,9 @@ def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
 
 
 def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left while it wrote or deleted a checkpoint; put back one that it was about to replace."""
+    """Delete what a killed process left while it wrote or deleted a checkpoint; put back one that
+    it was about to replace.
+    """
     for old in run_folder.glob(f"{ASIDE_PREFIX}old-checkpoint-*"):
         target = run_folder / old.name.removeprefix(f"{ASIDE_PREFIX}old-")
         if not target.exists() and why_incomplete(old) is None:
@@ -207,7 +225,9 @@ def parse_run_id(text: str) -> str | None:
 
 
 def read_run_id(folder: Path) -> str | None:
-    """The run that the model in a folder (a run, a checkpoint or anything else) comes from; None where nobody knows."""
+    """The run that the model in a folder (a run, a checkpoint or anything else) comes from; None
+    where nobody knows.
+    """
     try:
         return parse_run_id((folder / IDENTITY_FILE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -220,7 +240,9 @@ def write_run_id(path: Path, run_id: str) -> None:
 
 
 def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
-    """The id of the run in a folder, or of the checkpoint that it is resumed from; otherwise a new one is written there."""
+    """The id of the run in a folder, or of the checkpoint that it is resumed from; otherwise a new
+    one is written there.
+    """
     run_id = read_run_id(folder)
     if run_id is None:
         run_id = (checkpoint and read_run_id(checkpoint)) or uuid.uuid4().hex
@@ -229,13 +251,20 @@ def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
 
 
 def seal_card(text: str) -> str:
-    """Put the hash of a card's text at its end, by which `is_generated_card` knows one that nobody has edited."""
+    """Put the hash of a card's text at its end, by which `is_generated_card` knows one that nobody
+    has edited.
+    """
     text = _SEAL.sub("", text).rstrip()
-    return f"{text}\n\n<!-- bert-recipes: SHA-256 of the text above {hashlib.sha256(text.encode()).hexdigest()} -->\n"
+    return (
+        f"{text}\n\n<!-- bert-recipes: SHA-256 of the text above "
+        f"{hashlib.sha256(text.encode()).hexdigest()} -->\n"
+    )
 
 
 def is_generated_card(folder: Path) -> bool:
-    """Whether a card may be written there: there is none, or one that is as this project wrote it."""
+    """Whether a card may be written there: there is none, or one that is as this project wrote
+    it.
+    """
     if not (folder / CARD_FILE).exists():
         return True
     try:
@@ -249,7 +278,9 @@ def is_generated_card(folder: Path) -> bool:
 
 
 def check_checkpoint(name: str) -> bool:
-    """See that a folder or a Hub name is a checkpoint, before anything heavy; returns whether only the Hub's cache can be asked."""
+    """See that a folder or a Hub name is a checkpoint, before anything heavy; returns whether only
+    the Hub's cache can be asked.
+    """
     folder, where = Path(name), f"model_name_or_path: {name}"
     if not name.strip():
         raise InputError("model_name_or_path is empty; give a checkpoint folder or a Hub name")
@@ -262,7 +293,8 @@ def check_checkpoint(name: str) -> bool:
         ]
         if not weights:
             raise InputError(
-                f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights are opened"
+                f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights "
+                "are opened"
             )
         for path in weights:
             check_no_lfs_pointer(path)
@@ -274,14 +306,16 @@ def check_checkpoint(name: str) -> bool:
     reason = why_unreachable()
     if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
         raise InputError(
-            f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, and {reason}; give a "
+            f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, "
+            f"and {reason}; give a "
             "checkpoint folder"
         )
     return reason is not None
 
 
 def _why_no_model(folder: Path) -> str:
-    # A run writes its model at its end; a finished run has results, a checkpoint of one has a state.
+    # A run writes its model at its end; a finished run has results, a checkpoint of one has a
+    # state.
     is_ended = any((folder / file).is_file() for file in ("all_results.json", STATE_FILE))
     if is_ended or not (folder / "run.yaml").is_file():
         return "has no config.json; give a checkpoint folder"
@@ -294,7 +328,8 @@ def _why_no_model(folder: Path) -> str:
     return f"holds a run that has not come to its end, and has no config.json yet; {instead}"
 
 
-# Libraries check little of what stands in a config.json: a null in the place of a number is any of these.
+# Libraries check little of what stands in a config.json: a null in the place of a number is any of
+# these.
 _OPENING_ERRORS = (
     OSError,
     RuntimeError,
@@ -315,7 +350,8 @@ def opening(name: str) -> Iterator[None]:
         raise
     except (UnpicklingError, EOFError):
         raise InputError(
-            f"model_name_or_path: {name}: its {OLD_WEIGHTS[0]} is damaged or holds other things than tensors, which may be code; "
+            f"model_name_or_path: {name}: its {OLD_WEIGHTS[0]} is damaged or holds other things "
+            "than tensors, which may be code; "
             "nothing of it is run: give safetensors weights"
         ) from None
     except (*_OPENING_ERRORS, SafetensorError, StrictDataclassError) as error:

@@ -1,7 +1,10 @@
-"""A flat YAML file and ``--field value`` to dataclasses, and back: the one place that knows argparse.
+"""A flat YAML file and ``--field value`` to dataclasses, and back: the one place that knows
+argparse.
 
-Values are read by the type of the field that they are for, from their text, so that a file and the command line mean the
-same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and False for ``bf16``, ``012`` is twelve.
+Values are read by the type of the field that they are for, from their text, so that a file and the
+command line mean the
+same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and False for ``bf16``,
+``012`` is twelve.
 """
 
 import contextlib
@@ -59,18 +62,21 @@ def parse_arguments(
     check_first: Callable[[Any], object] | None = None,
     help_fields: Collection[str] | None = None,
 ) -> tuple[Any, ...]:
-    """Read the configuration of a run: ``--config FILE`` (flat YAML), then ``--field value``, which wins.
+    """Read the configuration of a run: ``--config FILE`` (flat YAML), then ``--field value``, which
+    wins.
 
     Args:
-        dataclass_types: what to fill, for example `transformers.TrainingArguments`; no field name may occur twice.
+        dataclass_types: what to fill, for example `transformers.TrainingArguments`; no field name
+            may occur twice.
         argv: the command line without the script's name; `sys.argv` where it is None.
         default_config: read where the command line has no ``--config``.
-        check_first: called with the instance of the first type before the others are made, which takes seconds for
-            `TrainingArguments`.
+        check_first: called with the instance of the first type before the others are made, which
+            takes seconds for `TrainingArguments`.
         help_fields: what ``--help`` lists; None: every field.
 
     Example:
-        >>> (args,) = parse_arguments(TrainingArguments, argv=["--output_dir", "runs/x", "--learning_rate", "2e-5"])
+        >>> argv = ["--output_dir", "runs/x", "--learning_rate", "2e-5"]
+        >>> (args,) = parse_arguments(TrainingArguments, argv=argv)
         >>> args.learning_rate
         2e-05
     """
@@ -103,7 +109,9 @@ def parse_arguments(
 def _name_settings_without_effect(
     instances: Sequence[Any], values: Mapping[str, Any], typed: Collection[str]
 ) -> None:
-    """Name in one warning what the user set and nothing in this run reads; a file may repeat a default."""
+    """Name in one warning what the user set and nothing in this run reads; a file may repeat a
+    default.
+    """
     changed = {name: values[name] for name in typed}
     for instance in instances:
         for field in dataclasses.fields(instance):
@@ -124,7 +132,8 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
         if key not in hints:
             if isinstance(node, yaml.MappingNode):
                 raise InputError(
-                    f"{where}: {key!r} opens a section, but settings are flat: write its keys without it"
+                    f"{where}: {key!r} opens a section, but settings are flat: write its keys "
+                    "without it"
                 )
             raise InputError(
                 f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), hints)}"
@@ -137,10 +146,12 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_config(path: str | Path, *instances: Any) -> None:
-    """Write the resolved values as a flat YAML file that ``--config`` reads back to the same values.
+    """Write the resolved values as a flat YAML file that ``--config`` reads back to the same
+    values.
 
-    Left out: None where that is the default, secrets (``hub_token`` and whatever else is named like one) and what
-    belongs to the launch (``local_rank``, and what the class names in ``LAUNCH_FIELDS``).
+    Left out: None where that is the default, secrets (``hub_token`` and whatever else is named like
+    one) and what belongs to the launch (``local_rank``, and what the class names in
+    ``LAUNCH_FIELDS``).
     """
     lines = ["# The resolved configuration of a run; --config reads it back."]
     for instance in instances:
@@ -159,7 +170,9 @@ def save_config(path: str | Path, *instances: Any) -> None:
 
 
 def resolved_values(*instances: Any) -> dict[str, Any]:
-    """Return what `save_config` writes, in the types that YAML and JSON have, by the names of the fields."""
+    """Return what `save_config` writes, in the types that YAML and JSON have, by the names of the
+    fields.
+    """
     values = {}
     for instance in instances:
         left_out = _LAUNCH_FIELDS.union(getattr(instance, "LAUNCH_FIELDS", ()))
@@ -206,10 +219,12 @@ def element_type(hint: Any) -> Any:
 
 
 def read_text(hint: Any, text: str) -> Any:
-    """Read a text as a field's type; in ``SomeEnum | str`` the enumeration counts, as for `HfArgumentParser`.
+    """Read a text as a field's type; in ``SomeEnum | str`` the enumeration counts, as for
+    `HfArgumentParser`.
 
     Raises:
-        ValueError: no alternative of the type takes the text; the message says what was given and what is allowed.
+        ValueError: no alternative of the type takes the text; the message says what was given and
+            what is allowed.
 
     Example:
         >>> read_text(float | None, "2e-5"), read_text(float | None, "null"), read_text(bool, "no")
@@ -325,7 +340,9 @@ def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """One spelling of each option, its default beside it, and the script's docstring as it was written."""
+    """One spelling of each option, its default beside it, and the script's docstring as it was
+    written.
+    """
 
     def _format_action_invocation(self, action: Any) -> str:
         name = next(name for name in action.option_strings if name.startswith("--"))
@@ -337,7 +354,8 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 
 class _Parser(HfArgumentParser):
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
-        # The metadata of a field, which other readers have too: `settings.check`, `training.resume`.
+        # The metadata of a field, which other readers have too: `settings.check`,
+        # `training.resume`.
         known = (
             "dest",
             "type",
@@ -365,7 +383,9 @@ def _parse_command_line(
     argv: Sequence[str],
     help_fields: Collection[str] | None,
 ) -> dict[str, Any]:
-    """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given fields only."""
+    """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given
+    fields only.
+    """
     description = sys.modules["__main__"].__doc__
     usage, form = "%(prog)s [--config FILE] [--field value ...]", _HelpFormatter
     parser = _Parser(
@@ -394,7 +414,8 @@ def _parse_command_line(
     )
     _group_options(parser, dataclass_types, help_fields)
     _refuse_repeated_flags(parser, argv)
-    # Values that are there already keep argparse from filling in defaults: what is given can be told from what is not.
+    # Values that are there already keep argparse from filling in defaults: what is given can be
+    # told from what is not.
     missing = object()
     namespace, unknown = parser.parse_known_args(
         list(argv), Namespace(**dict.fromkeys(hints, missing))
@@ -416,7 +437,9 @@ def _parse_command_line(
 
 
 def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
-    """Refuse a setting that stands twice on the command line; --config, which may not either, has its own words."""
+    """Refuse a setting that stands twice on the command line; --config, which may not either, has
+    its own words.
+    """
     seen: set[str] = set()
     for argument in argv:
         action = parser._option_string_actions.get(argument.split("=")[0])
@@ -430,7 +453,9 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
 def _group_options(
     parser: _Parser, dataclass_types: Sequence[Any], help_fields: Collection[str] | None
 ) -> None:
-    """Order the help: what is given most often, each dataclass's own fields, and last those of the library's classes; or `help_fields` alone."""
+    """Order the help: what is given most often, each dataclass's own fields, and last those of the
+    library's classes; or `help_fields` alone.
+    """
     most_used = [name for kind in dataclass_types for name in getattr(kind, "MOST_USED", ())]
     common = ["config", *(most_used if help_fields is None else help_fields)]
     titles = dict.fromkeys(common, "most used" if len(common) > 1 else "settings")
@@ -503,9 +528,11 @@ PARTS, TOTAL = (
 def settle(
     values: Mapping[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> dict[str, Any]:
-    """Make the settings of a file agree with those that were typed: `values` are of both, `defaults` of `PARTS` and `TOTAL`.
+    """Make the settings of a file agree with those that were typed: `values` are of both,
+    `defaults` of `PARTS` and `TOTAL`.
 
-    Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a file that are longer than
+    Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a
+    file that are longer than
     the run become a fifth of it: it would never be logged, measured or saved.
     """
     values = dict(values)
@@ -535,7 +562,9 @@ def settle(
 def _settle_batch(
     values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> None:
-    """Let what was typed of a batch make the rest of it: the parts the total, or the total the part that is missing."""
+    """Let what was typed of a batch make the rest of it: the parts the total, or the total the part
+    that is missing.
+    """
     total = values.get(TOTAL, defaults[TOTAL])
     typed_product = product = processes
     factors = []
@@ -548,13 +577,17 @@ def _settle_batch(
     if factors and TOTAL not in typed and product > 0:
         values[TOTAL] = product
         if total not in (None, product):
-            message = "%s: a step takes %d examples instead of %d; give --global_train_batch_size %d too to keep these"
+            message = (
+                "%s: a step takes %d examples instead of %d; give --global_train_batch_size "
+                "%d too to keep these"
+            )
             warn_early(message, flags, product, total, total)
     elif factors and total and typed_product > 0:
         has_all_parts = len(factors) == len(PARTS)
         if total % typed_product or (has_all_parts and total != typed_product):
             raise InputError(
-                f"--{TOTAL} {total} does not agree with {flags} ({typed_product}); leave one of them out"
+                f"--{TOTAL} {total} does not agree with {flags} ({typed_product}); leave one of "
+                "them out"
             )
         if PARTS[0] not in typed:
             values[PARTS[0]] = total // typed_product

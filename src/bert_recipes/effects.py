@@ -1,4 +1,6 @@
-"""Which settings have an effect only under a condition (effects.yaml, one table for all scripts), and those of a run that have none."""
+"""Which settings have an effect only under a condition (effects.yaml, one table for all scripts),
+and those of a run that have none.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,8 @@ def read_effects() -> list[tuple[list[str], dict[str, Demand]]]:
 
 
 def settings_without_effect(instances: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
-    """Name those of the values that have no effect beside all settings of a run, each with what it needs.
+    """Name those of the values that have no effect beside all settings of a run, each with what it
+    needs.
 
     Example:
         >>> settings_without_effect([RunArguments(save_strategy="no")], {"save_steps": 4})
@@ -38,7 +41,9 @@ def settings_without_effect(instances: Sequence[Any], values: Mapping[str, Any])
 
 
 def _why_without_effect(conditions: Mapping[str, Demand], instances: Sequence[Any]) -> str | None:
-    """Say what none of the instances fulfils; None where a condition holds, or the script has none of them."""
+    """Say what none of the instances fulfils; None where a condition holds, or the script has none
+    of them.
+    """
     if not conditions:
         return "nothing here reads it"
     reasons = []

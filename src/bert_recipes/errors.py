@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 
-# Long enough for the main process to meet the same mistake: it prints it, and the launcher then ends the others.
+# Long enough for the main process to meet the same mistake: it prints it, and the launcher then
+# ends the others.
 _SECONDS_FOR_MAIN_PROCESS = 10.0
-# What torch.save says of a file that cannot be written; it passes the reason on in some versions only.
+# What torch.save says of a file that cannot be written; it passes the reason on in some versions
+# only.
 _TORCH_WRITE_ERRORS = (
     "no space left",
     "os error",
@@ -24,16 +26,22 @@ _TORCH_WRITE_ERRORS = (
     "pytorchstreamwriter failed",
     "unexpected pos",
 )
-_LOST_WORKER = "a data worker has ended, most often because memory ran out: fewer --dataloader_num_workers need less"
-# What torch says of a process that it waits for in vain (the loader of data, gloo, NCCL), and what that means.
+_LOST_WORKER = (
+    "a data worker has ended, most often because memory ran out: fewer "
+    "--dataloader_num_workers need less"
+)
+# What torch says of a process that it waits for in vain (the loader of data, gloo, NCCL), and what
+# that means.
 _LOST_PROCESS = (
     (
-        r"DataLoader worker \(pid.*(exited unexpectedly|is killed by signal)|received 0 items of ancillary data",
+        r"DataLoader worker \(pid.*(exited unexpectedly|is killed by signal)|received 0 items of "
+        r"ancillary data",
         _LOST_WORKER,
     ),
     (
         r"DataLoader timed out after",
-        "a data worker did not answer within --ddp_timeout seconds; what it could not do is above, most often that shared "
+        "a data worker did not answer within --ddp_timeout seconds; what it could not do is "
+        "above, most often that shared "
         "memory (/dev/shm) is full: fewer --dataloader_num_workers need less",
     ),
     (
@@ -41,7 +49,8 @@ _LOST_PROCESS = (
         "another process of the run has ended; its own message is above, if it had one",
     ),
     (
-        r"timed out waiting|collective operation timeout|timeout after|wait timeout|application timeout",
+        r"timed out waiting|collective operation timeout|timeout after|wait timeout|application "
+        r"timeout",
         "another process of the run did not answer within --ddp_timeout seconds",
     ),
 )
@@ -50,8 +59,9 @@ _LOST_PROCESS = (
 class InputError(ValueError):
     """A mistake in what the user gave: a file, a key, a flag, a value.
 
-    The message is one line that says what is wrong, where (file and line, or key), what was given, what is allowed
-    and how to mend it. Programming errors are never reported with this class, so that they keep their traceback.
+    The message is one line that says what is wrong, where (file and line, or key), what was given,
+    what is allowed and how to mend it. Programming errors are never reported with this class, so
+    that they keep their traceback.
     """
 
     exit_code = 1
@@ -64,7 +74,9 @@ class PushError(InputError):
 
 
 class Interrupted(Exception):
-    """A signal asked a run to end, and it did so in good order; the exit code is 128 + the signal's number."""
+    """A signal asked a run to end, and it did so in good order; the exit code is 128 + the signal's
+    number.
+    """
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -88,12 +100,14 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     any other exception     1          its traceback: that is a bug of ours
     ======================  =========  ==========================================
 
-    Of several processes all meet the same `InputError`, and one line is enough: those with a `RANK` other than 0 leave
-    it to the main process. A mistake that only they have met is printed after ten seconds, if nobody has ended them.
+    Of several processes all meet the same `InputError`, and one line is enough: those with a `RANK`
+    other than 0 leave it to the main process. A mistake that only they have met is printed after
+    ten seconds, if nobody has ended them.
     """
     try:
         main()
-        # A closed pipe shows only when the buffer is written: here, not in the interpreter's shutdown.
+        # A closed pipe shows only when the buffer is written: here, not in the interpreter's
+        # shutdown.
         sys.stdout.flush()
         _leave_together()
     except KeyboardInterrupt:
@@ -123,7 +137,8 @@ def _report(error: Exception) -> NoReturn:
     if lost := describe_lost_process(error):
         _fail(lost)
     if isinstance(error, BrokenPipeError):
-        # The interpreter flushes stdout once more on its way out and would print a warning: give it a place to write to.
+        # The interpreter flushes stdout once more on its way out and would print a warning: give it
+        # a place to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     if isinstance(error, OSError):
@@ -143,7 +158,9 @@ def _fail(message: str, exit_code: int = 1) -> NoReturn:
 
 
 def _leave_together() -> None:
-    """Processes of a run end their group before they end: a thread of it may abort the process in its last moments."""
+    """Processes of a run end their group before they end: a thread of it may abort the process in
+    its last moments.
+    """
     distributed = sys.modules.get("torch.distributed")  # this module imports no heavy package
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
@@ -154,7 +171,9 @@ def _leave_together() -> None:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return ``FILE: reason``, or the error's own text where no file name is known (libraries raise it so)."""
+    """Return ``FILE: reason``, or the error's own text where no file name is known (libraries raise
+    it so).
+    """
     if error.strerror is None:
         return str(error) or type(error).__name__
     given = [name for name in (error.filename, error.filename2) if name is not None]
@@ -166,8 +185,9 @@ def describe_os_error(error: OSError) -> str:
 def saving(path: str | os.PathLike[str]) -> Iterator[None]:
     """Report in one line that something cannot be written, whatever the library raises for it.
 
-    A full disk is an `OSError` for Python, a ``SafetensorError`` for safetensors, a `RuntimeError` for ``torch.save`` and
-    a bare `Exception` for tokenizers. Every other exception passes unchanged.
+    A full disk is an `OSError` for Python, a ``SafetensorError`` for safetensors, a `RuntimeError`
+    for ``torch.save`` and a bare `Exception` for tokenizers. Every other exception passes
+    unchanged.
     """
     try:
         yield
@@ -182,10 +202,13 @@ def saving(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _write_error(error: Exception) -> str | None:
-    """Say why something could not be written; None for an exception that is about something else."""
+    """Say why something could not be written; None for an exception that is about something
+    else.
+    """
     text = str(error)
     if isinstance(error, OSError):
-        # A reader of stdout that is gone is no write error, and one without a number comes from no system call.
+        # A reader of stdout that is gone is no write error, and one without a number comes from no
+        # system call.
         return (
             None
             if error.errno is None or isinstance(error, ConnectionError)
@@ -203,7 +226,9 @@ def _write_error(error: Exception) -> str | None:
 
 
 def describe_lost_process(error: Exception) -> str | None:
-    """Say in one line that another process of the run is gone; None for an error that is about something else."""
+    """Say in one line that another process of the run is gone; None for an error that is about
+    something else.
+    """
     text = " ".join(str(error).split()) or type(error).__name__
     meaning = None
     if isinstance(error, RuntimeError):
@@ -211,7 +236,8 @@ def describe_lost_process(error: Exception) -> str | None:
             (means for sign, means in _LOST_PROCESS if re.search(sign, text, re.IGNORECASE)), None
         )
     elif isinstance(error, ConnectionError | EOFError | FileNotFoundError):
-        # The connection breaks before torch knows of the worker's end: its method that takes a batch from one.
+        # The connection breaks before torch knows of the worker's end: its method that takes a
+        # batch from one.
         frames = traceback.walk_tb(error.__traceback__)
         meaning = (
             _LOST_WORKER
@@ -220,18 +246,23 @@ def describe_lost_process(error: Exception) -> str | None:
         )
     return (
         meaning
-        and f"{meaning} ({text[:120]}); the checkpoints before are complete, the same command resumes"
+        and f"{meaning} ({text[:120]}); the checkpoints before are complete, the same command "
+        "resumes"
     )
 
 
 def _stop_watching_workers() -> None:
-    """Keep torch's handler from raising for each data worker that ends from now on, wherever the program is."""
+    """Keep torch's handler from raising for each data worker that ends from now on, wherever the
+    program is.
+    """
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def end_workers() -> None:
-    """Kill the data workers that an exception's frames still hold: they ignore SIGTERM, and Python would wait for them forever."""
+    """Kill the data workers that an exception's frames still hold: they ignore SIGTERM, and Python
+    would wait for them forever.
+    """
     workers = [child for child in multiprocessing.active_children() if child.daemon]
     if workers:
         _stop_watching_workers()
@@ -245,7 +276,8 @@ def end_workers() -> None:
 def did_you_mean(
     name: str, allowed: Iterable[str], *, cutoff: float = 0.5, shown: Callable[[str], str] = str
 ) -> str:
-    """Return "did you mean X? ", X being the allowed name that is most like an unknown one, as `shown`; "" where none is.
+    """Return "did you mean X? ", X being the allowed name that is most like an unknown one, as
+    `shown`; "" where none is.
 
     Example:
         >>> did_you_mean("acuracy", ["accuracy", "f1"])

@@ -1,4 +1,6 @@
-"""Files and folders that appear complete or not at all, whichever of several processes writes them first."""
+"""Files and folders that appear complete or not at all, whichever of several processes writes them
+first.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ _HELD: dict[Path, int] = {}
 def atomic_write(path: Path) -> Iterator[Path]:
     """Give a path beside a file to write to, which becomes that file when the block ends well.
 
-    Whatever goes wrong, the file stays as it was. A link stays, and what it leads to is replaced; to a device or a pipe is
-    written straight, as it could not be put back.
+    Whatever goes wrong, the file stays as it was. A link stays, and what it leads to is replaced;
+    to a device or a pipe is written straight, as it could not be put back.
     """
     if path.exists() and not path.is_file():
         yield path
@@ -60,7 +62,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def final_name(name: str) -> str:
-    """The name that a file of `atomic_write` was to bear, for one that a killed process left; any other name as it is."""
+    """The name that a file of `atomic_write` was to bear, for one that a killed process left; any
+    other name as it is.
+    """
     staged = _STAGED.fullmatch(name)
     return name if staged is None else staged["name"]
 
@@ -108,7 +112,9 @@ def hash_of(path: Path) -> str:
 
 
 def fingerprint_files(paths: Iterable[Path]) -> str:
-    """SHA-256 (hex) of the sizes of files, of their first and of their last megabyte, in their order, wherever they lie."""
+    """SHA-256 (hex) of the sizes of files, of their first and of their last megabyte, in their
+    order, wherever they lie.
+    """
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size
@@ -123,8 +129,9 @@ def fingerprint_files(paths: Iterable[Path]) -> str:
 def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     """Keep other processes from running in a folder, as long as this one lives.
 
-    POSIX locks: processes that are forked from this one, and may outlive it for seconds, do not hold them, and network
-    file systems pass them on from machine to machine. Where a file system has none a warning says so.
+    POSIX locks: processes that are forked from this one, and may outlive it for seconds, do not
+    hold them, and network file systems pass them on from machine to machine. Where a file system
+    has none a warning says so.
 
     The lock is a hidden file beside the folder, which may be replaced; `patience` is in seconds.
     """
@@ -149,7 +156,8 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
             elif time.monotonic() > end:
                 os.close(descriptor)
                 raise InputError(
-                    f"output_dir {folder}: another process runs in it; wait for its end, or give another --output_dir"
+                    f"output_dir {folder}: another process runs in it; wait for its end, or give "
+                    "another --output_dir"
                 ) from error
             else:
                 time.sleep(0.1)
@@ -166,7 +174,9 @@ def check_new_folder(folder: Path) -> None:
 
 
 def put_in_place(new: Path, target: Path, aside: Path) -> None:
-    """Rename a folder; one that has the name already steps `aside`, comes back where that fails, and else is deleted."""
+    """Rename a folder; one that has the name already steps `aside`, comes back where that fails,
+    and else is deleted.
+    """
     shutil.rmtree(aside, ignore_errors=True)
     if target.exists():
         target.rename(aside)
@@ -182,7 +192,9 @@ def put_in_place(new: Path, target: Path, aside: Path) -> None:
 
 @contextmanager
 def atomic_dir(folder: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Give a folder beside a new one (see `check_new_folder`) to write to, which becomes it when the block ends well."""
+    """Give a folder beside a new one (see `check_new_folder`) to write to, which becomes it when
+    the block ends well.
+    """
     folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +213,9 @@ def write_model_folder(
     tokenizer: PreTrainedTokenizerBase,
     reports: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write weights as safetensors, configuration, tokenizer and reports (file name -> JSON) to a new folder."""
+    """Write weights as safetensors, configuration, tokenizer and reports (file name -> JSON) to a
+    new folder.
+    """
     with atomic_dir(folder) as whole:
         model.save_pretrained(whole)
         tokenizer.save_pretrained(whole)
@@ -210,7 +224,9 @@ def write_model_folder(
 
 
 def build_once(path: Path, build: Callable[[Path], None]) -> None:
-    """Make a file unless it is there, complete and on the disk; of several processes that ask at once, one builds."""
+    """Make a file unless it is there, complete and on the disk; of several processes that ask at
+    once, one builds.
+    """
     path = Path(os.path.realpath(path))  # a link stays
     if path.exists():
         return
@@ -230,7 +246,8 @@ def remove_cached(path: Path) -> None:
 
 
 def usable_cache_dir(preferred: Path | None) -> Path:
-    """Return ``preferred`` if files can be made there, otherwise this user's folder under the system's temporary one.
+    """Return ``preferred`` if files can be made there, otherwise this user's folder under the
+    system's temporary one.
 
     The answer is the same in every process of a machine, so that one builds for all.
     """
@@ -240,7 +257,10 @@ def usable_cache_dir(preferred: Path | None) -> Path:
             preferred.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=preferred):
                 return preferred
-        message = "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir"
+        message = (
+            "%s: cannot be written to, so what can be made again is kept in %s; name "
+            "another folder with --data_cache_dir"
+        )
         logger.warning(message, preferred, fallback)
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():

@@ -1,6 +1,7 @@
 """Checkpoints of google-research/bert to folders in Hub form, and back.
 
-Nothing is changed on the way but the names and the orientation of matrices: there and back again is the same bit for bit.
+Nothing is changed on the way but the names and the orientation of matrices: there and back again is
+the same bit for bit.
 """
 
 from __future__ import annotations
@@ -54,17 +55,21 @@ _UNUSED += [
     f"pooler_{each}"
     for each in ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")
 ]
-# The original's name -> transformers'. Its "gelu" is the tanh form; transformers calls the exact one so.
+# The original's name -> transformers'. Its "gelu" is the tanh form; transformers calls the exact
+# one so.
 _ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}
 _LAYER_NORM_EPS = 1e-12
-# Released models whose names do not say it. google-research/bert tokenization.py, `validate_case_matches_checkpoint`.
+# Released models whose names do not say it. google-research/bert tokenization.py,
+# `validate_case_matches_checkpoint`.
 _LOWER_CASE = ("multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12")
 _READ = ("float32", "float16", "bfloat16")
-# Last part of a variable's name -> that of the tensor. The embeddings' tables have none of their own.
+# Last part of a variable's name -> that of the tensor. The embeddings' tables have none of their
+# own.
 _LAST_PARTS = dict.fromkeys(("kernel", "gamma", "output_weights"), "weight")
 _LAST_PARTS |= dict.fromkeys(("bias", "beta", "output_bias"), "bias")
-# Heads -> the class of transformers that has them, and whether it needs the pooler. The original always has one; a class that has
-# none leaves its weights in the file alone, and `AutoModel` takes them up.
+# Heads -> the class of transformers that has them, and whether it needs the pooler. The original
+# always has one; a class that has none leaves its weights in the file alone, and `AutoModel` takes
+# them up.
 _ARCHITECTURES: Mapping[frozenset[str], tuple[str, bool]] = {
     frozenset(): ("BertModel", False),
     frozenset({"masked_lm", "next_sentence"}): ("BertForPreTraining", True),
@@ -79,7 +84,9 @@ _LAYER = re.compile(r"layer[_.](\d{1,4})[/.]")
 
 
 class Weight(NamedTuple):
-    """One weight in both worlds: its names, its shape in the original, and its part: "encoder", "pooler", or one of the heads."""
+    """One weight in both worlds: its names, its shape in the original, and its part: "encoder",
+    "pooler", or one of the heads.
+    """
 
     variable: str
     tensor: str
@@ -93,7 +100,9 @@ class Weight(NamedTuple):
 
 
 def list_weights(sizes: Mapping[str, int], num_labels: int = 0) -> list[Weight]:
-    """List every weight that a BERT of these sizes may have; `num_labels` are a classifier's rows."""
+    """List every weight that a BERT of these sizes may have; `num_labels` are a classifier's
+    rows.
+    """
     vocabulary, hidden, positions, types, inner = (sizes[name] for name in _SIZES[:5])
     found = []
 
@@ -149,21 +158,25 @@ def select_weights(
     *,
     by_tensor: bool,
 ) -> tuple[list[Weight], str]:
-    """Pick the weights that a checkpoint has, and see that they make up one model of its configuration: none missing, none unknown.
+    """Pick the weights that a checkpoint has, and see that they make up one model of its
+    configuration: none missing, none unknown.
 
-    Returns the class of transformers that has them as well. `shapes` are those of its variables, or of its tensors where by_tensor says so; `where` and `config_file` are for messages.
+    Returns the class of transformers that has them as well. `shapes` are those of its variables, or
+    of its tensors where by_tensor says so; `where` and `config_file` are for messages.
     """
     if not any(re.match("bert[/.]", name) for name in shapes):
         what = f"its first is {shown(min(shapes))}" if shapes else "it is empty"
         raise InputError(
-            f"{where}: none of the original's weights, whose names begin with bert, is in it; {what}"
+            f"{where}: none of the original's weights, whose names begin with bert, is in it; "
+            f"{what}"
         )
     num_layers = max(
         (int(match[1]) + 1 for match in map(_LAYER.search, shapes) if match), default=0
     )
     if num_layers != sizes["num_hidden_layers"]:
         raise InputError(
-            f"{where} has {num_layers} layers, {config_file} says num_hidden_layers {sizes['num_hidden_layers']}; they do not belong "
+            f"{where} has {num_layers} layers, {config_file} says num_hidden_layers "
+            f"{sizes['num_hidden_layers']}; they do not belong "
             "together"
         )
     rows = shapes.get("classifier.weight" if by_tensor else "output_weights", (0,))
@@ -173,14 +186,17 @@ def select_weights(
     }
     if unknown := sorted(shapes.keys() - known.keys()):
         raise InputError(
-            f"{where}: {_some(unknown)} not of the original's model; leave such out with --skip_variables {shown(unknown[0])}"
+            f"{where}: {_some(unknown)} not of the original's model; leave such out with "
+            f"--skip_variables {shown(unknown[0])}"
         )
     parts = {known[name].part for name in shapes} | {"encoder"}
     heads = frozenset(parts) - {"encoder", "pooler"}
     if heads not in _ARCHITECTURES:
         raise InputError(
-            f"{where}: heads for {', '.join(sorted(heads))}, and no model has all of them; leave some out with "
-            "--skip_variables: cls/predictions, cls/seq_relationship, cls/squad, or output_weights output_bias"
+            f"{where}: heads for {', '.join(sorted(heads))}, and no model has all of them; leave "
+            "some out with "
+            "--skip_variables: cls/predictions, cls/seq_relationship, cls/squad, or "
+            "output_weights output_bias"
         )
     architecture, needs_pooler = _ARCHITECTURES[heads]
     parts |= {"pooler"} if needs_pooler else set()
@@ -191,7 +207,8 @@ def select_weights(
         wanted = weight.shape[::-1] if by_tensor and weight.is_kernel else weight.shape
         if shapes[name] != wanted:
             raise InputError(
-                f"{where}: {name} is {list(shapes[name])}, by {config_file} it is {list(wanted)}; they do not belong together"
+                f"{where}: {name} is {list(shapes[name])}, by {config_file} it is {list(wanted)}; "
+                "they do not belong together"
             )
     return list(chosen.values()), architecture
 
@@ -217,11 +234,14 @@ def _some(names: list[str]) -> str:
 
 
 def _check_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Take sizes, fractions and what the multilingual models have besides out of a configuration."""
+    """Take sizes, fractions and what the multilingual models have besides out of a
+    configuration.
+    """
     for name in _SIZES:
         if type(values.get(name)) is not int or values[name] < 1:
             raise InputError(
-                f"{path}: {name} is {values.get(name)!r:.100}; a BERT's configuration has a number above 0"
+                f"{path}: {name} is {values.get(name)!r:.100}; a BERT's configuration has a "
+                "number above 0"
             )
     if values["hidden_size"] % values["num_attention_heads"]:
         raise InputError(
@@ -245,7 +265,8 @@ def read_bert_config(path: Path) -> dict[str, Any]:
     checked = _check_config(values, path) | {"hidden_act": values.get("hidden_act", "gelu")}
     if checked["hidden_act"] not in list(_ACTIVATIONS):
         raise InputError(
-            f"{path}: hidden_act is {checked['hidden_act']!r:.100}; the original has {', '.join(_ACTIVATIONS)}"
+            f"{path}: hidden_act is {checked['hidden_act']!r:.100}; the original has "
+            f"{', '.join(_ACTIVATIONS)}"
         )
     if ignored := sorted(values.keys() - checked.keys()):
         logger.warning(
@@ -257,7 +278,9 @@ def read_bert_config(path: Path) -> dict[str, Any]:
 
 
 def to_bert_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Make the original's configuration from the values of config.json, whose path is for messages."""
+    """Make the original's configuration from the values of config.json, whose path is for
+    messages.
+    """
     activation = values.get("hidden_act", "gelu")
     original = {
         "gelu": "gelu",
@@ -278,7 +301,8 @@ def to_bert_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
             raise InputError(f"{path}: {name} is {values[name]!r:.100}; {why}")
     if activation == "gelu":
         logger.warning(
-            "%s: hidden_act is gelu, the exact form; the gelu of the original's code is its tanh form, so that its outputs "
+            "%s: hidden_act is gelu, the exact form; the gelu of the original's code is its tanh "
+            "form, so that its outputs "
             "differ a little",
             path,
         )
@@ -306,7 +330,9 @@ class OriginalFiles(NamedTuple):
 def find_files(
     tf_checkpoint: str, config_file: str | None, vocab_file: str | None
 ) -> OriginalFiles:
-    """Find what a checkpoint is made of: in a folder, by the path that the original's scripts take, or by one of its files."""
+    """Find what a checkpoint is made of: in a folder, by the path that the original's scripts take,
+    or by one of its files.
+    """
     prefix = _find_prefix(Path(tf_checkpoint))
     files = OriginalFiles(
         prefix,
@@ -320,14 +346,17 @@ def find_files(
 
 
 def _find_prefix(path: Path) -> Path:
-    """The path of a checkpoint without the ends of its files' names: of a folder the original's, the newest, or the only one."""
+    """The path of a checkpoint without the ends of its files' names: of a folder the original's,
+    the newest, or the only one.
+    """
     if not path.is_dir():
         # What a person, or the shell's completion, may point at.
         prefix = path.with_name(re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", path.name))
         if prefix.with_name(f"{prefix.name}{INDEX_SUFFIX}").is_file():
             return prefix
         raise InputError(
-            f"tf_checkpoint: no file {prefix}{INDEX_SUFFIX}; give the folder or path of a checkpoint in TensorFlow's format of version 2"
+            f"tf_checkpoint: no file {prefix}{INDEX_SUFFIX}; give the folder or path of a "
+            "checkpoint in TensorFlow's format of version 2"
         )
     found = sorted(file.name.removesuffix(INDEX_SUFFIX) for file in path.glob(f"*{INDEX_SUFFIX}"))
     if not found:
@@ -346,7 +375,8 @@ def _find_prefix(path: Path) -> Path:
 
 
 def settle_case(prefix: Path, do_lower_case: bool | None) -> bool | None:
-    """Settle whether text is lower-cased, by the user or by the name of a released model's folder; None: the vocabulary decides.
+    """Settle whether text is lower-cased, by the user or by the name of a released model's folder;
+    None: the vocabulary decides.
 
     Source: google-research/bert tokenization.py, `validate_case_matches_checkpoint`.
     """
@@ -358,7 +388,8 @@ def settle_case(prefix: Path, do_lower_case: bool | None) -> bool | None:
     if do_lower_case in (None, is_lower):
         return is_lower
     raise InputError(
-        f"do_lower_case is {str(do_lower_case).lower()}, but {name} is {'an uncased' if is_lower else 'a cased'} model by its name: "
+        f"do_lower_case is {str(do_lower_case).lower()}, but {name} is "
+        f"{'an uncased' if is_lower else 'a cased'} model by its name: "
         f"give --do_lower_case {str(is_lower).lower()}, or rename the folder if it is misnamed"
     )
 
@@ -384,10 +415,12 @@ def convert_to_hub(
     labels: list[str] | None = None,
     skipped: Collection[str] = (),
 ) -> Converted:
-    """Convert a checkpoint of google-research/bert to float32 weights under stock's names; every variable is accounted for.
+    """Convert a checkpoint of google-research/bert to float32 weights under stock's names; every
+    variable is accounted for.
 
-    `exact_gelu` takes the configuration's "gelu" for the exact form, as transformers' former converter did, instead of the tanh form,
-    which the original's code computes. `labels` name a classifier's rows; `skipped` are variables, or the names above them.
+    `exact_gelu` takes the configuration's "gelu" for the exact form, as transformers' former
+    converter did, instead of the tanh form, which the original's code computes. `labels` name a
+    classifier's rows; `skipped` are variables, or the names above them.
     """
     do_lower_case, where = settle_case(files.prefix, do_lower_case), str(files.prefix)
     values = read_bert_config(files.config_file)
@@ -397,7 +430,8 @@ def convert_to_hub(
         for name in reader.variables
     ):
         raise InputError(
-            f"{where}: a checkpoint of TensorFlow 2's objects (Keras, tf-models); google-research/bert's has variables bert/..."
+            f"{where}: a checkpoint of TensorFlow 2's objects (Keras, tf-models); "
+            "google-research/bert's has variables bert/..."
         )
     of_optimizer = set(filter(OF_OPTIMIZER.fullmatch, reader.variables))
     left_out = of_optimizer | select_skipped(reader.variables, skipped, where)
@@ -453,7 +487,8 @@ def _label_settings(labels: list[str] | None, weights: list[Weight]) -> dict[str
     labels = [f"LABEL_{number}" for number in range(rows)] if labels is None else labels
     if not len(labels) == len(set(labels)) == rows:
         raise InputError(
-            f"labels: {len(set(labels))} different ones for a classifier of {rows} classes (0: there is none)"
+            f"labels: {len(set(labels))} different ones for a classifier of {rows} classes (0: "
+            "there is none)"
         )
     if not rows:
         return {}
@@ -474,7 +509,9 @@ _POSITIONS = "bert.embeddings.position_ids"
 
 
 class Written(NamedTuple):
-    """What was written; `labels` are a classifier's, in the order of its rows: the original keeps none."""
+    """What was written; `labels` are a classifier's, in the order of its rows: the original keeps
+    none.
+    """
 
     prefix: Path
     num_variables: int
@@ -487,7 +524,9 @@ class Written(NamedTuple):
 def convert_to_tensorflow(
     folder: Path, output_dir: Path, *, skipped: Collection[str] = ()
 ) -> Written:
-    """Write bert_model.ckpt, bert_config.json and vocab.txt of a folder in Hub form with its tokenizer, but for skipped tensors."""
+    """Write bert_model.ckpt, bert_config.json and vocab.txt of a folder in Hub form with its
+    tokenizer, but for skipped tensors.
+    """
     config_file = folder / HUB_CONFIG_FILE
     if not config_file.is_file():
         raise InputError(
@@ -500,11 +539,13 @@ def convert_to_tensorflow(
     pieces = len(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False))
     if tokenizer.extra_tokens:
         raise InputError(
-            f"{folder}: its tokenizer has {len(tokenizer.extra_tokens)} added tokens, and {VOCABULARY_NAME} no place for them"
+            f"{folder}: its tokenizer has {len(tokenizer.extra_tokens)} added tokens, and "
+            f"{VOCABULARY_NAME} no place for them"
         )
     if pieces > config["vocab_size"]:
         raise InputError(
-            f"{folder}: {pieces:,} pieces in the vocabulary, but vocab_size is {config['vocab_size']:,}; they do not belong together"
+            f"{folder}: {pieces:,} pieces in the vocabulary, but vocab_size is "
+            f"{config['vocab_size']:,}; they do not belong together"
         )
     files = _open_weights(folder)
     names = {_full_name(name, files): name for name in files}
@@ -554,7 +595,9 @@ def convert_to_tensorflow(
 
 
 def _open_weights(folder: Path) -> dict[str, Any]:
-    """Name of each tensor of a folder -> the open safetensors file that has it; nothing else is opened."""
+    """Name of each tensor of a folder -> the open safetensors file that has it; nothing else is
+    opened.
+    """
     index_file, paths = folder / f"{WEIGHTS_FILE}.index.json", [folder / WEIGHTS_FILE]
     if not paths[0].is_file():
         if not index_file.is_file():
@@ -581,7 +624,8 @@ def _full_name(name: str, names: Collection[str]) -> str:
     """The name that a weight has in `BertForPreTraining`, whatever class and age its file is of."""
     if name.split(".")[0] in ("embeddings", "encoder", "pooler") and f"bert.{name}" not in names:
         name = f"bert.{name}"
-    # Of the first converted checkpoints, which are on the Hub as they were; transformers renames them when it loads.
+    # Of the first converted checkpoints, which are on the Hub as they were; transformers renames
+    # them when it loads.
     return re.sub(
         r"LayerNorm\.gamma$",
         "LayerNorm.weight",
@@ -590,7 +634,9 @@ def _full_name(name: str, names: Collection[str]) -> str:
 
 
 def _check_head(hub_config: Mapping[str, Any], weights: list[Weight], folder: Path) -> list[str]:
-    """See that the original has this head, which the names of weights alone do not say; return a classifier's labels."""
+    """See that the original has this head, which the names of weights alone do not say; return a
+    classifier's labels.
+    """
     rows = _classes_of(weights)
     if not rows:
         return []
@@ -603,7 +649,8 @@ def _check_head(hub_config: Mapping[str, Any], weights: list[Weight], folder: Pa
     # One row without a type is a number, by the rule of transformers.
     if rows == 1 or problem not in (None, "single_label_classification"):
         raise InputError(
-            f"{folder}: its classifier is for {problem or 'regression'!r:.100} ({rows} rows), and run_classifier.py chooses one of two "
+            f"{folder}: its classifier is for {problem or 'regression'!r:.100} ({rows} rows), and "
+            "run_classifier.py chooses one of two "
             f"classes or more; {advice}"
         )
     labels = hub_config.get("id2label") or {}

@@ -1,4 +1,6 @@
-"""Runs that go to the Hub: asked for before they begin, pushed beside the training and at its end, never lost for a push."""
+"""Runs that go to the Hub: asked for before they begin, pushed beside the training and at its end,
+never lost for a push.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,8 @@ TOKENIZER_FILES = (
         "added_tokens.json",
     ),
 )
-# Beside the weights: card and what it is made of, settings, metrics, report. Optimiser states are pickles, and what a run predicts
-# is its data.
+# Beside the weights: card and what it is made of, settings, metrics, report. Optimiser states are
+# pickles, and what a run predicts is its data.
 REPORTS = ("report.md", "report.html")
 OTHER_FILES = (
     *("generation_config.json", "LICENSE", CARD_FILE, EVAL_FILE, "card.yaml", "bias_probe.json"),
@@ -89,11 +91,14 @@ _NO_MODEL = re.compile(r"\.gitattributes|LICENSE.*|.*\.(md|txt|png|svg)", re.IGN
 # Weights with the names that a push gives them.
 _PUSHED_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
-# Seconds that a connection may take, and an answer: to a question, and to an upload, whose parts the server joins and checks.
+# Seconds that a connection may take, and an answer: to a question, and to an upload, whose parts
+# the server joins and checks.
 _CONNECTING, ASKING, UPLOADING = 5.0, 15.0, 120.0
-# Seconds before a push is tried again; the library tries the upload of a file six times, but a commit once.
+# Seconds before a push is tried again; the library tries the upload of a file six times, but a
+# commit once.
 _WAITS = (5.0, 30.0)
-# Answers after which the same request may be answered better: too late, conflict, too early, too many.
+# Answers after which the same request may be answered better: too late, conflict, too early, too
+# many.
 _PASSING = frozenset({408, 409, 412, 425, 429})
 
 
@@ -101,13 +106,16 @@ _PASSING = frozenset({408, 409, 412, 425, 429})
 
 
 def check_push(args: Any) -> None:
-    """See in the main process, before anything is loaded, that the run may be pushed; its hub_model_id becomes the full name."""
+    """See in the main process, before anything is loaded, that the run may be pushed; its
+    hub_model_id becomes the full name.
+    """
     is_main = os.environ.get("RANK", "0") == "0"
     if not args.push_to_hub:
         return
     if args.hub_strategy == "checkpoint":
         raise InputError(
-            "hub_strategy 'checkpoint' would upload the optimiser's state, which is a pickle; allowed: end, every_save (each save is a "
+            "hub_strategy 'checkpoint' would upload the optimiser's state, which is a pickle; "
+            "allowed: end, every_save (each save is a "
             "commit), all_checkpoints (the models of all of them, in folders)"
         )
     if is_main and not args.hub_is_checked:
@@ -119,10 +127,12 @@ def check_push(args: Any) -> None:
 
 
 class PushCheckpoints(TrainerCallback):
-    """Pushes the model of each checkpoint beside the training, as hub_strategy says; a push that fails is a warning."""
+    """Pushes the model of each checkpoint beside the training, as hub_strategy says; a push that
+    fails is a warning.
+    """
 
-    # The push that was started last. Its thread is a daemon: a run that a signal ends does not wait for an upload, which the next one
-    # takes up.
+    # The push that was started last. Its thread is a daemon: a run that a signal ends does not wait
+    # for an upload, which the next one takes up.
     last: ClassVar[threading.Thread | None] = None
 
     def __init__(self) -> None:
@@ -131,7 +141,9 @@ class PushCheckpoints(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin to push the checkpoint that was just saved; where a signal ends the run nothing is pushed."""
+        """Begin to push the checkpoint that was just saved; where a signal ends the run nothing is
+        pushed.
+        """
         strategy, before = args.hub_strategy, PushCheckpoints.last
         if (
             strategy == "end"
@@ -197,7 +209,8 @@ def push_run(args: Any, step: int) -> str | None:
     except (InputError, OSError) as error:
         command = push_command(folder, target, tags)
         raise PushError(
-            f"the run is finished and complete in {folder}, but not on the Hub: {error}; push it with {command}"
+            f"the run is finished and complete in {folder}, but not on the Hub: {error}; push it "
+            f"with {command}"
         ) from error
     logger.info("pushed %.1f MB: %s", model.size / 1e6, url)
     return url
@@ -229,7 +242,8 @@ class ModelFiles:
         for path in self.files.values():
             if not path.resolve().is_relative_to(self.folder.resolve()):
                 raise InputError(
-                    f"{path} leads out of {self.folder}, to {path.resolve()}; nothing is uploaded: copy the file if it belongs there"
+                    f"{path} leads out of {self.folder}, to {path.resolve()}; nothing is "
+                    "uploaded: copy the file if it belongs there"
                 )
 
     @property
@@ -243,7 +257,9 @@ class ModelFiles:
 
 
 def collect_files(folder: Path, *, with_checkpoints: bool = False) -> ModelFiles:
-    """List what of a run, a checkpoint or any model folder is uploaded (checkpoints as `checkpoint-N/`), and see that it is a model."""
+    """List what of a run, a checkpoint or any model folder is uploaded (checkpoints as
+    `checkpoint-N/`), and see that it is a model.
+    """
     if not folder.is_dir():
         raise InputError(
             f"no folder {folder}; give the folder of a finished run or of a checkpoint"
@@ -282,7 +298,8 @@ def list_files(folder: Path) -> ModelFiles:
 
 
 def link_files(checkpoint: Path, *, with_folder: bool = False) -> ModelFiles:
-    """Give a checkpoint's files second names in a hidden folder beside it: they stay when it is deleted before they are uploaded.
+    """Give a checkpoint's files second names in a hidden folder beside it: they stay when it is
+    deleted before they are uploaded.
 
     With with_folder the model is also pushed as `checkpoint-N/`.
     """
@@ -312,9 +329,13 @@ def _model_alone(folder: Path) -> dict[str, Path]:
             f"{folder} holds no model: it has no config.json of transformers, with a model_type"
         )
     if not weights.is_file() and not index.is_file():
-        parts = ", but a part for each process, of which recipes/consolidate_checkpoint.py makes a model"
+        parts = (
+            ", but a part for each process, of which recipes/consolidate_checkpoint.py makes "
+            "a model"
+        )
         raise InputError(
-            f"{folder} holds no model: it has no {WEIGHTS_FILE}{parts * any(folder.glob('global_step*'))}; no weights of another "
+            f"{folder} holds no model: it has no "
+            f"{WEIGHTS_FILE}{parts * any(folder.glob('global_step*'))}; no weights of another "
             "form are uploaded"
         )
     names, path = [WEIGHTS_FILE], index
@@ -341,7 +362,9 @@ def _model_alone(folder: Path) -> dict[str, Path]:
 
 
 def warn_of_what_is_seen(model: ModelFiles, private: bool | None) -> None:
-    """Say before a model is published that its settings or its log name paths of this machine, and its report texts of the data."""
+    """Say before a model is published that its settings or its log name paths of this machine, and
+    its report texts of the data.
+    """
     if private:
         return
     for name in (SETTINGS_FILE, RESULTS_FILE, STATE_FILE, "tokenizer_config.json"):
@@ -385,9 +408,11 @@ class PushTarget:
     def replaces(
         self, remote: RemoteModel, hash_weights: Callable[[], Mapping[str, str]] | None = None
     ) -> bool:
-        """Tell whether a push replaces another model: neither one of these runs nor the same weights; refuse it where not allowed.
+        """Tell whether a push replaces another model: neither one of these runs nor the same
+        weights; refuse it where not allowed.
 
-        hash_weights gives name -> SHA-256 of what is to be pushed; it is called only where nothing else decides.
+        hash_weights gives name -> SHA-256 of what is to be pushed; it is called only where nothing
+        else decides.
         """
         if all(_NO_MODEL.fullmatch(name) for name in remote.files) or remote.run_id in self.run_ids:
             return False
@@ -398,7 +423,8 @@ class PushTarget:
             return True
         name = self.repo_id if self.revision is None else f"{self.repo_id} (branch {self.revision})"
         raise InputError(
-            f"{name} holds another model ({remote.description}); give another repository or branch, or replace it with "
+            f"{name} holds another model ({remote.description}); give another repository or "
+            "branch, or replace it with "
             "--overwrite true (--hub_overwrite true in training): its history stays"
         )
 
@@ -409,23 +435,27 @@ def check_names(repo_id: str, revision: str | None) -> None:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(
-            f"'{repo_id}' cannot be a repository of the Hub: give name or owner/name, of letters, digits, '-', '_' and '.', with --repo "
+            f"'{repo_id}' cannot be a repository of the Hub: give name or owner/name, of letters, "
+            "digits, '-', '_' and '.', with --repo "
             f"(in training --hub_model_id, by default the name of output_dir) ({error})"
         ) from error
     if revision is not None and (
         not revision or re.fullmatch(r"[0-9a-f]{40}|.*(\s|\.\.).*", revision)
     ):
         raise InputError(
-            f"'{revision}' is a commit or cannot be a branch: give a branch, which is made if need be"
+            f"'{revision}' is a commit or cannot be a branch: give a branch, which is made if "
+            "need be"
         )
 
 
 def open_target(
     wanted: PushTarget, *, later: str, hash_weights: Callable[[], Mapping[str, str]] | None = None
 ) -> PushTarget:
-    """Ask the Hub whether a model may be pushed; make the repository and the branch where there are none.
+    """Ask the Hub whether a model may be pushed; make the repository and the branch where there are
+    none.
 
-    Returns the target with the full name: without an owner it is the user's. `later` says what to do where the Hub cannot be reached.
+    Returns the target with the full name: without an owner it is the user's. `later` says what to
+    do where the Hub cannot be reached.
     """
     check_names(wanted.repo_id, wanted.revision)
     if reason := why_unreachable():
@@ -452,7 +482,8 @@ def open_target(
         status, said = explain(error)
         told = {
             401: f"the token in {source} is not valid (401): renew it",
-            403: f"{target.repo_id}: the token in {source} may not write there ({said}); give a repository under {owner}/",
+            403: f"{target.repo_id}: the token in {source} may not write there ({said}); give a "
+            f"repository under {owner}/",
         }
         raise InputError(
             told.get(status or 0)
@@ -468,7 +499,9 @@ def open_target(
 
 
 def make_client(seconds: float = ASKING) -> HfApi:
-    """The library's client, which by itself would wait for ever for an answer, and here waits so many seconds."""
+    """The library's client, which by itself would wait for ever for an answer, and here waits so
+    many seconds.
+    """
     if not sys.stderr.isatty():  # a log
         disable_progress_bars()
     session = get_session()
@@ -482,12 +515,15 @@ def make_client(seconds: float = ASKING) -> HfApi:
         session = get_session()
     # For connecting, reading, writing, and waiting for a free connection, which never takes long.
     session.timeout = (_CONNECTING, seconds, seconds, None)
-    # True: never without the token, also where the environment says that requests bear none unless asked for.
+    # True: never without the token, also where the environment says that requests bear none unless
+    # asked for.
     return HfApi(token=True)
 
 
 def explain(error: BaseException) -> tuple[int | None, str]:
-    """HTTP status of the answer behind an error, None where there was no answer; and one line of what the Hub or the network said."""
+    """HTTP status of the answer behind an error, None where there was no answer; and one line of
+    what the Hub or the network said.
+    """
     status, parts, seen = None, list[str](), [error]
     for each in seen:
         status = status or getattr(getattr(each, "response", None), "status_code", None)
@@ -499,7 +535,9 @@ def explain(error: BaseException) -> tuple[int | None, str]:
 
 
 def _check_token() -> str:
-    """See that there is a token that a request can hold (a library's message about another one would show it); say its source."""
+    """See that there is a token that a request can hold (a library's message about another one
+    would show it); say its source.
+    """
     token = get_token()
     if token is None:
         raise InputError(
@@ -509,13 +547,16 @@ def _check_token() -> str:
     source = f"the environment ({names[0]})" if names else "the login of `hf auth login`"
     if not re.fullmatch(r"[!-~]+", token):
         raise InputError(
-            f"the token in {source} has a blank or another character that no token has; copy it again"
+            f"the token in {source} has a blank or another character that no token has; copy it "
+            "again"
         )
     return source
 
 
 def _find_or_create(api: HfApi, target: PushTarget) -> None:
-    """Make a repository where there is none, the one sound test of the right to make it; refuse to publish what is private."""
+    """Make a repository where there is none, the one sound test of the right to make it; refuse to
+    publish what is private.
+    """
     name = target.repo_id
     try:
         is_private = api.model_info(name, timeout=ASKING).private
@@ -526,7 +567,8 @@ def _find_or_create(api: HfApi, target: PushTarget) -> None:
         return
     if is_private is False and target.private:
         raise InputError(
-            f"{name} is a public repository, and a push is private unless you say otherwise: to publish the model give "
+            f"{name} is a public repository, and a push is private unless you say otherwise: to "
+            "publish the model give "
             "--private false (--hub_private_repo false in training), or give another repository"
         )
     if is_private and target.private is False:
@@ -582,10 +624,12 @@ def _read_text(api: HfApi, target: PushTarget, name: str, commit: str) -> str:
 
 
 def push(target: PushTarget, model: ModelFiles, message: str, *, tags: Sequence[str] = ()) -> str:
-    """Upload a model as one commit: who opens the repository meanwhile sees the former one, never a half.
+    """Upload a model as one commit: who opens the repository meanwhile sees the former one, never a
+    half.
 
-    The target has passed `open_target`; tags are added to those of the card. Returns the model's page. A `PushError` is for good; an
-    `InputError` is a card that cannot be read, or another model that has come to lie there meanwhile.
+    The target has passed `open_target`; tags are added to those of the card. Returns the model's
+    page. A `PushError` is for good; an `InputError` is a card that cannot be read, or another model
+    that has come to lie there meanwhile.
     """
     if CARD_FILE in model.files:
         _read_card(model.files[CARD_FILE])  # before gigabytes are sent
@@ -605,7 +649,9 @@ def push(target: PushTarget, model: ModelFiles, message: str, *, tags: Sequence[
 
 
 def push_command(folder: Path, target: PushTarget, tags: Sequence[str] = ()) -> str:
-    """What pushes a model afterwards, for messages; whose the repository is may not be known yet."""
+    """What pushes a model afterwards, for messages; whose the repository is may not be known
+    yet.
+    """
     name = target.repo_id if "/" in target.repo_id else f"NAMESPACE/{target.repo_id}"
     words = ["python", "recipes/push_to_hub.py", "--run", str(folder), "--repo", name]
     words += [] if target.revision is None else ["--revision", target.revision]
@@ -622,7 +668,8 @@ def _push_once(target: PushTarget, model: ModelFiles, message: str, tags: Sequen
     if target.replaces(remote, model.hash_weights):
         left = set(remote.files) - {".gitattributes"}
     else:
-        # Weights of an earlier push in another form: one file would be loaded before shards. What else the user has put there stays.
+        # Weights of an earlier push in another form: one file would be loaded before shards. What
+        # else the user has put there stays.
         left = {name for name in remote.files if _PUSHED_WEIGHTS.fullmatch(name)}
         left |= _stale_descriptions(api, target, model, remote)
     left -= model.files.keys()
@@ -631,8 +678,8 @@ def _push_once(target: PushTarget, model: ModelFiles, message: str, tags: Sequen
         contents[CARD_FILE] = _card_with_tags(model, tags)
     added = [CommitOperationAdd(name, content) for name, content in contents.items()]
     for operation in added:
-        # One after the other: the library's pool of threads would be waited for when a signal ends the process, and would send the
-        # same bytes under two names twice.
+        # One after the other: the library's pool of threads would be waited for when a signal ends
+        # the process, and would send the same bytes under two names twice.
         if operation.path_in_repo.endswith(".safetensors"):
             api.preupload_lfs_files(
                 target.repo_id, [operation], revision=target.revision, free_memory=False
@@ -642,7 +689,8 @@ def _push_once(target: PushTarget, model: ModelFiles, message: str, tags: Sequen
         [*added, *(CommitOperationDelete(name) for name in sorted(left - contents.keys()))],
         commit_message=message,
         revision=target.revision,
-        parent_commit=remote.commit,  # what was looked at: whoever has committed since is not written over
+        # what was looked at: whoever has committed since is not written over
+        parent_commit=remote.commit,
     )
     url = f"{api.endpoint}/{target.repo_id}"
     return url if target.revision is None else f"{url}/tree/{target.revision}"
@@ -651,7 +699,9 @@ def _push_once(target: PushTarget, model: ModelFiles, message: str, tags: Sequen
 def _stale_descriptions(
     api: HfApi, target: PushTarget, model: ModelFiles, remote: RemoteModel
 ) -> set[str]:
-    """What an earlier push of the run says of other weights, as far as this push does not write over it; an edited card stays."""
+    """What an earlier push of the run says of other weights, as far as this push does not write
+    over it; an edited card stays.
+    """
     told = set(DESCRIPTIONS) & remote.files.keys() - model.files.keys()
     if not told or remote.run_id not in target.run_ids:
         return set()
@@ -664,7 +714,9 @@ def _stale_descriptions(
 
 
 def _card_with_tags(model: ModelFiles, tags: Sequence[str]) -> bytes:
-    """The folder's card with the tags, sealed again where it is generated; tags alone where it has none."""
+    """The folder's card with the tags, sealed again where it is generated; tags alone where it has
+    none.
+    """
     if CARD_FILE not in model.files:
         return f"---\n{ModelCardData(tags=list(dict.fromkeys(tags))).to_yaml()}\n---\n".encode()
     card = _read_card(model.files[CARD_FILE])
@@ -677,5 +729,6 @@ def _read_card(path: Path) -> ModelCard:
         return ModelCard(path.read_text(encoding="utf-8"))
     except Exception as error:  # of YAML's reader and of the library's several checks
         raise InputError(
-            f"{path}: the metadata at its head cannot be read: {' '.join(str(error).split())}; nothing is uploaded"
+            f"{path}: the metadata at its head cannot be read: {' '.join(str(error).split())}; "
+            "nothing is uploaded"
         ) from error

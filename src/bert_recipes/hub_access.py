@@ -21,22 +21,28 @@ logger = logging.getLogger(__name__)
 # Weights as transformers names them: those that are looked for first, and the older ones, a pickle.
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-# Long enough for a slow link. huggingface_hub itself tries six times, which takes 23 seconds without a network.
+# Long enough for a slow link. huggingface_hub itself tries six times, which takes 23 seconds
+# without a network.
 _CONNECT_SECONDS = 3.0
 
 
 def is_hub_name(name: str) -> bool:
-    """Tell whether a string, known not to be a local path, may name a model on the Hub: ``model`` or ``owner/model``."""
+    """Tell whether a string, known not to be a local path, may name a model on the Hub: ``model``
+    or ``owner/model``.
+    """
     return re.fullmatch(
         r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII
     ) is not None and not name.endswith(".txt")
 
 
 def network_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what is raised where the Hub refuses or cannot be reached, and others that are to be caught with it."""
+    """Return what is raised where the Hub refuses or cannot be reached, and others that are to be
+    caught with it.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
-    # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
+    # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by
+    # their common base class.
     bases = [base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)]
     return (OSError, *bases, *others)
 
@@ -55,13 +61,16 @@ def why_unreachable() -> str | None:
 
 
 def can_connect(endpoint: str) -> bool:
-    """Tell within seconds whether a server answers at a URL; True also where there is a proxy: only that knows."""
+    """Tell within seconds whether a server answers at a URL; True also where there is a proxy: only
+    that knows.
+    """
     url = urlsplit(endpoint)
     if urllib.request.getproxies().keys() - {"no"} or url.hostname is None:
         return True  # let the client find out
     address = (url.hostname, url.port or (80 if url.scheme == "http" else 443))
     answered = threading.Event()
-    # A timeout of a socket holds for one address and not for the look-up of the name, which alone may take half a minute.
+    # A timeout of a socket holds for one address and not for the look-up of the name, which alone
+    # may take half a minute.
     attempt = threading.Thread(target=_connect, args=(address, answered), daemon=True)
     attempt.start()
     attempt.join(_CONNECT_SECONDS)  # a refusal ends it at once
@@ -75,9 +84,11 @@ def _connect(address: tuple[str, int], answered: threading.Event) -> None:
 
 
 def has_safetensors(name: str, *, cached_only: bool) -> bool:
-    """Return whether a checkpoint's weights are safetensors; False, which is said, where it has pytorch_model.bin alone.
+    """Return whether a checkpoint's weights are safetensors; False, which is said, where it has
+    pytorch_model.bin alone.
 
-    transformers opens such a file with torch's `weights_only=True`: tensors are read, and no code of the pickle is run.
+    transformers opens such a file with torch's `weights_only=True`: tensors are read, and no code
+    of the pickle is run.
 
     Args:
         name: Folder or Hub name.
@@ -89,7 +100,8 @@ def has_safetensors(name: str, *, cached_only: bool) -> bool:
     if not old:
         return True  # the library says what is missing
     logger.info(
-        "%s has no %s; %s is read, its tensors alone (weights_only=True); what is saved is safetensors",
+        "%s has no %s; %s is read, its tensors alone (weights_only=True); what is saved is "
+        "safetensors",
         name,
         SAFE_WEIGHTS[0],
         old[0],
@@ -112,6 +124,7 @@ def refuse_token_flags(argv: Sequence[str]) -> None:
     for flag in (argument.split("=")[0] for argument in argv):
         if flag.startswith("--") and flag.endswith("token"):
             raise InputError(
-                f"{flag}: a token on the command line is seen by everybody who lists the processes; log in with `hf auth login`, or "
+                f"{flag}: a token on the command line is seen by everybody who lists the "
+                "processes; log in with `hf auth login`, or "
                 "set HF_TOKEN in the environment"
             )

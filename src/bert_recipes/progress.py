@@ -1,4 +1,6 @@
-"""How far a long piece of work is: a bar on a terminal, lines in a log, so that no minutes pass in silence."""
+"""How far a long piece of work is: a bar on a terminal, lines in a log, so that no minutes pass in
+silence.
+"""
 
 import sys
 from typing import Any

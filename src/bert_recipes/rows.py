@@ -1,14 +1,17 @@
-"""Read the files that people bring: text line by line, tables row by row; a row means the same in every format.
+"""Read the files that people bring: text line by line, tables row by row; a row means the same in
+every format.
 
-================================ =====================================================================================
-``.txt`` and anything else       lines
-``.jsonl``, ``.json``            one object a line, or one document: a list of objects, which may stand under "data"
-``.csv``                         columns parted by commas, semicolons or tabs (as the header is), with quotes
-``.tsv``                         columns parted by tabs; quotes are text, unless the file was clearly written with them
-``.parquet``                     rows
-================================ =====================================================================================
+================================
+===================================================================================== ``.txt`` and
+anything else       lines ``.jsonl``, ``.json``            one object a line, or one document: a
+list of objects, which may stand under "data" ``.csv``                         columns parted by
+commas, semicolons or tabs (as the header is), with quotes ``.tsv``                         columns
+parted by tabs; quotes are text, unless the file was clearly written with them ``.parquet``
+rows ================================
+=====================================================================================
 
-``.gz``, ``.bz2``, ``.xz`` and ``.zst`` may follow each ending but the last. Text is UTF-8, with or without a byte-order mark.
+``.gz``, ``.bz2``, ``.xz`` and ``.zst`` may follow each ending but the last. Text is UTF-8, with or
+without a byte-order mark.
 """
 
 import bz2
@@ -40,8 +43,9 @@ NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
 
 TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-# A line, a cell of a .csv file, a row of a Parquet file: longer ones come from files that are no text, or from a quote that
-# nobody closed, or a small file was made to be a large one when it is unpacked.
+# A line, a cell of a .csv file, a row of a Parquet file: longer ones come from files that are no
+# text, or from a quote that nobody closed, or a small file was made to be a large one when it is
+# unpacked.
 MAX_LINE_BYTES = 2**24
 # A document is parsed at once, which takes about ten times its size in memory.
 MAX_DOCUMENT_BYTES = 2**30
@@ -67,8 +71,8 @@ class Rows:
 class ReadCounts:
     """What was read; filled while it is read.
 
-    ``source_bytes`` are those of the files as they lie on the disk, ``text_bytes`` are unpacked. ``repaired``:
-    ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``.
+    ``source_bytes`` are those of the files as they lie on the disk, ``text_bytes`` are unpacked.
+    ``repaired``: ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``.
     """
 
     source_bytes: int = 0
@@ -77,7 +81,9 @@ class ReadCounts:
 
 
 def format_suffix(path: Path) -> str:
-    """Return the ending that tells a file's format, in lower case, without the one of its compression."""
+    """Return the ending that tells a file's format, in lower case, without the one of its
+    compression.
+    """
     name = path.name.lower()
     for suffix in COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -106,7 +112,9 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def check_no_lfs_pointer(path: Path) -> None:
-    """Refuse what Git LFS leaves in the place of a file that was not fetched: a few lines about it, which are text too."""
+    """Refuse what Git LFS leaves in the place of a file that was not fetched: a few lines about it,
+    which are text too.
+    """
     if not path.is_file():  # of a pipe nothing may be read before its reader
         return
     with open(path, "rb") as file:
@@ -129,7 +137,9 @@ _UNPACKING_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
 def _damage(path: Path, error: Exception, after: str = "") -> Exception:
-    """Return what is raised in the place of an error in unpacking: errors of the disk, which have a number, as they are."""
+    """Return what is raised in the place of an error in unpacking: errors of the disk, which have a
+    number, as they are.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return error
     return InputError(
@@ -138,7 +148,9 @@ def _damage(path: Path, error: Exception, after: str = "") -> Exception:
 
 
 def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes]:
-    r"""Return what reads a line of at most so many bytes, which ``\r`` ends in a file without line feeds."""
+    r"""Return what reads a line of at most so many bytes, which ``\r`` ends in a file without line
+    feeds.
+    """
     start = stream.peek(_BUFFER_BYTES)
     if b"\n" in start or b"\r" not in start:
         return stream.readline
@@ -152,7 +164,8 @@ def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes
 # JSON
 
 
-# In the place of the value of a key that stands more than once in an object: Python keeps the last one and tells nobody.
+# In the place of the value of a key that stands more than once in an object: Python keeps the last
+# one and tells nobody.
 class _Repeated:
     def __repr__(self) -> str:
         return "<there twice>"
@@ -172,7 +185,9 @@ _PARSER = json.JSONDecoder(object_pairs_hook=_read_object)
 
 
 def _is_pair_of_spacy(value: Any) -> bool:
-    """Tell whether a value is a text with its annotations, spaCy's `[text, {"entities": [...]}]`."""
+    """Tell whether a value is a text with its annotations, spaCy's `[text, {"entities":
+    [...]}]`.
+    """
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -182,7 +197,9 @@ def _is_pair_of_spacy(value: Any) -> bool:
 
 
 def _is_document(value: Any) -> bool:
-    """Tell whether the JSON value on a file's first line is a list of rows, which may stand under "data", and no row."""
+    """Tell whether the JSON value on a file's first line is a list of rows, which may stand under
+    "data", and no row.
+    """
     if isinstance(value, dict):
         rows = value.get("data")
         return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
@@ -211,7 +228,9 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)")
 
 
 def _choose_separator(header: str) -> str:
-    """Return the separator of a .csv file: the comma, unless the header has none and another one parts it."""
+    """Return the separator of a .csv file: the comma, unless the header has none and another one
+    parts it.
+    """
     cells = {
         separator: len(next(csv.reader([header], delimiter=separator), []))
         for separator in _SEPARATORS
@@ -222,10 +241,11 @@ def _choose_separator(header: str) -> str:
 
 
 def _is_quoted(lines: Iterable[str]) -> bool:
-    """Tell whether the cells of a .tsv file are quoted as in a .csv file, as pandas writes it; those of GLUE have quotes that are text.
+    """Tell whether the cells of a .tsv file are quoted as in a .csv file, as pandas writes it;
+    those of GLUE have quotes that are text.
 
-    Then every row has the columns of the header, and somewhere quotes are needed: for a quote, a tab or a line break in a
-    cell, or the header itself is quoted.
+    Then every row has the columns of the header, and somewhere quotes are needed: for a quote, a
+    tab or a line break in a cell, or the header itself is quoted.
     """
     raw: list[str] = []
     width = 0
@@ -266,7 +286,8 @@ def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Number
     for number, cells in lines:
         if len(cells) != len(names):
             raise InputError(
-                f"{path}, line {number}: {len(cells)} columns, but the header has {len(names)} ({', '.join(names)})"
+                f"{path}, line {number}: {len(cells)} columns, but the header has {len(names)} "
+                f"({', '.join(names)})"
             )
         yield number, dict(zip(names, cells, strict=True))
 
@@ -276,9 +297,10 @@ class Reader:
     """Read files in one way, and count what was read.
 
     Attributes:
-        encoding_errors: ``strict`` stops at broken UTF-8 or a NUL character; ``replace`` puts U+FFFD for broken bytes,
-            removes NUL characters and counts both.
-        max_line_bytes: Refuse a longer line, cell of a .csv file, row of a Parquet file or text in a JSON document.
+        encoding_errors: ``strict`` stops at broken UTF-8 or a NUL character; ``replace`` puts
+            U+FFFD for broken bytes, removes NUL characters and counts both.
+        max_line_bytes: Refuse a longer line, cell of a .csv file, row of a Parquet file or text in
+            a JSON document.
         counts: Filled while files are read.
         advice: What else than mending the file helps against broken UTF-8, for messages.
     """
@@ -313,7 +335,8 @@ class Reader:
                 number += 1
                 if len(raw) > self.max_line_bytes:
                     raise InputError(
-                        f"{path}, line {number}: this line is longer than {self.max_line_bytes:,} bytes; is it text with line "
+                        f"{path}, line {number}: this line is longer than {self.max_line_bytes:,} "
+                        "bytes; is it text with line "
                         f"ends (\\n or \\r\\n)?{self._raise_limit()}"
                     )
                 yield raw
@@ -325,7 +348,8 @@ class Reader:
 
     def _too_long(self, where: str) -> InputError:
         return InputError(
-            f"{where}: this row is longer than {self.max_line_bytes:,} bytes; is it one text?{self._raise_limit()}"
+            f"{where}: this row is longer than {self.max_line_bytes:,} bytes; is it one "
+            f"text?{self._raise_limit()}"
         )
 
     def _decode(self, raw: bytes, where: str) -> str:
@@ -335,8 +359,10 @@ class Reader:
             if self.encoding_errors == "strict":
                 is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
                 raise InputError(
-                    f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line; perhaps "
-                    f"{'UTF-16' if is_utf16 else 'another encoding or binary'}); convert the file to UTF-8{self.advice}"
+                    f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte "
+                    f"{error.start + 1} of the line; perhaps "
+                    f"{'UTF-16' if is_utf16 else 'another encoding or binary'}); convert the file "
+                    f"to UTF-8{self.advice}"
                 ) from error
             text = raw.decode("utf-8", errors="replace")
             self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(
@@ -350,14 +376,17 @@ class Reader:
             return text
         if self.encoding_errors == "strict":
             raise InputError(
-                f"{where}: NUL character at character {text.index(chr(0)) + 1}; is it a binary file or UTF-16? Convert it to "
+                f"{where}: NUL character at character {text.index(chr(0)) + 1}; is it a binary "
+                "file or UTF-16? Convert it to "
                 f"UTF-8 text{self.advice}"
             )
         self.counts.repaired["nul_characters_removed"] += text.count("\0")
         return text.replace("\0", "")
 
     def table(self, path: Path, columns: list[str] | None = None) -> Rows:
-        """Open a table by the ending of its file, one of `TABLE_SUFFIXES`; of .parquet files all columns, or these."""
+        """Open a table by the ending of its file, one of `TABLE_SUFFIXES`; of .parquet files all
+        columns, or these.
+        """
         match format_suffix(path):
             case ".jsonl" | ".json":
                 return self._json_rows(path)
@@ -376,7 +405,9 @@ class Reader:
         )
 
     def _uncounted(self) -> "Reader":
-        """Return a reader of the same kind for a first look into a file, which is read once more."""
+        """Return a reader of the same kind for a first look into a file, which is read once
+        more.
+        """
         return replace(self, counts=ReadCounts())
 
     # JSON
@@ -440,7 +471,8 @@ class Reader:
                 raise _damage(path, error) from error
         if len(raw) > MAX_DOCUMENT_BYTES:
             raise InputError(
-                f"{path}: one JSON document of more than {MAX_DOCUMENT_BYTES:,} bytes; write one object a line: jq -c '.[]'"
+                f"{path}: one JSON document of more than {MAX_DOCUMENT_BYTES:,} bytes; write one "
+                "object a line: jq -c '.[]'"
             )
         self.counts.source_bytes += path.stat().st_size
         self.counts.text_bytes += len(raw)
@@ -461,7 +493,8 @@ class Reader:
 
     def _split_csv(self, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
         """Yield the line on which each row starts, and its cells."""
-        # Python's own limit would refuse long documents; strict quoting finds quotes that are not closed.
+        # Python's own limit would refuse long documents; strict quoting finds quotes that are not
+        # closed.
         csv.field_size_limit(self.max_line_bytes)
         lines: Iterator[str] = (f"{line}\n" for _, line in self.lines(path))
         first = next(lines, "")
@@ -509,7 +542,8 @@ class Reader:
         bytes_before, file_bytes = counts.source_bytes, path.stat().st_size
         number = 0
         try:
-            # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
+            # Without pre-buffering a row group is read piece by piece: memory does not follow the
+            # size of the groups.
             check_no_lfs_pointer(path)
             with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
                 num_rows = max(1, file.metadata.num_rows)
@@ -533,7 +567,9 @@ class Reader:
             ) from error
 
     def _rows_at_once(self, path: Path, metadata: Any) -> int:
-        """Return how many rows are unpacked together: what a file holds once may be the value of every row."""
+        """Return how many rows are unpacked together: what a file holds once may be the value of
+        every row.
+        """
         largest = 1
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
@@ -545,7 +581,9 @@ class Reader:
 
 
 def _unpacked_bytes(rows: Any) -> int:
-    """Return the bytes of rows of a Parquet file, without the values of their dictionaries that they do not have."""
+    """Return the bytes of rows of a Parquet file, without the values of their dictionaries that
+    they do not have.
+    """
     total = 0
     for column in rows.columns:
         unpacked = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
@@ -567,7 +605,9 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_table(path: Path) -> Rows:
-    """Open a table by the ending of its file, one of `TABLE_SUFFIXES`, which one of `COMPRESSION_SUFFIXES` may follow."""
+    """Open a table by the ending of its file, one of `TABLE_SUFFIXES`, which one of
+    `COMPRESSION_SUFFIXES` may follow.
+    """
     return Reader().table(path)
 
 
@@ -598,7 +638,9 @@ def is_missing(value: Any) -> bool:
 
 
 def column_text(row: Mapping[str, Any], column: str, where: str) -> str:
-    """Return the text of a column, "" where the cell is empty and a number as it is written, as a .csv file has both."""
+    """Return the text of a column, "" where the cell is empty and a number as it is written, as a
+    .csv file has both.
+    """
     value = column_value(row, column, where)
     if is_missing(value):
         return ""

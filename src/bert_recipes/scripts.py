@@ -1,4 +1,6 @@
-"""Scripts: which of them part no words by spaces, the characters of such a text, and in which script a text is that no vocabulary knows."""
+"""Scripts: which of them part no words by spaces, the characters of such a text, and in which
+script a text is that no vocabulary knows.
+"""
 
 import re
 import sys
@@ -53,7 +55,8 @@ def is_unspaced(text: str) -> bool:
 
 
 def split_unspaced(text: str) -> list[tuple[int, int]]:
-    """Return where the parts of a stretch without white space start and end: each character of these scripts, and what is between.
+    """Return where the parts of a stretch without white space start and end: each character of
+    these scripts, and what is between.
 
     A character goes with the marks above and below it.
 
@@ -66,7 +69,8 @@ def split_unspaced(text: str) -> list[tuple[int, int]]:
     return [piece.span() for piece in _pieces().finditer(text)]
 
 
-# A vocabulary leaves a word in a thousand of its own language unknown, nearly all words of another script. Ours.
+# A vocabulary leaves a word in a thousand of its own language unknown, nearly all words of another
+# script. Ours.
 MOST_UNKNOWN = 0.05
 # Letters looked at to name the script of a text.
 _MOST_LETTERS = 200
@@ -74,13 +78,15 @@ _MOST_LETTERS = 200
 
 @cache
 def _script_of_letter(letter: str) -> str:
-    # Unicode's names begin with the script: "THAI CHARACTER KO KAI", "CYRILLIC SMALL LETTER A", "CJK UNIFIED IDEOGRAPH-4E00".
+    # Unicode's names begin with the script: "THAI CHARACTER KO KAI", "CYRILLIC SMALL LETTER A",
+    # "CJK UNIFIED IDEOGRAPH-4E00".
     name = unicodedata.name(letter, "Unnamed").split()[0]
     return "Han" if name == "CJK" else name.capitalize()
 
 
 def name_script(text: str) -> str:
-    """Return the script of most letters at the start of a text, by its name in Unicode; "no letters" where there are none.
+    """Return the script of most letters at the start of a text, by its name in Unicode; "no
+    letters" where there are none.
 
     Example:
         >>> name_script("Добрий день"), name_script("2 + 2")
@@ -103,4 +109,7 @@ def describe_unknown(unknown: Mapping[str, int], num_tokens: int) -> str | None:
     if share <= MOST_UNKNOWN:
         return None
     script = max(unknown, key=lambda name: unknown[name])
-    return f"{share:.1%} of the tokens are [UNK], an unknown word, of which a model learns nothing; most are in text with script {script}"
+    return (
+        f"{share:.1%} of the tokens are [UNK], an unknown word, of which a model learns "
+        f"nothing; most are in text with script {script}"
+    )

@@ -34,12 +34,15 @@ def required(help: str) -> Any:
 
 
 def free(default: Any, help: str, **metadata: Any) -> Any:
-    """A field that may have another value at a resume: it changes nothing of what the remaining steps learn."""
+    """A field that may have another value at a resume: it changes nothing of what the remaining
+    steps learn.
+    """
     return option(default, help, resume="may change", **metadata)
 
 
 def check(settings: Any) -> None:
-    """Refuse the first value of a dataclass, or of a list in it, that is not among the choices of its field, or outside its limits; None is none.
+    """Refuse the first value of a dataclass, or of a list in it, that is not among the choices of
+    its field, or outside its limits; None is none.
 
     Limits of fields that a library declares stand in the class's `LIMITS`.
     """

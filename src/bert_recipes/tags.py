@@ -14,7 +14,8 @@ _ODD_PREFIX = re.compile(r"(?![BIESLUMW]-)(?:[BIbi][:_].+|[bi]-.+|.+[-:_][BIbi])
 _NO_TYPE = "_"
 # The letters of the schemes -> those of IOBES: BILOU has L and U, BMES has M, BMEWO has W.
 _PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I", "W": "S"}
-# The letters that begin, go on with and end an entity, and mark one of a single word: IOB2, IOBES, BILOU, BMES, BMEWO.
+# The letters that begin, go on with and end an entity, and mark one of a single word: IOB2, IOBES,
+# BILOU, BMES, BMEWO.
 _SCHEMES = ("BIIB", "BIES", "BILU", "BMES", "BMEW")
 
 
@@ -30,7 +31,8 @@ def split_tag(tag: str) -> tuple[str, str]:
         return OUTSIDE, ""
     if not isinstance(tag, str) or not tag or tag.startswith("O-"):
         raise InputError(
-            f'tag {tag!r}; allowed are "O" and B-TYPE, I-TYPE, E-TYPE, S-TYPE, like "B-PER", or TYPE alone'
+            f'tag {tag!r}; allowed are "O" and B-TYPE, I-TYPE, E-TYPE, S-TYPE, like "B-PER", or '
+            "TYPE alone"
         )
     prefix, dash, name = tag.partition("-")
     if prefix in _PREFIXES and (dash or prefix in "BIES"):
@@ -47,7 +49,8 @@ def are_entities(tags: Iterable[str]) -> bool:
 def odd_tags(tags: Iterable[str]) -> list[str]:
     """Return the tags of a task whose prefix is written in another way than B-TYPE.
 
-    They are sure to be odd where every tag but O has a prefix, or where one begins and another goes on with the same type.
+    They are sure to be odd where every tag but O has a prefix, or where one begins and another goes
+    on with the same type.
 
     Example:
         >>> odd_tags(["O", "B:PER", "I:PER"]), odd_tags(["O", "HEPATITIS_B", "HEPATITIS_C"])
@@ -60,7 +63,8 @@ def odd_tags(tags: Iterable[str]) -> list[str]:
 
 
 def odd_pairs(tags: Iterable[str]) -> list[str]:
-    """Return the tags that begin and go on with the same type, like B_PER and I_PER, in another way than B-PER and I-PER.
+    """Return the tags that begin and go on with the same type, like B_PER and I_PER, in another way
+    than B-PER and I-PER.
 
     Example:
         >>> odd_pairs(["O", "B_PER", "I_PER", "HEPATITIS_B"])
@@ -90,7 +94,8 @@ def entity_types(tags: Iterable[str]) -> list[str]:
 
 
 def tag_entity(tags: Iterable[str], name: str, num_words: int) -> list[str]:
-    """Return the tags of an entity's words in the scheme of these tags: IOB2, IOBES, BILOU, or the type alone.
+    """Return the tags of an entity's words in the scheme of these tags: IOB2, IOBES, BILOU, or the
+    type alone.
 
     Example:
         >>> tag_entity(["O", "B-PER", "I-PER"], "PER", 2), tag_entity(["O", "PER"], "PER", 2)
@@ -115,7 +120,8 @@ def _find_scheme(letters: set[str]) -> str | None:
 
 
 def complete_tags(tags: Iterable[str]) -> list[str]:
-    """Return tags with O first and, in the alphabet's order of the types, every letter of their scheme for each.
+    """Return tags with O first and, in the alphabet's order of the types, every letter of their
+    scheme for each.
 
     Example:
         >>> complete_tags(["I-PER", "O", "B-LOC"])

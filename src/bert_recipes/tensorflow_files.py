@@ -1,8 +1,10 @@
-"""Two of TensorFlow's file formats without TensorFlow: TFRecord files of `tf.train.Example`, and checkpoints of version 2 ("TensorBundle").
+"""Two of TensorFlow's file formats without TensorFlow: TFRecord files of `tf.train.Example`, and
+checkpoints of version 2 ("TensorBundle").
 
-A checkpoint PREFIX is PREFIX.index, a LevelDB table from names of variables to messages that say where each lies, and the shards
-PREFIX.data-00000-of-00001, which hold nothing but the variables' bytes. A file comes from anywhere: every checksum is compared, and
-whatever does not fit together is one `InputError`, of the index when it is opened and of the data when a variable is read.
+A checkpoint PREFIX is PREFIX.index, a LevelDB table from names of variables to messages that say
+where each lies, and the shards PREFIX.data-00000-of-00001, which hold nothing but the variables'
+bytes. A file comes from anywhere: every checksum is compared, and whatever does not fit together is
+one `InputError`, of the index when it is opened and of the data when a variable is read.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _CHUNK = 1 << 24
 
 
 def masked_crc32c(data: Any) -> int:
-    """CRC-32C of bytes or of an array's bytes, rotated and shifted as TensorFlow keeps it beside data that may hold checksums itself."""
+    """CRC-32C of bytes or of an array's bytes, rotated and shifted as TensorFlow keeps it beside
+    data that may hold checksums itself.
+    """
     import google_crc32c
 
     view, crc = memoryview(data).cast("B") if len(data) else b"", 0
@@ -62,7 +66,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def iter_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number, wire type, bytes) of a message's fields; ValueError: cut short, or no message."""
+    """Yield (number, wire type, bytes) of a message's fields; ValueError: cut short, or no
+    message.
+    """
     at = 0
     while at < len(data):
         tag, at = read_varint(data, at)
@@ -139,7 +145,9 @@ def write_record(file: BinaryIO, data: bytes) -> None:
 
 
 def read_length(header: bytes) -> int:
-    """The length of the record that its first 12 bytes announce; ValueError: cut short, or the checksum is wrong."""
+    """The length of the record that its first 12 bytes announce; ValueError: cut short, or the
+    checksum is wrong.
+    """
     if len(header) < HEADER_BYTES:
         raise ValueError("cut short")
     length, crc = struct.unpack("<QI", header)
@@ -149,7 +157,9 @@ def read_length(header: bytes) -> int:
 
 
 def check_record(data: bytes, footer: bytes) -> None:
-    """Compare a record's bytes with its checksum; ValueError: cut short, or the checksum is wrong."""
+    """Compare a record's bytes with its checksum; ValueError: cut short, or the checksum is
+    wrong.
+    """
     if len(footer) < FOOTER_BYTES:
         raise ValueError("cut short")
     if struct.unpack("<I", footer)[0] != masked_crc32c(data):
@@ -186,12 +196,16 @@ def encode_float_feature(name: str, values: Iterable[float]) -> bytes:
 
 
 def encode_example(entries: Iterable[bytes]) -> bytes:
-    """A serialized `tf.train.Example` with these features. TensorFlow writes them in an order that changes from record to record."""
+    """A serialized `tf.train.Example` with these features. TensorFlow writes them in an order that
+    changes from record to record.
+    """
     return encode_bytes(1, b"".join(entries))
 
 
 def decode_example(data: bytes) -> dict[str, np.ndarray]:
-    """The features of a serialized `tf.train.Example`: int64 or float32 arrays; lists of bytes are left out. ValueError: no such message."""
+    """The features of a serialized `tf.train.Example`: int64 or float32 arrays; lists of bytes are
+    left out. ValueError: no such message.
+    """
     features: dict[str, np.ndarray] = {}
     for entry in (entry for body in _messages(data, 1) for entry in _messages(body, 1)):
         parts = {number: value for number, _, value in iter_fields(entry)}
@@ -227,7 +241,8 @@ def _decode_varints(data: bytes) -> np.ndarray:
     return np.bitwise_or.reduceat(parts, starts).astype(np.int64)
 
 
-# LevelDB tables: blocks of sorted (key, value), an index block of (key after a block's last, place of the block), a footer.
+# LevelDB tables: blocks of sorted (key, value), an index block of (key after a block's last, place
+# of the block), a footer.
 
 _MAGIC = 0xDB4775248B80FB57
 _TABLE_FOOTER, _TRAILER = 48, 5
@@ -249,7 +264,8 @@ def read_table(path: Path) -> dict[bytes, bytes]:
     data = path.read_bytes()
     if len(data) < _TABLE_FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
         raise InputError(
-            f"{path}: no index of a TensorFlow checkpoint, or cut short (its last eight bytes are not those of such a file); "
+            f"{path}: no index of a TensorFlow checkpoint, or cut short (its last eight bytes are "
+            "not those of such a file); "
             "copy it again"
         )
     table: dict[bytes, bytes] = {}
@@ -312,7 +328,9 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 def write_table(
     path: Path, items: Iterable[tuple[bytes, bytes]], *, block_bytes: int = BLOCK_BYTES
 ) -> None:
-    """Write a table without compression, byte for byte as TensorFlow does; `items` come in the order of their keys."""
+    """Write a table without compression, byte for byte as TensorFlow does; `items` come in the
+    order of their keys.
+    """
     index, block = _Block(restart_interval=1), _Block()
     with open(path, "wb") as file:
         for key, value in items:
@@ -401,9 +419,11 @@ Extent = tuple[int, int]
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a variable, or a slice of one, lies: `size` bytes from `offset` on in a shard, and their masked CRC-32C.
+    """Where a variable, or a slice of one, lies: `size` bytes from `offset` on in a shard, and
+    their masked CRC-32C.
 
-    A partitioned variable has `slices`, the extents of each by dimension, and its own place means nothing.
+    A partitioned variable has `slices`, the extents of each by dimension, and its own place means
+    nothing.
     """
 
     dtype: str  # "type N" for one that is not read
@@ -416,7 +436,9 @@ class Entry:
 
 
 def parse_header(data: bytes) -> tuple[int, bool]:
-    """Number of shards, and whether their numbers are big-endian; ValueError: no header, or of a later version of the format."""
+    """Number of shards, and whether their numbers are big-endian; ValueError: no header, or of a
+    later version of the format.
+    """
     if any(_int(version, 2) > _VERSION for version in _messages(data, 3)):
         raise ValueError("a later version of the format")
     num_shards, byte_order = _int(data, 1), _int(data, 2)
@@ -466,7 +488,9 @@ def serialize_entry(entry: Entry) -> bytes:
 
 
 def slice_key(name: bytes, extents: tuple[Extent, ...]) -> bytes:
-    """The key under which the entry of a slice stands. Source: tensorflow/core/lib/strings/ordered_code.cc."""
+    """The key under which the entry of a slice stands. Source:
+    tensorflow/core/lib/strings/ordered_code.cc.
+    """
     escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(octet, bytes([octet])) for octet in name)
     parts = [_SLICE_PREFIX, escaped, b"\0\1", _ordered(len(extents))]
     return b"".join([*parts, *(_ordered_signed(number) for extent in extents for number in extent)])
@@ -479,7 +503,9 @@ def _ordered(value: int) -> bytes:
 
 
 def _ordered_signed(value: int) -> bytes:
-    """A number of either sign: as many leading bits of its sign as it has bytes, then its bits, seven a byte."""
+    """A number of either sign: as many leading bits of its sign as it has bytes, then its bits,
+    seven a byte.
+    """
     size = (~value if value < 0 else value).bit_length() // 7 + 1
     header = ((1 << size) - 1) << (7 * size)  # of 8 * size bits
     return ((value & ((1 << (8 * size)) - 1)) ^ header).to_bytes(size, "big")
@@ -492,7 +518,8 @@ def shown(name: str) -> str:
 
 
 class BundleReader:
-    """A checkpoint of TensorFlow, open for reading: `variables` by name, in the order of the names; a partitioned one is one.
+    """A checkpoint of TensorFlow, open for reading: `variables` by name, in the order of the names;
+    a partitioned one is one.
 
     Example:
         >>> reader = BundleReader(Path("uncased_L-12_H-768_A-12/bert_model.ckpt"))  # doctest: +SKIP
@@ -519,11 +546,14 @@ class BundleReader:
         return InputError(f"{self._index_file}: damaged ({what}); copy it again")
 
     def read(self, name: str) -> np.ndarray:
-        """Read a variable's values in this machine's byte order; those of bfloat16, which numpy does not have, as float32."""
+        """Read a variable's values in this machine's byte order; those of bfloat16, which numpy
+        does not have, as float32.
+        """
         entry = self.variables[name]
         if entry.dtype not in _NUMBERS or not math.prod(entry.shape):
             raise InputError(
-                f"{self._index_file}: {shown(name)} is {entry.dtype} {list(entry.shape)}, which is no weight of a network"
+                f"{self._index_file}: {shown(name)} is {entry.dtype} {list(entry.shape)}, which "
+                "is no weight of a network"
             )
         if not entry.slices:
             return self._read_entry(name, entry)
@@ -537,7 +567,9 @@ class BundleReader:
         return values
 
     def _find_slices(self, name: str, entry: Entry) -> list[tuple[tuple[slice, ...], Entry]]:
-        """Where the slices of a variable go: inside it, and as many values as it has, before there is memory for them."""
+        """Where the slices of a variable go: inside it, and as many values as it has, before there
+        is memory for them.
+        """
         found = []
         for extents in entry.slices:
             part = self._entries.get(slice_key(name.encode("utf-8"), extents))
@@ -565,7 +597,8 @@ class BundleReader:
         kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
         if math.prod(entry.shape) * kind.itemsize != entry.size or entry.shard >= self._num_shards:
             raise self._damaged(
-                f"{shown(name)}, {entry.dtype} {list(entry.shape)}, has {entry.size:,} bytes in file {entry.shard}"
+                f"{shown(name)}, {entry.dtype} {list(entry.shape)}, has {entry.size:,} bytes in "
+                f"file {entry.shard}"
             )
         path = shard_file(self.prefix, entry.shard, self._num_shards)
         if not path.is_file():
@@ -575,7 +608,8 @@ class BundleReader:
         # Before there is memory for what the index speaks of.
         if entry.offset + entry.size > path.stat().st_size:
             raise InputError(
-                f"{path}: {path.stat().st_size:,} bytes, but {shown(name)} ends at {entry.offset + entry.size:,}: it is cut "
+                f"{path}: {path.stat().st_size:,} bytes, but {shown(name)} ends at "
+                f"{entry.offset + entry.size:,}: it is cut "
                 f"short, or belongs to another {self._index_file.name}; copy both again"
             )
         octets = np.fromfile(path, dtype=np.uint8, count=entry.size, offset=entry.offset)
@@ -596,7 +630,8 @@ def shard_file(prefix: Path, shard: int, num_shards: int) -> Path:
 
 
 class BundleWriter:
-    """A checkpoint that is being written, in one file of data. The index is written last, when the block ends well.
+    """A checkpoint that is being written, in one file of data. The index is written last, when the
+    block ends well.
 
     Example:
         >>> with BundleWriter(Path("bert_model.ckpt")) as writer:  # doctest: +SKIP
@@ -613,7 +648,9 @@ class BundleWriter:
         return self
 
     def add(self, name: str, values: np.ndarray) -> None:
-        """Write float32, float64, float16, int32 or int64 under a new name. TensorFlow writes names in order; any order is read."""
+        """Write float32, float64, float16, int32 or int64 under a new name. TensorFlow writes names
+        in order; any order is read.
+        """
         if not name or name in self._entries or values.dtype.name not in _NUMBERS:
             raise ValueError(f"{name!r} is no new name, or {values.dtype.name} is not written")
         octets = (

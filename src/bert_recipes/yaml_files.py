@@ -15,7 +15,9 @@ MAX_VALUES = 1_000_000
 
 
 class Loader(yaml.SafeLoader):
-    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML 1.1)."""
+    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML
+    1.1).
+    """
 
 
 Loader.add_implicit_resolver(
@@ -26,7 +28,9 @@ Loader.add_implicit_resolver(
 
 
 def compose(path: Path) -> tuple[Loader, yaml.Node]:
-    """Return the mapping in a file as a node, which still holds texts and lines, and the loader that can construct it."""
+    """Return the mapping in a file as a node, which still holds texts and lines, and the loader
+    that can construct it.
+    """
     try:
         loader = Loader(path.read_text(encoding="utf-8-sig"))
         root = loader.get_single_node()
@@ -42,21 +46,25 @@ def compose(path: Path) -> tuple[Loader, yaml.Node]:
         raise InputError(f"{path}: no settings in this file; write `field: value` lines")
     if not isinstance(root, yaml.MappingNode):
         raise InputError(
-            f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space"
+            f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the "
+            "space"
         )
     _check_size(path, root)
     return loader, root
 
 
 def _check_size(path: Path, root: yaml.Node) -> None:
-    """Refuse a file that stands for too many values, each alias (`*name`) being all that its anchor (`&name`) holds."""
+    """Refuse a file that stands for too many values, each alias (`*name`) being all that its anchor
+    (`&name`) holds.
+    """
     nodes, num_values = [root], 0
     while nodes:
         node = nodes.pop()
         num_values += 1
         if num_values > MAX_VALUES:
             raise InputError(
-                f"{path}: its aliases (*name) stand for more than {MAX_VALUES:,} values, or hold themselves; write values out"
+                f"{path}: its aliases (*name) stand for more than {MAX_VALUES:,} values, or hold "
+                "themselves; write values out"
             )
         if isinstance(node, yaml.MappingNode):
             nodes.extend(value for _, value in node.value)
@@ -78,10 +86,12 @@ def pairs(path: Path, mapping: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]
 
 
 def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read a file of lists and mappings of texts: every value as it is written, so that `no` and `012` stay words.
+    """Read a file of lists and mappings of texts: every value as it is written, so that `no` and
+    `012` stay words.
 
     Returns:
-        Key -> text, None, list or mapping of such; and key -> line, for the keys of the first level.
+        Key -> text, None, list or mapping of such; and key -> line, for the keys of the first
+        level.
     """
     _, root = compose(path)
     return _plain(path, root), {key: line for key, line, _ in pairs(path, root)}

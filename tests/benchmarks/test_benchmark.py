@@ -1,4 +1,6 @@
-"""benchmarks/benchmark.py as a user starts it: what it refuses, which samples it runs, what it finds again."""
+"""benchmarks/benchmark.py as a user starts it: what it refuses, which samples it runs, what it
+finds again.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""benchmarks/compare_ner.py beside a stand-in for both scripts: which runs it starts, what it keeps, what the table says."""
+"""benchmarks/compare_ner.py beside a stand-in for both scripts: which runs it starts, what it
+keeps, what the table says.
+"""
 
 import json
 import runpy
@@ -21,8 +23,10 @@ with (Path(__file__).parents[1] / "recipes" / "calls.jsonl").open("a") as calls:
 folder = Path(flags["--output_dir"])
 folder.mkdir(parents=True)
 (folder / "model.safetensors").write_bytes(b"weights")
-(folder / "predictions_test.txt").write_text("-DOCSTART- O O\\n\\na B-PER B-PER\\nb I-PER I-PER\\n\\nc B-LOC O\\n\\n")
-results = {"eval_f1": int(flags["--seed"]) / 10, "train_steps": 7, "train_seconds": 1.0, "machine": {}, "date": "a day"}
+words = "a B-PER B-PER\\nb I-PER I-PER\\n\\nc B-LOC O\\n\\n"
+(folder / "predictions_test.txt").write_text("-DOCSTART- O O\\n\\n" + words)
+results = {"eval_f1": int(flags["--seed"]) / 10, "train_steps": 7, "train_seconds": 1.0}
+results |= {"machine": {}, "date": "a day"}
 (folder / "all_results.json").write_text(json.dumps(results))
 (folder / "task.yaml").write_text("name: conll2003")
 """
@@ -81,7 +85,9 @@ def test_an_unknown_side_is_named(compare, tmp_path):
 
 
 def test_the_plain_side_has_the_settings_of_the_configuration(repository):
-    """Both sides take the same batches, epochs and rate; the flags of `stock` change nothing in ner.yaml but the layers."""
+    """Both sides take the same batches, epochs and rate; the flags of `stock` change nothing in
+    ner.yaml but the layers.
+    """
     script = runpy.run_path(str(repository / "benchmarks" / "compare_ner.py"))
     flags = script["SIDES"]["stock"][1].split()
     lines = (repository / "recipes" / "configs" / "finetune" / "ner.yaml").read_text().splitlines()

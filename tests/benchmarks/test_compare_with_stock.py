@@ -1,4 +1,6 @@
-"""The comparison with stock transformers: both sides start alike, are measured alike, and the table says what it found."""
+"""The comparison with stock transformers: both sides start alike, are measured alike, and the table
+says what it found.
+"""
 
 import json
 import runpy
@@ -45,7 +47,9 @@ def test_on_the_same_batches_stock_has_our_losses(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stock_is_measured_in_the_order_of_the_rows(kind, tmp_path):
-    """Stock predict with batches of like length gives its outputs in another order than the rows."""
+    """Stock predict with batches of like length gives its outputs in another order than the
+    rows.
+    """
     run, args, result = prepared(kind, tmp_path)
     figures = evaluate_stock(run, make_stock_trainer(run, args, max_steps=3))
     own = {"eval_loss", "eval_seconds", "epoch"}
@@ -107,7 +111,9 @@ def test_two_sides_agree_where_seeds_or_sample_explain_the_difference(
 
 @pytest.fixture
 def bench(tmp_path, repository, monkeypatch, capsys):
-    """Runs the recipe beside stand-ins for both scripts; returns what it printed, and what it called."""
+    """Runs the recipe beside stand-ins for both scripts; returns what it printed, and what it
+    called.
+    """
     recipes, benchmarks = tmp_path / "recipes", tmp_path / "benchmarks"
     recipes.mkdir()
     benchmarks.mkdir()

@@ -76,7 +76,9 @@ def add_records(path, side):
 
 
 def test_two_runs_may_add_to_one_file(tmp_path):
-    """Two `make benchmark` at once: no record is lost; one line a record, and no NaN, which JSON does not have."""
+    """Two `make benchmark` at once: no record is lost; one line a record, and no NaN, which JSON
+    does not have.
+    """
     path = tmp_path / "inner" / "machine.json"
     context = multiprocessing.get_context("spawn")
     processes = [
@@ -164,7 +166,10 @@ def test_the_table_has_a_row_a_case_and_says_what_stock_did(table):
             {"switches": {"attention": "eager"}} if record["side"] == "stock_eager" else {}
         )
     lines = table(*records)
-    expected = "| tiny-128 | 10.0 | 45.0 | 200 | 20.00x (20.00 .. 20.00) | 4.50x (4.00 .. 5.00) | 200, 100, 100 | - | 25.0% |"
+    expected = (
+        "| tiny-128 | 10.0 | 45.0 | 200 | 20.00x (20.00 .. 20.00) | 4.50x (4.00 .. 5.00) | "
+        "200, 100, 100 | - | 25.0% |"
+    )
     assert any(line.startswith(expected) for line in lines)
     assert "- stock at its best, tiny-128: stock_eager (attention eager); stock_bf16 20.0" in lines
     assert cells_of(lines, "rounds") == ["2"]
@@ -204,7 +209,10 @@ def test_rows_of_several_revisions_and_versions_say_so(table):
         )
     lines = table(*records)
     assert cells_of(lines, "revision") == ["not recorded", "abc", "def+"]
-    said = "torch 2, transformers 5 (pretraining base-128, pretraining tiny-128); torch 3, transformers 5 (pretraining mini-128)"
+    said = (
+        "torch 2, transformers 5 (pretraining base-128, pretraining tiny-128); torch 3, "
+        "transformers 5 (pretraining mini-128)"
+    )
     assert any(line.startswith(said) for line in lines)
 
 

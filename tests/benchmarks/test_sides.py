@@ -63,7 +63,9 @@ def task_spec(spec: Sample) -> Sample:
 
 
 def unmasked(batch: dict[str, torch.Tensor]) -> list[tuple[list[int], int]]:
-    """The rows of a batch without pads, as they were before masking, with their next-sentence label."""
+    """The rows of a batch without pads, as they were before masking, with their next-sentence
+    label.
+    """
     labels = batch["labels"]
     original = torch.where(labels == -100, batch["input_ids"], labels)
     rows = zip(original, batch["attention_mask"], batch["next_sentence_label"], strict=True)
@@ -79,7 +81,9 @@ def test_both_sides_train_on_the_same_pairs_in_the_same_batches(spec: Sample):
 
 
 def test_batches_of_like_length_come_in_any_order():
-    """Stock serves each fifty batches from the longest to the shortest; here the first ones are like all."""
+    """Stock serves each fifty batches from the longest to the shortest; here the first ones are
+    like all.
+    """
     lengths = torch.randint(5, 128, (4 * 64,), generator=torch.Generator().manual_seed(0)).tolist()
     order = list(LikeLengths(lengths, 4, seed=1))
     assert sorted(order) == list(range(len(lengths)))
@@ -135,7 +139,9 @@ def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: Sample, side:
 def test_the_precision_is_that_of_the_side_alone(
     spec: Sample, monkeypatch: pytest.MonkeyPatch, side: str, switches: dict, precision: str
 ):
-    """Our settings are read for the data of both sides, and leave their precision in the environment."""
+    """Our settings are read for the data of both sides, and leave their precision in the
+    environment.
+    """
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     assert measure(replace(spec, side=side, switches=switches))["precision"] == precision
 

@@ -51,7 +51,10 @@ def test_a_task_encodes_with_the_cores_that_it_has(monkeypatch):
 
 @pytest.mark.parametrize("script", ["prepare_on_cluster", "deduplicate_corpus"])
 def test_a_missing_package_is_one_line(repository, script):
-    code = f"import runpy, sys; sys.modules['datatrove'] = None; runpy.run_path('recipes/{script}.py', run_name='__main__')"
+    code = (
+        "import runpy, sys; sys.modules['datatrove'] = None; "
+        f"runpy.run_path('recipes/{script}.py', run_name='__main__')"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=repository
     )

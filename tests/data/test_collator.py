@@ -47,7 +47,8 @@ def make_features(rows=6, seed=0):
             ["s", "##", "a"],
         ),  # byte-level, with the hashes of a heading
         (["\u2581the", "s", "\u2581"], ["s"]),
-        # google-research/albert create_pretraining_data.py, `_is_start_piece_sp`: punctuation, digits and other letters begin a word.
+        # google-research/albert create_pretraining_data.py, `_is_start_piece_sp`: punctuation,
+        # digits and other letters begin a word.
         (
             [
                 "\u2581the",
@@ -80,7 +81,9 @@ def test_what_goes_on_with_a_word_follows_the_mark_of_most_pieces(pieces, going_
 
 
 class Sentencepieces:
-    """A vocabulary of SentencePiece: punctuation, a number and a foreign letter stand between words."""
+    """A vocabulary of SentencePiece: punctuation, a number and a foreign letter stand between
+    words.
+    """
 
     pad_token_id, cls_token_id, sep_token_id, mask_token_id = 0, 2, 3, 4
     pieces = (
@@ -107,7 +110,9 @@ class Sentencepieces:
 
 @pytest.mark.parametrize("settings", [{"whole_word": True}, {"selection": "ngrams"}])
 def test_words_of_sentencepiece_end_at_punctuation_and_at_other_letters(settings):
-    """google-research/albert: "unlikely" is one word; the comma, the number and the letter after it are three more."""
+    """google-research/albert: "unlikely" is one word; the comma, the number and the letter after it
+    are three more.
+    """
     text = [5, 6, 7, 8, 9, 10, 11]
     word_of_place = [0, 0, 0, 1, 2, 3, 4]
     collator = DataCollatorForPreTraining(
@@ -175,7 +180,9 @@ def test_random_words_of_a_byte_level_vocabulary_are_no_pads(mark):
 
 
 def test_special_tokens_are_never_masked_and_words_are_masked_whole_on_request():
-    """google-research/bert create_pretraining_data.py, create_masked_lm_predictions: [CLS], [SEP]; do_whole_word_mask."""
+    """google-research/bert create_pretraining_data.py, create_masked_lm_predictions: [CLS], [SEP];
+    do_whole_word_mask.
+    """
     features = make_features(200)
     collator = DataCollatorForPreTraining(Vocabulary(), mlm_probability=0.9)
     labels = collator(features)["labels"]

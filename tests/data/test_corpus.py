@@ -1,4 +1,6 @@
-"""Reading documents: what ends one, which files are read in which order, and what is said about bad input."""
+"""Reading documents: what ends one, which files are read in which order, and what is said about bad
+input.
+"""
 
 import bz2
 import csv
@@ -63,7 +65,9 @@ def test_document_boundary_says_what_ends_a_document(tmp_path, boundary, expecte
 
 
 def test_the_end_of_a_file_ends_a_document_unlike_in_the_original(tmp_path):
-    """google-research/bert create_pretraining_data.py goes on with the document in the next file."""
+    """google-research/bert create_pretraining_data.py goes on with the document in the next
+    file.
+    """
     paths = [write(tmp_path / "1.txt", "a\nb\n"), write(tmp_path / "2.txt", "c\n")]
 
     assert read(*paths) == [["a", "b"], ["c"]]
@@ -166,7 +170,9 @@ def test_every_row_of_parquet_is_a_document(tmp_path):
 
 @pytest.mark.parametrize("packing", PACKERS)
 def test_carriage_returns_end_lines_where_nothing_else_does(tmp_path, packing, caplog):
-    """Texts of the Macs before 2001; a lone one in a file with line feeds is a character of its line."""
+    """Texts of the Macs before 2001; a lone one in a file with line feeds is a character of its
+    line.
+    """
     caplog.set_level("INFO")
     path = write(tmp_path / f"mac.txt{packing}", PACKERS[packing](b"a1\ra2\r\rb1\r"))
     assert read(path) == [["a1", "a2"], ["b1"]]
@@ -576,7 +582,9 @@ def test_rows_of_the_hub_are_documents(monkeypatch):
 
 @pytest.fixture
 def closed(tmp_path):
-    """A folder with a subfolder that cannot be listed, as its owner meets it; for root permissions do not hold."""
+    """A folder with a subfolder that cannot be listed, as its owner meets it; for root permissions
+    do not hold.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder / "a" / "1.txt", "a")

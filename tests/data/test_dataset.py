@@ -335,7 +335,9 @@ def test_pairs_are_distributed_as_in_the_original(shared_data, tmp_path):
 
 
 def stream_of(documents, room, between):
-    """What the blocks of a format hold, one behind the other, without [CLS]; and where a sentence that fits begins."""
+    """What the blocks of a format hold, one behind the other, without [CLS]; and where a sentence
+    that fits begins.
+    """
     stream, begins = [], set()
     for number, document in enumerate(documents):
         for sentence in document:
@@ -352,7 +354,9 @@ def stream_of(documents, room, between):
 def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
     make, documents, monkeypatch, input_format, block
 ):
-    """Liu et al. 2019, section 4.1: full sentences across documents with one more separator, or within documents."""
+    """Liu et al. 2019, section 4.1: full sentences across documents with one more separator, or
+    within documents.
+    """
     monkeypatch.setattr(dataset_module, "BLOCK_SENTENCES", block)
     dataset = make(input_format=input_format, pair_label="none")
     items = [dataset[index] for index in range(len(dataset))]

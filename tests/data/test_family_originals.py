@@ -1,4 +1,6 @@
-"""RoBERTa's, ALBERT's, SpanBERT's and ELECTRA's inputs and masks, token for token those of their own code."""
+"""RoBERTa's, ALBERT's, SpanBERT's and ELECTRA's inputs and masks, token for token those of their
+own code.
+"""
 
 import itertools
 import json
@@ -27,7 +29,9 @@ def golden(shared_data):
 
 
 def test_blocks_are_fairseqs(golden):
-    """fairseq data/token_block_utils_fast.pyx: complete, and complete_doc, where items of the separator's size end a document."""
+    """fairseq data/token_block_utils_fast.pyx: complete, and complete_doc, where items of the
+    separator's size end a document.
+    """
     cases = [
         case
         for case in json.loads((golden / "fairseq_blocks.json").read_text())
@@ -77,7 +81,8 @@ def test_masks_are_fairseqs(golden):
             "mask_token_id": data["mask_idx"],
         }
         others = np.array([count]), order[None], replacement[None], kept[None]
-        # It draws words for the tokens that become random alone: a vocabulary of nobody's id shows which.
+        # It draws words for the tokens that become random alone: a vocabulary of nobody's id shows
+        # which.
         words = np.zeros(len(item))
         masked, _ = mask_fairseq(
             item[None],
@@ -104,7 +109,8 @@ def test_masks_are_spanberts(golden):
 
         def draw_length(attempt, rng=rng):
             length = rng.random_sample()
-            rng.random_sample()  # the original may prefer words of a kind here, which its recipe does not
+            # the original may prefer words of a kind here, which its recipe does not
+            rng.random_sample()
             return np.array([length])
 
         def draw_anchor(attempt, rng=rng, ids=ids):
@@ -140,7 +146,9 @@ def test_masks_are_spanberts(golden):
 
 @pytest.mark.parametrize("most_words", [1, 2, 3, 5])
 def test_ngrams_of_a_batch_are_those_of_the_original_row_by_row(most_words):
-    """With the same draws as `original.choose_ngrams`, which `test_instances_are_alberts` holds to the original."""
+    """With the same draws as `original.choose_ngrams`, which `test_instances_are_alberts` holds to
+    the original.
+    """
     rng = np.random.default_rng(most_words)
     num_rows, size = 60, 50
     lengths = rng.integers(1, size + 1, num_rows)

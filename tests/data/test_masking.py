@@ -1,4 +1,6 @@
-"""The masked-LM rule. Sources: Devlin et al. 2019, section 3.1; google-research/bert create_pretraining_data.py."""
+"""The masked-LM rule. Sources: Devlin et al. 2019, section 3.1; google-research/bert
+create_pretraining_data.py.
+"""
 
 import numpy as np
 import pytest
@@ -53,7 +55,9 @@ def mask(ids, candidates, lengths, keys, **settings):
 
 @pytest.mark.parametrize("limit", [None, 20, 3])
 def test_number_of_predictions_is_round_half_even_of_length_times_rate_capped(limit):
-    """create_masked_lm_predictions: min(max_predictions, max(1, int(round(len(tokens) * prob)))), Python 3's round."""
+    """create_masked_lm_predictions: min(max_predictions, max(1, int(round(len(tokens) * prob)))),
+    Python 3's round.
+    """
     ids, candidates, lengths, keys = make_batch(600, 512)
     _, labels = mask(ids, candidates, lengths, keys, max_predictions_per_seq=limit)
     expected = [max(1, round(int(length) * 0.15)) for length in lengths]
@@ -83,7 +87,9 @@ def test_special_tokens_and_padding_are_never_predicted_nor_changed(settings):
 
 @pytest.mark.parametrize("settings", [{}, {"whole_word": True}, {"selection": "bernoulli"}])
 def test_replaces_80_percent_with_mask_keeps_10_and_randomises_10(settings):
-    """Devlin et al. 2019, section 3.1, Task #1; drawn for each piece, under whole-word masking too."""
+    """Devlin et al. 2019, section 3.1, Task #1; drawn for each piece, under whole-word masking
+    too.
+    """
     ids, candidates, lengths, keys = make_batch(6000, 128)
     masked, labels = mask(ids, candidates, lengths, keys, **settings)
     chosen = labels != IGNORE_INDEX
@@ -110,7 +116,9 @@ def test_random_words_come_from_the_whole_vocabulary_special_ones_included():
 
 
 def test_which_random_word_does_not_depend_on_the_draw_that_made_it_random():
-    """At the paper's rates one of ten predicted tokens is random: its draw lies in the last tenth of all draws."""
+    """At the paper's rates one of ten predicted tokens is random: its draw lies in the last tenth
+    of all draws.
+    """
     ids, candidates, lengths, keys = make_batch(5000, 256)
     masked, labels = mask(ids, candidates, lengths, keys)
     words = masked[(labels != IGNORE_INDEX) & (masked != MASK) & (masked != ids)]
@@ -119,7 +127,9 @@ def test_which_random_word_does_not_depend_on_the_draw_that_made_it_random():
 
 
 def test_the_limit_of_predictions_is_the_share_of_the_longest_pair():
-    """google-research/bert README: max_predictions_per_seq 20 for 128 tokens and 77 for 512: 19.2 and 76.8."""
+    """google-research/bert README: max_predictions_per_seq 20 for 128 tokens and 77 for 512: 19.2
+    and 76.8.
+    """
     assert [default_max_predictions(length, 0.15) for length in (128, 512)] == [20, 77]
     assert [default_max_predictions(length, 0.15) for length in (100, 101)] == [15, 16]
 
@@ -240,7 +250,8 @@ def test_seed_epoch_and_index_all_change_the_key():
     assert len(np.unique(hash_keys(3, grid[0], grid[1]))) == 90_000
 
 
-# RoBERTa's, ALBERT's and SpanBERT's; tests/data/test_family_originals.py holds their rules to the originals' own results.
+# RoBERTa's, ALBERT's and SpanBERT's; tests/data/test_family_originals.py holds their rules to the
+# originals' own results.
 
 CONTINUATION = np.arange(VOCAB) % 3 == 0
 NOT_DRAWN = (PAD, CLS, SEP, 100)
@@ -309,7 +320,9 @@ def test_ngrams_are_whole_words_up_to_the_limit():
 
 
 def test_runs_of_ngrams_are_as_frequent_as_one_over_their_length():
-    """Lan et al. 2020, section 3.1: p(n) = (1/n) / sum(1/k); of long rows, where runs hardly meet."""
+    """Lan et al. 2020, section 3.1: p(n) = (1/n) / sum(1/k); of long rows, where runs hardly
+    meet.
+    """
     size = 2000
     ids, candidates, lengths, keys = make_batch(200, size, shortest=size)
     _, labels = mask_by("ngrams", ids, candidates, lengths, keys, mlm_probability=0.05)
@@ -329,7 +342,9 @@ def test_runs_of_ngrams_are_as_frequent_as_one_over_their_length():
     ("selection", "drawn"), [("ngrams", range(VOCAB)), ("fairseq", None), ("spans", None)]
 )
 def test_random_words_are_all_ids_but_those_that_the_original_leaves_out(selection, drawn):
-    """google-research/albert draws of its whole vocabulary; fairseq and SpanBERT not of their first four ids."""
+    """google-research/albert draws of its whole vocabulary; fairseq and SpanBERT not of their first
+    four ids.
+    """
     expected = set(drawn) if drawn is not None else set(range(VOCAB)) - set(NOT_DRAWN)
     found = set()
     for seed in range(6):
@@ -373,7 +388,9 @@ def test_fairseq_predicts_the_rate_on_average_and_special_tokens_too():
 
 
 def test_spans_are_masked_as_a_whole():
-    """Joshi et al. 2020, section 3.1: lengths of a geometric distribution with p = 0.2 cut at ten words, 3.8 on average."""
+    """Joshi et al. 2020, section 3.1: lengths of a geometric distribution with p = 0.2 cut at ten
+    words, 3.8 on average.
+    """
     size = 2000
     ids, candidates, lengths, keys = make_batch(100, size, shortest=size)
     settings = {"mlm_probability": 0.02, "mask_rate": 0.8, "keep_rate": 0.2, "random_rate": 0.0}

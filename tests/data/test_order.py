@@ -1,4 +1,6 @@
-"""A run's samples: the order, and a step's samples however they are split and however late a run resumes."""
+"""A run's samples: the order, and a step's samples however they are split and however late a run
+resumes.
+"""
 
 import numpy as np
 import pytest
@@ -176,7 +178,9 @@ def test_the_order_depends_on_the_seed_and_a_longer_run_starts_alike(steps, stra
 
 
 def test_steps_are_those_of_the_original():
-    """google-research/bert run_classifier.py: int(len(train_examples) / train_batch_size * num_train_epochs)."""
+    """google-research/bert run_classifier.py: int(len(train_examples) / train_batch_size *
+    num_train_epochs).
+    """
     assert num_training_steps(3668, 32, 3.0) == 343
     assert num_training_steps(5, 32, 1.0) == 1
 

@@ -48,7 +48,9 @@ def encode(text):
 
 
 def random_text(rng, num_documents, max_sentences, max_words):
-    """A text of words that are cut into pieces, with blank lines, odd spaces and words that are unknown."""
+    """A text of words that are cut into pieces, with blank lines, odd spaces and words that are
+    unknown.
+    """
     lines = []
     for _ in range(num_documents):
         for _ in range(rng.randint(1, max_sentences)):

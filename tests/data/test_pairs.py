@@ -1,4 +1,6 @@
-"""build_sentence_pairs and truncate_pair against the rules of google-research/bert create_pretraining_data.py."""
+"""build_sentence_pairs and truncate_pair against the rules of google-research/bert
+create_pretraining_data.py.
+"""
 
 import random
 import runpy
@@ -122,7 +124,8 @@ def test_a_single_sentence_is_paired_at_random_without_a_draw():
 
 
 def test_unused_sentences_are_put_back():
-    # The chunk is sentences 0-2; A takes the first, B is random: the next chunk begins at sentence 1.
+    # The chunk is sentences 0-2; A takes the first, B is random: the next chunk begins at sentence
+    # 1.
     rng = FixedRandom(0.5, 1, 0.4, 1, 0, 1, 0.9)
     first, second = build([[4, 4, 4], [20]], 0, rng)
     assert (first.a_begin, first.a_end, first.is_random) == (0, 1, True)

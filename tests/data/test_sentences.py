@@ -1,4 +1,6 @@
-"""The sentence splitter on hard cases of several languages, and what it must never do: lose or change a character."""
+"""The sentence splitter on hard cases of several languages, and what it must never do: lose or
+change a character.
+"""
 
 import random
 import time
@@ -54,9 +56,11 @@ CASES = [
     "Er kam, z.B. Gestern. | \u00c4pfel sind rot. \u00fcber uns. \u00e4hnlich.",
     "\u041e\u043d \u043f\u0440\u0438\u0448\u0451\u043b. | \u042f \u0443\u0448\u0451\u043b.",
     # Hindi: danda with and without a space, Dr., verse numbers
-    "\u0930\u093e\u092e \u0918\u0930 \u0917\u092f\u093e\u0964 | \u0935\u0939 \u0938\u094b\u092f\u093e\u0964",
+    "\u0930\u093e\u092e \u0918\u0930 \u0917\u092f\u093e\u0964 | \u0935\u0939 "
+    "\u0938\u094b\u092f\u093e\u0964",
     "\u0930\u093e\u092e \u0917\u092f\u093e\u0964||\u0935\u0939 \u0938\u094b\u092f\u093e\u0964",
-    "\u0921\u0949. \u0930\u093e\u092e \u0906\u090f\u0964 | \u0915\u094d\u092f\u094b\u0902? | \u092a\u0924\u093e \u0928\u0939\u0940\u0902\u0964",
+    "\u0921\u0949. \u0930\u093e\u092e \u0906\u090f\u0964 | \u0915\u094d\u092f\u094b\u0902? | "
+    "\u092a\u0924\u093e \u0928\u0939\u0940\u0902\u0964",
     "\u0930\u093e\u092e\u0965\u0967\u0965 | \u0936\u094d\u092f\u093e\u092e\u0965\u0968\u0965",
     # Chinese: no spaces
     "\u4eca\u5929\u5929\u6c14\u5f88\u597d\u3002||\u6211\u4eec\u53bb\u516c\u56ed\u5427\uff01||\u597d\u5417\uff1f",
@@ -65,8 +69,10 @@ CASES = [
     "\u732b\u3067\u3042\u308b\u3002||\u540d\u524d\u306f\u306a\u3044\u3002",
     "\u300c\u884c\u304f\u3002\u300d\u3068\u5f7c\u306f\u8a00\u3063\u305f\u3002||\u96e8\u3060\u3002",
     # Arabic question mark, Urdu full stop (inside an abbreviation without a space)
-    "\u0643\u064a\u0641 \u062d\u0627\u0644\u0643\u061f | \u0623\u0646\u0627 \u0628\u062e\u064a\u0631.",
-    "\u0648\u06c1 \u0622\u06cc\u0627\u06d4 | \u0648\u06c1 \u0627\u06cc\u0645\u06d4\u0627\u06d2 \u06c1\u06d2\u06d4",
+    "\u0643\u064a\u0641 \u062d\u0627\u0644\u0643\u061f | \u0623\u0646\u0627 "
+    "\u0628\u062e\u064a\u0631.",
+    "\u0648\u06c1 \u0622\u06cc\u0627\u06d4 | \u0648\u06c1 \u0627\u06cc\u0645\u06d4\u0627\u06d2 "
+    "\u06c1\u06d2\u06d4",
 ]
 
 
@@ -148,7 +154,8 @@ def test_time_grows_with_the_length_only_for_text_made_of_terminators(text):
             True,
         ),
         (
-            "\u0930\u093e\u092e \u0914\u0930 \u0936\u094d\u092f\u093e\u092e \u0918\u0930 \u0938\u0947 \u092c\u093e\u0939\u0930 \u0914\u0930 \u0906\u090f\u0964",
+            "\u0930\u093e\u092e \u0914\u0930 \u0936\u094d\u092f\u093e\u092e \u0918\u0930 "
+            "\u0938\u0947 \u092c\u093e\u0939\u0930 \u0914\u0930 \u0906\u090f\u0964",
             True,
         ),
         ("History", False),

@@ -1,4 +1,6 @@
-"""The store: what is written is read back, complete or not at all; whatever is no complete store is refused in one line."""
+"""The store: what is written is read back, complete or not at all; whatever is no complete store is
+refused in one line.
+"""
 
 import json
 import logging

@@ -1,4 +1,6 @@
-"""What a checkpoint can do follows from its heads; attention is that of stock transformers; what is no BERT is one line."""
+"""What a checkpoint can do follows from its heads; attention is that of stock transformers; what is
+no BERT is one line.
+"""
 
 import json
 import shutil

@@ -226,7 +226,10 @@ def test_tokens_know_their_ids_and_where_they_are_from(demo_model):
     assert [number for _, number, _ in rows] == demo_model.tokenizer.encode_ids(text)
     assert rows[4][2] == "8 to 9"
     assert ("\u4e2d", f"[UNK] {demo_model.tokenizer.unk_token_id}") in marked
-    said = "19 characters, 8 words, 13 tokens (1.62 per word), 1 unknown.\nNormalised: the cafe \u4e2d ,"
+    said = (
+        "19 characters, 8 words, 13 tokens (1.62 per word), 1 unknown.\nNormalised: the cafe "
+        "\u4e2d ,"
+    )
     assert note.startswith(said)
     text = "a <b>&amp; \u0130 \ufb01x\n\n\u200b\u0301 end"
     assert text_of(page.tokenize(demo_model, text)[0]) == text
@@ -303,7 +306,10 @@ def served(demo_model):
     """Address of the tiny checkpoint's page, whatever the environment says."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    settings = "SERVER_NAME=0.0.0.0 SHARE=True ANALYTICS_ENABLED=True ROOT_PATH=https://host.example ALLOWED_PATHS=/"
+    settings = (
+        "SERVER_NAME=0.0.0.0 SHARE=True ANALYTICS_ENABLED=True "
+        "ROOT_PATH=https://host.example ALLOWED_PATHS=/"
+    )
     with pytest.MonkeyPatch.context() as patch:
         for setting in f"{settings} MCP_SERVER=True RUN_HISTORY=True".split():
             name, value = setting.split("=")
@@ -377,7 +383,9 @@ def test_the_page_loads_nothing_from_elsewhere_and_gives_nothing_away(served):
 
 @pytest.mark.parametrize("path", ["/", "/config", "/gradio_api/info"])
 def test_a_foreign_name_that_points_here_is_not_answered(served, path):
-    """DNS rebinding: the browser believes the page to be another site's, and says that site's name."""
+    """DNS rebinding: the browser believes the page to be another site's, and says that site's
+    name.
+    """
     port = urlsplit(served).port
     for name in (
         "host.example",

@@ -16,7 +16,9 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 @pytest.fixture(scope="session")
 def pretrained_run(small_store, tmp_path_factory):
-    """A tiny checkpoint with both pre-training heads over the store's vocabulary, and the run.yaml that names the store."""
+    """A tiny checkpoint with both pre-training heads over the store's vocabulary, and the run.yaml
+    that names the store.
+    """
     folder = tmp_path_factory.mktemp("pretrained") / "run"
     tokenizer = load_tokenizer(small_store / "tokenizer")
     config = pretraining_config("tiny", vocab_size=len(tokenizer), max_position_embeddings=512)
@@ -38,7 +40,9 @@ def runs(tiny_runs, pretrained_run):
 
 @pytest.fixture(scope="session")
 def export(runs, tmp_path_factory):
-    """Export a run of a head with flags of recipes/export.py; the folder and what export.json holds."""
+    """Export a run of a head with flags of recipes/export.py; the folder and what export.json
+    holds.
+    """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason=f"{package} is not installed (the extra `export`)")
 
@@ -78,7 +82,9 @@ def exported(export, runs):
 
 
 def reuse_graph(patch, exported):
-    """For what is not about torch.onnx, which takes seconds: take the graph that `exported` has of the head."""
+    """For what is not about torch.onnx, which takes seconds: take the graph that `exported` has of
+    the head.
+    """
     original = way.export_graph
 
     def export_graph(model, head, folder, opset):

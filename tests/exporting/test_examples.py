@@ -1,4 +1,6 @@
-"""example.py of each head runs where neither torch nor transformers nor this project is, and says what predict.py says."""
+"""example.py of each head runs where neither torch nor transformers nor this project is, and says
+what predict.py says.
+"""
 
 import json
 import subprocess
@@ -18,7 +20,10 @@ FORBIDDEN = ("torch", "transformers", "bert_recipes", "datasets")
 
 def run_example(folder, text, tmp_path):
     blocked = f"import sys; sys.modules.update(dict.fromkeys({FORBIDDEN!r}))\n"
-    start = f"{blocked}import runpy; runpy.run_path({str(folder / 'example.py')!r}, run_name='__main__')"
+    start = (
+        f"{blocked}import runpy; runpy.run_path({str(folder / 'example.py')!r}, "
+        "run_name='__main__')"
+    )
     command = [sys.executable, "-c", start]
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
@@ -28,7 +33,8 @@ def run_example(folder, text, tmp_path):
 
 
 def rows_and_predictions(run, columns, most_of_first=37):
-    """What fits into the run's 40 positions; a piece is a letter. Longer inputs are cut by the library's rule, not ours.
+    """What fits into the run's 40 positions; a piece is a letter. Longer inputs are cut by the
+    library's rule, not ours.
 
     `columns` are read together; of several in a tuple the longest counts.
     """

@@ -313,7 +313,8 @@ def test_sides_take_turns_on_the_same_inputs():
     speed = measure_speed(sides, batches(), args)
     of_one = [shape for shift, shape in calls if shift == 0]
     assert of_one == [shape for shift, shape in calls if shift == 1]
-    # A batch that is not counted, both batches, and the same with one input at a time, without its pads.
+    # A batch that is not counted, both batches, and the same with one input at a time, without its
+    # pads.
     singles = [(1, 4), (1, 3), (1, 3), (1, 2), (1, 3), (1, 2)]
     assert of_one == 2 * [(3, 4), (3, 4), (3, 3), (1, 4), *singles]
     order = [

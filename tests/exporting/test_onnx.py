@@ -1,4 +1,6 @@
-"""The graph takes any batch and any length, and says what the checkpoint says in stock's class and in ours."""
+"""The graph takes any batch and any length, and says what the checkpoint says in stock's class and
+in ours.
+"""
 
 import pytest
 import torch

@@ -39,7 +39,9 @@ def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def stock_states(checkpoint: Path) -> Callable[[list[int], list[int]], list[torch.Tensor]]:
-    """Ids and segments of one input -> its seven hidden states (tokens, 32), by stock transformers, without any padding."""
+    """Ids and segments of one input -> its seven hidden states (tokens, 32), by stock transformers,
+    without any padding.
+    """
     model = BertModel.from_pretrained(checkpoint).eval()
 
     def states(input_ids: list[int], token_type_ids: list[int]) -> list[torch.Tensor]:

@@ -1,4 +1,6 @@
-"""Vectors of inputs: which layers, which inputs, stock's hidden states, and the files they are kept in."""
+"""Vectors of inputs: which layers, which inputs, stock's hidden states, and the files they are kept
+in.
+"""
 
 import json
 import logging
@@ -52,7 +54,9 @@ HIDDEN = {number: torch.full((3, 2), 10.0**number) for number in range(7)}
     ],
 )
 def test_names_are_those_of_table_7_and_numbers_those_of_transformers(wanted, layers):
-    """BERT, Devlin et al. 2019, Table 7; `hidden_states` of transformers begin with the embeddings."""
+    """BERT, Devlin et al. 2019, Table 7; `hidden_states` of transformers begin with the
+    embeddings.
+    """
     (column,) = choose_columns([wanted], "none", 6)
     assert column.layers == layers
 
@@ -105,7 +109,9 @@ def tokenizer(tiny_checkpoint):
 
 
 def test_lines_are_read_as_the_original_reads_them(tmp_path):
-    """google-research/bert extract_features.py `read_examples`: stripped, and divided at the last ' ||| '."""
+    """google-research/bert extract_features.py `read_examples`: stripped, and divided at the last '
+    ||| '.
+    """
     path = tmp_path / "in.txt"
     path.write_text(
         "  one text \n\na ||| b\na ||| b ||| c\na |||b\n||| b\na ||| \n", encoding="utf-8"
@@ -178,7 +184,9 @@ def test_a_survey_counts_and_tells_inputs_apart(tmp_path):
 
 
 def test_inputs_are_cut_as_the_original_cuts_them(tokenizer):
-    """google-research/bert extract_features.py `convert_examples_to_features`, `_truncate_seq_pair`."""
+    """google-research/bert extract_features.py `convert_examples_to_features`,
+    `_truncate_seq_pair`.
+    """
 
     def original(text, pair, length):
         first, second = (tokenizer.tokenize(each) if each else [] for each in (text, pair))
@@ -496,7 +504,9 @@ def stock(tiny_checkpoint):
 
 @pytest.fixture
 def extract(tiny_checkpoint, texts, tmp_path, monkeypatch):
-    """Extract into tmp_path / "out", in parts of 5 kB; flags replace those that are given by default."""
+    """Extract into tmp_path / "out", in parts of 5 kB; flags replace those that are given by
+    default.
+    """
     monkeypatch.setattr(module, "BYTES_PER_MB", 5_000)
 
     def run(*flags):
@@ -525,7 +535,9 @@ def read_index(folder):
 
 
 def test_googles_lines_are_the_originals(extract, stock, tmp_path, caplog):
-    """google-research/bert extract_features.py `main`: keys, their order, every token, six digits."""
+    """google-research/bert extract_features.py `main`: keys, their order, every token, six
+    digits.
+    """
     extract("--format", "google_jsonl", "--layers=-1,-2")
     lines = (tmp_path / "out" / "features.jsonl").read_text(encoding="utf-8").splitlines()
     for number, (line, text) in enumerate(zip(lines, LINES, strict=True)):

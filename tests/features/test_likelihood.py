@@ -1,4 +1,6 @@
-"""Scores of sentences are those of a plain loop over stock's model, one mask at a time; BLiMP counts what is likelier."""
+"""Scores of sentences are those of a plain loop over stock's model, one mask at a time; BLiMP
+counts what is likelier.
+"""
 
 import json
 import random

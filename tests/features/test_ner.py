@@ -1,4 +1,6 @@
-"""The paper's feature-based NER: hidden states of words that are kept, the BiLSTM on them, and the table of its runs."""
+"""The paper's feature-based NER: hidden states of words that are kept, the BiLSTM on them, and the
+table of its runs.
+"""
 
 import logging
 import runpy
@@ -216,7 +218,9 @@ def build(way, *, hidden_size=8, lstm_dim=6, num_labels=3):
     ],
 )
 def test_the_six_ways_take_the_layers_of_the_paper(way, taken, input_size, paper):
-    """BERT, Devlin et al. 2019, Table 7, for the 12 layers of BERT-base; number 0 is the embeddings."""
+    """BERT, Devlin et al. 2019, Table 7, for the 12 layers of BERT-base; number 0 is the
+    embeddings.
+    """
     choice = LAYER_CHOICES[way]
     assert list(range(13))[choice.taken] == taken
     assert choice.paper_dev_f1 == paper
@@ -268,7 +272,9 @@ def test_sentences_of_a_batch_do_not_see_each_other_and_keep_their_order():
 
 
 def toy_corpus(num_sentences, seed, num_words=12, hidden_size=16):
-    """A word's label is that of the word before it (0 at the start of a sentence): context decides, not the word."""
+    """A word's label is that of the word before it (0 at the start of a sentence): context decides,
+    not the word.
+    """
     embedding = np.random.default_rng(99).normal(size=(5, num_words, hidden_size))
     own_label = np.random.default_rng(98).integers(1, 4, num_words)
     rng = np.random.default_rng(seed)
@@ -415,7 +421,8 @@ def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(fold
         },
     ]
     assert make_table(records, data) == (
-        "Dev F1, 20 training and 10 dev sentences (a part of CoNLL-2003); the model has 4 layers. The paper's are those of "
+        "Dev F1, 20 training and 10 dev sentences (a part of CoNLL-2003); the model has 4 layers. "
+        "The paper's are those of "
         "BERT-base (12 layers, cased) on all sentences.\n\n"
         "| layers | input size | F1 | paper | seeds | seconds per run |\n"
         "| --- | --: | --: | --: | --: | --: |\n"
@@ -488,7 +495,8 @@ def test_windows_are_as_long_as_the_inputs_that_the_model_was_trained_on(folder,
         ),
         (
             {"model_name_or_path": "model2", "layers": list(LAYER_CHOICES)},
-            "needs 4 layers, the model has 2; give others: --layers embeddings second_to_last last weighted_sum_all",
+            "needs 4 layers, the model has 2; give others: --layers embeddings second_to_last "
+            "last weighted_sum_all",
         ),
         ({"model_name_or_path": "other"}, "they do not belong together"),
     ],

@@ -1,4 +1,6 @@
-"""Static against contextual vectors: word vectors, classifiers on frozen vectors, types of words by their neighbours."""
+"""Static against contextual vectors: word vectors, classifiers on frozen vectors, types of words by
+their neighbours.
+"""
 
 import json
 import math
@@ -71,7 +73,9 @@ def test_neighbors_and_ppmi_equal_the_plain_formula():
 
 
 def test_word_vectors_are_left_singular_vectors_times_roots():
-    """Levy, Goldberg and Dagan 2015, section 3.3, with p = 0.5; by NumPy's SVD, whatever the signs."""
+    """Levy, Goldberg and Dagan 2015, section 3.3, with p = 0.5; by NumPy's SVD, whatever the
+    signs.
+    """
     numbers, counts = count_neighbors(TEXTS, window=5, min_count=1)
     found = train_word_vectors(TEXTS, StaticArguments(min_count=1))
     left, values, _ = np.linalg.svd(positive_pmi(counts).toarray())

@@ -37,7 +37,9 @@ def copies_of(augmenter, texts):
 
 
 def expected_words(augmenter, words, place):
-    """data_augmentation.py, `_word_augment` and `_masked_language_model`: masked [SEP] original [SEP], types 0 and 1."""
+    """data_augmentation.py, `_word_augment` and `_masked_language_model`: masked [SEP] original
+    [SEP], types 0 and 1.
+    """
     tokenizer, stock = (
         augmenter.tokenizer,
         transformers.BertForMaskedLM(augmenter.model.config).eval(),
@@ -64,14 +66,16 @@ def test_words_come_from_the_best_of_a_masked_lm_that_also_reads_the_text(make):
     copies = [copy.split() for copy in copies_of(augmenter, TEXTS)[TEXTS[0]][1:]]
     for place, word in enumerate(words):
         seen = {copy[place] for copy in copies}
-        # Stop words and what has no letters stay; words of several pieces are asked for with one [MASK].
+        # Stop words and what has no letters stay; words of several pieces are asked for with one
+        # [MASK].
         assert seen == (
             set(expected_words(augmenter, words, place)) if word in ("b", "cd", "xyz") else {word}
         )
 
 
 def test_words_are_replaced_with_their_probability_and_nothing_comes_twice(make):
-    # num_candidates keeps words apart from their candidates only by chance: the share is of draws of another word.
+    # num_candidates keeps words apart from their candidates only by chance: the share is of draws
+    # of another word.
     augmenter = make(num_copies=400)
     original, *copies = copies_of(augmenter, TEXTS)[TEXTS[4]]
     assert original == TEXTS[4]  # as it was read
@@ -92,7 +96,9 @@ def test_the_copies_of_a_row_follow_from_the_row_and_the_seed(make):
 
 
 def test_a_copy_of_one_text_of_a_pair_stands_beside_the_other_as_it_was(make):
-    """data_augmentation.py changes rows in place: its second texts stand beside the last copy of the first."""
+    """data_augmentation.py changes rows in place: its second texts stand beside the last copy of
+    the first.
+    """
     pair = TextExample(idx=0, text=TEXTS[0], text_pair=TEXTS[1], label=1)
     first, *rows = list(make().augment([pair]))
     assert first == pair

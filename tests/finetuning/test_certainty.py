@@ -83,7 +83,9 @@ def test_several_labels_are_held_against_all_and_the_most_frequent(tiny_checkpoi
 
 
 def test_a_model_that_says_one_class_and_one_that_is_always_right(tiny_checkpoint):
-    """Where no row moves a figure nothing is known of its spread; a share's interval is known also there."""
+    """Where no row moves a figure nothing is known of its spread; a share's interval is known also
+    there.
+    """
     found = classified(tiny_checkpoint, get_task("mrpc"), [1] * 12, ["equivalent"] * 12)
     assert found["baselines"] == {"accuracy": 1.0, "f1": 1.0}
     assert found["intervals"] == {"accuracy": pytest.approx([0.757, 1.0], abs=0.001)}

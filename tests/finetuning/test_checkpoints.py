@@ -55,7 +55,9 @@ def test_the_encoder_is_the_checkpoints_and_class_names_are_the_tasks(tiny_check
 
 
 def test_a_new_head_is_a_cut_off_normal_without_bias(tiny_checkpoint):
-    """google-research/bert run_classifier.py `create_model`: truncated_normal_initializer(stddev=0.02), zeros."""
+    """google-research/bert run_classifier.py `create_model`:
+    truncated_normal_initializer(stddev=0.02), zeros.
+    """
     head = open_for(tiny_checkpoint, "conll2003", TokenClassification).classifier
     assert head.weight.abs().max() <= 0.04
     assert head.weight.std().item() == pytest.approx(0.0176, rel=0.15)
@@ -99,22 +101,26 @@ NAMES = ["entailment", "neutral", "contradiction"]
         (
             "mrpc",
             {},
-            "the checkpoint's labels are entailment, neutral, contradiction; the task's are not_equivalent, eq",
+            "the checkpoint's labels are entailment, neutral, contradiction; the task's are "
+            "not_equivalent, eq",
         ),
         (
             "stsb",
             {},
-            "the checkpoint's labels are entailment, neutral, contradiction; the task's are one number",
+            "the checkpoint's labels are entailment, neutral, contradiction; the task's are one "
+            "number",
         ),
         (
             "mnli",
             {"id2label": dict(enumerate([*NAMES, "neutral"])), "label2id": {"entailment": 0}},
-            "the checkpoint's labels are entailment, neutral, contradiction, neutral; the task's are",
+            "the checkpoint's labels are entailment, neutral, contradiction, neutral; the task's "
+            "are",
         ),
         (
             "mnli",
             {"problem_type": "multi_label_classification"},
-            "the checkpoint is for multi_label_classification, the task is single_label_classification",
+            "the checkpoint is for multi_label_classification, the task is "
+            "single_label_classification",
         ),
         (
             "mnli",

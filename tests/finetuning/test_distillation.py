@@ -1,4 +1,6 @@
-"""TinyBERT's stages of a task: the teacher's layers, then its answers, by the same Trainer and the same files as fine-tuning."""
+"""TinyBERT's stages of a task: the teacher's layers, then its answers, by the same Trainer and the
+same files as fine-tuning.
+"""
 
 import runpy
 import shutil
@@ -23,7 +25,9 @@ LABELS = {"yes": 0, "no": 1, "perhaps": 2}
 
 @pytest.fixture
 def prepare(tiny_runs, tmp_path):
-    """Flags -> the run of a student that begins as the tiny model, with the task that its fine-tuned teacher knows."""
+    """Flags -> the run of a student that begins as the tiny model, with the task that its
+    fine-tuned teacher knows.
+    """
     teacher = tiny_runs("sequence_classification")
 
     def run(distil, *flags, task=None, folder="run"):
@@ -65,7 +69,9 @@ def first_batch(trainer):
 
 @pytest.mark.parametrize("fast_layers", ["off", "auto"])
 def test_the_answers_loss_and_its_gradient_are_the_soft_cross_entropy(prepare, fast_layers):
-    """Jiao et al. 2020, equation 10; task_distill.py, soft_cross_entropy, averages over the classes too."""
+    """Jiao et al. 2020, equation 10; task_distill.py, soft_cross_entropy, averages over the classes
+    too.
+    """
     trainer = prepare("prediction", "--temperature", 2, "--fast_layers", fast_layers).trainer
     batch, student = first_batch(trainer), trainer.model.train()
     loss = trainer.compute_loss(student, batch)
@@ -152,7 +158,8 @@ def test_numbers_are_learned_from_the_labels(prepare, tiny_runs, tmp_path):
         data / "validation.jsonl", [row | {"label": row["label"] / 2} for row in rows]
     )
     (data / "task.yaml").write_text(
-        "name: mine\nkind: sequence_classification\nproblem_type: regression\ntext_columns: [first, second]\n"
+        "name: mine\nkind: sequence_classification\nproblem_type: regression\ntext_columns: "
+        "[first, second]\n"
         "files: {train: train.jsonl, validation: validation.jsonl}\n"
     )
     start = tiny_runs("sequence_classification").parent / "start"

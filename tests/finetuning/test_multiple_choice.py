@@ -117,7 +117,9 @@ def test_logits_and_loss_are_those_of_the_stock_head(tokenizer, model, choices):
 
 
 def test_examples_may_have_different_numbers_of_choices(tokenizer, model):
-    """The softmax is over an example's own choices, whatever else is in the batch (ARC has three to five)."""
+    """The softmax is over an example's own choices, whatever else is in the batch (ARC has three to
+    five).
+    """
     kind = kind_for(tokenizer)
     few, many = random_split(1, choices=3), random_split(2, choices=5)
     split = as_split(*few.examples, *many.examples)

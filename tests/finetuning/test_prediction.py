@@ -1,4 +1,6 @@
-"""Predictions are those of the training run, whatever the form and the order of the inputs; what does not fit is named."""
+"""Predictions are those of the training run, whatever the form and the order of the inputs; what
+does not fit is named.
+"""
 
 import json
 import random

@@ -102,7 +102,9 @@ def logits_for(feature, *, first=None, last=None):
 def test_loss_is_that_of_the_stock_model_on_the_same_padded_batch(
     tokenizer, model, v2, pad_to_max_length
 ):
-    """Source: google-research/bert run_squad.py `compute_loss`; the softmax is over all positions, padding included."""
+    """Source: google-research/bert run_squad.py `compute_loss`; the softmax is over all positions,
+    padding included.
+    """
     kind = make_kind(tokenizer, v2=v2, pad_to_max_length=pad_to_max_length)
     encoded = kind.encode(make_split(v2=v2), for_training=True)
     batch = kind.collate([encoded[int(index)] for index in np.argsort(encoded.lengths)[:9]])
@@ -256,7 +258,9 @@ def test_the_best_threshold_is_found_where_predictions_say_no_answer(tokenizer, 
 
 @pytest.mark.parametrize("v2", [False, True])
 def test_the_official_files_are_written(tokenizer, model, tmp_path, v2):
-    """Source: google-research/bert run_squad.py, predictions.json, nbest_predictions.json, null_odds.json."""
+    """Source: google-research/bert run_squad.py, predictions.json, nbest_predictions.json,
+    null_odds.json.
+    """
     kind = make_kind(tokenizer, v2=v2)
     split = make_split(v2=v2)
     encoded = kind.encode(split)

@@ -141,7 +141,9 @@ def test_a_line_of_the_file_is_a_row(tiny_checkpoint, tmp_path):
 
 
 def test_what_is_read_of_a_long_text(tiny_checkpoint):
-    """Sun et al. 2019, section 5.3.1: head, tail, a quarter of head and three of tail; Pappagari et al. 2019: windows."""
+    """Sun et al. 2019, section 5.3.1: head, tail, a quarter of head and three of tail; Pappagari et
+    al. 2019: windows.
+    """
     text = TextExample(idx=0, text="".join("abcdefghij"[n % 10] for n in range(25)), label=1)
     short = TextExample(idx=1, text="ab", label=0)
     single = replace(get_task("mrpc"), text_columns=("sentence1",))

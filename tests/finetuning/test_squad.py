@@ -1,4 +1,6 @@
-"""SQuAD: features, decoders and answer texts, worked out by hand and held to run_squad.py's rules (original_squad.py)."""
+"""SQuAD: features, decoders and answer texts, worked out by hand and held to run_squad.py's rules
+(original_squad.py).
+"""
 
 import functools
 import logging
@@ -37,7 +39,8 @@ ORIGINAL, RULES = (
 DEV_FILES = ("dev-v1.1.json", "dev-v2.0.json", "squadshifts_amazon-v1.1.json")
 TRAIN_FILES = ("train-v1.1.json", "train-v2.0.json")
 VOCABULARIES = ("uncased", "cased")
-# (max_seq_length, doc_stride, max_query_length, pad_to_max_length): the original's, and many windows
+# (max_seq_length, doc_stride, max_query_length, pad_to_max_length): the original's, and many
+# windows
 LENGTHS = ((384, 128, 64, False), (48, 16, 12, False), (64, 24, 20, True))
 PIECES = [
     *"abcdefghij",
@@ -110,8 +113,8 @@ def test_windows_start_a_stride_apart_until_the_end_is_reached(pieces, room, str
 def test_a_piece_belongs_to_the_window_that_sees_most_around_it():
     """Source: run_squad.py `_check_is_max_context`.
 
-    Windows 0-4 and 2-6 over seven pieces, both of length 5. Piece 2: min(2, 2) = 2 against min(0, 4) = 0. Piece 3: 1
-    against 1, a tie, the first has it. Piece 4: 0 against 2.
+    Windows 0-4 and 2-6 over seven pieces, both of length 5. Piece 2: min(2, 2) = 2 against min(0,
+    4) = 0. Piece 3: 1 against 1, a tie, the first has it. Piece 4: 0 against 2.
     """
     assert window_owners([(0, 5), (2, 7)], np.ones(7, int)).tolist() == [0, 0, 0, 0, 1, 1, 1]
 
@@ -139,7 +142,8 @@ def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_na
     assert features.windows.tolist() == [[1, 0, 3]]
     assert tokens_at_answer(tokenizer, features[0]) == ["b"]
     assert [record.getMessage() for record in caplog.records] == [
-        "5 of 6 training questions are left out: the words of their paragraphs do not hold their answers "
+        "5 of 6 training questions are left out: the words of their paragraphs do not hold their "
+        "answers "
         "(bad0, bad1, bad2, ...)",
         "1 of 6 training questions have several answers: the first of each is trained on",
     ]
@@ -149,7 +153,8 @@ def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_na
     assert features.dropped == []
 
 
-# Letters of scripts that part no words by spaces; Japanese and Thai words are cut into ## pieces, Chinese into characters.
+# Letters of scripts that part no words by spaces; Japanese and Thai words are cut into ## pieces,
+# Chinese into characters.
 UNSPACED = {
     "Chinese": "北岛林夏港口工作早上送信午",
     "Japanese": "あいうえおカキクケコ東京駅",
@@ -158,7 +163,9 @@ UNSPACED = {
 
 
 def ask_for_later_occurrences(letters, number=60):
-    """Make questions about paragraphs in which the answer stands two to four times; a later one than the first is annotated."""
+    """Make questions about paragraphs in which the answer stands two to four times; a later one
+    than the first is annotated.
+    """
     draw = random.Random(1)
     questions = []
     for index in range(number):
@@ -174,7 +181,9 @@ def ask_for_later_occurrences(letters, number=60):
 
 @pytest.mark.parametrize("script", UNSPACED)
 def test_the_annotated_occurrence_is_trained_on_in_scripts_without_spaces(make_tokenizer, script):
-    """run_squad.py takes the paragraph for one word, and trains on the first place where the answer's pieces stand in it."""
+    """run_squad.py takes the paragraph for one word, and trains on the first place where the
+    answer's pieces stand in it.
+    """
     letters = UNSPACED[script]
     tokenizer = make_tokenizer([*letters, *(f"##{letter}" for letter in letters), "a"])
     questions = ask_for_later_occurrences(letters)
@@ -237,7 +246,9 @@ def test_hidden_answers_give_features_without_labels_and_no_words_no_windows(tok
 
 
 def window(starts, ends, *, size=3, first_piece=0, owned=True, null=(-50, -50)):
-    """A window of `size` pieces after [CLS] and [SEP]; starts and ends: piece of the window -> logit, all else is -50."""
+    """A window of `size` pieces after [CLS] and [SEP]; starts and ends: piece of the window ->
+    logit, all else is -50.
+    """
     logits = np.full((2, size + 3), -50, np.float32)
     logits[:, 0] = null
     for row, given in zip(logits, (starts, ends), strict=True):
@@ -260,7 +271,9 @@ def test_an_answer_of_30_pieces_is_allowed_and_one_of_31_is_not():
 
 
 def test_logits_are_added_in_double_precision():
-    """2**24 + 1 is no float32: in single precision both sums would be equal, and the first would win."""
+    """2**24 + 1 is no float32: in single precision both sums would be equal, and the first would
+    win.
+    """
     windows = [
         window({0: 2**24}, {0: 0.0}, size=2),
         window({0: 2**24}, {0: 1.0}, size=2, first_piece=5),
@@ -274,7 +287,9 @@ def test_logits_are_added_in_double_precision():
     ("threshold", "expected"), [(-7.5, ""), (-7.0, "0-1"), (-6.5, "0-1"), (0.0, "0-1")]
 )
 def test_the_answer_is_null_only_where_the_odds_exceed_the_threshold(threshold, expected, decoder):
-    """Source: run_squad.py null_score_diff_threshold: odds of -7 are not greater than a threshold of -7."""
+    """Source: run_squad.py null_score_diff_threshold: odds of -7 are not greater than a threshold
+    of -7.
+    """
     windows = [
         window({0: 4}, {1: 5}, null=(0, 2)),
         window({0: 1}, {1: 1}, first_piece=3, null=(3, 1)),
@@ -285,7 +300,8 @@ def test_the_answer_is_null_only_where_the_odds_exceed_the_threshold(threshold, 
 
 @pytest.mark.parametrize("threshold", [-1e9, 0.0, 1e9])
 def test_a_question_without_a_single_span_has_no_answer_whatever_the_threshold(threshold):
-    """The original crashes here (google-research/bert PR #1106): nothing but "" in the list, so no best_non_null_entry.
+    """The original crashes here (google-research/bert PR #1106): nothing but "" in the list, so no
+    best_non_null_entry.
 
     The odds are those against logits of 0, which the original gives to "empty" in SQuAD 1.1.
     """
@@ -326,7 +342,8 @@ def test_the_offsets_decoder_answers_empty_there():
         ("beyonce", "Beyonce\u0301,", "beyonce ,", "Beyonce\u0301,"),
         # Not there at all.
         ("[UNK]", "\U0001f600", "\U0001f600", "\U0001f600"),
-        # The first of several places, also inside a word: the piece "s" after the apostrophe was meant.
+        # The first of several places, also inside a word: the piece "s" after the apostrophe was
+        # meant.
         ("s", "Smith's", "smith ' s", "S"),
     ],
 )
@@ -336,7 +353,9 @@ def test_answers_are_aligned_to_the_original_characters(predicted, original, nor
 
 
 def test_span_texts_come_from_the_words_of_the_paragraph(make_tokenizer):
-    """Pieces: the, steve, sm, ##ith, ', s, (, 1895, -, caf, ##e, ). Spaces of the paragraph become single ones."""
+    """Pieces: the, steve, sm, ##ith, ', s, (, 1895, -, caf, ##e, ). Spaces of the paragraph become
+    single ones.
+    """
     steve = make_tokenizer(
         ["steve", "sm", "##ith", "'", "s", "the", "caf", "##e", ",", "(", ")", "1895", "-"]
     )
@@ -392,7 +411,9 @@ def made_tools(request, tmp_path_factory):
 
 
 def make_tools(path, *, lower):
-    """The tokenizer, and the plain one: its `tokenize` and `basic` (texts recur, so results are remembered)."""
+    """The tokenizer, and the plain one: its `tokenize` and `basic` (texts recur, so results are
+    remembered).
+    """
     vocabulary = RULES["load_vocab"](path)
     tokenize = functools.cache(lambda text: RULES["tokenize"](text, vocabulary, lower))
     basic = functools.cache(lambda text: RULES["basic_tokens"](text, lower))
@@ -502,7 +523,9 @@ def read_sample(shared_data, name, every):
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", DEV_FILES)
 def test_decoder_equals_the_original_on_random_logits(shared_data, tools, name, lengths, every):
-    """Source: google-research/bert run_squad.py `convert_examples_to_features`, `write_predictions`, `get_final_text`."""
+    """Source: google-research/bert run_squad.py `convert_examples_to_features`,
+    `write_predictions`, `get_final_text`.
+    """
     questions = read_sample(shared_data, name, every)
     for start in range(0, len(questions), 500):
         kind = make_kind(tools[0], lengths, "v2" in name)
@@ -522,7 +545,9 @@ def test_decoder_equals_the_original_on_random_logits(shared_data, tools, name, 
     ids=str,
 )
 def test_decoder_equals_the_original_with_other_settings(shared_data, tools, name, settings):
-    """Source: google-research/bert run_squad.py, flags n_best_size, max_answer_length, null_score_diff_threshold."""
+    """Source: google-research/bert run_squad.py, flags n_best_size, max_answer_length,
+    null_score_diff_threshold.
+    """
     lengths = LENGTHS[1]
     kind = make_kind(tools[0], lengths, "v2" in name, **settings)
     check_decoding(kind, tools, lengths, read_sample(shared_data, name, 151), seed=2)
@@ -532,13 +557,16 @@ def test_decoder_equals_the_original_with_other_settings(shared_data, tools, nam
 @pytest.mark.parametrize("lengths", LENGTHS[:2], ids=str)
 @pytest.mark.parametrize("name", TRAIN_FILES)
 def test_training_features_equal_the_original(shared_data, tools, name, lengths, every):
-    """Source: google-research/bert run_squad.py `read_squad_examples`, `convert_examples_to_features`."""
+    """Source: google-research/bert run_squad.py `read_squad_examples`,
+    `convert_examples_to_features`.
+    """
     kind = make_kind(tools[0], lengths, "v2" in name)
     check_features(kind, tools[1], lengths, read_sample(shared_data, name, every), training=True)
 
 
-# What breaks alignments: accents in two forms, case that changes length, spaces that are none for the original, marks that
-# are dropped, characters that are dropped, pieces and special tokens written out, Han characters, unknown ones.
+# What breaks alignments: accents in two forms, case that changes length, spaces that are none for
+# the original, marks that are dropped, characters that are dropped, pieces and special tokens
+# written out, Han characters, unknown ones.
 ODD = [
     *(
         "caf\u00e9",
@@ -609,7 +637,9 @@ def check_odd_texts(tools):
 
 
 def test_features_and_decoder_equal_the_original_on_odd_texts(made_tools):
-    """Source: google-research/bert run_squad.py `read_squad_examples`, `write_predictions`, `get_final_text`."""
+    """Source: google-research/bert run_squad.py `read_squad_examples`, `write_predictions`,
+    `get_final_text`.
+    """
     check_odd_texts(made_tools)
 
 
@@ -622,7 +652,9 @@ def test_features_and_decoder_equal_the_original_on_odd_texts_with_the_published
 
 @pytest.mark.parametrize("name", ["dev-v1.1.json", "dev-v2.0.json"])
 def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, name):
-    """Source: transformers examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`."""
+    """Source: transformers examples/pytorch/question-answering/utils_qa.py
+    `postprocess_qa_predictions`.
+    """
     tokenizer, tokenize, _ = tools
     lengths = LENGTHS[1]
     kind = make_kind(tokenizer, lengths, "v2" in name, decoder="offsets")
@@ -654,7 +686,9 @@ def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, nam
 
 
 def position_offsets(tokenizer, context, features):
-    """For each feature, position -> span of characters, from the tokenizer's view of the whole paragraph."""
+    """For each feature, position -> span of characters, from the tokenizer's view of the whole
+    paragraph.
+    """
     spans = tokenizer(
         context, add_special_tokens=False, return_offsets_mapping=True, verbose=False
     )["offset_mapping"]

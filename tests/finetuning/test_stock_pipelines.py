@@ -1,4 +1,6 @@
-"""A finished run opens in stock transformers, and its pipelines give the answers of recipes/predict.py."""
+"""A finished run opens in stock transformers, and its pipelines give the answers of
+recipes/predict.py.
+"""
 
 import json
 import logging
@@ -64,7 +66,9 @@ def test_text_classification(tiny_runs, caplog):
 
 
 def test_token_classification(tiny_runs):
-    """Every row of these data is a document of its own, as for a pipeline; predictions are read off first pieces."""
+    """Every row of these data is a document of its own, as for a pipeline; predictions are read off
+    first pieces.
+    """
     run = tiny_runs("token_classification")
     tag = transformers.pipeline(
         "token-classification", model=str(run), ignore_labels=[], device="cpu"
@@ -105,7 +109,9 @@ def test_multiple_choice(tiny_runs):
 
 
 def test_question_answering(tiny_runs):
-    """The stock model on one window gives the answer; newer versions of transformers have no such pipeline."""
+    """The stock model on one window gives the answer; newer versions of transformers have no such
+    pipeline.
+    """
     run = tiny_runs("question_answering")
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(run).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(run)

@@ -1,4 +1,6 @@
-"""Sentences to windows of their document, labels of words to pieces, the loss, predictions back to words and files."""
+"""Sentences to windows of their document, labels of words to pieces, the loss, predictions back to
+words and files.
+"""
 
 import json
 import logging
@@ -57,7 +59,9 @@ def random_examples(rng, num_documents, max_sentences, max_words, max_letters):
 
 
 def occurrences(windows):
-    """(sentence, word) -> the windows that predict it, with the position and the number of its pieces."""
+    """(sentence, word) -> the windows that predict it, with the position and the number of its
+    pieces.
+    """
     found = {}
     for window in windows:
         for sentence, word, *place in zip(
@@ -244,7 +248,7 @@ def test_with_label_all_pieces_a_word_that_begins_an_entity_goes_on_inside(token
     assert kind.encode(as_split([sentence]))[0]["labels"] == [-100, 1, 1, 2, 2, 3, 4, 4, 4, 4, -100]
 
 
-def test_with_the_context_of_a_sentence_an_input_is_a_sentence_and_with_that_of_a_document_all_of_it(
+def test_an_input_is_a_sentence_or_a_document_as_the_context_says(
     tokenizer,
 ):
     split = random_split(6)
@@ -258,7 +262,9 @@ def test_with_the_context_of_a_sentence_an_input_is_a_sentence_and_with_that_of_
 
 
 def test_features_of_sentences_are_those_of_the_stock_example(shared_data):
-    """transformers examples/pytorch/token-classification/run_ner.py, `tokenize_and_align_labels`."""
+    """transformers examples/pytorch/token-classification/run_ner.py,
+    `tokenize_and_align_labels`.
+    """
     split = load_split(TASK, "validation", data_dir=str(shared_data), max_examples=300)
     vocabulary = shared_data / "vocab" / "bert-base-cased-vocab.txt"
     kind = kind_for(load_tokenizer(vocabulary, do_lower_case=False), context="sentence")
@@ -360,7 +366,8 @@ def test_columns_hold_every_word_gold_label_and_prediction(tokenizer, tmp_path):
         "predictions_validation.txt",
     ]
     assert files[1].read_text(encoding="utf-8") == (
-        "-DOCSTART- O O\n\nabc B-PER B-PER\nd O O\n\ne O I-ORG\n\n-DOCSTART- O O\n\nf B-LOC B-LOC\n\n"
+        "-DOCSTART- O O\n\nabc B-PER B-PER\nd O O\n\ne O I-ORG\n\n-DOCSTART- O O\n\nf B-LOC "
+        "B-LOC\n\n"
     )
     lines = [json.loads(line) for line in files[0].read_text(encoding="utf-8").splitlines()]
     assert [line["prediction"] for line in lines] == wanted

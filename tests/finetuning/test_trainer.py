@@ -24,7 +24,9 @@ RATE = 1e9
 
 @pytest.fixture
 def train(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Flags -> (lines of the training log, work and FLOPs of each) of three steps on a machine of one GFLOP/s."""
+    """Flags -> (lines of the training log, work and FLOPs of each) of three steps on a machine of
+    one GFLOP/s.
+    """
     counted: list[tuple[BatchStats, int]] = []
 
     def count(config: object, work: BatchStats, **values: bool) -> int:
@@ -115,7 +117,9 @@ def test_early_stopping_wants_evaluations(tmp_path):
 
 
 def test_the_plan_of_a_batch_is_that_of_its_longer_rows():
-    """Where padding counts in the loss, micro-batches are padded alike after they were collated and planned."""
+    """Where padding counts in the loss, micro-batches are padded alike after they were collated and
+    planned.
+    """
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
     batch = {
         "input_ids": mask * 7,

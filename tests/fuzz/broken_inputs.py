@@ -1,4 +1,6 @@
-"""Texts, files and settings of every kind of badness, and good ones among them, as Hypothesis strategies."""
+"""Texts, files and settings of every kind of badness, and good ones among them, as Hypothesis
+strategies.
+"""
 
 import gzip
 import io

@@ -1,4 +1,6 @@
-"""What every fuzz shares: how many inputs, what an error must look like, how long one may take, what was met."""
+"""What every fuzz shares: how many inputs, what an error must look like, how long one may take,
+what was met.
+"""
 
 import contextlib
 import io
@@ -51,12 +53,12 @@ class Outcomes:
         """
         least_share, least_kinds = (share, kinds) if num_examples >= 200 else (0.05, min(3, kinds))
         num_refused = self.refused.total()
-        print(
-            f"\n{self.num_accepted + num_refused} inputs: {self.num_accepted} accepted, {num_refused} refused:"
-        )  # noqa: T201
+        num_inputs = self.num_accepted + num_refused
+        accepted = f"{self.num_accepted} accepted"
+        print(f"\n{num_inputs} inputs: {accepted}, {num_refused} refused:")  # noqa: T201
         for kind, number in self.refused.most_common():
             print(f"{number:6} {kind}")  # noqa: T201
-        assert self.num_accepted + num_refused >= num_examples
+        assert num_inputs >= num_examples
         assert min(self.num_accepted, num_refused) >= least_share * num_examples
         assert len(self.refused) >= least_kinds
 
@@ -71,7 +73,8 @@ def kind_of(message: str) -> str:
 def fuzz(strategy: Any, num_examples: int, check: Callable[[Any], None]) -> None:
     """Give `check` so many inputs, drawn by Hypothesis, which shrinks one that fails and prints it.
 
-    They are the same ones whenever the same modules are loaded: it takes some numbers from their sources.
+    They are the same ones whenever the same modules are loaded: it takes some numbers from their
+    sources.
     """
     profile = settings(
         max_examples=num_examples,
@@ -110,7 +113,8 @@ def refusal_of(action: Callable[[], Any], *, may_name_paths: bool = False) -> st
 
     Args:
         action: What to do.
-        may_name_paths: The input has paths of its own, which the system may refuse and which may hold line breaks.
+        may_name_paths: The input has paths of its own, which the system may refuse and which may
+            hold line breaks.
 
     Raises:
         Exception: Whatever is no `InputError`.

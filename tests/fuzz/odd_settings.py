@@ -4,7 +4,8 @@ from broken_inputs import mostly
 from hypothesis import strategies as st
 
 
-# Flag -> values that are right, and values that are not, for the files that `tests/fuzz/test_corpus_fuzz.py` writes.
+# Flag -> values that are right, and values that are not, for the files that
+# `tests/fuzz/test_corpus_fuzz.py` writes.
 VALUES = {
     "document_boundary": (["auto", "blank_line", "line", "file"], ["row", "Line", "", "null", "1"]),
     "sentences": (["split", "lines"], ["true", "all", "", "~"]),

@@ -72,7 +72,9 @@ def unpacked(path: Path) -> bytes:
 
 
 def reading_of(path: Path, arguments: CorpusArguments) -> Counter[str] | None:
-    """Documents, paragraphs, rows and files without text of a file; None for JSON that only we read."""
+    """Documents, paragraphs, rows and files without text of a file; None for JSON that only we
+    read.
+    """
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".parquet"):
         rows = pq.read_table(path, columns=[arguments.text_column]).column(0).to_pylist()

@@ -1,4 +1,5 @@
-"""Whatever a user gives for a corpus: it becomes a store in which everything is counted, or one line says what is wrong.
+"""Whatever a user gives for a corpus: it becomes a store in which everything is counted, or one
+line says what is wrong.
 
 `make test-slow` takes more inputs.
 """

@@ -1,4 +1,6 @@
-"""Whatever a checkpoint's files hold: it is converted, or one line says what is wrong, and memory stays near the files' size."""
+"""Whatever a checkpoint's files hold: it is converted, or one line says what is wrong, and memory
+stays near the files' size.
+"""
 
 import json
 import struct
@@ -31,7 +33,8 @@ from bert_recipes.tensorflow_files import (
 NAME = "bert_model.ckpt"
 DATA = f"{NAME}.data-00000-of-00001"
 VARIABLES = draw_variables(with_adam=True)
-# Far more than Python needs to say no, far less than any of the sizes that the files below speak of.
+# Far more than Python needs to say no, far less than any of the sizes that the files below speak
+# of.
 MOST_BYTES = 32 << 20
 HUGE = [2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 numbers_of_any_size = st.one_of(st.integers(0, 300), st.sampled_from(HUGE))

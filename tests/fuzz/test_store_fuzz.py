@@ -1,4 +1,6 @@
-"""Whatever happens to the files of a store: reading it either works, or one line says what is damaged."""
+"""Whatever happens to the files of a store: reading it either works, or one line says what is
+damaged.
+"""
 
 import shutil
 

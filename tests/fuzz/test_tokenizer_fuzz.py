@@ -1,4 +1,6 @@
-"""Whatever a user gives to tokenizer/train.py: it becomes a tokenizer that opens, or one line says what is wrong."""
+"""Whatever a user gives to tokenizer/train.py: it becomes a tokenizer that opens, or one line says
+what is wrong.
+"""
 
 import runpy
 import sys

@@ -1,9 +1,12 @@
-"""What the recipes put out, as hashes and numbers: recorded before the code is rebuilt, compared after each step.
+r"""What the recipes put out, as hashes and numbers: recorded before the code is rebuilt, compared
+after each step.
 
-    python tests/golden/record.py --output tests/golden/golden.json [--sections pretrain_fp32 ...] [--workspace FOLDER]
+    python tests/golden/record.py \
+        --output tests/golden/golden.json [--sections pretrain_fp32 ...] [--workspace FOLDER]
 
-Everything runs through the command lines that a user types, on text and rows that are made here from fixed seeds. Whole
-numbers and texts hold on every machine; floats to the bit only where processor, threads and versions are those of the record.
+Everything runs through the command lines that a user types, on text and rows that are made here
+from fixed seeds. Whole numbers and texts hold on every machine; floats to the bit only where
+processor, threads and versions are those of the record.
 """
 
 # ruff: noqa: B023, RUF001, T201
@@ -276,11 +279,14 @@ class Workspace:
                 },
             }
             heads = {
-                "pairs": "kind: sequence_classification\ntext_columns: [first, second]\nlabels: [yes, no, perhaps]\n",
-                "score": "kind: sequence_classification\nproblem_type: regression\nlabel_range: [0, 5]\ntext_columns: [first, second]\n",
+                "pairs": "kind: sequence_classification\ntext_columns: [first, second]\nlabels: "
+                "[yes, no, perhaps]\n",
+                "score": "kind: sequence_classification\nproblem_type: regression\nlabel_range: "
+                "[0, 5]\ntext_columns: [first, second]\n",
                 "tags": "kind: token_classification\nlabels: [O, B-X, I-X]\n",
                 "questions": "kind: question_answering\nmetrics: squad_v2\n",
-                "choices": "kind: multiple_choice\ntext_columns: start\nchoice_columns: [a, b, c]\n",
+                "choices": "kind: multiple_choice\ntext_columns: start\nchoice_columns: [a, b, "
+                "c]\n",
             }
             for name, make_row in makers.items():
                 splits = []

@@ -1,4 +1,6 @@
-"""Outputs of the recipes are those that were recorded in golden.json before the code was rebuilt: to the bit, or elsewhere but for rounding."""
+"""Outputs of the recipes are those that were recorded in golden.json before the code was rebuilt:
+to the bit, or elsewhere but for rounding.
+"""
 
 import json
 import os
@@ -13,8 +15,8 @@ GOLDEN = json.loads(record.GOLDEN.read_text(encoding="utf-8"))
 FAST = ("tokenizer", "batches")
 
 
-# Of numbers on another processor, relative to the largest of their list: another order of sums, and bfloat16 that is emulated. Metrics of
-# a few dozen examples change by whole examples.
+# Of numbers on another processor, relative to the largest of their list: another order of sums, and
+# bfloat16 that is emulated. Metrics of a few dozen examples change by whole examples.
 TOLERANCE = 0.02
 TOLERANCES = {
     "pretrain_off_fp32": 1e-3,
@@ -25,7 +27,9 @@ TOLERANCES = {
 
 
 def assert_alike(found: Any, expected: Any, tolerance: float, place: str) -> None:
-    """Compare what was recorded but for hashes of floats: names, lengths, and numbers within a tolerance."""
+    """Compare what was recorded but for hashes of floats: names, lengths, and numbers within a
+    tolerance.
+    """
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), place
         for name, value in expected.items():

@@ -21,7 +21,8 @@ def read_all(prefix: Path) -> dict[str, np.ndarray]:
 
 
 def check_outputs(model: Any, wanted: dict[str, np.ndarray]) -> None:
-    """Hold a stock model's outputs for the real tokens of `INPUTS` to the original's, flat over batch and positions or not.
+    """Hold a stock model's outputs for the real tokens of `INPUTS` to the original's, flat over
+    batch and positions or not.
 
     Those of the pre-training heads are logarithms of probabilities, as run_pretraining.py has them.
     """

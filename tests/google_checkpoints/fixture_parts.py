@@ -1,4 +1,6 @@
-"""The small model that the checkpoints in tests/fixtures/google are of, and the inputs of their outputs. Needs numpy alone."""
+"""The small model that the checkpoints in tests/fixtures/google are of, and the inputs of their
+outputs. Needs numpy alone.
+"""
 
 import string
 

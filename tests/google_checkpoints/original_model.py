@@ -1,6 +1,7 @@
 """The original's model for tests: its variables by the names that its code gives them.
 
-Written from google-research/bert modeling.py and run_pretraining.py, and on purpose without the package's own table of names.
+Written from google-research/bert modeling.py and run_pretraining.py, and on purpose without the
+package's own table of names.
 """
 
 import json

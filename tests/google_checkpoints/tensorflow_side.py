@@ -1,15 +1,17 @@
 """What only TensorFlow can do: run by an interpreter that has it, never imported by a test.
 
-    uv venv --python 3.11 tfvenv && VIRTUAL_ENV=tfvenv uv pip install tensorflow-cpu==2.15.1 bert-tensorflow==1.0.1
-    tfvenv/bin/python tests/google_checkpoints/tensorflow_side.py fixtures tests/fixtures/google
+    uv venv --python 3.11 tfvenv && VIRTUAL_ENV=tfvenv uv pip install tensorflow-cpu==2.15.1
+    bert-tensorflow==1.0.1 tfvenv/bin/python tests/google_checkpoints/tensorflow_side.py fixtures
+    tests/fixtures/google
 
     read PREFIX FILE.npz        every variable of a checkpoint, as TensorFlow reads it
     write FILE.npz PREFIX       a checkpoint of such a file, as TensorFlow writes it
-    outputs FOLDER FILE.npz     what the code of google-research/bert computes from FOLDER/bert_model.ckpt for the inputs in the file
-    fixtures FOLDER             the checkpoints in tests/fixtures/google, made and trained by that code
+    outputs FOLDER FILE.npz     what the code of google-research/bert computes from
+    FOLDER/bert_model.ckpt for the inputs in the file fixtures FOLDER             the checkpoints in
+    tests/fixtures/google, made and trained by that code
 
-bert-tensorflow is google-research/bert as a package. It is of TensorFlow 1; the one thing that it needs and TensorFlow 2 does not
-have, tf.contrib.layers.layer_norm, is given to it below.
+bert-tensorflow is google-research/bert as a package. It is of TensorFlow 1; the one thing that it
+needs and TensorFlow 2 does not have, tf.contrib.layers.layer_norm, is given to it below.
 """
 
 import json
@@ -33,7 +35,9 @@ NUM_LABELS = 3
 
 
 def layer_norm(inputs: Any, begin_norm_axis: int, begin_params_axis: int, scope: str | None) -> Any:
-    """As tf.contrib.layers.layer_norm of TensorFlow 1.15: over the last dimension, beta then gamma, variance_epsilon 1e-12."""
+    """As tf.contrib.layers.layer_norm of TensorFlow 1.15: over the last dimension, beta then gamma,
+    variance_epsilon 1e-12.
+    """
     assert begin_norm_axis == begin_params_axis == -1
     with tf.variable_scope(scope, "LayerNorm", [inputs]):
         shape = inputs.shape[-1:]
@@ -60,7 +64,9 @@ def google_code() -> tuple[Any, Any, Any]:
 def build(
     config: dict, inputs: dict[str, np.ndarray], head: str, *, partitions: int = 0
 ) -> dict[str, Any]:
-    """The graph of Google's code for these inputs: its outputs by name, and the loss of pre-training."""
+    """The graph of Google's code for these inputs: its outputs by name, and the loss of
+    pre-training.
+    """
     modeling, _, run_pretraining = google_code()
     partitioner = tf.fixed_size_partitioner(partitions) if partitions else None
     bert_config = modeling.BertConfig.from_dict(config)
@@ -98,7 +104,8 @@ def build(
                 "loss": loss + next_loss,
             }
         else:
-            # As in run_classifier.py and run_squad.py, `create_model`, whose other halves are of the training on TPUs.
+            # As in run_classifier.py and run_squad.py, `create_model`, whose other halves are of
+            # the training on TPUs.
             scope, rows = ("", NUM_LABELS) if head == "classifier" else ("cls/squad/", 2)
             features = (
                 found["pooled"]
@@ -158,7 +165,8 @@ def make_fixture(
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in PIECES))
     np.savez_compressed(folder / "outputs.npz", **(INPUTS if partitions else computed))
     if partitions:
-        # What the original's scripts compute, whose variables are whole: layers of parts do not give quite the same numbers.
+        # What the original's scripts compute, whose variables are whole: layers of parts do not
+        # give quite the same numbers.
         outputs(str(folder), str(folder / "outputs.npz"))
 
 

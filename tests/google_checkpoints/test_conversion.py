@@ -1,4 +1,6 @@
-"""Original checkpoints to Hub folders and back: the same weights, the same outputs, and one line for what is wrong."""
+"""Original checkpoints to Hub folders and back: the same weights, the same outputs, and one line
+for what is wrong.
+"""
 
 import json
 

@@ -1,7 +1,7 @@
 """Checkpoints that TensorFlow wrote with Google's own code, and what that code computed from them.
 
-tests/google_checkpoints/tensorflow_side.py made them: one was trained for three steps, one has its variables in three parts each, one
-lies in two files.
+tests/google_checkpoints/tensorflow_side.py made them: one was trained for three steps, one has its
+variables in three parts each, one lies in two files.
 """
 
 import numpy as np

@@ -1,4 +1,6 @@
-"""Original checkpoints and Hub folders that cannot be converted: one line for what is wrong, and nothing is left."""
+"""Original checkpoints and Hub folders that cannot be converted: one line for what is wrong, and
+nothing is left.
+"""
 
 import json
 import shutil
@@ -41,7 +43,8 @@ def config_with(**changes):
                     PLAIN, "bert/pooler/dense/bias", "cls/predictions/transform/dense/kernel"
                 )
             },
-            "google/bert_model.ckpt: bert/pooler/dense/bias and 1 more are missing; the checkpoint is not complete",
+            "google/bert_model.ckpt: bert/pooler/dense/bias and 1 more are missing; the "
+            "checkpoint is not complete",
         ),
         (
             {"variables": without(PLAIN, "cls/seq_relationship/output_bias")},
@@ -49,7 +52,8 @@ def config_with(**changes):
         ),
         (
             {"variables": PLAIN | dict.fromkeys(("other/kernel", "z", "z\n" * 100), np.zeros(1))},
-            "other/kernel and 2 more are not of the original's model; leave such out with --skip_variables other/kernel",
+            "other/kernel and 2 more are not of the original's model; leave such out with "
+            "--skip_variables other/kernel",
         ),
         (
             {"variables": PLAIN | draw_variables(heads=("squad",))},
@@ -242,7 +246,9 @@ def test_a_folder_that_the_original_has_no_place_for_is_refused(tmp_path, break_
     ],
 )
 def test_heads_that_the_original_does_not_have_are_refused(tmp_path, rows, changes):
-    """run_classifier.py would put a softmax over them. Source: google-research/bert run_classifier.py `create_model`."""
+    """run_classifier.py would put a softmax over them. Source: google-research/bert
+    run_classifier.py `create_model`.
+    """
     to_hub(original(tmp_path, draw_variables(heads=("classifier",))), tmp_path / "hub")
     change_config(tmp_path / "hub", **changes)
     change_weights(

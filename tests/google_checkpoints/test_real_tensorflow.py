@@ -1,7 +1,7 @@
 """TensorFlow itself, and the code of google-research/bert, on our files and we on theirs.
 
-Needs an interpreter with TensorFlow: this one, or the one that the environment variable TENSORFLOW_PYTHON names. How to make one:
-tests/google_checkpoints/tensorflow_side.py.
+Needs an interpreter with TensorFlow: this one, or the one that the environment variable
+TENSORFLOW_PYTHON names. How to make one: tests/google_checkpoints/tensorflow_side.py.
 """
 
 import importlib.util
@@ -168,7 +168,9 @@ def test_googles_code_computes_the_same_from_what_we_write(tensorflow, tmp_path,
 
 
 def test_the_fixtures_are_what_the_script_makes(tensorflow, tmp_path, repository):
-    """Names, shapes and parts; the numbers of a training step may differ in the last bit from machine to machine."""
+    """Names, shapes and parts; the numbers of a training step may differ in the last bit from
+    machine to machine.
+    """
     tensorflow("fixtures", tmp_path)
     for folder in (repository / "tests" / "fixtures" / "google").iterdir():
         assert {path.name for path in folder.iterdir()} == {

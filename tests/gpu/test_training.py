@@ -1,8 +1,10 @@
-"""A GPU computes what the CPU computes: every member, whole runs, kills, fine-tuning, and nothing waits.
+"""A GPU computes what the CPU computes: every member, whole runs, kills, fine-tuning, and nothing
+waits.
 
     make test PYTHON=python3 ARGS="-mgpu -n4"
 
-Models are small: a run of these tests takes about three minutes on an H100, most of them for compiling.
+Models are small: a run of these tests takes about three minutes on an H100, most of them for
+compiling.
 """
 
 import json
@@ -100,7 +102,9 @@ def distance(gradients, expected):
 
 @pytest.mark.parametrize("objective", EVERY_MEMBER)
 def test_gradients_of_a_member_are_the_cpus(objective, tmp_path):
-    """In float32 stock layers on padded rows; in bfloat16 packed rows, which may be as far off as stock's padded ones."""
+    """In float32 stock layers on padded rows; in bfloat16 packed rows, which may be as far off as
+    stock's padded ones.
+    """
     batch, model = batch_of(objective), make_member(objective)
     expected = gradients_of(model, batch)
     model.cuda()
@@ -207,9 +211,15 @@ def test_a_step_makes_nobody_wait(small_store, tmp_path, monkeypatch):
 
 def test_a_distillation_learns(small_store, tmp_path):
     args = PreTrainingArguments(
-        output_dir=str(tmp_path), max_steps=30, logging_steps=10, precision="bf16", per_device_train_batch_size=16,
-        save_strategy="no", disable_tqdm=True, learning_rate=1e-3,
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        max_steps=30,
+        logging_steps=10,
+        precision="bf16",
+        per_device_train_batch_size=16,
+        save_strategy="no",
+        disable_tqdm=True,
+        learning_rate=1e-3,
+    )
     data = load_data(
         DataArguments(store=str(small_store), max_seq_length=48, pair_label="none"), args.seed
     )
@@ -232,10 +242,20 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
     command = [sys.executable, str(repository / "recipes" / "pretrain.py")]
     command += ["--config", str(repository / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml")]
     flags = {
-        "store": small_store, "max_seq_length": 48, "max_steps": 60, "global_train_batch_size": 16, "logging_steps": 5,
-        "per_device_train_batch_size": 16, "eval_strategy": "no", "save_steps": 20, "phase2_steps": 0,
-        "max_eval_pairs": 20, "dropout": 0, "warmup_steps": 2, "learning_rate": 1e-3,
-    }  # fmt: skip
+        "store": small_store,
+        "max_seq_length": 48,
+        "max_steps": 60,
+        "global_train_batch_size": 16,
+        "logging_steps": 5,
+        "per_device_train_batch_size": 16,
+        "eval_strategy": "no",
+        "save_steps": 20,
+        "phase2_steps": 0,
+        "max_eval_pairs": 20,
+        "dropout": 0,
+        "warmup_steps": 2,
+        "learning_rate": 1e-3,
+    }
     command += [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
 
     def start(folder):

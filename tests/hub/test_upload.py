@@ -1,4 +1,6 @@
-"""The bytes arrive; what breaks is tried again, what has arrived is not sent again, and what fails for good is said."""
+"""The bytes arrive; what breaks is tried again, what has arrived is not sent again, and what fails
+for good is said.
+"""
 
 import logging
 import shutil

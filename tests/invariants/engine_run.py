@@ -1,6 +1,8 @@
-"""Runs of a step or two of both Trainers under the engine of the launcher's configuration; alone where nothing has launched it.
+"""Runs of a step or two of both Trainers under the engine of the launcher's configuration; alone
+where nothing has launched it.
 
-recipes/launch.py --config_file accelerate_configs/fsdp.yaml --num_processes 2 tests/invariants/engine_run.py SETTINGS --use_cpu true
+recipes/launch.py --config_file accelerate_configs/fsdp.yaml --num_processes 2
+tests/invariants/engine_run.py SETTINGS --use_cpu true
 """
 
 import gc
@@ -21,10 +23,12 @@ COUNT = 12345.0  # bfloat16 makes 12352 of it
 
 
 def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
-    """Pre-train for a step of 64 micro-batches, fine-tune for two, and evaluate with unequal numbers of batches.
+    """Pre-train for a step of 64 micro-batches, fine-tune for two, and evaluate with unequal
+    numbers of batches.
 
     Returns:
-        JSON: what the model was wrapped in, what a count and the losses have become, logs and figures of both runs. In output_dir:
+        JSON: what the model was wrapped in, what a count and the losses have become, logs and
+            figures of both runs. In output_dir:
         gradient.safetensors, by Adam's first moment, and weights.safetensors, of the fine-tuning.
     """
     common = {"precision": precision, "per_device_eval_batch_size": 4, "warmup_steps": 0}
@@ -71,7 +75,9 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
 
 
 def first_moments(trainer: Any) -> dict[str, torch.Tensor]:
-    """Return Adam's first moment of every weight, whole: after the first step a tenth of its gradient."""
+    """Return Adam's first moment of every weight, whole: after the first step a tenth of its
+    gradient.
+    """
     weights = dict(trainer.model.named_parameters())
     if not trainer.is_deepspeed_enabled:
         states = {
@@ -97,7 +103,9 @@ def whole(weight: torch.Tensor) -> torch.Tensor:
 
 
 def use_gloo() -> None:
-    """Let DeepSpeed use gloo's collectives, as on GPUs it uses NCCL's: its own for CPUs take a minute to compile."""
+    """Let DeepSpeed use gloo's collectives, as on GPUs it uses NCCL's: its own for CPUs take a
+    minute to compile.
+    """
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         import deepspeed
 
@@ -111,7 +119,8 @@ def leave(file: Path, found: Any) -> None:
     gc.collect()
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
-    # DTensor's caches hold on to the process group, and a thread of gloo that wants the interpreter's lock while that is going down
+    # DTensor's caches hold on to the process group, and a thread of gloo that wants the
+    # interpreter's lock while that is going down
     # aborts the process: leave without going down.
     sys.stderr.flush()
     os._exit(0)

@@ -1,6 +1,7 @@
 """Short fine-tuning runs of all four kinds that record every gradient; alone or under torchrun.
 
-torchrun --nproc-per-node 2 tests/invariants/finetuning_run.py '{"output_dir": ..., "kinds": [...], ...}'
+torchrun --nproc-per-node 2 tests/invariants/finetuning_run.py '{"output_dir": ..., "kinds": [...],
+...}'
 """
 
 import gc
@@ -125,7 +126,8 @@ def finetuning_run(
     """Measure the untrained model, then train a tiny model for a few steps.
 
     Returns:
-        metrics and predictions before training, gradients a step, logged history, the first and the final weights.
+        metrics and predictions before training, gradients a step, logged history, the first and the
+        final weights.
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -205,8 +207,9 @@ if __name__ == "__main__":
             save_file(flat, folder / kind / "gradients.safetensors")
             logs = [result["history"], result["metrics"], result["predictions"]]
             (folder / kind / "logs.json").write_text(json.dumps(logs))
-    # The wrapped model and its Trainer hold on to each other and to the process group: they go before it, and all processes
-    # together, or a thread of gloo may still want the interpreter's lock when that is going down (SIGABRT).
+    # The wrapped model and its Trainer hold on to each other and to the process group: they go
+    # before it, and all processes together, or a thread of gloo may still want the interpreter's
+    # lock when that is going down (SIGABRT).
     del result
     gc.collect()
     if torch.distributed.is_initialized():

@@ -1,9 +1,12 @@
-"""Runs the pre-training recipe again and again in forked children and kills them; what is imported is imported once.
+"""Runs the pre-training recipe again and again in forked children and kills them; what is imported
+is imported once.
 
-python tests/invariants/killed_runs.py '{"argv": [...], "output_dir": ..., "kills": 50, "signal": 9, "inside_a_save": 10, "between": [0.5, 2], "seed": 0}'
+python tests/invariants/killed_runs.py '{"argv": [...], "output_dir": ..., "kills": 50, "signal": 9,
+"inside_a_save": 10, "between": [0.5, 2], "seed": 0}'
 
-`between` is in times of what a child takes from its start to its first checkpoint, which is measured first. Prints one JSON line:
-what happened to each child, and how many complete runs there were.
+`between` is in times of what a child takes from its start to its first checkpoint, which is
+measured first. Prints one JSON line: what happened to each child, and how many complete runs there
+were.
 """
 
 import json
@@ -57,7 +60,9 @@ def start(argv: list[str], log: Path) -> int:
 
 
 def wait(pid: int, seconds: float) -> int | None:
-    """Exit code of a child, negative for a signal; None while it still runs after so many seconds."""
+    """Exit code of a child, negative for a signal; None while it still runs after so many
+    seconds.
+    """
     end = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -69,7 +74,9 @@ def wait(pid: int, seconds: float) -> int | None:
 
 
 def seconds_to_first_save(argv: list[str], folder: Path, log: Path) -> float:
-    """How long this machine takes, as busy as it is, from the fork to the first whole checkpoint; that run goes."""
+    """How long this machine takes, as busy as it is, from the fork to the first whole checkpoint;
+    that run goes.
+    """
     begin = time.monotonic()
     pid = start(argv, log)
     while last_complete(folder)[0] is None:
@@ -95,7 +102,9 @@ def where_it_fell(folder: Path) -> str:
 
 
 def is_enough(lives: list[dict[str, Any]], told: dict[str, Any]) -> bool:
-    """Whether there were kills enough, and enough of them inside a save, for which as many kills again may be spent."""
+    """Whether there were kills enough, and enough of them inside a save, for which as many kills
+    again may be spent.
+    """
     inside = sum(life["fell"] == WRITING for life in lives)
     return len(lives) >= told["kills"] and (
         inside >= told["inside_a_save"] or len(lives) >= 2 * told["kills"]
@@ -142,7 +151,8 @@ def main() -> None:
         for path in checkpoints:
             # A name is given to what is whole, and to nothing else.
             assert why_incomplete(path) is None, (path, why_incomplete(path))
-        # Its results are there before it writes the report and the card: killed there, it goes on with those.
+        # Its results are there before it writes the report and the card: killed there, it goes on
+        # with those.
         has_results = (folder / RESULTS_FILE).is_file()
         is_finished = has_results and not (folder / UNFINISHED_FILE).is_file()
         assert is_finished or code != 0, said[-2000:]

@@ -1,6 +1,8 @@
-"""Every member of the family, trained for three steps by several processes, saved and resumed; alone where nothing has launched it.
+"""Every member of the family, trained for three steps by several processes, saved and resumed;
+alone where nothing has launched it.
 
-recipes/launch.py --config_file accelerate_configs/fsdp.yaml --num_processes 2 tests/invariants/member_run.py SETTINGS --use_cpu true
+recipes/launch.py --config_file accelerate_configs/fsdp.yaml --num_processes 2
+tests/invariants/member_run.py SETTINGS --use_cpu true
 """
 
 import json
@@ -19,7 +21,9 @@ MEMBERS = ("bert", "roberta", "albert", "electra", "distilbert")
 
 
 class FirstGradient(TrainerCallback):
-    """Keeps the gradient of the first step, of the global batch: Adam's first moment is then a tenth of it."""
+    """Keeps the gradient of the first step, of the global batch: Adam's first moment is then a
+    tenth of it.
+    """
 
     trainer: Any = None
 
@@ -34,9 +38,11 @@ class FirstGradient(TrainerCallback):
 
 
 def member_run(member: str, store: str, output_dir: str) -> dict[str, Any]:
-    """Train three steps, save the model, and train the last step again from the checkpoint before it.
+    """Train three steps, save the model, and train the last step again from the checkpoint before
+    it.
 
-    Leaves in output_dir: gradient.safetensors, of the first step, and the folders model and resumed_model. Returns the logs, JSON.
+    Leaves in output_dir: gradient.safetensors, of the first step, and the folders model and
+    resumed_model. Returns the logs, JSON.
     """
     folder, first_gradient = Path(output_dir), FirstGradient()
     # Wide enough for ZeRO 3, which leaves tensors of less than 100,000 numbers whole.

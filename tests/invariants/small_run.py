@@ -1,4 +1,5 @@
-"""A short training run that records what it trained on and every gradient; runs alone or under torchrun.
+"""A short training run that records what it trained on and every gradient; runs alone or under
+torchrun.
 
 torchrun --nproc-per-node 2 tests/invariants/small_run.py '{"store": ..., "output_dir": ..., ...}'
 """
@@ -112,8 +113,8 @@ def small_run(
     """Train the tiny size for a few steps.
 
     Returns:
-        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics, what DDP was given and
-        the seed of this process' generator, the Trainer.
+        rows of all steps of this process, gradients a step, logged history, final weights, held-out
+        metrics, what DDP was given and the seed of this process' generator, the Trainer.
     """
     given = ModelArguments.settle({"objective": objective, **(inputs or {})}, (), {})
     own = {field.name for field in fields(DataArguments)}
@@ -195,8 +196,9 @@ if __name__ == "__main__":
         save_file(flat, folder / "gradients.safetensors")
         save_file(result["weights"], folder / "weights.safetensors")
         (folder / "logs.json").write_text(json.dumps([result["history"], result["metrics"]]))
-    # The wrapped model and its Trainer hold on to each other and to the process group: they go before it, and all processes
-    # together, or a thread of gloo may still want the interpreter's lock when that is going down (SIGABRT).
+    # The wrapped model and its Trainer hold on to each other and to the process group: they go
+    # before it, and all processes together, or a thread of gloo may still want the interpreter's
+    # lock when that is going down (SIGABRT).
     del result
     gc.collect()
     if torch.distributed.is_initialized():

@@ -1,4 +1,6 @@
-"""That ELECTRA's discriminator can learn, and what keeps it from that: a language in which every word says what the next one is."""
+"""That ELECTRA's discriminator can learn, and what keeps it from that: a language in which every
+word says what the next one is.
+"""
 
 import numpy as np
 import pytest

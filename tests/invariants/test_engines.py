@@ -1,7 +1,9 @@
-"""FSDP2 and DeepSpeed, as their configurations launch them, are the same training as one process without them.
+"""FSDP2 and DeepSpeed, as their configurations launch them, are the same training as one process
+without them.
 
-What runs is the library's own: recipes/launch.py reads accelerate_configs/, Accelerate prepares the model (`fsdp2_prepare_model`,
-`deepspeed.initialize`), on two processes over gloo. All configurations with all recipes: tests/recipes/test_engines.py.
+What runs is the library's own: recipes/launch.py reads accelerate_configs/, Accelerate prepares the
+model (`fsdp2_prepare_model`, `deepspeed.initialize`), on two processes over gloo. All
+configurations with all recipes: tests/recipes/test_engines.py.
 """
 
 import json
@@ -67,7 +69,9 @@ def test_counts_and_losses_are_not_rounded_to_bfloat16(shared):
 
 
 def test_gradients_of_64_micro_batches_add_up_in_float32(alone, shared):
-    """A sum that is kept or sent in bfloat16 is a number of bfloat16; one in float32 lies anywhere between two of them."""
+    """A sum that is kept or sent in bfloat16 is a number of bfloat16; one in float32 lies anywhere
+    between two of them.
+    """
     ours, theirs = (load_file(folder / "gradient.safetensors") for folder in (shared[2], alone[1]))
     assert ours.keys() == theirs.keys()
     for name, gradient in theirs.items():
@@ -83,7 +87,8 @@ def test_gradients_of_64_micro_batches_add_up_in_float32(alone, shared):
 @pytest.mark.parametrize("recipe", ["pretraining", "finetuning"])
 def test_the_run_is_that_of_one_process(alone, shared, recipe):
     expected, found = alone[0][recipe], shared[1][recipe]
-    # Rounding moves single weights by as much as a step of Adam's: after that the norm is less sharp.
+    # Rounding moves single weights by as much as a step of Adam's: after that the norm is less
+    # sharp.
     tolerance = {"grad_norm": 5e-3}
     for ours, theirs in zip(found["history"], expected["history"], strict=True):
         for name in theirs.keys() & {"loss", "mlm_loss", "nsp_loss", "grad_norm"}:

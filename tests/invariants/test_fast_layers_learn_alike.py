@@ -1,4 +1,6 @@
-"""The fast layers learn what stock layers learn: 500 steps with each, on real text, with dropout."""
+"""The fast layers learn what stock layers learn: 500 steps with each, on real text, with
+dropout.
+"""
 
 import json
 import subprocess
@@ -111,8 +113,9 @@ def last_losses(store, folder, fast_layers, precision):
 def test_losses_of_the_last_steps_agree_to_half_a_percent(store, tmp_path, precision):
     """Only the dropout masks differ between the runs.
 
-    With the paper's optimiser at a rate of 1e-3 the loss stays for hundreds of steps where guessing by word frequency is, and leaves that
-    at another step for every stream of dropout masks: stock layers differ among themselves by more than half a percent then.
+    With the paper's optimiser at a rate of 1e-3 the loss stays for hundreds of steps where guessing
+    by word frequency is, and leaves that at another step for every stream of dropout masks: stock
+    layers differ among themselves by more than half a percent then.
     """
     if load_kernels("auto", torch.device("cpu")) is None:
         pytest.skip("no compiler, or no x86-64 with AVX2")

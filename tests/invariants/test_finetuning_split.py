@@ -1,4 +1,6 @@
-"""Fine-tuning, always the same run: the split of the batch, processes and interruptions change nothing."""
+"""Fine-tuning, always the same run: the split of the batch, processes and interruptions change
+nothing.
+"""
 
 import json
 import math
@@ -53,7 +55,9 @@ def two_processes(tmp_path_factory):
 
 
 def assert_same_gradients(left, right, tolerance=1e-6):
-    """Of the first two steps: the first update has rate 0, so that both gradients come from equal weights."""
+    """Of the first two steps: the first update has rate 0, so that both gradients come from equal
+    weights.
+    """
     assert len(left) == len(right) == 3
     for step, (a, b) in enumerate(zip(left[:2], right[:2], strict=True)):
         assert a.keys() == b.keys()
@@ -96,7 +100,9 @@ def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(
 def test_class_weights_are_those_of_torch_and_scikit_learn_however_the_batch_is_accumulated(
     kind, tmp_path
 ):
-    """The mean of `torch.nn.CrossEntropyLoss(weight=...)`, which divides by the sum of the weights."""
+    """The mean of `torch.nn.CrossEntropyLoss(weight=...)`, which divides by the sum of the
+    weights.
+    """
     runs = [
         finetuning_run(
             kind,
@@ -248,7 +254,9 @@ def test_a_model_that_has_diverged_has_no_figures_and_predicts_nothing(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stock_heads_multiply_the_loss_by_the_micro_batches(kind, whole_batch, tmp_path):
-    """huggingface/transformers#47688; the question-answering head alone divides as it is asked to."""
+    """huggingface/transformers#47688; the question-answering head alone divides as it is asked
+    to.
+    """
 
     def stock_loss(micro_batch, accumulation):
         ours = finetuning_run(kind, output_dir=str(tmp_path), train=False)["trainer"]

@@ -88,7 +88,8 @@ def test_fifty_kills_at_random_instants(straight, small_store, tmp_path, capsys)
     fell = collections.Counter(life["fell"] for life in result["lives"])
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{len(result['lives'])} kills fell: {dict(fell)}; {result['finished']} runs came to their end\n"
+            f"\n{len(result['lives'])} kills fell: {dict(fell)}; {result['finished']} runs came "
+            "to their end\n"
         )
     assert fell["writing a checkpoint"] >= 10
     assert_like(straight, tmp_path / "run", result["finished"])

@@ -61,7 +61,8 @@ def with_preamble(file: Path, script: Path, preamble: str) -> Path:
     """A program that does something before it runs a script."""
     path = f"sys.path.insert(0, {str(script.parent)!r})\nsys.argv[0] = {str(script)!r}\n"
     file.write_text(
-        f"import os, resource, runpy, signal, sys\n{preamble}\n{path}runpy.run_path(sys.argv[0], run_name='__main__')"
+        f"import os, resource, runpy, signal, sys\n{preamble}\n{path}runpy.run_path(sys.argv[0], "
+        "run_name='__main__')"
     )
     return file
 
@@ -191,7 +192,8 @@ PreTrainingSums.add = called
 
 
 @pytest.mark.slow
-# Of two batches each: after step 50, 100 (where the second phase begins), 150, 160, and the last one.
+# Of two batches each: after step 50, 100 (where the second phase begins), 150, 160, and the last
+# one.
 @pytest.mark.parametrize(
     "call", [1, 3, 9], ids=["in the training", "at the end of a phase", "last evaluation"]
 )

@@ -1,7 +1,9 @@
-"""Every member of the family under every engine is the same training as in one process, saved and resumed alike.
+"""Every member of the family under every engine is the same training as in one process, saved and
+resumed alike.
 
-Two processes over gloo, started by recipes/launch.py with the shipped configuration. One launch trains all members: starting takes
-longer than training. Precision, micro-batches and counts under engines: test_engines.py.
+Two processes over gloo, started by recipes/launch.py with the shipped configuration. One launch
+trains all members: starting takes longer than training. Precision, micro-batches and counts under
+engines: test_engines.py.
 """
 
 import json
@@ -75,7 +77,9 @@ def launched(request, repository, small_store, tmp_path_factory):
 
 
 def weights_of(folder):
-    """Return the weights of a model's folder by their names; those of ELECTRA's generator begin with its folder's."""
+    """Return the weights of a model's folder by their names; those of ELECTRA's generator begin
+    with its folder's.
+    """
     weights = load_file(folder / "model.safetensors")
     if (folder / "generator").is_dir():
         generator = load_file(folder / "generator" / "model.safetensors")

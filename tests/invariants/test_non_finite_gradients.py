@@ -1,4 +1,6 @@
-"""A step whose gradient is not finite changes nothing and is counted; too many of them in a row end the run."""
+"""A step whose gradient is not finite changes nothing and is counted; too many of them in a row end
+the run.
+"""
 
 import json
 import multiprocessing
@@ -11,7 +13,9 @@ from bert_recipes.errors import InputError
 
 
 def spoil(monkeypatch, value, steps):
-    """After the backward pass of these steps (from 0) one element of the gradient has this value."""
+    """After the backward pass of these steps (from 0) one element of the gradient has this
+    value.
+    """
     computed = RecordingTrainer.training_step
     weights = {}
 
@@ -62,7 +66,9 @@ def test_too_many_in_a_row_end_the_run_with_advice(small_store, tmp_path, monkey
 def test_leaving_a_step_out_on_the_device_is_leaving_it_out(
     small_store, tmp_path, monkeypatch, caplog, optimizer, value
 ):
-    """On a GPU the optimiser decides, and the host reads the norm one step later; weights, moments and counts are the same."""
+    """On a GPU the optimiser decides, and the host reads the norm one step later; weights, moments
+    and counts are the same.
+    """
     settings = {"max_steps": 5, "optimizer": optimizer, "per_device_train_batch_size": 16}
     settings |= {"save_strategy": "steps", "save_steps": 5, "weight_decay": 0.1}
     spoil(monkeypatch, value, steps={1, 2})

@@ -1,4 +1,6 @@
-"""Every objective and every form of its inputs: one loss and one gradient however a batch is cut, and a resume is the same run."""
+"""Every objective and every form of its inputs: one loss and one gradient however a batch is cut,
+and a resume is the same run.
+"""
 
 import math
 from typing import Any

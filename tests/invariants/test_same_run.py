@@ -1,4 +1,6 @@
-"""The same run, always: workers, processes, the split of the batch and interruptions change nothing."""
+"""The same run, always: workers, processes, the split of the batch and interruptions change
+nothing.
+"""
 
 import json
 import subprocess
@@ -77,7 +79,9 @@ def assert_same_gradients(left, right, tolerance=1e-6):
 def test_the_flags_of_a_gpu_finish_a_whole_command_on_a_cpu(
     repository, small_store, tmp_path, fast_layers
 ):
-    """A launch on a GPU has compiled packed rows and data workers that prefetch; two micro-batches, an evaluation, a save."""
+    """A launch on a GPU has compiled packed rows and data workers that prefetch; two micro-batches,
+    an evaluation, a save.
+    """
     flags = [
         "--store",
         small_store,
@@ -140,7 +144,9 @@ def logged(history, name):
 def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(
     small_store, tmp_path, whole_batch, batch, accumulation
 ):
-    """The stock heads multiply the loss by the number of micro-batches (huggingface/transformers#47688)."""
+    """The stock heads multiply the loss by the number of micro-batches
+    (huggingface/transformers#47688).
+    """
     run = small_run(
         store=str(small_store),
         output_dir=str(tmp_path),
@@ -148,7 +154,8 @@ def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(
         gradient_accumulation_steps=accumulation,
     )
     assert normalized(run["rows"]) == normalized(whole_batch["rows"])
-    # The weights drift apart by rounding after the first update, which has rate 0: two gradients come from equal ones.
+    # The weights drift apart by rounding after the first update, which has rate 0: two gradients
+    # come from equal ones.
     assert_same_gradients(run["gradients"][:2], whole_batch["gradients"][:2])
     for name in ("loss", "mlm_loss", "nsp_loss"):
         assert logged(run["history"], name) == pytest.approx(
@@ -188,7 +195,9 @@ def test_two_processes_train_on_the_same_rows_with_the_same_loss_and_gradient(
 def test_processes_look_for_no_unused_parameters_copy_no_gradients_and_drop_other_elements(
     two_processes, whole_batch
 ):
-    """All dropout masks, those of the fast layers too, are drawn from torch's generator; that of the first process is a lone one's."""
+    """All dropout masks, those of the fast layers too, are drawn from torch's generator; that of
+    the first process is a lone one's.
+    """
     settings = [
         json.loads((two_processes / f"settings-{rank}.json").read_text()) for rank in (0, 1)
     ]

@@ -1,4 +1,6 @@
-"""Our model and collator under the Trainer as it comes: losses and predictions are right there too."""
+"""Our model and collator under the Trainer as it comes: losses and predictions are right there
+too.
+"""
 
 import pytest
 import torch
@@ -44,7 +46,8 @@ def test_model_and_collator_plug_into_the_stock_trainer(small_store, tmp_path):
     whole = first_loss(small_store, tmp_path, 16, 1)
     for batch, accumulation in ((8, 2), (2, 8)):
         parts = first_loss(small_store, tmp_path, batch, accumulation)
-        # The stock Trainer does not count pairs: each micro-batch's next-sentence mean is weighted by its masked tokens.
+        # The stock Trainer does not count pairs: each micro-batch's next-sentence mean is weighted
+        # by its masked tokens.
         assert parts[0] == pytest.approx(whole[0], rel=2e-3)
         assert parts[1] == pytest.approx(whole[1], rel=2e-2)
 
@@ -62,7 +65,9 @@ def accuracies(prediction):
 def test_predictions_and_metrics_of_the_stock_trainer_are_those_of_the_stock_model(
     small_store, tmp_path, monkeypatch
 ):
-    """transformers, `Trainer.prediction_step`: what is not in `keys_to_ignore_at_inference` is a prediction."""
+    """transformers, `Trainer.prediction_step`: what is not in `keys_to_ignore_at_inference` is a
+    prediction.
+    """
     # Runs in this process before may have left their precision there.
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
     store = open_store(small_store)

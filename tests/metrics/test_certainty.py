@@ -1,4 +1,6 @@
-"""Intervals: the share's against SciPy's Wilson interval, the others against SciPy's bootstrap and by how often they hold."""
+"""Intervals: the share's against SciPy's Wilson interval, the others against SciPy's bootstrap and
+by how often they hold.
+"""
 
 import numpy as np
 import pytest
@@ -93,7 +95,9 @@ def test_without_spread_or_rows_there_is_no_interval():
 
 
 def test_the_interval_of_a_mean_is_students_of_its_groups():
-    """Without any approximation for a mean over groups of one size: t of 19 is 2.093, to first order 2.083."""
+    """Without any approximation for a mean over groups of one size: t of 19 is 2.093, to first
+    order 2.083.
+    """
     values = np.random.default_rng(5).normal(size=400)
     replicates = jackknife_replicates(lambda rows: {"mean": float(values[list(rows)].mean())}, 400)
     ((low, high),) = jackknife_intervals({"mean": float(values.mean())}, replicates).values()
@@ -132,7 +136,9 @@ def test_the_interval_over_seeds_is_students():
 
 
 def test_variances_of_seeds_and_rows_are_those_of_a_crossed_design():
-    """Beside the mean squares of an analysis of variance; what is of one seed on one group of rows counts once."""
+    """Beside the mean squares of an analysis of variance; what is of one seed on one group of rows
+    counts once.
+    """
     rng = np.random.default_rng(2)
     seeds, groups = 4, 20
     table = (
@@ -167,7 +173,9 @@ def f1_of(gold, said):
 
 @pytest.mark.slow
 def test_both_intervals_hold_a_true_difference_of_f1():
-    """Five seeds of two classifiers that are equally good, each of which errs on rows that are hard for it."""
+    """Five seeds of two classifiers that are equally good, each of which errs on rows that are hard
+    for it.
+    """
     rng, held = np.random.default_rng(0), 0
     for _ in range(400):
         gold = (rng.random(300) < 0.4).astype(int)

@@ -136,7 +136,9 @@ def test_the_size_of_scores_does_not_matter(scale):
 
 @pytest.mark.parametrize("constant", [0.0, 3.7, 1 / 3, 1e300])
 def test_a_constant_side_or_a_single_row_has_no_correlation(constant):
-    """3.7: the mean of equal numbers is not always that number, and what is left over is not to be correlated."""
+    """3.7: the mean of equal numbers is not always that number, and what is left over is not to be
+    correlated.
+    """
     same, varied = np.full(10, constant), np.arange(10.0)
     for sides in ((same, varied), (varied, same), (same, same), ([1.0], [2.0])):
         with warnings.catch_warnings():
@@ -211,7 +213,8 @@ def test_what_is_not_finite_is_refused(values):
 def test_metrics_need_no_heavy_package():
     code = (
         "import sys, bert_recipes.metrics.classification; "
-        "print([m for m in ('torch', 'transformers', 'datasets', 'evaluate', 'sklearn', 'scipy') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'datasets', 'evaluate', 'sklearn', 'scipy') "
+        "if m in sys.modules])"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,4 +1,6 @@
-"""The `evaluate.Metric` classes, without the Hub (HF_HUB_OFFLINE is set): the same figures as the pure functions."""
+"""The `evaluate.Metric` classes, without the Hub (HF_HUB_OFFLINE is set): the same figures as the
+pure functions.
+"""
 
 import subprocess
 import sys
@@ -153,7 +155,8 @@ def test_two_processes_are_measured_together(metrics, tmp_path):
 import sys
 from bert_recipes.metrics.evaluate_metrics import NamedMetric
 rank = int(sys.argv[1])
-metric = NamedMetric("mrpc", num_process=2, process_id=rank, experiment_id="two", cache_dir=sys.argv[2])
+settings = {"experiment_id": "two", "cache_dir": sys.argv[2]}
+metric = NamedMetric("mrpc", num_process=2, process_id=rank, **settings)
 metric.add_batch(predictions=[[0, 1], [1, 1, 0]][rank], references=[[0, 1], [0, 1, 1]][rank])
 print(metric.compute())
 """

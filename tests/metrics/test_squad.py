@@ -13,8 +13,8 @@ from bert_recipes.metrics.squad import normalize_answer, squad_scores, squad_v2_
 
 OFFICIAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "official_squad_eval.py"))
 
-# Articles, their look-alikes, punctuation of ASCII and of other scripts, spaces of all sorts, letters whose lower case
-# is longer, an accent that stands alone.
+# Articles, their look-alikes, punctuation of ASCII and of other scripts, spaces of all sorts,
+# letters whose lower case is longer, an accent that stands alone.
 WORDS = (
     *(
         "the",
@@ -51,7 +51,9 @@ def random_text(rng, longest=6):
 
 
 def test_answers_without_spaces_are_compared_by_characters():
-    """facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation; the official script of SQuAD takes them for one word."""
+    """facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation; the official script of SQuAD
+    takes them for one word.
+    """
     gold = {"q": ["\u5317\u5c9b\u7684\u6e2f\u53e3"]}
     assert squad_scores(gold, {"q": "\u5317\u5c9b\uff0c\u7684\u6e2f\u53e3\u3002"}) == {
         "exact_match": 100.0,
@@ -152,7 +154,9 @@ def test_best_threshold_is_the_best_of_all_thresholds():
 
 
 def test_questions_without_a_prediction_count_0_and_are_reported(caplog):
-    """evaluate-v1.1.py: "Unanswered question ... will receive score 0."; evaluate-v2.0.py leaves them out or fails."""
+    """evaluate-v1.1.py: "Unanswered question ... will receive score 0."; evaluate-v2.0.py leaves
+    them out or fails.
+    """
     with caplog.at_level(logging.WARNING):
         scores = squad_scores({"a": ["x"], "b": ["y"]}, {"a": "x", "other": "z"})
     assert scores == {"exact_match": 50.0, "f1": 50.0, "missing": 1}
@@ -218,7 +222,9 @@ def test_real_v1_answers_are_scored_as_the_plain_implementation_does(shared_data
 
 
 def test_real_v2_answers_are_scored_as_the_plain_implementation_does(shared_data):
-    """Gold answers, whole or spoilt, and made answers where there is none, with odds that know it mostly."""
+    """Gold answers, whole or spoilt, and made answers where there is none, with odds that know it
+    mostly.
+    """
     dataset, gold = read_gold(shared_data / "squad" / "dev-v2.0.json")
     rng = np.random.default_rng(5)
     predictions, odds = {}, {}
@@ -227,7 +233,8 @@ def test_real_v2_answers_are_scored_as_the_plain_implementation_does(shared_data
         predictions[question] = text if rng.random() < 0.5 else changed(rng, text)
         odds[question] = round(float(rng.normal(-1.0 if answers else 1.0, 1.5)), 2)
     plain = OFFICIAL["evaluate_v2"]
-    # The search of the plain implementation takes the square of the questions: part of them is enough for it.
+    # The search of the plain implementation takes the square of the questions: part of them is
+    # enough for it.
     some = dict(list(gold.items())[::6])
     expected = plain(
         as_dataset(some), {q: predictions[q] for q in some}, {q: odds[q] for q in some}, 0.0

@@ -1,4 +1,5 @@
-"""Every kernel on several threads beside plain.py; started as a process of its own, as tests have one thread.
+"""Every kernel on several threads beside plain.py; started as a process of its own, as tests have
+one thread.
 
 python tests/models/many_threads.py
 """

@@ -62,7 +62,9 @@ def run(model, batch, fast_layers, autocast=False):
 
 
 def assert_gradients_alike(ours, expected, tolerance):
-    """Equal relative to the largest gradient of the model: some are zero but for rounding (the keys' bias)."""
+    """Equal relative to the largest gradient of the model: some are zero but for rounding (the
+    keys' bias).
+    """
     largest = max(gradient.abs().max() for gradient in expected.values())
     for name, gradient in expected.items():
         scale = max(gradient.abs().max(), 1e-2 * largest)

@@ -1,4 +1,6 @@
-"""The model against stock transformers, and a vocabulary that grows. Source: google-research/bert modeling.py, run_pretraining.py."""
+"""The model against stock transformers, and a vocabulary that grows. Source: google-research/bert
+modeling.py, run_pretraining.py.
+"""
 
 import json
 
@@ -90,7 +92,8 @@ def test_checkpoint_loads_in_stock_classes_without_missing_keys(tmp_path, loader
     stock, info = getattr(transformers, loader).from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
-    # A class with fewer heads leaves the others' weights unused; those are the heads it does not have.
+    # A class with fewer heads leaves the others' weights unused; those are the heads it does not
+    # have.
     unused = {
         "BertForPreTraining": (),
         "BertForMaskedLM": ("bert.pooler", "cls.seq"),
@@ -136,7 +139,9 @@ def test_a_stock_checkpoint_loads_in_ours_and_keeps_its_activation(tmp_path):
 
 
 def test_weights_start_from_a_normal_cut_at_two_deviations():
-    """modeling.py create_initializer: tf.truncated_normal_initializer(stddev=0.02); biases 0, LayerNorm 1 and 0."""
+    """modeling.py create_initializer: tf.truncated_normal_initializer(stddev=0.02); biases 0,
+    LayerNorm 1 and 0.
+    """
     model = make_model()
     for name, parameter in model.named_parameters():
         if "LayerNorm.weight" in name:
@@ -162,7 +167,9 @@ def test_initialisation_and_activation_can_be_those_of_stock():
 
 
 def test_positions_may_begin_as_sinusoids_and_learn_from_there(tmp_path):
-    """Vaswani et al. 2017, section 3.5: what two positions have in common depends on their distance alone."""
+    """Vaswani et al. 2017, section 3.5: what two positions have in common depends on their distance
+    alone.
+    """
     model, plain = make_model(weight_init="sinusoidal_positions"), make_model()
     new, old = (each.bert.embeddings.position_embeddings.weight for each in (model, plain))
     assert new.std().item() == pytest.approx(2 * 0.02, rel=0.1)

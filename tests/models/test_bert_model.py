@@ -59,7 +59,9 @@ def test_a_stock_model_with_a_head_gets_layers_on_packed_rows(tmp_path):
 @pytest.mark.parametrize("fast_layers", ["auto", "plain"])
 @pytest.mark.parametrize("lengths", [(12, 7), (12, 12), (12, 1)], ids=str)
 def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers):
-    """Of question answering: its softmax is over all positions (google-research/bert run_squad.py, `compute_loss`)."""
+    """Of question answering: its softmax is over all positions (google-research/bert run_squad.py,
+    `compute_loss`).
+    """
     if load_kernels(fast_layers, torch.device("cpu")) is None:
         pytest.skip("no compiler, or no x86-64 with AVX2")
     torch.manual_seed(0)
@@ -119,7 +121,9 @@ def test_other_architectures_keep_what_they_have():
 
 def test_a_model_put_under_our_class_still_tells_of_its_attention():
     class Own(BertModel):
-        """A class of which none was ever built, as in a process that opens a fine-tuned checkpoint only."""
+        """A class of which none was ever built, as in a process that opens a fine-tuned checkpoint
+        only.
+        """
 
     model = make_classifier(attn_implementation="eager").eval()
     expected = model.bert(BATCH["input_ids"], output_attentions=True, output_hidden_states=True)

@@ -1,4 +1,6 @@
-"""The layers that torch.compile fuses, as a GPU has them, compute what stock layers compute on padded rows; the plan of a batch is right."""
+"""The layers that torch.compile fuses, as a GPU has them, compute what stock layers compute on
+padded rows; the plan of a batch is right.
+"""
 
 import pytest
 import torch
@@ -97,7 +99,9 @@ def test_without_a_mask_every_position_is_a_row():
 
 @pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "unplanned"])
 def test_questions_have_the_hidden_states_of_pads_that_stock_has(is_planned):
-    """Their softmax is over all positions: pads attend to the tokens of their sequence, and nobody attends to them."""
+    """Their softmax is over all positions: pads attend to the tokens of their sequence, and nobody
+    attends to them.
+    """
     torch.manual_seed(0)
     model = transformers.BertForQuestionAnswering(make_model().config).train()
     batch = make_batch(LENGTHS["ragged"])
@@ -132,7 +136,9 @@ def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_plan():
 
 @pytest.mark.parametrize("fast_layers", ["off", "eager"])
 def test_the_trainer_trains_on_plans_as_on_padded_rows(fast_layers, small_store, tmp_path):
-    """The batches have a plan where the encoder reads one, and make one buffer where they go to a GPU."""
+    """The batches have a plan where the encoder reads one, and make one buffer where they go to a
+    GPU.
+    """
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
     dataset = PreTrainingDataset(

@@ -1,4 +1,6 @@
-"""ELECTRA against stock's two classes: losses, logits, gradients, and the files. Source: google-research/electra run_pretraining.py."""
+"""ELECTRA against stock's two classes: losses, logits, gradients, and the files. Source:
+google-research/electra run_pretraining.py.
+"""
 
 import numpy as np
 import pytest
@@ -118,7 +120,8 @@ def test_samples_have_the_generators_probabilities(monkeypatch):
     )
     with torch.no_grad():
         for parameter in model.generator.generator_predictions.parameters():
-            parameter.zero_()  # the layers say nothing: all positions have the distribution of the biases
+            # the layers say nothing: all positions have the distribution of the biases
+            parameter.zero_()
         model.generator.generator_lm_head.bias.copy_(torch.linspace(-2, 2, VOCAB))
         draws = torch.rand(size, generator=torch.Generator().manual_seed(3))
         model(
@@ -131,7 +134,9 @@ def test_samples_have_the_generators_probabilities(monkeypatch):
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6])
 def test_a_share_of_the_samples_is_any_word(share):
-    """The generator always says word 3: the rest of the draws gives it, the share gives every word alike."""
+    """The generator always says word 3: the rest of the draws gives it, the share gives every word
+    alike.
+    """
     draws = torch.from_numpy((np.arange(40_000) / 40_000).astype(np.float32))
     logits = torch.zeros(40_000, VOCAB)
     logits[:, 3] = 1000.0

@@ -97,7 +97,9 @@ def test_a_text_of_unknown_words_is_told_from_a_known_one(tokenizer):
 
 
 def test_a_language_whose_words_are_cut_into_letters_is_not_the_tokenizers(tmp_path):
-    """A German vocabulary has every letter of an English sentence, so that nothing of it is unknown."""
+    """A German vocabulary has every letter of an English sentence, so that nothing of it is
+    unknown.
+    """
     letters = "abcdefghijklmnopqrstuvwxyz."
     words = ["die", "funktion", "gibt", "eine", "liste", "von", "namen", "a", "in"]
     pieces = [

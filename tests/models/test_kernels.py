@@ -64,7 +64,9 @@ def randn(*shape, dtype=torch.float32, seed=0):
 
 
 def both(compiled, name, *arguments):
-    """Call both implementations on copies; results, and the copies that they may have written to."""
+    """Call both implementations on copies; results, and the copies that they may have written
+    to.
+    """
     results = []
     for kernels in (compiled, plain):
         own = [
@@ -308,7 +310,8 @@ def test_sizes_that_do_not_belong_together_are_refused(compiled, name, arguments
     [
         ("", "RuntimeError"),
         (
-            "Error building extension\n\n[1/4] c++ -O3\na.cpp:3:1: error: no such thing\nninja: stopped",
+            "Error building extension\n\n[1/4] c++ -O3\na.cpp:3:1: error: no such thing\nninja: "
+            "stopped",
             "a.cpp:3:1: error: no such thing",
         ),
         ("[Errno 30] Read-only file system", "[Errno 30] Read-only file system"),
@@ -332,7 +335,9 @@ def test_a_build_that_fails_is_one_line_and_stock_layers(monkeypatch, caplog, me
 def test_a_cache_folder_that_cannot_be_made_is_one_line_and_stock_layers(
     monkeypatch, tmp_path, caplog
 ):
-    """As with a home folder that is missing or cannot be written to; `auto` is the default of every Trainer."""
+    """As with a home folder that is missing or cannot be written to; `auto` is the default of every
+    Trainer.
+    """
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file" / "below"))
     caches = (loading._compiled, loading._library)

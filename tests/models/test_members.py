@@ -123,7 +123,8 @@ def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths
     )
 
 
-# Nothing passes: the result is the same in every draw, and depends on where the dropout is. Not quite 1, as what is kept is divided by the rest.
+# Nothing passes: the result is the same in every draw, and depends on where the dropout is. Not
+# quite 1, as what is kept is divided by the rest.
 ALMOST_ALL = 1 - 2.0**-30
 
 
@@ -189,7 +190,9 @@ def test_layers_of_albert_share_all_or_nothing():
 
 
 def test_alberts_classifier_has_the_originals_dropout_and_its_head_for_pairs_none(tmp_path):
-    """Lan et al. 2020, Table 14: 0.1 before a classifier; google-research/albert run_pretraining.py has none before the head for pairs."""
+    """Lan et al. 2020, Table 14: 0.1 before a classifier; google-research/albert run_pretraining.py
+    has none before the head for pairs.
+    """
     model = MEMBERS["albert"](
         pretraining_config("tiny", vocab_size=VOCAB, model_type="albert", dropout=0.0)
     ).train()
@@ -205,7 +208,8 @@ def test_alberts_classifier_has_the_originals_dropout_and_its_head_for_pairs_non
 @pytest.mark.parametrize(
     ("member", "size", "expected"),
     [
-        # Counted by stock classes; RoBERTa of fairseq's release, ALBERT of google-research/albert's (12M, 18M, 60M, 222M in its paper's shapes).
+        # Counted by stock classes; RoBERTa of fairseq's release, ALBERT of google-research/albert's
+        # (12M, 18M, 60M, 222M in its paper's shapes).
         ("roberta", "base", 124_697_433),
         ("albert", "base", 11_813_810),
     ],

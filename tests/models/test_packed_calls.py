@@ -343,9 +343,11 @@ def test_a_call_that_falls_back_says_why_and_says_it_once(kernels, caplog):
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "stock layers for calls like this one, which is slower: a row does not begin with a token",
-        "stock layers for calls like this one, which is slower: encoder.layer.2.output.dense is not as stock BERT has it "
+        "stock layers for calls like this one, which is slower: encoder.layer.2.output.dense is "
+        "not as stock BERT has it "
         "(hooks, another type or forward)",
-        "padded hidden states and the stock head for calls like this one, which is slower: encoder or heads have hooks, another "
+        "padded hidden states and the stock head for calls like this one, which is slower: "
+        "encoder or heads have hooks, another "
         "type or a forward",
     ]
     model.bert.use_fast_layers("off")

@@ -25,7 +25,9 @@ def test_losses_and_gradients_are_those_of_stock_layers(kernels, name, hidden_ac
 
 
 def several_groups(monkeypatch, batch):
-    """Make groups of all unlike lengths, which pays with longer sequences or more heads only; their number."""
+    """Make groups of all unlike lengths, which pays with longer sequences or more heads only; their
+    number.
+    """
     monkeypatch.setattr(padding_free, "GROUP_COST", 0)
     mask = batch["attention_mask"]
     return len(padding_free.make_layout(mask, tuple(mask.shape), mask.device).groups)
@@ -41,7 +43,9 @@ def test_groups_of_unlike_lengths_are_computed_as_stock_layers_compute_them(kern
 
 
 def test_every_dropout_of_a_pass_has_a_mask_of_its_own_in_both_directions(monkeypatch):
-    """Of the embeddings, and in each of three layers of each group's attention, after attention and after the feed-forward part."""
+    """Of the embeddings, and in each of three layers of each group's attention, after attention and
+    after the feed-forward part.
+    """
     model, batch, masks = make_model(dropout=0.3), make_batch(LENGTHS["ragged"]), []
     original = plain.dropout_factors
 
@@ -130,7 +134,9 @@ def test_a_stock_model_gets_the_layers_with_all_that_it_has(kernels):
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(kernels):
-    """Micro-batches of other padding, one of them without a masked token: the sum is the gradient of the whole."""
+    """Micro-batches of other padding, one of them without a masked token: the sum is the gradient
+    of the whole.
+    """
     model, batch = make_model(), make_batch(LENGTHS["ragged"])
     batch["labels"][3:5] = -100
     _, whole = run(model, batch, kernels)

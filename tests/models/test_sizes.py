@@ -12,7 +12,9 @@ def count(size, vocab_size):
 
 
 def test_base_has_the_parameters_of_the_paper_by_component():
-    """Devlin et al. 2019, section 3: base = 110M; the components follow from the shapes, for a 30,000 vocabulary."""
+    """Devlin et al. 2019, section 3: base = 110M; the components follow from the shapes, for a
+    30,000 vocabulary.
+    """
     counts = count("base", 30_000)
     assert counts["token embeddings"] == 23_040_000
     assert counts["segment embeddings"] == 1_536
@@ -26,7 +28,9 @@ def test_base_has_the_parameters_of_the_paper_by_component():
 
 
 def test_published_vocabulary_gives_the_published_encoders():
-    """google-research/bert: uncased_L-12_H-768_A-12 and uncased_L-24_H-1024_A-16 over 30,522 pieces."""
+    """google-research/bert: uncased_L-12_H-768_A-12 and uncased_L-24_H-1024_A-16 over 30,522
+    pieces.
+    """
     for size, expected in (("base", 109_482_240), ("large", 335_141_888)):
         counts = count(size, 30_522)
         assert (

@@ -1,4 +1,6 @@
-"""What transformers asks of any of its models (its `ModelTesterMixin`), of the five families beside their stock classes."""
+"""What transformers asks of any of its models (its `ModelTesterMixin`), of the five families beside
+their stock classes.
+"""
 
 import copy
 import inspect

@@ -1,4 +1,6 @@
-"""The loss without logits and the shared weight: values and gradients of the plain formulas, whoever asks for them."""
+"""The loss without logits and the shared weight: values and gradients of the plain formulas,
+whoever asks for them.
+"""
 
 import pytest
 import torch
@@ -97,7 +99,9 @@ def gradients_of(model, loss):
 
 
 def test_the_look_up_is_torchs_embedding():
-    """Outputs and gradients, with a padding id, and with what an output layer left in the same pass."""
+    """Outputs and gradients, with a padding id, and with what an output layer left in the same
+    pass.
+    """
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(11, 5, generator=generator, requires_grad=True)
     ids = torch.tensor([3, 0, 3, 7, 10, 0])
@@ -126,7 +130,9 @@ def test_two_passes_may_be_one_backward_pass(kernels):
 
 
 def test_what_a_pass_left_on_its_way_is_not_counted_in_the_next(kernels):
-    """The masked-LM loss is asked for the gradient of one layer alone; the other loss knows nothing of it."""
+    """The masked-LM loss is asked for the gradient of one layer alone; the other loss knows nothing
+    of it.
+    """
     model, batch = make_model(), make_batch(LENGTHS["ragged"])
     model.bert.use_fast_layers("off")
     expected = gradients_of(model, model(**batch).nsp_loss)

@@ -1,4 +1,6 @@
-"""Nothing in a planned step makes the host wait for a GPU: no number is read, no place is looked for."""
+"""Nothing in a planned step makes the host wait for a GPU: no number is read, no place is looked
+for.
+"""
 
 import pytest
 import torch

@@ -13,7 +13,8 @@ from repeated_flags import keep_last
 def start_recipe(repository, monkeypatch, capfd):
     """Run a recipe in this process, which saves the seconds that the libraries take to load.
 
-    Args of what it returns: the recipe's name and its flags. It returns what `subprocess.run` would.
+    Args of what it returns: the recipe's name and its flags. It returns what `subprocess.run`
+    would.
     """
     before = dict(os.environ)
     # transformers says on stdout that wandb is offline, where it is.
@@ -38,8 +39,8 @@ def start_recipe(repository, monkeypatch, capfd):
 def call_recipe(start_recipe):
     """Run a recipe in this process to the exit code that is expected.
 
-    Args of what it returns: the recipe's name, its flags, the code. It returns what was said on stdout, or with another code
-    than 0 on stderr.
+    Args of what it returns: the recipe's name, its flags, the code. It returns what was said on
+    stdout, or with another code than 0 on stderr.
     """
 
     def call(name, *flags, code=0):

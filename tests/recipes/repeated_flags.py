@@ -1,11 +1,15 @@
-"""Flags of a test beside those that several tests share: of a flag that stands twice the last one counts."""
+"""Flags of a test beside those that several tests share: of a flag that stands twice the last one
+counts.
+"""
 
 import re
 from collections.abc import Iterable
 
 
 def keep_last(flags: Iterable[object]) -> list[str]:
-    """Leave out every flag, with its values, that comes again; a recipe refuses one that is given twice."""
+    """Leave out every flag, with its values, that comes again; a recipe refuses one that is given
+    twice.
+    """
     groups: list[list[str]] = [[]]
     for word in map(str, flags):
         if re.match(r"--[A-Za-z]", word):

@@ -6,7 +6,10 @@ import transformers
 
 
 def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_path):
-    text = "The heart of the infarct is the infarct. And the myocardium of the infarct and myocardium.\n\n"
+    text = (
+        "The heart of the infarct is the infarct. And the myocardium of the infarct and "
+        "myocardium.\n\n"
+    )
     (tmp_path / "text.txt").write_text(text * 30)
     larger = tmp_path / "larger"
     flags = [

@@ -1,4 +1,6 @@
-"""recipes/cluster/: checked by shellcheck, and run with two launchers on this machine in the place of two machines."""
+"""recipes/cluster/: checked by shellcheck, and run with two launchers on this machine in the place
+of two machines.
+"""
 
 import json
 import os
@@ -48,7 +50,8 @@ FLAGS += [
 ]
 FLAGS += ["--use_cpu", "true", "--precision", "fp32", "--disable_tqdm", "true"]
 
-# What Slurm's commands do, as far as the script needs it: every task in the background, signals passed on, the highest code.
+# What Slurm's commands do, as far as the script needs it: every task in the background, signals
+# passed on, the highest code.
 SRUN = """#!/usr/bin/env bash
 shift
 pids=()

@@ -26,7 +26,10 @@ from bert_recipes.errors import InputError
 
 
 # A project that depends on little: the run takes seconds. The standard library is read as a whole.
-PYPROJECT = '[project]\nname = "own"\ndependencies = ["tqdm", "no-such-package"]\noptional-dependencies = {dev = ["pluggy"]}\n'
+PYPROJECT = (
+    '[project]\nname = "own"\ndependencies = ["tqdm", '
+    '"no-such-package"]\noptional-dependencies = {dev = ["pluggy"]}\n'
+)
 
 
 @pytest.fixture(scope="module")

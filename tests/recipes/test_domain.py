@@ -1,4 +1,6 @@
-"""Continued pre-training: what is forgotten is measured, and a task's held-out texts stay unread."""
+"""Continued pre-training: what is forgotten is measured, and a task's held-out texts stay
+unread.
+"""
 
 import json
 

@@ -1,6 +1,8 @@
-"""Each launch configuration, with both recipes, on two processes over gloo: all of it as in one process; and what engines leave and refuse.
+"""Each launch configuration, with both recipes, on two processes over gloo: all of it as in one
+process; and what engines leave and refuse.
 
-`recipes/launch.py` reads the shipped file; only the number of processes and the device differ from a launch on GPUs.
+`recipes/launch.py` reads the shipped file; only the number of processes and the device differ from
+a launch on GPUs.
 """
 
 import json
@@ -55,7 +57,9 @@ def flags_of(settings: dict) -> list[str]:
 def start(
     repository: Path, launch: str | None, recipe: str, settings: dict, folder: Path
 ) -> tuple[int, str]:
-    """Run it to its end, by one launcher a machine (None: by none): the highest exit code, and what was said."""
+    """Run it to its end, by one launcher a machine (None: by none): the highest exit code, and what
+    was said.
+    """
     if launch is not None and launch.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     command, machines = [sys.executable], 2 if launch == "ddp_multi_node" else 1
@@ -114,7 +118,9 @@ SHORT |= {"per_device_eval_batch_size": 4, "eval_strategy": "steps", "eval_steps
 
 @pytest.fixture(scope="module")
 def recipes(small_store, tiny_checkpoint, tmp_path_factory):
-    """Recipe -> its settings; 9 pairs and 9 rows to evaluate on are 2 batches of 4 and 1 on two processes."""
+    """Recipe -> its settings; 9 pairs and 9 rows to evaluate on are 2 batches of 4 and 1 on two
+    processes.
+    """
     folder, rng = tmp_path_factory.mktemp("cola"), random.Random(0)
     for name, number in (("train", 40), ("validation", 9), ("test", 9)):
         rows = [
@@ -174,7 +180,9 @@ def assert_same_run(folder, other, *, clips_alike):
 def test_a_launch_is_the_run_of_one_process_and_is_resumed(
     repository, recipes, alone, tmp_path, launch
 ):
-    """Two steps, a checkpoint, a resume, an evaluation in which the processes have unequal numbers of batches."""
+    """Two steps, a checkpoint, a resume, an evaluation in which the processes have unequal numbers
+    of batches.
+    """
     recipe, expected = alone
     complete, resumed = tmp_path / "complete", tmp_path / "resumed"
     succeed(repository, launch, recipe, recipes[recipe], complete)
@@ -215,9 +223,14 @@ PHASES = {
 
 @pytest.fixture(scope="module")
 def english_store(repository, tiny_checkpoint, tmp_path_factory) -> Path:
-    """One whose tokenizer knows the sentences that a run shows at its end: all processes must take part in that."""
+    """One whose tokenizer knows the sentences that a run shows at its end: all processes must take
+    part in that.
+    """
     folder = tmp_path_factory.mktemp("english")
-    text = "The heart of the matter is the art of the run. And the rest of the day is the end of it.\n\n"
+    text = (
+        "The heart of the matter is the art of the run. And the rest of the day is the end of "
+        "it.\n\n"
+    )
     (folder / "text.txt").write_text(text * 40)
     settings = {"files": folder / "text.txt", "num_processes": 1, "tokenizer": tiny_checkpoint}
     succeed(repository, None, "prepare_corpus", settings, folder / "store")
@@ -278,7 +291,8 @@ OTHER_BATCHES = {
     [
         (
             OTHER_BATCHES,
-            "here it would be 1 and then 4; give --global_train_batch_size 8, --per_device_train_batch_size 1 and "
+            "here it would be 1 and then 4; give --global_train_batch_size 8, "
+            "--per_device_train_batch_size 1 and "
             "--phase2_per_device_train_batch_size 1",
         ),
         # No process has whole tensors.

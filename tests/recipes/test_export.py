@@ -33,7 +33,8 @@ def start(recipe, *flags, cwd):
     return done
 
 
-# So tiny a model learns nothing of STS-B: all its outputs are alike, and rounding decides about their order, which is not held to anything.
+# So tiny a model learns nothing of STS-B: all its outputs are alike, and rounding decides about
+# their order, which is not held to anything.
 @pytest.mark.parametrize(
     ("task", "score", "has_learned"), [("mrpc", "f1", True), ("stsb", "spearmanr", False)]
 )

@@ -23,7 +23,9 @@ def test_one_command_writes_vectors_and_says_how_fast(call_recipe, tiny_checkpoi
 
 @pytest.mark.slow
 def test_memory_stays_bounded_whatever_the_size_of_the_file(tiny_checkpoint, tmp_path):
-    """16 MB of vectors per part; the second file has ten times as many inputs and takes the same memory."""
+    """16 MB of vectors per part; the second file has ten times as many inputs and takes the same
+    memory.
+    """
     peaks = {}
     for number in (30_000, 300_000):
         path = tmp_path / f"{number}.txt"

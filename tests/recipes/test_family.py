@@ -1,4 +1,6 @@
-"""RoBERTa, ALBERT and DistilBERT as a user makes them: text, vocabulary, store, run, and a folder that stock loads."""
+"""RoBERTa, ALBERT and DistilBERT as a user makes them: text, vocabulary, store, run, and a folder
+that stock loads.
+"""
 
 import json
 import subprocess

@@ -368,7 +368,10 @@ def test_a_best_checkpoint_that_cannot_be_chosen_is_refused_before_training(
 def test_the_best_checkpoint_is_chosen_by_the_tasks_figure(tiny_checkpoint, mrpc, tmp_path):
     args = prepare(tiny_checkpoint, tmp_path, "--task", "mrpc", "--data_dir", mrpc, *BEST)[2]
     assert (args.metric_for_best_model, args.greater_is_better) == ("f1", True)
-    files = f"files: {{train: {mrpc}/train.jsonl, validation: {mrpc}/validation.jsonl, validation_hard: {mrpc}/test.jsonl}}"
+    files = (
+        f"files: {{train: {mrpc}/train.jsonl, validation: {mrpc}/validation.jsonl, "
+        f"validation_hard: {mrpc}/test.jsonl}}"
+    )
     columns = "text_columns: [sentence1, sentence2]\nlabels: {0: no, 1: yes, -1: maybe}"
     (tmp_path / "own.yaml").write_text(f"kind: sequence_classification\n{files}\n{columns}\n")
     run, _, args = prepare(tiny_checkpoint, tmp_path, "--task_file", tmp_path / "own.yaml", *BEST)

@@ -1,4 +1,6 @@
-"""Ids that are no text: a store of numbers with names, sets without positions, and what can be learned of a known chain."""
+"""Ids that are no text: a store of numbers with names, sets without positions, and what can be
+learned of a known chain.
+"""
 
 import itertools
 import json

@@ -1,4 +1,6 @@
-"""Pre-training under the launcher: two processes are one run, a stopped run goes on, a replaced one leaves nothing."""
+"""Pre-training under the launcher: two processes are one run, a stopped run goes on, a replaced one
+leaves nothing.
+"""
 
 import json
 import shutil
@@ -52,7 +54,8 @@ def run(
 ):
     command = [sys.executable]
     if launch is not None:
-        # As the Makefile has it. Port 0: the launcher takes a free one, so that runs beside each other do not collide.
+        # As the Makefile has it. Port 0: the launcher takes a free one, so that runs beside each
+        # other do not collide.
         command += ["-m", "accelerate.commands.launch", "--quiet", "--main_process_port", "0"]
         command += ["--config_file", str(repository / "accelerate_configs" / f"{launch}.yaml")]
     command += [

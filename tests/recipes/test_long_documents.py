@@ -6,7 +6,10 @@ import random
 import pytest
 
 
-TASK = "name: planted\nkind: sequence_classification\nfiles: {train: train.jsonl, validation: validation.jsonl}\ntext_columns: [text]\nlabel_column: label\nlabels: ['no', 'yes']\n"
+TASK = (
+    "name: planted\nkind: sequence_classification\nfiles: {train: train.jsonl, validation: "
+    "validation.jsonl}\ntext_columns: [text]\nlabel_column: label\nlabels: ['no', 'yes']\n"
+)
 
 
 @pytest.fixture(scope="module")

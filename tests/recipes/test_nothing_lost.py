@@ -1,6 +1,8 @@
-"""A run that is ended after its last step, while it is measured, or among the files that follow loses nothing: the same command does the rest.
+"""A run that is ended after its last step, while it is measured, or among the files that follow
+loses nothing: the same command does the rest.
 
-Signals and kills are real ones; each comes at a named call, so that it is known what the run was doing.
+Signals and kills are real ones; each comes at a named call, so that it is known what the run was
+doing.
 """
 
 import json
@@ -82,7 +84,9 @@ def run_main(repository: Path, name: str, *flags: object) -> None:
 def signal_at(
     patch, owner, name: str, call: int | None = None, number: int = signal.SIGTERM
 ) -> list[None]:
-    """Let the process get a signal at a call of a function, which goes on as it is; one element for each call so far."""
+    """Let the process get a signal at a call of a function, which goes on as it is; one element for
+    each call so far.
+    """
     real, calls = getattr(owner, name), []
 
     def called(*args, **kwargs):

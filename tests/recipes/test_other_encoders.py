@@ -1,4 +1,6 @@
-"""Everybody's encoder is fine-tuned: BPE and Unigram, no segments, positions from 2, other layers."""
+"""Everybody's encoder is fine-tuned: BPE and Unigram, no segments, positions from 2, other
+layers.
+"""
 
 import json
 import random
@@ -120,8 +122,14 @@ def data(tmp_path_factory):
     return folder
 
 
-PAIRS = "name: pairs\nkind: sequence_classification\nfiles: {train: train.jsonl, validation: validation.jsonl}\ntext_columns: [first, second]\nlabel_column: label\nlabels: ['no', 'yes']\n"
-TAGS = "name: tags\nkind: token_classification\nfiles: {train: train.jsonl, validation: validation.jsonl}\ntext_columns: [tokens]\nlabel_column: tags\nlabels: [O, B-X, I-X]\n"
+PAIRS = (
+    "name: pairs\nkind: sequence_classification\nfiles: {train: train.jsonl, validation: "
+    "validation.jsonl}\ntext_columns: [first, second]\nlabel_column: label\nlabels: ['no', 'yes']\n"
+)
+TAGS = (
+    "name: tags\nkind: token_classification\nfiles: {train: train.jsonl, validation: "
+    "validation.jsonl}\ntext_columns: [tokens]\nlabel_column: tags\nlabels: [O, B-X, I-X]\n"
+)
 
 
 @pytest.mark.parametrize("encoder", TRAINED, indirect=True)
@@ -223,7 +231,9 @@ def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):
-    """Paragraphs of words from one half of the alphabet; the answer is the word of the other half."""
+    """Paragraphs of words from one half of the alphabet; the answer is the word of the other
+    half.
+    """
     folder, rng = tmp_path_factory.mktemp("questions"), random.Random(0)
     for split, number in (("train", 160), ("validation", 24)):
         lines = []
@@ -308,7 +318,9 @@ TEXTS = (
 
 @pytest.mark.parametrize("kind", ["bytes", "unigram"])
 def test_a_label_leads_back_to_its_answer(kind):
-    """Offsets find the pieces that hold the answer; their slice is the answer, or the pieces around it where it ends inside of one."""
+    """Offsets find the pieces that hold the answer; their slice is the answer, or the pieces around
+    it where it ends inside of one.
+    """
     tokenizer = with_bulk_encoding(make_tokenizer(kind))
     settings = TaskArguments(task="squad", max_seq_length=24, max_query_length=8, doc_stride=4)
     examples = tuple(

@@ -13,10 +13,13 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(
     shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\n"
-        "columns: {loss: {metric: mlm_loss, unit: nats}, shown: {evaluate: {mask_rate: 0, keep_rate: 1, random_rate: 0}, metric: mlm_loss}}\n"
-        "pretrain: {save_strategy: steps, save_steps: 0.25, save_total_limit: null, per_device_eval_batch_size: 2}\n"
+        "columns: {loss: {metric: mlm_loss, unit: nats}, shown: {evaluate: {mask_rate: 0, "
+        "keep_rate: 1, random_rate: 0}, metric: mlm_loss}}\n"
+        "pretrain: {save_strategy: steps, save_steps: 0.25, save_total_limit: null, "
+        "per_device_eval_batch_size: 2}\n"
         "evaluate: {per_device_eval_batch_size: 2}\n"
-        "rows: {untrained: {untrained: true}, first: {checkpoint: 1}, trained: {}, far: {profiles: [gpu]}}\n"
+        "rows: {untrained: {untrained: true}, first: {checkpoint: 1}, trained: {}, far: "
+        "{profiles: [gpu]}}\n"
         "claims: [{better: trained, worse: untrained, column: loss, expected: must}]\n"
     )
     flags = [
@@ -63,7 +66,8 @@ def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
 ):
     shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
-        "title: Mine\nsource: nobody\ncolumns: {loss: {metric: mlm_loss}, SST-2: {task: sst2, metric: accuracy}}\n"
+        "title: Mine\nsource: nobody\ncolumns: {loss: {metric: mlm_loss}, SST-2: {task: sst2, "
+        "metric: accuracy}}\n"
         "rows: {untrained: {untrained: true}, trained: {}}\n"
     )
     flags = [
@@ -95,7 +99,8 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
     shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\ncolumns:\n  loss: {metric: mlm_loss}\n"
-        "  probe: {task: pairs_next, metric: accuracy, finetune: {freeze_encoder: true}}\n  mean: {mean_of: [probe]}\n"
+        "  probe: {task: pairs_next, metric: accuracy, finetune: {freeze_encoder: true}}\n  mean: "
+        "{mean_of: [probe]}\n"
         "seeds: 2\npretrain: {per_device_eval_batch_size: 2}\n"
         "rows: {trained: {}, others: {pretrain: {objective: mlm}}}\n"
         "claims:\n"
@@ -150,7 +155,8 @@ def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_recip
     assert len(rows) == 50
     assert len((folder / "validation.jsonl").read_text().splitlines()) == 8
     tokenizer = load_tokenizer(small_store / "tokenizer")
-    # A document has twelve words of its own: the second text has the same ones where it is the next.
+    # A document has twelve words of its own: the second text has the same ones where it is the
+    # next.
     shares = {"next": [], "random": []}
     for row in rows:
         first, second = ({*tokenizer.encode_ids(row[name])} for name in ("first", "second"))

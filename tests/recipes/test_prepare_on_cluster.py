@@ -38,9 +38,12 @@ needed = re.search(r"dependency=afterok:(\\d+)", said)
 if "launch_pickled_pipeline" in said and not (needed and (jobs / f"failed_{{needed[1]}}").exists()):
     last = int(re.search(r"array=0-(\\d+)", said)[1])
     for task in range(last + 1):
-        env = os.environ | {{"SLURM_ARRAY_TASK_ID": str(task), "SLURM_NODELIST": "node", "RUN_OFFSET": "0"}}
+        env = os.environ | {{"SLURM_ARRAY_TASK_ID": str(task), "RUN_OFFSET": "0"}}
+        env["SLURM_NODELIST"] = "node"
         with open(jobs / f"output_{{number}}_{{task}}", "w") as output:
-            if subprocess.run(["bash", script], env=env, stdout=output, stderr=output, cwd="/").returncode:
+            command = ["bash", script]
+            ended = subprocess.run(command, env=env, stdout=output, stderr=output, cwd="/")
+            if ended.returncode:
                 (jobs / f"failed_{{number}}").touch()
 """
 
@@ -308,7 +311,8 @@ def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(
     repository, vocabulary, texts, straight, tmp_path, slurm
 ):
     jobs, environment = slurm
-    # Paths as a user gives them, which only mean something in the folder that the command is given in.
+    # Paths as a user gives them, which only mean something in the folder that the command is given
+    # in.
     relative = Path(os.path.relpath(texts, tmp_path))
     more = [
         "--executor",

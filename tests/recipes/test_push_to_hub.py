@@ -142,7 +142,8 @@ def test_a_run_is_pushed_while_it_trains_and_whole_at_its_end(
         remote
     )
     assert not [name for name in remote if name.endswith((".pt", ".bin", ".pth")) or "/" in name]
-    # Step 2 is another model than step 4, with the same identity, and its checkpoint is long deleted.
+    # Step 2 is another model than step 4, with the same identity, and its checkpoint is long
+    # deleted.
     second = hub.history()[2].files
     assert second["model.safetensors"].content != remote["model.safetensors"]
     assert second["run_identity.json"].content == remote["run_identity.json"]

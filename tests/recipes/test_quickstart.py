@@ -1,4 +1,6 @@
-"""What the first page promises, on a fresh clone: one command to a BERT that has learned both tasks; and every size."""
+"""What the first page promises, on a fresh clone: one command to a BERT that has learned both
+tasks; and every size.
+"""
 
 import json
 import os
@@ -57,7 +59,8 @@ def quickstart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         if (repository / name).is_file():
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(repository / name, clone / name)
-    # All cores, which conftest.py keeps from the tests; and nothing of a `make` that runs these tests.
+    # All cores, which conftest.py keeps from the tests; and nothing of a `make` that runs these
+    # tests.
     dropped = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     command = ["make", "pretrain", f"PYTHON={sys.executable}"]
@@ -100,7 +103,9 @@ def test_the_quickstart_leaves_a_stock_checkpoint_a_report_and_a_plot(quickstart
 def test_accelerates_launcher_without_a_word_does_the_same(
     quickstart: Path, tmp_path: Path, config: str | None
 ):
-    """`accelerate launch recipes/pretrain.py`; of the data only the store is made here, `make pretrain` has made all of it."""
+    """`accelerate launch recipes/pretrain.py`; of the data only the store is made here, `make
+    pretrain` has made all of it.
+    """
     clone = quickstart.parents[1]
     shutil.rmtree(clone / "data" / "quickstart" / "store")
     command = [sys.executable, "-m", "accelerate.commands.launch"]
@@ -153,7 +158,9 @@ LAYERS |= {"bert_large_lamb": 24, "books_30_minutes": 2, "laptop": 2, "domain": 
 def test_every_configuration_trains_a_step_in_each_phase_and_goes_on(
     repository: Path, small_store: Path, tmp_path: Path, config: str
 ):
-    """Saved after phase 1, and loaded again by the second phase and by a second run of the same command."""
+    """Saved after phase 1, and loaded again by the second phase and by a second run of the same
+    command.
+    """
     layers = LAYERS[config]
     flags = [
         "--store",

@@ -1,4 +1,6 @@
-"""A run that is shared: what report, card, trackers and push leave together, on a Hub on loopback."""
+"""A run that is shared: what report, card, trackers and push leave together, on a Hub on
+loopback.
+"""
 
 import contextlib
 import io
@@ -33,7 +35,9 @@ CARD = {"README.md"}
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """The folder of a tiny run of recipes/pretrain.py, what it printed, and what a person gets from the Hub after it."""
+    """The folder of a tiny run of recipes/pretrain.py, what it printed, and what a person gets from
+    the Hub after it.
+    """
     pytest.importorskip("tensorboard", reason="the extra `tracking` is not installed")
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import close_session

@@ -1,4 +1,6 @@
-"""TinyBERT's stages of a task as a user runs them: augmented rows, the teacher's layers, its answers."""
+"""TinyBERT's stages of a task as a user runs them: augmented rows, the teacher's layers, its
+answers.
+"""
 
 import json
 import subprocess
@@ -103,7 +105,9 @@ def test_augmented_rows_are_a_folder_that_fine_tuning_reads(
 
 @pytest.mark.slow
 def test_two_processes_train_the_student_of_one(call_recipe, repository, small_store, tmp_path):
-    """Also where the last layer's values and feed-forward part learn nothing, which DDP waits for."""
+    """Also where the last layer's values and feed-forward part learn nothing, which DDP waits
+    for.
+    """
     common = [
         "--store",
         small_store,

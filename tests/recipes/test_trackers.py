@@ -1,4 +1,6 @@
-"""A real run with all trackers, without a key and without a network, interrupted and gone on with; read back from their files."""
+"""A real run with all trackers, without a key and without a network, interrupted and gone on with;
+read back from their files.
+"""
 
 import json
 import runpy
@@ -37,8 +39,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def runs(repository, small_store, tmp_path_factory):
-    """(folder, home, both launches): a run without a key; then, as if it had been killed after step 6, gone on from step 4 with a
-    key and a server that is out of reach."""
+    """(folder, home, both launches): a run without a key; then, as if it had been killed after step
+    6, gone on from step 4 with a key and a server that is out of reach."""
     home = tmp_path_factory.mktemp("home")
     folder = home / "runs" / "tracked"
     first, _ = train(repository, small_store, folder, environment(home), *ALL)
@@ -96,7 +98,9 @@ def test_tensorboard_has_the_whole_configuration_the_report_and_the_plot(runs):
 
 @pytest.mark.parametrize(("prefix", "name"), FIGURES)
 def test_the_newest_offline_run_of_wandb_has_every_figure_of_all_steps(runs, prefix, name):
-    """What `wandb sync` uploads replaces what was there under the id: the log of the first launch is in it, too."""
+    """What `wandb sync` uploads replaces what was there under the id: the log of the first launch
+    is in it, too.
+    """
     folder, _, _, _ = runs
     history = FILES["read_wandb"](folder)["history"]
     key = f"{prefix}/{name}"
@@ -207,7 +211,10 @@ def test_fine_tuning_is_tracked_and_a_run_that_is_replaced_takes_its_trackers_al
             tmp_path / f"{split}.jsonl", tiny["make_rows"]("sequence_classification", seed)
         )
     files = "files: {train: train.jsonl, validation: validation.jsonl}\n"
-    text = f"name: mine\nkind: sequence_classification\n{files}{tiny['TASKS']['sequence_classification']}"
+    text = (
+        "name: mine\nkind: "
+        f"sequence_classification\n{files}{tiny['TASKS']['sequence_classification']}"
+    )
     (tmp_path / "task.yaml").write_text(text, encoding="utf-8")
     folder = tmp_path / "run"
     command = [

@@ -1,4 +1,6 @@
-"""wandb online, offline, switched off, out of reach and killed: no run is lost, and what was recorded is whole."""
+"""wandb online, offline, switched off, out of reach and killed: no run is lost, and what was
+recorded is whole.
+"""
 
 import json
 import os
@@ -126,7 +128,8 @@ def test_wandb_keeps_the_finished_model_once_and_in_the_runs_folder(
     }
     (names,) = [names for names in models.values() if "model.safetensors" in names]
     assert {"config.json", "vocab.txt"} <= set(names)
-    # What `wandb sync` takes, from this machine or from another one to which the run's folder is moved.
+    # What `wandb sync` takes, from this machine or from another one to which the run's folder is
+    # moved.
     kept = [path for path in (tmp_path / "run" / "wandb").rglob("*") if path.is_file()]
     model = (tmp_path / "run" / "model.safetensors").read_bytes()
     assert any(path.read_bytes() == model for path in kept)

@@ -1,4 +1,6 @@
-"""recipes/write_model_card.py and recipes/probe_bias.py as a user runs them, and what becomes of edited cards in a run's folder."""
+"""recipes/write_model_card.py and recipes/probe_bias.py as a user runs them, and what becomes of
+edited cards in a run's folder.
+"""
 
 import json
 import runpy

@@ -1,4 +1,6 @@
-"""The folder in which the commands of the pages are typed: what they expect there, as small as it can be."""
+"""The folder in which the commands of the pages are typed: what they expect there, as small as it
+can be.
+"""
 
 import csv
 import json
@@ -182,7 +184,9 @@ def run(folder: Path, *words: object) -> None:
 
 
 def link_repository(repository: Path, folder: Path) -> None:
-    """Put the project's files into a folder: links, but a copy of docs/, into which some commands write."""
+    """Put the project's files into a folder: links, but a copy of docs/, into which some commands
+    write.
+    """
     for path in repository.iterdir():
         if path.name == "docs":
             shutil.copytree(path, folder / "docs", symlinks=True)
@@ -245,7 +249,8 @@ def make_workshop(repository: Path, folder: Path) -> None:
     run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
     for name in MODELS:
         shutil.copytree(folder / "runs" / "my_bert", folder / name)
-    # Deeper than my_bert, which README.md makes of two layers: a teacher has as many as its student or more.
+    # Deeper than my_bert, which README.md makes of two layers: a teacher has as many as its student
+    # or more.
     flags = (
         "--store",
         "my_store",

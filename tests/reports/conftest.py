@@ -1,4 +1,6 @@
-"""Folders of runs as files alone: what a report is written from; and finished runs with their cards, which nobody changes."""
+"""Folders of runs as files alone: what a report is written from; and finished runs with their
+cards, which nobody changes.
+"""
 
 import functools
 import json
@@ -27,7 +29,9 @@ MACHINE = {
 
 @pytest.fixture
 def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
-    """Write the files of a run; what is not given is empty, and report.json is left out where there are no facts."""
+    """Write the files of a run; what is not given is empty, and report.json is left out where there
+    are no facts.
+    """
     return functools.partial(_make_run_folder, tmp_path)
 
 
@@ -59,12 +63,17 @@ def _make_run_folder(
     return folder
 
 
-EVIL = '<script>alert(1)</script><img src="http://elsewhere.example/x.png">|$x_{$ ![p](http://elsewhere.example/p.png)'
+EVIL = (
+    '<script>alert(1)</script><img src="http://elsewhere.example/x.png">|$x_{$ '
+    "![p](http://elsewhere.example/p.png)"
+)
 
 
 @pytest.fixture(scope="session")
 def evil() -> str:
-    """A text that is a script, a picture from elsewhere, a table's bar, a broken formula and a Markdown picture."""
+    """A text that is a script, a picture from elsewhere, a table's bar, a broken formula and a
+    Markdown picture.
+    """
     return EVIL
 
 

@@ -1,4 +1,6 @@
-"""The card: its head, what it says, when it is written, what it remembers, and what is refused in one line."""
+"""The card: its head, what it says, when it is written, what it remembers, and what is refused in
+one line.
+"""
 
 import hashlib
 import json
@@ -290,9 +292,12 @@ def test_energy_may_be_given_for_the_card(copy_of):
 # What the card says is what the files say
 
 PRETRAINING_KEYS = """
-eval_mlm_loss eval_unigram_loss eval_perplexity eval_mlm_accuracy eval_pairs eval_unigram_accuracy eval_nsp_loss eval_nsp_accuracy
-eval_majority_accuracy eval_masked_tokens train_steps epoch precision train_seconds processes date tokens_per_second peak_memory_mb
-machine/processor machine/torch energy/kwh energy/co2_kg energy/estimated_by energy/carbon_intensity data/fingerprint
+eval_mlm_loss eval_unigram_loss eval_perplexity eval_mlm_accuracy eval_pairs
+eval_unigram_accuracy eval_nsp_loss eval_nsp_accuracy
+eval_majority_accuracy eval_masked_tokens train_steps epoch precision
+train_seconds processes date tokens_per_second peak_memory_mb
+machine/processor machine/torch energy/kwh energy/co2_kg energy/estimated_by
+energy/carbon_intensity data/fingerprint
 data/splits/train/tokens data/sources/train/names data/sources/train/bytes
 """
 
@@ -449,7 +454,9 @@ def test_a_run_writes_its_card_by_itself_and_writing_again_changes_nothing(
 
 
 def test_one_process_probes_alone_under_deepspeeds_third_stage(copy_of):
-    """Where the Trainer has said that weights are shared out, all processes would have to open a model together."""
+    """Where the Trainer has said that weights are shared out, all processes would have to open a
+    model together.
+    """
     from transformers.integrations import deepspeed
 
     class Stage3:
@@ -595,7 +602,10 @@ def test_rows_of_the_probe_that_say_nothing_are_called_so_or_left_out(
     for words in ("The occupations hardly differ", "It hardly expects either pronoun"):
         assert (words in text) is (words in said)
     assert all(words in text for words in said)
-    left_out = f"{len(rows) - (shown or 0)} of {len(rows)} rows are left out: P(he) + P(she) is below 0.1% there."
+    left_out = (
+        f"{len(rows) - (shown or 0)} of {len(rows)} rows are left out: P(he) + P(she) is "
+        "below 0.1% there."
+    )
     assert (left_out in text) is (shown is not None)
     if shown is not None:
         assert len(re.findall(r"^\| \w+ \| 0\.\d\d \|", text, re.MULTILINE)) == shown
@@ -652,7 +662,10 @@ def test_a_task_that_a_constant_answer_does_as_well_is_called_so(copy_of):
     assert "| validation | accuracy | 0.7000 | 0.5000 to 0.9000 | 0.6000 |" in text
 
 
-GERMAN = "der hund lief durch den garten und die katze sah ihm aus dem fenster zu , was ihr in der sonne gefiel ."
+GERMAN = (
+    "der hund lief durch den garten und die katze sah ihm aus dem fenster zu , was ihr in "
+    "der sonne gefiel ."
+)
 ENGLISH = (
     "the dog ran through the garden and the cat was on the sill of the window with a view to it ."
 )

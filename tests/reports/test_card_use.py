@@ -140,7 +140,9 @@ def set_in_run_yaml(folder, **values):
 
 
 def run_again(folder, recipe, places):
-    """Run the card's command with places for its words in capitals, for one step on a CPU; the new folder."""
+    """Run the card's command with places for its words in capitals, for one step on a CPU; the new
+    folder.
+    """
     assert "MODEL/run.yaml" in command(folder, recipe)
     words = [
         places.get(word, word.replace("MODEL/", f"{folder}/")) for word in command(folder, recipe)

@@ -118,7 +118,8 @@ def test_nothing_is_marked_where_nothing_can_be_compared(two, second, facts):
 @pytest.mark.parametrize(
     ("first", "second", "named"),
     [
-        # A store of fewer pairs than either run asks for, and one that grew in its training part alone.
+        # A store of fewer pairs than either run asks for, and one that grew in its training part
+        # alone.
         ("same", {"measured_on": "same", "identity": {"store": "larger", "tokenizer": "t"}}, None),
         (
             "same",
@@ -246,7 +247,10 @@ def from_instances(
     files = {"train": {"fingerprint": train}} | (
         {"validation": {"fingerprint": validation}} if validation else {}
     )
-    settings = f"train_file: [/data/{train}.tfrecord]\nvalidation_file: [{path}]\nmax_seq_length: {length}\n"
+    settings = (
+        f"train_file: [/data/{train}.tfrecord]\nvalidation_file: [{path}]\nmax_seq_length: "
+        f"{length}\n"
+    )
     return make_run_folder(
         name,
         results={"eval_mlm_loss": 5.0, "data": {"instance_files": files}},
@@ -343,7 +347,8 @@ def test_what_cannot_be_compared_is_refused(make_run_folder, tmp_path):
     for folders, message in (
         (
             [mrpc, rte],
-            "mrpc is a fine-tuning run on mrpc, rte is a fine-tuning run on rte; their metrics cannot be",
+            "mrpc is a fine-tuning run on mrpc, rte is a fine-tuning run on rte; their metrics "
+            "cannot be",
         ),
         ([mrpc, bert], "bert is a pre-training run"),
         ([mrpc], "runs: 1 given; give 2 to 8"),

@@ -1,4 +1,6 @@
-"""What report.json says of predictions, training data and held-out sentences is what the run did and what its model says."""
+"""What report.json says of predictions, training data and held-out sentences is what the run did
+and what its model says.
+"""
 
 import json
 import warnings
@@ -400,7 +402,8 @@ def test_the_counts_are_those_of_the_pairs_that_were_trained_on(trained, monkeyp
         samples = steps * 8
         assert counted["trained_pairs"] == samples
         keys = EpochShuffle(data.train, samples, 3).keys(0, samples)
-        # The sample is taken of the last pass over the data alone; all of it where that is the whole run.
+        # The sample is taken of the last pass over the data alone; all of it where that is the
+        # whole run.
         keys = keys[samples - counted["pairs"] :]
         assert counted["sampled_from"] == counted["pairs"]
         pairs = [data.train[key] for key in keys]

@@ -1,4 +1,6 @@
-"""A report never harms the run that it is about; one that cannot be written says why in one line."""
+"""A report never harms the run that it is about; one that cannot be written says why in one
+line.
+"""
 
 import re
 import runpy
@@ -142,7 +144,10 @@ def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_fold
 
 
 def test_a_run_of_another_version_is_known_by_its_files(make_run_folder):
-    task = "name: mine\nkind: sequence_classification\ntext_columns: [text]\nlabels: [a, b]\nfiles: {train: a.jsonl}\n"
+    task = (
+        "name: mine\nkind: sequence_classification\ntext_columns: [text]\nlabels: [a, "
+        "b]\nfiles: {train: a.jsonl}\n"
+    )
     assert read_run(make_run_folder("a", task=task)).kind == "finetuning"
     assert read_run(make_run_folder("b", results={"task": "mrpc"})).kind == "finetuning"
     assert read_run(make_run_folder("c", results={"eval_mlm_loss": 1.0})).kind == "pretraining"

@@ -1,4 +1,6 @@
-"""The page is one file that loads nothing, runs nothing and shows every text as it is; reports say what a run's files say."""
+"""The page is one file that loads nothing, runs nothing and shows every text as it is; reports say
+what a run's files say.
+"""
 
 import json
 import math
@@ -205,7 +207,8 @@ def test_held_out_figures_stand_beside_their_baselines(lines_of):
     lines, folder = lines_of(results=RESULTS, history=HISTORY, facts=facts)
     assert "| masked-LM loss, nats (baseline: word frequencies) | 5.432 | 6.500 |" in lines
     assert "| masked-LM accuracy (baseline: most frequent piece) | 12.3% | 4.5% |" in lines
-    # Wilson 1927: of 75 in 100, as statsmodels.stats.proportion.proportion_confint(75, 100, method="wilson") has it.
+    # Wilson 1927: of 75 in 100, as statsmodels.stats.proportion.proportion_confint(75, 100,
+    # method="wilson") has it.
     interval = "95% interval 65.7% to 82.5%"
     assert (
         f"| next-sentence accuracy (baseline: larger class) | 75.0% ({interval}) | 55.0% |" in lines
@@ -284,7 +287,10 @@ def test_a_model_whose_outputs_are_not_finite_still_has_its_report(lines_of, pre
     mask = pretraining_facts["held_out"]["masks"][0] | {"probability": nan, "guesses": [["a", nan]]}
     verdict = {"first": "a", "second": "b", "is_next": nan}
     held_out = {"pairs": 16, "masks": [mask], "verdicts": [verdict | {"truth": True}]}
-    said = "**Attention:** Outputs of the model are not finite: where they are not, there is no example of what it says."
+    said = (
+        "**Attention:** Outputs of the model are not finite: where they are not, there is no "
+        "example of what it says."
+    )
     results = dict.fromkeys(RESULTS, nan) | {"machine": {}}
     lines, folder = lines_of(results=results, facts=pretraining_facts | {"held_out": held_out})
     assert said in lines
@@ -349,7 +355,10 @@ def test_the_right_piece_is_marked_and_its_rank_given_where_it_is_not_among_the_
 # Fine-tuning
 
 
-TASK = "name: mine\nkind: sequence_classification\ntext_columns: [text]\nlabels: [a, b]\nfiles: {train: a.jsonl}\n"
+TASK = (
+    "name: mine\nkind: sequence_classification\ntext_columns: [text]\nlabels: [a, b]\nfiles: "
+    "{train: a.jsonl}\n"
+)
 TASK_HISTORY = [
     {
         "step": step,

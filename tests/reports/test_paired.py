@@ -1,4 +1,6 @@
-"""The paired bootstrap: the differences that the runs' own metrics have, and intervals as SciPy finds them."""
+"""The paired bootstrap: the differences that the runs' own metrics have, and intervals as SciPy
+finds them.
+"""
 
 import json
 import shutil
@@ -31,7 +33,9 @@ def right_answer(kind, row):
 
 @pytest.fixture
 def beside(tiny_runs, tmp_path: Path):
-    """Kind -> a run, and one with the same files whose first `number` predictions are right; gives both folders."""
+    """Kind -> a run, and one with the same files whose first `number` predictions are right; gives
+    both folders.
+    """
 
     def make(kind: str, number: int) -> list[Path]:
         run, better = tiny_runs(kind), tmp_path / "better"
@@ -156,7 +160,8 @@ def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside,
     for name in ("exact_match", "f1"):
         assert alone[f"eval_{name}"] == pytest.approx(results[f"eval_{name}"])
         assert alone["jackknife"][name] == pytest.approx(results["jackknife"][name], abs=1e-5)
-    # The other member is sure of the right answers, and gives them less than the first gives its own in one case alone.
+    # The other member is sure of the right answers, and gives them less than the first gives its
+    # own in one case alone.
     rows = [
         json.loads(line)
         for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()

@@ -84,7 +84,8 @@ def test_every_phase_has_its_own_baseline():
     )
 
 
-# Severity 1.0. Source: Machado, Oliveira and Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency".
+# Severity 1.0. Source: Machado, Oliveira and Fernandes 2009, "A Physiologically-based Model for
+# Simulation of Color Vision Deficiency".
 SIGHT = {
     "all cones": np.eye(3),
     "no red cones": [
@@ -118,7 +119,9 @@ def lab(linear):
 @pytest.mark.parametrize("sight", SIGHT)
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_everybody_tells_two_curves_apart(mode, sight):
-    """A difference of 2.3 is just noticeable beside each other; thin lines apart from each other want several times that."""
+    """A difference of 2.3 is just noticeable beside each other; thin lines apart from each other
+    want several times that.
+    """
     seen = {}
     for name in SERIES:
         value = (

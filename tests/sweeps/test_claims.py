@@ -1,4 +1,6 @@
-"""When a claim is reproduced: by the seeds and the rows together, by seeds that were fixed before, and never by chance alone."""
+"""When a claim is reproduced: by the seeds and the rows together, by seeds that were fixed before,
+and never by chance alone.
+"""
 
 import json
 from dataclasses import replace
@@ -27,7 +29,9 @@ GROUPS = 20
 
 
 def cells_of(column, rows_known=True, **effects):
-    """Row -> a figure for each seed from 1, whose rows are nearly all alike: other rows would move it by a thousandth."""
+    """Row -> a figure for each seed from 1, whose rows are nearly all alike: other rows would move
+    it by a thousandth.
+    """
     cells = {}
     for name, figures in effects.items():
         replicates = (
@@ -122,7 +126,9 @@ def test_two_rows_are_alike_where_the_interval_lies_within_the_distance(a, verdi
 
 
 def test_a_row_has_to_have_learnt_the_task_itself():
-    """Another row's having learnt it is not enough; the claim that it is better than the untrained row says so itself."""
+    """Another row's having learnt it is not enough; the claim that it is better than the untrained
+    row says so itself.
+    """
     rows = ("a", "b", "c", "untrained")
     values = {"b": [0.7, 0.71, 0.7], "c": [0.95, 0.95, 0.95], "untrained": [0.76, 0.75, 0.76]}
     unlearnt = cells_of(ACCURACY, a=[0.75, 0.76, 0.75], **values)
@@ -148,7 +154,9 @@ def test_a_row_has_to_have_learnt_the_task_itself():
 
 @pytest.mark.parametrize(("errors", "verdict"), [(2.8, NOT_RESOLVED), (3.2, REPRODUCED)])
 def test_learnt_is_three_standard_errors_over_the_untrained_row(errors, verdict):
-    """Over seeds that differ by 0.01, 0.02 and 0.03, a standard error of 0.01 / sqrt(3); rows matter a hundred times less."""
+    """Over seeds that differ by 0.01, 0.02 and 0.03, a standard error of 0.01 / sqrt(3); rows
+    matter a hundred times less.
+    """
     ahead = errors * 0.01 / 3**0.5 - 0.02
     untrained = [0.5, 0.5, 0.5]
     better = [0.5 + ahead + difference for difference in (0.01, 0.02, 0.03)]
@@ -173,7 +181,8 @@ def test_runs_over_different_rows_are_not_compared():
 
 # By chance
 
-# Deviations in points: of a row by its seed; of a difference by the validation rows, for all seeds alike; of one seed's figure by them.
+# Deviations in points: of a row by its seed; of a difference by the validation rows, for all seeds
+# alike; of one seed's figure by them.
 DEVIATIONS = [
     (0.4, 0.8, 0.0),
     (0.4, 0.8, 0.4),
@@ -299,7 +308,9 @@ def test_a_mean_needs_all_its_columns_and_a_column_is_named_where_it_is_compared
 
 
 def test_more_seeds_than_were_fixed_change_no_verdict(tmp_path):
-    """What three seeds leave open is not decided by five: a second look makes false verdicts of 5 % into 9 %."""
+    """What three seeds leave open is not decided by five: a second look makes false verdicts of 5 %
+    into 9 %.
+    """
     table = table_of([ACCURACY], [CLAIM], seeds=3)
     rng = np.random.default_rng(0)
     changed = 0
@@ -360,12 +371,12 @@ def test_a_table_counts_its_verdicts_and_by_seeds_only_is_none(tmp_path):
     table = replace(table_of([ACCURACY], claims, seeds=2), rows=rows)
     text = markdown(describe(table, runs))
     assert (
-        "Claims, by seeds 1 to 2 as fixed before: 1 reproduced, 1 contradicted, 0 not resolved. 1 by seeds only"
-        in text
+        "Claims, by seeds 1 to 2 as fixed before: 1 reproduced, 1 contradicted, 0 not resolved. 1 "
+        "by seeds only" in text
     )
     assert (
-        "| a better than c | accuracy | must | 19.5 | 13.1 to 25.9 |  |  | **by seeds only**: they say reproduced |"
-        in text
+        "| a better than c | accuracy | must | 19.5 | 13.1 to 25.9 |  |  | **by seeds only**: "
+        "they say reproduced |" in text
     )
 
 

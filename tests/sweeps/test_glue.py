@@ -1,4 +1,6 @@
-"""The paper's table, recipes/glue_all.py over a stand-in for finetune.py, and the leaderboard's zip from made-up predictions."""
+"""The paper's table, recipes/glue_all.py over a stand-in for finetune.py, and the leaderboard's zip
+from made-up predictions.
+"""
 
 import itertools
 import json
@@ -23,7 +25,8 @@ from bert_recipes.sweeps.glue import (
 from bert_recipes.tasks.catalogue import get_task
 
 
-# Devlin et al. 2019, Table 1, in its order: MNLI-m, -mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE; then "Average".
+# Devlin et al. 2019, Table 1, in its order: MNLI-m, -mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE;
+# then "Average".
 PAPER = {
     "OpenAI GPT": ((82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0), 75.1),
     "BERT-base": ((84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4), 79.6),

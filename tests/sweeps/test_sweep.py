@@ -1,4 +1,6 @@
-"""Grids, flags and the choice of the best; recipes/sweep_finetuning.py over a stand-in for finetune.py, and once for real."""
+"""Grids, flags and the choice of the best; recipes/sweep_finetuning.py over a stand-in for
+finetune.py, and once for real.
+"""
 
 import functools
 import json
@@ -44,7 +46,9 @@ def read(tmp_path):
 
 
 def test_the_papers_sweep_is_four_learning_rates_at_batch_32_and_3_epochs(repository):
-    """Devlin et al. 2019, section 4.1: batch 32, 3 epochs, the best of 5e-5, 4e-5, 3e-5 and 2e-5 on the Dev set."""
+    """Devlin et al. 2019, section 4.1: batch 32, 3 epochs, the best of 5e-5, 4e-5, 3e-5 and 2e-5 on
+    the Dev set.
+    """
     combinations = expand_grid(
         read_sweep("paper", repository / "recipes" / "configs" / "sweep", [])
     )
@@ -59,7 +63,9 @@ def test_the_papers_sweep_is_four_learning_rates_at_batch_32_and_3_epochs(reposi
 
 
 def test_the_appendix_sweep_is_every_combination_of_its_three_ranges(repository):
-    """Devlin et al. 2019, appendix A.3: batch 16, 32; learning rate 5e-5, 3e-5, 2e-5; epochs 2, 3, 4."""
+    """Devlin et al. 2019, appendix A.3: batch 16, 32; learning rate 5e-5, 3e-5, 2e-5; epochs 2, 3,
+    4.
+    """
     combinations = expand_grid(
         read_sweep("appendix", repository / "recipes" / "configs" / "sweep", [])
     )
@@ -75,10 +81,17 @@ def test_the_appendix_sweep_is_every_combination_of_its_three_ranges(repository)
 
 
 def test_the_last_field_varies_fastest_and_values_stay_as_they_were_written(read):
-    text = 'precision: [fp32, bf16]\nlearning_rate: [5.0e-5, 3e-5]\n"max_steps": 7\ndo_predict: true\ndropout: null\n'
+    text = (
+        'precision: [fp32, bf16]\nlearning_rate: [5.0e-5, 3e-5]\n"max_steps": 7\ndo_predict: '
+        "true\ndropout: null\n"
+    )
     assert expand_grid(read(text))[1] == {
-        "precision": "fp32", "learning_rate": "3e-5", "max_steps": "7", "do_predict": "true", "dropout": "null",
-    }  # fmt: skip
+        "precision": "fp32",
+        "learning_rate": "3e-5",
+        "max_steps": "7",
+        "do_predict": "true",
+        "dropout": "null",
+    }
     assert read("lr_scheduler_type: [cosine, constant, linear]\n") == {
         "lr_scheduler_type": ["cosine", "constant", "linear"]
     }
@@ -315,7 +328,8 @@ def test_a_sweep_runs_every_combination_and_seed_and_keeps_the_best(bench, sweep
     assert all(
         call["model_name_or_path"] == "bert" and call["warmup_steps"] == "0.1" for call in calls
     )
-    # The task's own figure decides (mrpc: F1), by its median; `best` is the best run of that combination.
+    # The task's own figure decides (mrpc: F1), by its median; `best` is the best run of that
+    # combination.
     report = json.loads((bench.output / "sweep.json").read_text())
     assert report["metric"] == "f1"
     assert report["best"] == "learning_rate-4e-5"
@@ -378,7 +392,8 @@ def test_a_run_that_was_killed_before_its_last_file_resumes(bench, sweep):
     assert sweep().returncode == 0
     assert [call["seed"] for call in bench.calls()[:3]] == ["1", "2", "2"]
     assert (half / "task.yaml").is_file()
-    # It had a checkpoint, from which it resumes; those of finished runs are removed, of the best one too.
+    # It had a checkpoint, from which it resumes; those of finished runs are removed, of the best
+    # one too.
     assert (half / "kept.json").is_file()
     assert not list(bench.output.rglob("checkpoint-*"))
 
@@ -386,7 +401,8 @@ def test_a_run_that_was_killed_before_its_last_file_resumes(bench, sweep):
 def test_seeds_can_be_added_and_a_best_run_without_weights_is_run_again(bench, sweep):
     sweep(num_seeds=1)
     assert with_weights(bench.output) == {"learning_rate-4e-5/seed-1"}
-    # With seed 2 the first learning rate becomes the best, by its first run, whose weights are gone.
+    # With seed 2 the first learning rate becomes the best, by its first run, whose weights are
+    # gone.
     bench.plan(
         scores=SCORES
         | {"5e-5 1": 0.5, "5e-5 2": 0.4, "4e-5 2": -0.9, "3e-5 2": -0.9, "2e-5 2": -0.9}
@@ -434,7 +450,10 @@ def test_a_folder_with_other_files_is_refused(bench, sweep):
 
 
 def test_two_sweeps_of_one_folder_at_once_are_refused(bench, sweep):
-    lock = f"import fcntl; file = open({str(bench.output.parent / '.runs.lock')!r}, 'w'); fcntl.lockf(file, fcntl.LOCK_EX)"
+    lock = (
+        f"import fcntl; file = open({str(bench.output.parent / '.runs.lock')!r}, 'w'); "
+        "fcntl.lockf(file, fcntl.LOCK_EX)"
+    )
     other = [sys.executable, "-c", f"{lock}; print('held', flush=True); input()"]
     with subprocess.Popen(other, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
@@ -576,7 +595,8 @@ def test_a_search_tries_settings_within_the_ranges_and_resumes(bench):
     pytest.importorskip("optuna")
     space = bench.recipes / "space.yaml"
     space.write_text(
-        "learning_rate: [1e-5, 1e-4, log]\nmax_steps: [1000, 20000, linear]\nnum_train_epochs: [2, 4, int]\nprecision: [fp32, bf16]\n"
+        "learning_rate: [1e-5, 1e-4, log]\nmax_steps: [1000, 20000, linear]\nnum_train_epochs: "
+        "[2, 4, int]\nprecision: [fp32, bf16]\n"
     )
     bench.plan(figures={"mrpc": {"eval_f1": 0.7}}, fail_at=3)
     flags = ("--sweep", space, *TASK, "--output_dir", bench.output)
@@ -626,12 +646,35 @@ def test_a_sweep_of_real_runs_reports_what_they_measured(repository, shared_data
     (tmp_path / "sweep.yaml").write_text("learning_rate: [1e-3, 1e-4]\nnum_train_epochs: 1\n")
     output = tmp_path / "runs"
     command = [
-        sys.executable, "recipes/sweep_finetuning.py", "--launch", "cpu",
-        "--sweep", str(tmp_path / "sweep.yaml"), "--num_seeds", "2", "--output_dir", str(output),
-        "--config", "recipes/configs/finetune/glue.yaml", "--task", "mrpc", "--model_name_or_path", str(model),
-        "--data_dir", str(shared_data / "glue"), "--max_train_examples", "100", "--max_eval_examples", "60",
-        "--max_predict_examples", "20", "--do_predict", "true", "--use_cpu", "true",
-    ]  # fmt: skip
+        sys.executable,
+        "recipes/sweep_finetuning.py",
+        "--launch",
+        "cpu",
+        "--sweep",
+        str(tmp_path / "sweep.yaml"),
+        "--num_seeds",
+        "2",
+        "--output_dir",
+        str(output),
+        "--config",
+        "recipes/configs/finetune/glue.yaml",
+        "--task",
+        "mrpc",
+        "--model_name_or_path",
+        str(model),
+        "--data_dir",
+        str(shared_data / "glue"),
+        "--max_train_examples",
+        "100",
+        "--max_eval_examples",
+        "60",
+        "--max_predict_examples",
+        "20",
+        "--do_predict",
+        "true",
+        "--use_cpu",
+        "true",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=repository, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads((output / "sweep.json").read_text())

@@ -82,7 +82,8 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
         ),
         ("rows: {a: {pretrian: {}}}\ncolumns: {c: {metric: x}}", "row a: unknown key 'pretrian'"),
         (
-            "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: b, column: c, expected: must}]",
+            "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: b, column: c, "
+            "expected: must}]",
             "a claim names the row 'b'; there are: a",
         ),
     ],

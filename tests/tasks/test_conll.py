@@ -1,4 +1,6 @@
-"""Files with a word a line: columns by number or name, comments, separators, and the schemes of tags."""
+"""Files with a word a line: columns by number or name, comments, separators, and the schemes of
+tags.
+"""
 
 from pathlib import Path
 
@@ -32,7 +34,9 @@ def read(
 
 
 def columns(layout: str, separator: str = " ", comments: bool = False) -> str:
-    """Write both sentences with these columns, each `w` (word), `t` (tag), `i` (number in the sentence), `s` (of the sentence), or itself."""
+    """Write both sentences with these columns, each `w` (word), `t` (tag), `i` (number in the
+    sentence), `s` (of the sentence), or itself.
+    """
     lines = []
     for number, sentence in enumerate((MARA, OLE)):
         if comments:
@@ -48,7 +52,9 @@ def columns(layout: str, separator: str = " ", comments: bool = False) -> str:
 @pytest.mark.parametrize("separator", [" ", "\t", "  \t"])
 @pytest.mark.parametrize("layout", ["w t", "w _ _ t", "w NNP t s", "i w t", "i w _ t s"])
 def test_the_columns_of_words_and_tags_are_found(tmp_path, layout, separator, comments):
-    """CoNLL-2003 (word first, tag last), GermEval (a number in front), files with the number of the sentence behind."""
+    """CoNLL-2003 (word first, tag last), GermEval (a number in front), files with the number of the
+    sentence behind.
+    """
     assert read(tmp_path, columns(layout, separator, comments)) == [MARA, OLE]
 
 
@@ -90,7 +96,9 @@ def test_columns_may_be_named_or_counted(tmp_path):
 
 
 def test_conllu_is_read_by_its_columns(tmp_path):
-    """universaldependencies.org/format.html: "1-2" spans words, "2.1" is an empty node, "#" begins a comment."""
+    """universaldependencies.org/format.html: "1-2" spans words, "2.1" is an empty node, "#" begins
+    a comment.
+    """
     lines = ["# text = dogs bark", "1-2\tdogsbark" + "\t_" * 8]
     lines += [
         "1\tdogs\tdog\tNOUN" + "\t_" * 6,
@@ -127,14 +135,29 @@ def test_numbers_of_sentences_are_no_tags_where_labels_are_not_given(tmp_path):
     ("content", "message"),
     [
         ("Mara\tB-PER\nferry\t\n", "train.txt, line 2: a word without a label"),
-        ("Mara B-PER\nferry\n", r"train.txt, line 2: 1 columns \('ferry'\), but the first word has 2"),
-        ("# one\nMara B-PER\n\n# two\nsails 0\n", "train.txt, line 5: label '0' is not one of|line 5: label '0' is a number"),
-        ("Mara B-PER\nsails 0\n", "train.txt, line 2: label '0' is a number, but the column has names"),
-        ("sails 0\nMara B-PER\n", "train.txt, line 1: label '0' is a number, but the column has names"),
+        (
+            "Mara B-PER\nferry\n",
+            r"train.txt, line 2: 1 columns \('ferry'\), but the first word has 2",
+        ),
+        (
+            "# one\nMara B-PER\n\n# two\nsails 0\n",
+            "train.txt, line 5: label '0' is not one of|line 5: label '0' is a number",
+        ),
+        (
+            "Mara B-PER\nsails 0\n",
+            "train.txt, line 2: label '0' is a number, but the column has names",
+        ),
+        (
+            "sails 0\nMara B-PER\n",
+            "train.txt, line 1: label '0' is a number, but the column has names",
+        ),
         ("# one\nMara B-PRE\n", "train.txt, line 2: label 'B-PRE' .* did you mean 'B-PER'"),
-        ("Mara B-PER\n# two words\nsails O\n", r"line 2: 3 columns .*; a comment stands before the first word"),
+        (
+            "Mara B-PER\n# two words\nsails O\n",
+            r"line 2: 3 columns .*; a comment stands before the first word",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named_with_its_line(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         read(tmp_path, content)
@@ -155,7 +178,9 @@ SCHEMES = {
 @pytest.mark.parametrize("has_labels", [True, False])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_read_and_measured_by_entities(tmp_path, scheme, has_labels):
-    """conlleval and seqeval (IOBES, BILOU); tags without prefix are entities as long as they are the same (IO)."""
+    """conlleval and seqeval (IOBES, BILOU); tags without prefix are entities as long as they are
+    the same (IO).
+    """
     tags, labels = SCHEMES[scheme]
     content = "".join(f"{word} {tag}\n" for (word, _), tag in zip(MARA, tags.split(), strict=True))
     (sentence,) = read(tmp_path, content, f"labels: [{labels}]\n" if has_labels else "")

@@ -1,4 +1,6 @@
-"""Labels say what they are: names, numbers, truth values and vectors mean the same in every format, and slips are refused."""
+"""Labels say what they are: names, numbers, truth values and vectors mean the same in every format,
+and slips are refused.
+"""
 
 import json
 from pathlib import Path
@@ -23,7 +25,10 @@ def read(
         pq.write_table(pa.Table.from_pylist(content), path)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
-    head = f"kind: sequence_classification\nfiles: {{train: {file}}}\ntext_columns: t\nlabel_column: y\n"
+    head = (
+        f"kind: sequence_classification\nfiles: {{train: {file}}}\ntext_columns: "
+        "t\nlabel_column: y\n"
+    )
     (folder / "own.yaml").write_text(head + keys, encoding="utf-8")
     task = read_task_file(folder / "own.yaml")
     return [example.label for example in load_split(task, split, data_dir=None).examples]
@@ -34,7 +39,8 @@ def rows_of(*labels) -> list[dict]:
 
 
 SAME = [
-    # what pandas writes into a .csv file, and what JSON and Parquet have: labels, their forms, classes
+    # what pandas writes into a .csv file, and what JSON and Parquet have: labels, their forms,
+    # classes
     ("labels: [no, yes]\n", "0.0 1.0 0.0", [0.0, 1.0, 0.0], [0, 1, 0]),
     ("labels: [no, yes]\n", "0 1 0", [0, 1, 0], [0, 1, 0]),
     ("labels: [no, yes]\n", "False True False", [False, True, False], [0, 1, 0]),
@@ -78,7 +84,8 @@ def test_a_number_among_names_is_a_slip(tmp_path, labels):
     line = labels.index("1") + 2
     with pytest.raises(
         InputError,
-        match=rf"line {line}: label '1' is a number, but the column has names \('yes' at .*, line \d\)",
+        match=rf"line {line}: label '1' is a number, but the column has names \('yes' at .*, line "
+        r"\d\)",
     ):
         read(
             tmp_path,
@@ -91,7 +98,8 @@ def test_a_number_among_names_is_a_slip(tmp_path, labels):
 def test_numbers_that_count_from_one_are_refused_with_the_way_out(tmp_path):
     with pytest.raises(
         InputError,
-        match=r"line 5: label '4' .*numbers count from 0: .* write labels: {1: world, 2: sport, ...}",
+        match=r"line 5: label '4' .*numbers count from 0: .* write labels: {1: world, 2: sport, "
+        r"...}",
     ):
         read(
             tmp_path,
@@ -148,8 +156,8 @@ def test_a_list_of_label_columns_may_stand_under_label_column(tmp_path):
     keys = MULTI + "labels: [x, y, z]\n"
     (tmp_path / "a.csv").write_text("t,x,y,z\na,0,1,1\n")
     (tmp_path / "own.yaml").write_text(
-        "kind: sequence_classification\nfiles: {train: a.csv}\ntext_columns: t\nlabel_column: [x, y, z]\n"
-        + keys
+        "kind: sequence_classification\nfiles: {train: a.csv}\ntext_columns: t\nlabel_column: [x, "
+        "y, z]\n" + keys
     )
     assert load_split(read_task_file(tmp_path / "own.yaml"), "train", data_dir=None).examples[
         0
@@ -198,7 +206,9 @@ def test_tables_of_spreadsheets_are_read(tmp_path, file, content):
 
 
 def test_a_tsv_that_pandas_wrote_has_quotes(tmp_path):
-    """pandas quotes cells that hold quotes, and doubles these; where one cell is not written so, quotes are text."""
+    """pandas quotes cells that hold quotes, and doubles these; where one cell is not written so,
+    quotes are text.
+    """
     keys = "labels: [no, yes]\n"
     read(tmp_path, keys, "a.tsv", 't\ty\n"She said ""no"""\tno\nc\tyes\n')
     texts = [

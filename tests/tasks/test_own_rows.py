@@ -1,4 +1,6 @@
-"""Rows of a task of one's own: labels in every form, choices, ids; what is no label is refused with its row."""
+"""Rows of a task of one's own: labels in every form, choices, ids; what is no label is refused with
+its row.
+"""
 
 import json
 from pathlib import Path

@@ -72,7 +72,9 @@ def test_offsets_in_utf16_units_are_mended(tmp_path, caplog):
 
 
 def test_wrong_offsets_are_mended_or_left_out_and_counted(tmp_path, caplog):
-    """google-research/bert run_squad.py leaves an answer out that it cannot find, with a warning."""
+    """google-research/bert run_squad.py leaves an answer out that it cannot find, with a
+    warning.
+    """
     path = write(
         tmp_path,
         question("a", "Anna Dahl", 40),
@@ -93,7 +95,8 @@ def test_training_in_which_no_answer_is_found_is_refused(tmp_path):
     path = write(tmp_path, question("a", "Anna  Dahl", -1))
     with pytest.raises(
         InputError,
-        match=r"question 1 \(id a\): the answer 'Anna  Dahl' is not at its answer_start -1, .*counts the char",
+        match=r"question 1 \(id a\): the answer 'Anna  Dahl' is not at its answer_start -1, "
+        r".*counts the char",
     ):
         load(path)
 
@@ -171,7 +174,13 @@ def test_answers_are_read_in_every_form(tmp_path, answers, expected):
 
 
 def test_articles_may_stand_one_a_line_and_paragraphs_may_have_no_questions(tmp_path):
-    article = {"title": "t", "paragraphs": [{"context": "x", "qas": []}, {"context": CONTEXT, "qas": [question("a", "Anna Dahl", 40)]}]}  # fmt: skip
+    article = {
+        "title": "t",
+        "paragraphs": [
+            {"context": "x", "qas": []},
+            {"context": CONTEXT, "qas": [question("a", "Anna Dahl", 40)]},
+        ],
+    }
     (tmp_path / "own.yaml").write_text(
         "kind: question_answering\nfiles: {train: train.jsonl}\nmetrics: squad\n"
     )

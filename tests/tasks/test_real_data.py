@@ -1,4 +1,6 @@
-"""Every real file is read whole: row counts, and the official layouts made of real rows give the same examples."""
+"""Every real file is read whole: row counts, and the official layouts made of real rows give the
+same examples.
+"""
 
 import csv
 import dataclasses
@@ -15,7 +17,8 @@ from bert_recipes.tasks.examples import QuestionExample, Split, TaggedExample, T
 from bert_recipes.tasks.sources import load_split
 
 
-# Rows of the files at hand that are parts of the published ones; of complete files the tasks say how many there are.
+# Rows of the files at hand that are parts of the published ones; of complete files the tasks say
+# how many there are.
 PARTIAL = {
     ("qnli", "train"): 8999,
     ("mnli", "train"): 18636,
@@ -74,7 +77,9 @@ def test_swag_in_json_lines_is_read(shared_data: Path, tmp_path: Path):
 
 
 def test_documents_and_words_of_conll_are_those_of_the_file(shared_data: Path):
-    """CoNLL-2003 English: 946 documents and 203621 words in the training file (Tjong Kim Sang and De Meulder, Table 1)."""
+    """CoNLL-2003 English: 946 documents and 203621 words in the training file (Tjong Kim Sang and
+    De Meulder, Table 1).
+    """
     loaded = load_split(get_task("conll2003"), "train", data_dir=str(shared_data))
     examples = [example for example in loaded.examples if isinstance(example, TaggedExample)]
     assert sum(len(example.tokens) for example in examples) == 203621
@@ -134,11 +139,29 @@ LAYOUTS = {
         "{idx}\t1\t2\tfiction\ta\tb\tc\td\t{0}\t{1}",
         "index\tpromptID\tpairID\tgenre\tb1\tb2\tp1\tp2\tsentence1\tsentence2",
     ),
-    "qnli": ("QNLI", "{idx}\t{0}\t{1}\t{name}", "index\tquestion\tsentence\tlabel", "{idx}\t{0}\t{1}", "index\tquestion\tsentence"),
-    "rte": ("RTE", "{idx}\t{0}\t{1}\t{name}", "index\tsentence1\tsentence2\tlabel", "{idx}\t{0}\t{1}", "index\tsentence1\tsentence2"),
-    "wnli": ("WNLI", "{idx}\t{0}\t{1}\t{label}", "index\tsentence1\tsentence2\tlabel", "{idx}\t{0}\t{1}", "index\tsentence1\tsentence2"),
+    "qnli": (
+        "QNLI",
+        "{idx}\t{0}\t{1}\t{name}",
+        "index\tquestion\tsentence\tlabel",
+        "{idx}\t{0}\t{1}",
+        "index\tquestion\tsentence",
+    ),
+    "rte": (
+        "RTE",
+        "{idx}\t{0}\t{1}\t{name}",
+        "index\tsentence1\tsentence2\tlabel",
+        "{idx}\t{0}\t{1}",
+        "index\tsentence1\tsentence2",
+    ),
+    "wnli": (
+        "WNLI",
+        "{idx}\t{0}\t{1}\t{label}",
+        "index\tsentence1\tsentence2\tlabel",
+        "{idx}\t{0}\t{1}",
+        "index\tsentence1\tsentence2",
+    ),
     "ax": ("diagnostic", "", None, "{idx}\t{0}\t{1}", "index\tsentence1\tsentence2"),
-}  # fmt: skip
+}
 NAMES = {
     "train": "train.tsv",
     "validation": "dev.tsv",
@@ -181,7 +204,9 @@ def write_official(folder: Path, name: str, split: Split) -> None:
 def test_official_tsv_gives_the_examples_of_the_json_lines(
     shared_data: Path, tmp_path: Path, name: str, split: str
 ):
-    """The layout is the download's, as huggingface/datasets' glue.py reads it: CoLA without header, no quoting."""
+    """The layout is the download's, as huggingface/datasets' glue.py reads it: CoLA without header,
+    no quoting.
+    """
     task = get_task(name)
     expected = load_split(task, split, data_dir=str(shared_data))
     write_official(tmp_path, name, expected)
@@ -200,7 +225,9 @@ def test_official_tsv_gives_the_examples_of_the_json_lines(
 
 
 def test_mrpc_is_cut_from_the_msr_file_by_the_list_of_ids(shared_data: Path, tmp_path: Path):
-    """GLUE-baselines download_glue_data.py `format_mrpc`: pairs in dev_ids.tsv are the development set."""
+    """GLUE-baselines download_glue_data.py `format_mrpc`: pairs in dev_ids.tsv are the development
+    set.
+    """
     task = get_task("mrpc")
     train = load_split(task, "train", data_dir=str(shared_data))
     dev = load_split(task, "validation", data_dir=str(shared_data))

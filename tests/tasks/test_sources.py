@@ -216,7 +216,8 @@ def test_importing_the_tasks_imports_nothing_heavy():
 
     code = (
         "import sys, bert_recipes.tasks.sources, bert_recipes.tasks.task, bert_recipes.tasks.task; "
-        "print([m for m in ('torch', 'transformers', 'datasets', 'yaml', 'pyarrow', 'numpy') if m in sys.modules])"
+        "print([m for m in ('torch', 'transformers', 'datasets', 'yaml', 'pyarrow', 'numpy') if m "
+        "in sys.modules])"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -64,7 +64,9 @@ SPANS = {
 
 @pytest.mark.parametrize("tool", SPANS)
 def test_spans_of_annotation_tools_become_tags(tmp_path, tool):
-    """The exports that doccano, Label Studio, Prodigy and spaCy document; the end is behind the last character."""
+    """The exports that doccano, Label Studio, Prodigy and spaCy document; the end is behind the
+    last character.
+    """
     row = {"text": TEXT} | SPANS[tool]
     assert read(
         tmp_path, "train.jsonl", json.dumps(row) + "\n", LABELS + "text_columns: text\n"
@@ -105,7 +107,9 @@ def test_spans_are_tagged_in_the_scheme_of_the_labels(tmp_path, labels, tags):
 
 
 def test_spans_that_are_a_little_off_are_taken_and_counted(tmp_path, caplog):
-    """Blanks at the ends are cut off, of two that overlap the longer is kept, and a word is cut where a span ends in it."""
+    """Blanks at the ends are cut off, of two that overlap the longer is kept, and a word is cut
+    where a span ends in it.
+    """
     row = {
         "text": "Oslo-based Mara Lind",
         "spans": [[0, 4, "LOC"], [10, 20, "PER"], [11, 15, "LOC"]],
@@ -159,10 +163,17 @@ def test_scripts_without_spaces_are_cut_into_characters():
 # Tables
 
 TABLES = {
-    "simpletransformers": ("sentence_id,words,labels\n0,Mara,B-PER\n0,sails,O\n1,Oslo,B-LOC\n1,waits,O\n", "words"),
-    "Kaggle GMB": ("Sentence #,Word,POS,Tag\nSentence: 1,Mara,NNP,B-PER\n,sails,V,O\nSentence: 2,Oslo,NNP,B-LOC\n,waits,V,O\n", "Word"),
+    "simpletransformers": (
+        "sentence_id,words,labels\n0,Mara,B-PER\n0,sails,O\n1,Oslo,B-LOC\n1,waits,O\n",
+        "words",
+    ),
+    "Kaggle GMB": (
+        "Sentence #,Word,POS,Tag\nSentence: 1,Mara,NNP,B-PER\n,sails,V,O\nSentence: "
+        "2,Oslo,NNP,B-LOC\n,waits,V,O\n",
+        "Word",
+    ),
     "named": ("words,labels,n\nMara,B-PER,7\nsails,O,7\nOslo,B-LOC,8\nwaits,O,8\n", "words"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -1,4 +1,6 @@
-"""A task of one's own is a YAML file: the page's examples run, every slip is one line with the key and its line."""
+"""A task of one's own is a YAML file: the page's examples run, every slip is one line with the key
+and its line.
+"""
 
 import dataclasses
 import json
@@ -42,12 +44,21 @@ SQUAD = {
         }
     ]
 }
-FLAT = {"id": "3", "question": "Which?", "context": "Fasten these two bolts.", "answers": {"text": ["two bolts"], "answer_start": [13]}}  # fmt: skip
-POSTS = '{"text": "Rain in Bergen", "topics": ["travel", "weather"]}\n{"text": "", "topics": []}\n{"text": "Match", "topics": ["sport"]}\n'
+FLAT = {
+    "id": "3",
+    "question": "Which?",
+    "context": "Fasten these two bolts.",
+    "answers": {"text": ["two bolts"], "answer_start": [13]},
+}
+POSTS = (
+    '{"text": "Rain in Bergen", "topics": ["travel", "weather"]}\n{"text": "", "topics": '
+    '[]}\n{"text": "Match", "topics": ["sport"]}\n'
+)
 # What the page says of the files, and what comes out: train texts and labels.
 FILES = {
     "tickets.yaml": {
-        "tickets_train.csv": 'subject,kind\n"The page is blank, again",1\nHow?,0\nDark mode,3\nCrash,2\n',
+        "tickets_train.csv": 'subject,kind\n"The page is blank, again",1\nHow?,0\nDark '
+        "mode,3\nCrash,2\n",
         "tickets_dev.csv": "subject,kind\nHow?,0\n",
     },
     "posts.yaml": {
@@ -56,7 +67,8 @@ FILES = {
         "posts_test.jsonl": '{"text": "Snow"}\n',
     },
     "names.yaml": {
-        "names_train.txt": "The O\nSea B-SHIP\nCloud I-SHIP\n\nleft O\nBergen B-PORT\nHarbour I-PORT\n",
+        "names_train.txt": "The O\nSea B-SHIP\nCloud I-SHIP\n\nleft O\nBergen B-PORT\nHarbour "
+        "I-PORT\n",
         "names_dev.txt": "Bergen\tB-PORT\n",
     },
     "manual.yaml": {
@@ -64,7 +76,8 @@ FILES = {
         "manual_dev.jsonl": json.dumps(FLAT) + "\n",
     },
     "quiz.yaml": {
-        "quiz_train.csv": "question,a,b,c,right\nWhere do trout live?,in trees,in rivers,in books,b\n",
+        "quiz_train.csv": "question,a,b,c,right\nWhere do trout live?,in trees,in rivers,in "
+        "books,b\n",
         "quiz_dev.csv": "question,a,b,c,right\nWhat is red?,grass,the sky,blood,c\n",
     },
 }
@@ -139,55 +152,154 @@ BAD = [
     ("", "own.yaml: no settings in this file"),
     ("- a\n", "own.yaml, line 1: expected lines"),
     (VALID + "\tx: 1\n", "own.yaml: not valid YAML"),
-    (VALID + "label_colum: y\n", "own.yaml, line 5: unknown key 'label_colum'; did you mean label_column"),
+    (
+        VALID + "label_colum: y\n",
+        "own.yaml, line 5: unknown key 'label_colum'; did you mean label_column",
+    ),
     (VALID + "kind: multiple_choice\n", "line 5: 'kind' is given a second time"),
-    (VALID.replace("sequence_classification", "classification"), "line 1: kind is 'classification'; allowed: sequence_classification, "),
+    (
+        VALID.replace("sequence_classification", "classification"),
+        "line 1: kind is 'classification'; allowed: sequence_classification, ",
+    ),
     (VALID.replace("kind: sequence_classification\n", ""), "own.yaml: kind is missing"),
-    (VALID.replace("files: {train: a.csv}\n", ""), "own.yaml: files: give `files` .*or hub_dataset"),
-    (VALID.replace("{train: a.csv}", "a.csv"), "line 2: files: a mapping is expected, like {train: train.csv}"),
-    (VALID.replace("{train: a.csv}", "{train: [a.csv]}"), "line 2: files: one text is expected, .* found"),
-    (VALID.replace("train:", "trian:"), "line 2: files: there are trian, but the splits are none .train, validation"),
+    (
+        VALID.replace("files: {train: a.csv}\n", ""),
+        "own.yaml: files: give `files` .*or hub_dataset",
+    ),
+    (
+        VALID.replace("{train: a.csv}", "a.csv"),
+        "line 2: files: a mapping is expected, like {train: train.csv}",
+    ),
+    (
+        VALID.replace("{train: a.csv}", "{train: [a.csv]}"),
+        "line 2: files: one text is expected, .* found",
+    ),
+    (
+        VALID.replace("train:", "trian:"),
+        "line 2: files: there are trian, but the splits are none .train, validation",
+    ),
     (VALID + "train_split: learn\n", "line 2: files: there are train, but the splits are learn"),
-    (VALID.replace("{train: a.csv}", "{train: a.csv, validation_/../../b: b.csv}"), "line 2: files: 'validation_/../../b' is no name of a split"),
-    (VALID + "test_splits: test\n", "line 2: files: there are train, but the splits are train, test"),
-    (VALID.replace("text_columns: t\n", ""), "own.yaml: text_columns: sequence_classification takes 1 or 2, 0 given"),
-    (VALID.replace("t\n", "[a, b, c]\n"), "line 3: text_columns: sequence_classification takes 1 or 2, 3 given"),
-    (VALID.replace("labels: [a, b]\n", "").replace("files: {train: a.csv}", "hub_dataset: a/b"), "own.yaml: labels: 0 given, ..; name the classes"),
+    (
+        VALID.replace("{train: a.csv}", "{train: a.csv, validation_/../../b: b.csv}"),
+        "line 2: files: 'validation_/../../b' is no name of a split",
+    ),
+    (
+        VALID + "test_splits: test\n",
+        "line 2: files: there are train, but the splits are train, test",
+    ),
+    (
+        VALID.replace("text_columns: t\n", ""),
+        "own.yaml: text_columns: sequence_classification takes 1 or 2, 0 given",
+    ),
+    (
+        VALID.replace("t\n", "[a, b, c]\n"),
+        "line 3: text_columns: sequence_classification takes 1 or 2, 3 given",
+    ),
+    (
+        VALID.replace("labels: [a, b]\n", "").replace("files: {train: a.csv}", "hub_dataset: a/b"),
+        "own.yaml: labels: 0 given, ..; name the classes",
+    ),
     (VALID.replace("[a, b]", "[a]"), "line 4: labels: 1 given, .a.; name"),
-    (VALID + "label_columns: [a, b]\nproblem_type: regression\n", "line 5: label_columns: only for problem_type: multi_label"),
-    (VALID + "label_columns: [b, a]\n", "line 4: labels: with label_columns they are the columns in their order: b, a"),
+    (
+        VALID + "label_columns: [a, b]\nproblem_type: regression\n",
+        "line 5: label_columns: only for problem_type: multi_label",
+    ),
+    (
+        VALID + "label_columns: [b, a]\n",
+        "line 4: labels: with label_columns they are the columns in their order: b, a",
+    ),
     (VALID + "sentence_column: s\n", "line 5: sentence_column: only for token_classification"),
-    (VALID.replace("[a, b]", "[a, b, a]"), "line 4: labels: .*a, b, a.* has an empty name, or one twice"),
+    (
+        VALID.replace("[a, b]", "[a, b, a]"),
+        "line 4: labels: .*a, b, a.* has an empty name, or one twice",
+    ),
     (VALID.replace("[a, b]", "[a, '']"), "line 4: labels: .* has an empty name"),
     (VALID.replace("[a, b]", "[a, [b]]"), "line 4: labels: one text is expected, .* found"),
-    (VALID + "problem_type: regresion\n", "line 5: problem_type: 'regresion'; allowed: single_label"),
+    (
+        VALID + "problem_type: regresion\n",
+        "line 5: problem_type: 'regresion'; allowed: single_label",
+    ),
     (VALID + "problem_type: regression\n", "line 4: labels: regression has none"),
     (VALID + "label_range: [0, 5]\n", "line 5: label_range: only for problem_type: regression"),
-    (VALID + "label_range: [5, 0]\n", "line 5: label_range: two numbers are expected, the lesser first"),
+    (
+        VALID + "label_range: [5, 0]\n",
+        "line 5: label_range: two numbers are expected, the lesser first",
+    ),
     (VALID + "label_range: [0, five]\n", "line 5: label_range: a number is expected, got 'five'"),
     (VALID + "label_range: 5\n", "line 5: label_range: two numbers are expected"),
-    (VALID + "label_separator: ','\n", "line 5: label_separator: only for problem_type: multi_label"),
-    (VALID + "problem_type: multi_label_classification\nlabel_separator: ''\n", "line 6: label_separator: empty; give"),
-    (VALID.replace("{train: a.csv}", "{train: a.csv, dev: b.csv}") + "validation_splits: [dev, dev]\n", "line 5: validation_splits: dev, dev: name each split once"),
-    (VALID + "validation_splits: train\n", "line 5: validation_splits: train: name each split once"),
-    (VALID.replace("{train: a.csv}", "{train: a.csv, validation_a: b.csv, validation__a: c.csv}"), "own.yaml: validation_splits: metrics of validation_a and validation__a would have one name; rename one"),
+    (
+        VALID + "label_separator: ','\n",
+        "line 5: label_separator: only for problem_type: multi_label",
+    ),
+    (
+        VALID + "problem_type: multi_label_classification\nlabel_separator: ''\n",
+        "line 6: label_separator: empty; give",
+    ),
+    (
+        VALID.replace("{train: a.csv}", "{train: a.csv, dev: b.csv}")
+        + "validation_splits: [dev, dev]\n",
+        "line 5: validation_splits: dev, dev: name each split once",
+    ),
+    (
+        VALID + "validation_splits: train\n",
+        "line 5: validation_splits: train: name each split once",
+    ),
+    (
+        VALID.replace(
+            "{train: a.csv}", "{train: a.csv, validation_a: b.csv, validation__a: c.csv}"
+        ),
+        "own.yaml: validation_splits: metrics of validation_a and validation__a would have one "
+        "name; rename one",
+    ),
     (VALID + "choice_columns: [a, b]\n", "line 5: choice_columns: only for multiple_choice"),
-    (VALID + "metrics: acuracy\n", "line 5: metrics: .acuracy. does not measure this task; allowed: accuracy, "),
+    (
+        VALID + "metrics: acuracy\n",
+        "line 5: metrics: .acuracy. does not measure this task; allowed: accuracy, ",
+    ),
     (VALID + "metrics: [squad]\n", "line 5: metrics: .squad. does not measure this task"),
     (VALID + "metrics: []\n", "line 5: metrics: .* does not measure"),
-    (VALID.replace("[a, b]", "[a, b, c]") + "metrics: f1\n", "line 5: metrics: 'f1' is for two classes"),
-    (VALID + "best_metric: f1\n", "line 5: best_metric: 'f1' is no metric of this task; allowed: accuracy"),
+    (
+        VALID.replace("[a, b]", "[a, b, c]") + "metrics: f1\n",
+        "line 5: metrics: 'f1' is for two classes",
+    ),
+    (
+        VALID + "best_metric: f1\n",
+        "line 5: best_metric: 'f1' is no metric of this task; allowed: accuracy",
+    ),
     (VALID + "name: [x]\n", "line 5: name: one text is expected, .* found"),
-    (VALID + "published_rows: {train: many}\n", "line 5: published_rows: a number is expected, got 'many'"),
+    (
+        VALID + "published_rows: {train: many}\n",
+        "line 5: published_rows: a number is expected, got 'many'",
+    ),
     (VALID + "tsv: {folder: X}\n", "line 5: tsv: .*missing.*keys: folder, files"),
-    ("kind: multiple_choice\nfiles: {train: a.csv}\ntext_columns: q\n", "choice_columns: the columns of the choices are missing"),
-    ("kind: multiple_choice\nfiles: {train: a.csv}\ntext_columns: q\nchoice_columns: [a, b]\nlabels: [x, y, z]\n", "line 5: labels: 3 names for 2 choice_columns"),
-    ("kind: question_answering\nfiles: {train: a.json}\nlabels: [a, b]\n", "line 3: labels: question_answering has none"),
-    ("kind: question_answering\nfiles: {train: a.json}\nmetrics: [squad, squad_v2]\n", "line 3: metrics: squad and squad_v2 exclude each other"),
-    ("kind: token_classification\nfiles: {train: a.txt}\nlabels: [N, V]\nmetrics: entities\n", "line 4: metrics: .entities. does not measure this task"),
-    ("kind: token_classification\nfiles: {train: a.txt}\nlabels: [N, V]\nproblem_type: regression\n", "line 4: problem_type: belongs to sequence_classification"),
+    (
+        "kind: multiple_choice\nfiles: {train: a.csv}\ntext_columns: q\n",
+        "choice_columns: the columns of the choices are missing",
+    ),
+    (
+        "kind: multiple_choice\nfiles: {train: a.csv}\ntext_columns: q\nchoice_columns: [a, "
+        "b]\nlabels: [x, y, z]\n",
+        "line 5: labels: 3 names for 2 choice_columns",
+    ),
+    (
+        "kind: question_answering\nfiles: {train: a.json}\nlabels: [a, b]\n",
+        "line 3: labels: question_answering has none",
+    ),
+    (
+        "kind: question_answering\nfiles: {train: a.json}\nmetrics: [squad, squad_v2]\n",
+        "line 3: metrics: squad and squad_v2 exclude each other",
+    ),
+    (
+        "kind: token_classification\nfiles: {train: a.txt}\nlabels: [N, V]\nmetrics: entities\n",
+        "line 4: metrics: .entities. does not measure this task",
+    ),
+    (
+        "kind: token_classification\nfiles: {train: a.txt}\nlabels: [N, V]\nproblem_type: "
+        "regression\n",
+        "line 4: problem_type: belongs to sequence_classification",
+    ),
     ("kind: !!python/name:os.system x\n", "line 1: kind is .x.; allowed"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)
@@ -293,29 +405,62 @@ def test_a_task_file_may_name_a_hub_data_set(tmp_path: Path):
 
 
 FOUND = [
-    ("sequence_classification\ntext_columns: t\n", "a.csv", "t,label\nx,no\ny,yes\nz,no\n", ["no", "yes"]),
-    ("sequence_classification\ntext_columns: t\n", "a.csv", "t,label\nx,10\ny,9\nz,10.0\n", ["9", "10"]),
-    ("sequence_classification\ntext_columns: t\n", "a.jsonl", '{"t": "x", "label": true}\n{"t": "y", "label": false}\n', ["false", "true"]),
     (
-        "sequence_classification\ntext_columns: t\nproblem_type: multi_label_classification\nlabel_separator: ';'\n",
+        "sequence_classification\ntext_columns: t\n",
+        "a.csv",
+        "t,label\nx,no\ny,yes\nz,no\n",
+        ["no", "yes"],
+    ),
+    (
+        "sequence_classification\ntext_columns: t\n",
+        "a.csv",
+        "t,label\nx,10\ny,9\nz,10.0\n",
+        ["9", "10"],
+    ),
+    (
+        "sequence_classification\ntext_columns: t\n",
+        "a.jsonl",
+        '{"t": "x", "label": true}\n{"t": "y", "label": false}\n',
+        ["false", "true"],
+    ),
+    (
+        "sequence_classification\ntext_columns: t\nproblem_type: "
+        "multi_label_classification\nlabel_separator: ';'\n",
         "a.csv",
         "t,label\nx,b; a\ny,\n",
         ["a", "b"],
     ),
     ("token_classification\n", "a.txt", "Oslo B-PORT\nis O\n", ["O", "B-PORT", "I-PORT"]),
     ("token_classification\n", "a.txt", "Oslo I-PORT\nis O\n", ["O", "B-PORT", "I-PORT"]),
-    ("token_classification\n", "a.txt", "Oslo S-PORT\nis O\n", ["O", "B-PORT", "E-PORT", "I-PORT", "S-PORT"]),
+    (
+        "token_classification\n",
+        "a.txt",
+        "Oslo S-PORT\nis O\n",
+        ["O", "B-PORT", "E-PORT", "I-PORT", "S-PORT"],
+    ),
     ("token_classification\n", "a.txt", "Oslo PORT\nis O\n", ["O", "PORT"]),
-    ("token_classification\ntext_columns: text\n", "a.jsonl", '{"text": "In Oslo", "label": [[3, 7, "PORT"]]}\n', ["O", "B-PORT", "I-PORT"]),
-    ("token_classification\n", "a.jsonl", '{"tokens": ["x", "y"], "labels": ["V", "N"]}\n', ["N", "V"]),
-]  # fmt: skip
+    (
+        "token_classification\ntext_columns: text\n",
+        "a.jsonl",
+        '{"text": "In Oslo", "label": [[3, 7, "PORT"]]}\n',
+        ["O", "B-PORT", "I-PORT"],
+    ),
+    (
+        "token_classification\n",
+        "a.jsonl",
+        '{"tokens": ["x", "y"], "labels": ["V", "N"]}\n',
+        ["N", "V"],
+    ),
+]
 
 
 @pytest.mark.parametrize(("head", "file", "content", "labels"), FOUND)
 def test_labels_that_are_missing_are_those_of_the_training_data(
     tmp_path, caplog, head, file, content, labels
 ):
-    """As transformers' run_classification.py has them; of tags every type has all letters of its scheme."""
+    """As transformers' run_classification.py has them; of tags every type has all letters of its
+    scheme.
+    """
     caplog.set_level("INFO")
     (tmp_path / file).write_text(content)
     (tmp_path / "own.yaml").write_text(f"kind: {head}files: {{train: {file}}}\n")

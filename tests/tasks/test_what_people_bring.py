@@ -1,4 +1,6 @@
-"""Rows as other tools write them, each with the reading that its author meant; what can be meant in two ways is refused."""
+"""Rows as other tools write them, each with the reading that its author meant; what can be meant in
+two ways is refused.
+"""
 
 import json
 import logging
@@ -20,7 +22,9 @@ CHOICES = "kind: multiple_choice\ntext_columns: q\nchoice_columns: options\n"
 
 @pytest.fixture
 def read(tmp_path):
-    """Keys of a task, the content of its file and its name -> the task and the examples of its training split."""
+    """Keys of a task, the content of its file and its name -> the task and the examples of its
+    training split.
+    """
 
     def read_one(keys, content, name="train.jsonl"):
         text = (
@@ -314,6 +318,9 @@ def test_a_pointer_of_git_lfs_is_not_read_as_text(read, name):
 
 
 def test_a_key_that_a_span_has_twice_is_shown_as_such(read):
-    rows = '{"text": "Mara Lind sails", "spans": [{"start": 0, "start": 5, "end": 9, "label": "PER"}]}\n'
+    rows = (
+        '{"text": "Mara Lind sails", "spans": [{"start": 0, "start": 5, "end": 9, "label": '
+        '"PER"}]}\n'
+    )
     with pytest.raises(InputError, match=r"a span is .*<there twice>"):
         read(SPANS, rows, "train.jsonl")

@@ -1,4 +1,6 @@
-"""google-research/bert's tokenization.py, re-implemented plainly in tests/fixtures, and a vocabulary for it."""
+"""google-research/bert's tokenization.py, re-implemented plainly in tests/fixtures, and a
+vocabulary for it.
+"""
 
 import runpy
 from collections.abc import Callable
@@ -30,7 +32,7 @@ def vocabulary() -> dict[str, int]:
     characters += [chr(cp) for cp in range(0x1100, 0x1200)] + [
         chr(cp) for cp in range(0x4E00, 0x4E40)
     ]
-    words = "hello Hello world un ##want ##ed runn ##ing sep SEP mask MASK aa ##aaaa".split()  # noqa: SIM905
+    words = ("hello Hello world un ##want ##ed runn ##ing sep SEP mask MASK aa ##aaaa").split()  # noqa: SIM905
     pieces = [
         "[PAD]",
         "[UNK]",

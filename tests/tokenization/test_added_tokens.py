@@ -1,4 +1,6 @@
-"""Tokens that were added beside the vocabulary: recognised in texts as stock recognises them, on every road."""
+"""Tokens that were added beside the vocabulary: recognised in texts as stock recognises them, on
+every road.
+"""
 
 import json
 import pickle
@@ -23,7 +25,8 @@ PIECES = [
 ]
 PIECES += [*"<>/[],.-_1", "##1", "##_", "\u4e2d", "\u6587", "ent", "foo"]
 PLAIN = ["<e1>", "</e1>", "<E2>", "[unused1]", "\u00e9t\u00e9", "\u4e2d\u6587", "new york"]
-# In upper and lower case, with and without accents, beside letters, "_", spaces and control characters.
+# In upper and lower case, with and without accents, beside letters, "_", spaces and control
+# characters.
 BITS = [
     *PLAIN,
     "<E1>",

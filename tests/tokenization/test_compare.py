@@ -33,7 +33,8 @@ def test_figures_of_a_small_vocabulary_are_those_worked_out_by_hand(repository, 
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "o.json").read_text()).values()
-    # [PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ab: ab, ab, a and e without its accent, which is unknown
+    # [PAD] [UNK] [CLS] [SEP] [MASK] a b ##b ab: ab, ab, a and e without its accent, which is
+    # unknown
     size = row["vocabulary"]
     assert row["pieces_per_word"] == 1.0
     assert row["unknown_rate"] == 0.25

@@ -28,10 +28,12 @@ def write_vocabulary(path: Path, *pieces: str, special: list[str] = SPECIAL) -> 
 
 
 def test_bare_vocabulary_is_read_as_the_original_reads_it(tmp_path: Path) -> None:
-    # Source: google-research/bert tokenization.py `load_vocab`: stripped lines, a blank line is an entry.
+    # Source: google-research/bert tokenization.py `load_vocab`: stripped lines, a blank line is an
+    # entry.
     path = tmp_path / "vocab.txt"
     path.write_bytes(
-        "[PAD]\r\n[UNK]\r\n [CLS] \r\n[SEP]\r\n[MASK]\r\n\r\nhello \r\n\u00e9t\u00e9\r\n\r\n".encode()
+        "[PAD]\r\n[UNK]\r\n [CLS] \r\n[SEP]\r\n[MASK]\r\n\r\nhello "
+        "\r\n\u00e9t\u00e9\r\n\r\n".encode()
     )
     tokenizer = load_tokenizer(path)
     pieces = [*SPECIAL, "", "hello", "\u00e9t\u00e9"]
@@ -216,7 +218,9 @@ _HUB_FILES = {
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """The two answers of the Hub that a download needs: a file of owner/model, or that there is none."""
+    """The two answers of the Hub that a download needs: a file of owner/model, or that there is
+    none.
+    """
 
     def do_HEAD(self) -> None:
         name = self.path.rsplit("/", 1)[-1]
@@ -253,7 +257,8 @@ def test_hub_name_is_downloaded_and_then_found_in_the_cache(
 ) -> None:
     script = (
         "import sys; from bert_recipes import load_tokenizer\n"
-        "tokenizer = load_tokenizer(sys.argv[1]); print(tokenizer.tokenize('Hellos'), tokenizer.model_max_length)"
+        "tokenizer = load_tokenizer(sys.argv[1]); print(tokenizer.tokenize('Hellos'), "
+        "tokenizer.model_max_length)"
     )
 
     def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:

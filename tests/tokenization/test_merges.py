@@ -1,4 +1,6 @@
-"""WordPiece by likelihood and by gain: against merges worked out with exact fractions, and against the plain rule."""
+"""WordPiece by likelihood and by gain: against merges worked out with exact fractions, and against
+the plain rule.
+"""
 
 import itertools
 import json
@@ -14,7 +16,9 @@ from bert_recipes.tokenization.training import train_wordpiece
 
 @pytest.mark.parametrize("name", ["hug", "course", "seed", "seed_min_frequency_2"])
 def test_likelihood_joins_as_worked_out_by_hand(shared_data, name):
-    """`course` is the worked example of the Hugging Face course, chapter 6.6; the merges were found by brute force."""
+    """`course` is the worked example of the Hugging Face course, chapter 6.6; the merges were found
+    by brute force.
+    """
     case = json.loads(
         (shared_data / "reference" / "family" / "likelihood_wordpiece.json").read_text()
     )[name]

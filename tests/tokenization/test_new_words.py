@@ -1,4 +1,6 @@
-"""Words put at the end of a vocabulary: which, where they come from, and how text is cut with them."""
+"""Words put at the end of a vocabulary: which, where they come from, and how text is cut with
+them.
+"""
 
 import pytest
 
@@ -47,7 +49,8 @@ def choose(tokenizer, **settings):
 
 
 def test_words_that_spare_the_most_pieces_come_first(tokenizer):
-    # myocardial: 2 x 3 pieces spared; infarct: 3 x 1; one [UNK]. Numbers and what is an entry already: never.
+    # myocardial: 2 x 3 pieces spared; infarct: 3 x 1; one [UNK]. Numbers and what is an entry
+    # already: never.
     assert [new.word for new in choose(tokenizer)] == ["myocardial", "infarct", "unknown"]
     first = choose(tokenizer)[0]
     assert tokenizer.convert_ids_to_tokens(first.piece_ids) == ["my", "##o", "##card", "##ial"]

@@ -20,7 +20,8 @@ NUM_RANDOM_STRINGS = 10_000
 
 # What random code points seldom meet.
 _TRAPS = (
-    "hello|Hello World!|unwanted|[SEP]|[MASK]|[UNK]|##ing|don't|3.14|\u03a3|\u03c3\u03a3|\u039f\u03a3 |"
+    "hello|Hello "
+    "World!|unwanted|[SEP]|[MASK]|[UNK]|##ing|don't|3.14|\u03a3|\u03c3\u03a3|\u039f\u03a3 |"
     "\u03a3\u0301|\u0391\u03a3\u2028|\u0391\u03a3\u200b\u0391|\u1fb3|\u1f08|\u0130|I\u0307|\u0131|\u1e9e|"
     "\u00e9|e\u0301|q\u0323\u0307|\u0307\u0323|\u0344|\u01c5|\ufb01|\uac00|\ud7a3|\u1100\u1161|\u4e00|"
     "\u4e2d\u6587|\uf900|\U0002b81f|\U0002b820|\U0002ceaf|\U0002f800|\u3042|\u304c|\u0915\u0941|\u0e01\u0e31|"
@@ -31,7 +32,9 @@ _PIECES = [*"abzABZ019 .,-$'[]\t\n\r", "a" * 95, "B" * 101, "x" * 205, *_TRAPS.s
 
 
 def random_string(rng: random.Random) -> str:
-    """A string of ordinary text, traps and code points of all planes (surrogates left out), in random shares."""
+    """A string of ordinary text, traps and code points of all planes (surrogates left out), in
+    random shares.
+    """
     parts = []
     for _ in range(rng.randrange(1, 30)):
         kind = rng.random()
@@ -116,7 +119,8 @@ def test_the_original_tests_vectors(vectors: dict) -> None:
 
 @pytest.mark.parametrize("name", ["full_tokenizer", "wordpiece"])
 def test_the_original_tests_pieces_and_ids(vectors: dict, name: str) -> None:
-    # The original's test vocabularies lack two special tokens that a Hugging Face tokenizer needs: they follow at the end.
+    # The original's test vocabularies lack two special tokens that a Hugging Face tokenizer needs:
+    # they follow at the end.
     vocabulary = {
         piece: index for index, piece in enumerate([*vectors[name]["vocab"], "[PAD]", "[MASK]"])
     }

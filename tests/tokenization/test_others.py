@@ -37,7 +37,9 @@ def test_ids_are_laid_out_as_robertas(tokenizer):
 
 
 def test_every_text_has_ids_and_comes_back(tokenizer):
-    """Radford et al. 2019, section 2.2: 256 bytes are enough for all texts; no special token is read in one."""
+    """Radford et al. 2019, section 2.2: 256 bytes are enough for all texts; no special token is
+    read in one.
+    """
     rng = random.Random(0)
     texts = [
         "".join(
@@ -96,7 +98,9 @@ def test_what_cannot_be_trained_or_opened_is_one_line(tmp_path):
 
 
 def test_a_unigram_vocabulary_has_alberts_ids_and_loads_in_stock(tmp_path):
-    """google-research/albert: <pad>, <unk>, [CLS], [SEP], [MASK]; uncased, no accents, quotes of two characters are one."""
+    """google-research/albert: <pad>, <unk>, [CLS], [SEP], [MASK]; uncased, no accents, quotes of
+    two characters are one.
+    """
     tokenizer, measured = train_unigram(TEXTS * 3, vocab_size=60, show_progress=False)
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4]) == [
         "<pad>",

@@ -1,4 +1,6 @@
-"""`OriginalBertTokenizer`: every entry point, offsets, pickling, the stock folder, and where stock differs."""
+"""`OriginalBertTokenizer`: every entry point, offsets, pickling, the stock folder, and where stock
+differs.
+"""
 
 import copy
 import json
@@ -75,7 +77,8 @@ def test_empty_texts_have_special_tokens_only(tokenizer, vocabulary) -> None:
 
 @pytest.mark.parametrize("length", [100, 101, 200, 201])
 def test_words_of_up_to_200_characters_are_cut(tokenizer, length: int) -> None:
-    # Source: google-research/bert tokenization.py `WordpieceTokenizer`, max_input_chars_per_word=200.
+    # Source: google-research/bert tokenization.py `WordpieceTokenizer`,
+    # max_input_chars_per_word=200.
     word = "a" * length
     assert (tokenizer.tokenize(word) == ["[UNK]"]) == (length > 200)
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode_ids(word)) == tokenizer.tokenize(word)
@@ -313,7 +316,8 @@ def test_stock_loading_differs_from_the_original_here(
 
 
 def test_tokenizer_json_itself_allows_200_characters(saved: Path) -> None:
-    # The file is right for readers that honour it; transformers' class rebuilds the model with the library's 100.
+    # The file is right for readers that honour it; transformers' class rebuilds the model with the
+    # library's 100.
     assert Tokenizer.from_file(str(saved / "tokenizer.json")).encode(LONG_WORD).tokens[1] == "aa"
 
 

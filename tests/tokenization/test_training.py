@@ -91,7 +91,8 @@ def test_same_input_gives_the_same_bytes_in_any_process(tmp_path: Path) -> None:
     script = (
         "import sys; from bert_recipes import train_wordpiece\n"
         "lines = open(sys.argv[1], encoding='utf-8').read().splitlines()\n"
-        "train_wordpiece(lines * 3, vocab_size=350, show_progress=False).save_pretrained(sys.argv[2])\n"
+        "train_wordpiece(lines * 3, vocab_size=350, "
+        "show_progress=False).save_pretrained(sys.argv[2])\n"
     )
     digests = []
     for seed, threads in (("0", "1"), ("1", "2"), ("2", "4")):
@@ -217,7 +218,10 @@ def test_accents_of_latin_script_and_chinese_are_no_cause_for_a_warning(name: st
     assert (report.deleted_marks > 0.05) == (name == "turkish")
 
 
-RUSSIAN = "\u041c\u043e\u0439 \u0447\u0430\u0439 \u0435\u0449\u0451 \u0433\u043e\u0440\u044f\u0447\u0438\u0439."
+RUSSIAN = (
+    "\u041c\u043e\u0439 \u0447\u0430\u0439 \u0435\u0449\u0451 "
+    "\u0433\u043e\u0440\u044f\u0447\u0438\u0439."
+)
 GERMAN = "Die \u00c4rzte h\u00f6ren \u00fcber die M\u00e4rkte."
 
 

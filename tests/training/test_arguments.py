@@ -34,7 +34,9 @@ def make_finetuning(tmp_path, **settings):
 
 @pytest.fixture
 def parse(repository, monkeypatch):
-    """Read a configuration of pre-training with flags, as one of several processes; settings, and the phases."""
+    """Read a configuration of pre-training with flags, as one of several processes; settings, and
+    the phases.
+    """
 
     def parse_it(config, *flags, processes=1):
         monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: processes))
@@ -55,7 +57,9 @@ def parse(repository, monkeypatch):
 def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
     parse, size, processes
 ):
-    """Devlin et al. 2019, appendix A.2: 256 pairs, 1,000,000 steps, 512 tokens for the last 10 % of them."""
+    """Devlin et al. 2019, appendix A.2: 256 pairs, 1,000,000 steps, 512 tokens for the last 10 % of
+    them.
+    """
     alone = parse(f"bert_{size}")[0]
     args, (first, last) = parse(f"bert_{size}", processes=processes)
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps * processes == 256
@@ -171,7 +175,9 @@ def test_the_file_of_a_finetuning_run_gives_way_too(repository):
 
 
 def schedules(parse, config, *flags):
-    """(first step, steps, warm-up) of the schedule in each phase, and the steps at which the phases begin."""
+    """(first step, steps, warm-up) of the schedule in each phase, and the steps at which the phases
+    begin.
+    """
     args, phases = parse(
         config,
         *flags,
@@ -191,9 +197,11 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
 @pytest.mark.parametrize(
     ("config", "expected", "of_300"),
     [
-        # Devlin et al. 2019, appendix A.2: warm-up over the first 10,000 steps, 512 tokens for the last 10 %.
+        # Devlin et al. 2019, appendix A.2: warm-up over the first 10,000 steps, 512 tokens for the
+        # last 10 %.
         *((f"bert_{size}", PAPER, ([(0, 300, 3)] * 2, [0, 270])) for size in SIZES),
-        # NVIDIA DeepLearningExamples, BERT, run_pretraining.sh: 7,038 steps and 1,563, warm-up 0.2843 and 0.128 of them.
+        # NVIDIA DeepLearningExamples, BERT, run_pretraining.sh: 7,038 steps and 1,563, warm-up
+        # 0.2843 and 0.128 of them.
         (
             "bert_large_lamb",
             ([(0, 7038, 2001), (7038, 1563, 201)], [0, 7038]),
@@ -276,7 +284,9 @@ KINDS = (ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, Di
 
 @pytest.fixture
 def resolve(repository):
-    """Read a configuration with flags as recipes/pretrain.py does; return all values by their names."""
+    """Read a configuration with flags as recipes/pretrain.py does; return all values by their
+    names.
+    """
 
     def resolve_it(config, *flags):
         folder = repository / "recipes/configs/pretrain"
@@ -290,7 +300,8 @@ def resolve(repository):
 
 
 ORIGINALS = {
-    # Clark et al. 2020; google-research/electra configure_pretraining.py and pretrain/pretrain_helpers.py.
+    # Clark et al. 2020; google-research/electra configure_pretraining.py and
+    # pretrain/pretrain_helpers.py.
     "electra": {"mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0, "learning_rate": 5e-4},
     # google-research/albert README, version 2.
     "albert": {"dropout": 0.0, "selection": "ngrams", "pair_label": "order"},
@@ -366,7 +377,9 @@ def test_what_is_typed_is_stronger_than_the_objective(resolve, caplog):
 
 @pytest.mark.parametrize("flags", [(), ("--objective", "albert")])
 def test_a_file_for_the_objective_keeps_its_own_values(resolve, tmp_path, caplog, flags):
-    """As run.yaml, which a run leaves and that starts it again; the objective may be typed as well."""
+    """As run.yaml, which a run leaves and that starts it again; the objective may be typed as
+    well.
+    """
     text = "objective: albert\nstore: a\noutput_dir: b\ndropout: 0.2\nselection: count\n"
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
     found = resolve(tmp_path / "own.yaml", *flags)
@@ -430,7 +443,9 @@ def test_the_launcher_does_not_overrule_the_runs_precision(tmp_path, monkeypatch
 
 
 def test_defaults_are_the_papers(tmp_path):
-    """Devlin et al. 2019, A.2: Adam 1e-4, 0.9, 0.999, decay 0.01, warm-up 10,000; optimization.py: 1e-6, clip 1.0."""
+    """Devlin et al. 2019, A.2: Adam 1e-4, 0.9, 0.999, decay 0.01, warm-up 10,000; optimization.py:
+    1e-6, clip 1.0.
+    """
     args = make(tmp_path)
     assert args.learning_rate == 1e-4
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.999, 1e-6)

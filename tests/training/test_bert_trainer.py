@@ -93,7 +93,9 @@ def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_stor
 
 
 def test_an_evaluation_leaves_its_losses_without_one_batch_after_the_other(tmp_path):
-    """Five batches of three pairs, each left out once: the losses are those of an evaluation over the other pairs."""
+    """Five batches of three pairs, each left out once: the losses are those of an evaluation over
+    the other pairs.
+    """
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=64))
     held_out = rows(15)
@@ -144,7 +146,9 @@ def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_mask
 def test_the_loss_of_the_sentence_task_is_a_mean_over_labelled_rows_whatever_the_batches(
     pairs_task,
 ):
-    """Batches with 5, 1, 0 and 4 labelled rows of 5 count by those, as in one computation over all rows."""
+    """Batches with 5, 1, 0 and 4 labelled rows of 5 count by those, as in one computation over all
+    rows.
+    """
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=64)).eval()
     model.cls.seq_relationship.weight.data *= 40  # so that rows have different losses
@@ -201,7 +205,9 @@ def test_without_next_sentence_labels_only_the_masked_part_is_reported(small_sto
 
 
 def rows(number=24):
-    """Masked pairs as anybody may have them: plain lists, one column that the model does not know."""
+    """Masked pairs as anybody may have them: plain lists, one column that the model does not
+    know.
+    """
     rng = np.random.default_rng(5)
     made = []
     for index in range(number):
@@ -331,7 +337,9 @@ def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_
 
 @pytest.mark.parametrize("selection", ["count", "bernoulli", "fairseq", "ngrams", "spans"])
 def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
-    """It numbers the ids that are no pads: one in a text would shift the positions behind it, in stock as well."""
+    """It numbers the ids that are no pads: one in a text would shift the positions behind it, in
+    stock as well.
+    """
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
     ids = {"cls_id": 2, "sep_id": 3, "store_fingerprint": store.fingerprint, "max_seq_length": 64}
@@ -353,7 +361,8 @@ def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
             shown = batch["input_ids"][batch["labels"] != -100]
             assert len(set(shown.tolist())) > 0.9 * len(tokenizer)
             found[member, name] = bool((shown == tokenizer.pad_token_id).any())
-    # Google's rule draws from the whole vocabulary; fairseq and SpanBERT leave their first four ids out.
+    # Google's rule draws from the whole vocabulary; fairseq and SpanBERT leave their first four ids
+    # out.
     draws_pad = selection not in ("fairseq", "spans")
     assert set(found.values()) == {False, draws_pad}
     assert not found["roberta", "data_collator"]
@@ -430,7 +439,8 @@ def test_a_stock_models_loss_is_that_of_the_global_batch_however_it_is_cut(tmp_p
         trainer.train()
         line = trainer.state.log_history[0]
         found[batch] = line["loss"], line["grad_norm"]
-    # Stock gives pairs and words as one mean: pairs of rows with few predicted tokens count for less.
+    # Stock gives pairs and words as one mean: pairs of rows with few predicted tokens count for
+    # less.
     tolerance = 0.02 if name.endswith("PreTraining") else 1e-5
     assert found[4] == pytest.approx(found[16], rel=tolerance)
     assert found[1] == pytest.approx(found[16], rel=3 * tolerance)
@@ -526,6 +536,7 @@ def test_the_page_about_the_trainer_shows_what_runs(repository, tmp_path, monkey
     found: dict = {}
     exec(code.replace("max_steps=20", "max_steps=2"), found)
     assert found["trainer"].state.global_step == 2
-    # Stock arguments say nothing of a CPU where there is no GPU; the layers are those that recipes have.
+    # Stock arguments say nothing of a CPU where there is no GPU; the layers are those that recipes
+    # have.
     assert found["model"].bert.fast_kernels == load_kernels("auto", found["trainer"].args.device)
     assert len([line for line in code.splitlines() if line.strip()]) <= 15

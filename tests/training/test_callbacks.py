@@ -153,7 +153,9 @@ def test_a_masked_lm_that_is_stuck_does_not_hide_a_discriminator_that_is(tmp_pat
 
 
 def clock_events(clocks, **settings):
-    """The events that a run by the clock asks for at the end of each step, beside those of its settings."""
+    """The events that a run by the clock asks for at the end of each step, beside those of its
+    settings.
+    """
     strategies = {"logging_strategy": "steps", "eval_strategy": "steps", "save_strategy": "steps"}
     args, trainer = SimpleNamespace(**strategies | settings), SimpleNamespace(clock=0.0)
     intervals = ClockIntervals(trainer)
@@ -239,7 +241,10 @@ def test_a_signal_is_remembered_and_the_handlers_are_put_back(number, capfd):
 
 
 def test_a_second_interrupt_leaves_at_once():
-    code = "import time\nfrom bert_recipes.training.callbacks import StopOnSignal\nwith StopOnSignal().listening():\n"
+    code = (
+        "import time\nfrom bert_recipes.training.callbacks import StopOnSignal\nwith "
+        "StopOnSignal().listening():\n"
+    )
     code += "    print('ready', flush=True)\n    time.sleep(60)\n    time.sleep(60)\n"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -265,7 +270,10 @@ def test_in_a_thread_nothing_is_handled():
 
 
 def test_processes_that_load_data_leave_signals_to_the_one_that_trains():
-    code = "import os, signal\nfrom bert_recipes.training.callbacks import ignore_signals\nignore_signals(3)\n"
+    code = (
+        "import os, signal\nfrom bert_recipes.training.callbacks import "
+        "ignore_signals\nignore_signals(3)\n"
+    )
     code += (
         "os.kill(os.getpid(), signal.SIGINT)\nos.kill(os.getpid(), signal.SIGTERM)\nprint('here')"
     )

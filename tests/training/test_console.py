@@ -30,7 +30,8 @@ def test_a_training_line_has_what_is_known():
         8000,
     )
     assert line == (
-        "step   500/8,000  loss 7.825  masked-LM 7.136  next-sentence 0.689  gradient 0.89  rate 9.0e-04  tokens/s 58,760  "
+        "step   500/8,000  loss 7.825  masked-LM 7.136  next-sentence 0.689  gradient 0.89  rate "
+        "9.0e-04  tokens/s 58,760  "
         "MFU 18%  30 min left"
     )
     assert (
@@ -70,15 +71,16 @@ def test_the_pace_says_how_long_the_run_will_take():
     line = pace_line(SimpleNamespace(max_minutes=None), state, 3.37)
     assert (
         line
-        == "step         2/1,000,000  a step takes 3.4 s: 1,000,000 steps take about 39.0 days, without evaluations"
+        == "step         2/1,000,000  a step takes 3.4 s: 1,000,000 steps take about 39.0 days, "
+        "without evaluations"
     )
     state = TrainerState(global_step=30, max_steps=MOST_STEPS)
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
     assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
     assert (
-        "a step takes 21 s: about 85 steps in 30 minutes, which are few: the smallest models learn most in"
-        in line
+        "a step takes 21 s: about 85 steps in 30 minutes, which are few: the smallest models "
+        "learn most in" in line
     )
     assert pace_line(SimpleNamespace(), TrainerState(max_steps=60), 1.0).endswith(
         "60 steps take about 1 min, without evaluations"
@@ -104,7 +106,9 @@ def printed_lines(monkeypatch, capsys, times):
 
 
 def test_the_first_line_comes_within_seconds_and_no_minute_passes_without_one(monkeypatch, capsys):
-    """The first micro-batch takes 2 seconds, each later one half a second: 1,000 steps of two take 1,000 seconds."""
+    """The first micro-batch takes 2 seconds, each later one half a second: 1,000 steps of two take
+    1,000 seconds.
+    """
     times = [2.0 + 0.5 * number for number in range(300)]
     first, second, third = printed_lines(monkeypatch, capsys, times)
     assert first == (
@@ -119,7 +123,8 @@ def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
     assert printed_lines(monkeypatch, capsys, [9.0, 18.0]) == [
         (
             9.0,
-            "step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h, without evaluations",
+            "step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h, without "
+            "evaluations",
         )
     ]
 

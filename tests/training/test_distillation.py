@@ -1,4 +1,6 @@
-"""DistilBERT's student and its losses, against the plain computation of huggingface/transformers-research-projects distillation/."""
+"""DistilBERT's student and its losses, against the plain computation of
+huggingface/transformers-research-projects distillation/.
+"""
 
 import pytest
 import torch
@@ -139,7 +141,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(data, tmp_pat
 
 @pytest.mark.parametrize("alpha_ce", [5.0, 0.0])
 def test_the_flops_of_a_step_are_those_that_pytorch_counts(data, tmp_path, alpha_ce):
-    """The student's passes, the teacher's one, and where the teacher is compared both heads at every token."""
+    """The student's passes, the teacher's one, and where the teacher is compared both heads at
+    every token.
+    """
     tokenizer, dataset = data
     teacher = make_teacher(
         len(tokenizer), "bert_mlm"

@@ -60,7 +60,9 @@ def meter(process: int = 0, **settings: object) -> CostMeter:
 
 @pytest.fixture
 def measure(monkeypatch):
-    """Let a part of a run take seconds: what its checkpoint says of them, after the parts before it."""
+    """Let a part of a run take seconds: what its checkpoint says of them, after the parts before
+    it.
+    """
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
@@ -100,7 +102,8 @@ def test_parts_are_summed_each_with_its_own_power(measure):
         "kwh": pytest.approx(1.0 + 1.0),
         "seconds": 10800.0,
         "co2_kg": pytest.approx(0.5 + 0.1),
-        "estimated_by": "a given power draw of 1000 W times the hours; a given power draw of 500 W times the hours",
+        "estimated_by": "a given power draw of 1000 W times the hours; a given power draw of 500 "
+        "W times the hours",
         "power_watts": 500,
         "carbon_intensity": 100,
     }
@@ -219,7 +222,8 @@ def test_a_users_own_configuration_of_codecarbon_sends_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".codecarbon.config").write_text(
-        "[codecarbon]\nsave_to_api = true\noutput_methods = api,csv\nemissions_endpoint = http://127.0.0.1:9\n"
+        "[codecarbon]\nsave_to_api = true\noutput_methods = api,csv\nemissions_endpoint = "
+        "http://127.0.0.1:9\n"
         "electricitymaps_api_token = x\nco2_signal_api_token = y\nallow_multiple_runs = false\n"
     )
     part = meter(country_iso_code="FRA")

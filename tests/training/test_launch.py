@@ -1,4 +1,6 @@
-"""Each launch configuration starts as many processes as it says, and they find each other; what cannot run is refused before."""
+"""Each launch configuration starts as many processes as it says, and they find each other; what
+cannot run is refused before.
+"""
 
 import dataclasses
 import json
@@ -82,7 +84,8 @@ OF_THE_FILE = {
     "fsdp_config",
     "use_cpu",
 }
-# What DeepSpeed takes at the first level and this project uses; DeepSpeed itself lets unknown names pass.
+# What DeepSpeed takes at the first level and this project uses; DeepSpeed itself lets unknown names
+# pass.
 DEEPSPEED_KEYS = {
     "train_micro_batch_size_per_gpu",
     "gradient_accumulation_steps",
@@ -115,7 +118,8 @@ def test_deepspeed_has_no_optimiser_and_no_schedule_of_its_own(stage: str):
     assert content.keys() <= DEEPSPEED_KEYS
     assert content["zero_optimization"]["stage"] == int(stage[0])
     assert content["zero_allow_untested_optimizer"] is True
-    # Otherwise Accelerate puts DeepSpeed's Adam, with bias correction, in the place of an optimiser that is offloaded.
+    # Otherwise Accelerate puts DeepSpeed's Adam, with bias correction, in the place of an optimiser
+    # that is offloaded.
     assert content["zero_force_ds_cpu_optimizer"] is False
     # Otherwise a checkpoint of stage 3 has no model.safetensors.
     assert content["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False) == (
@@ -172,7 +176,8 @@ def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(
     with caplog.at_level("INFO", logger=launch.__name__):
         complete_engine(args, {"deepspeed_plugin": plugin})
         assert [record.getMessage() for record in caplog.records] == [
-            "DeepSpeed compiles its communication between CPU processes, once a machine: this takes minutes"
+            "DeepSpeed compiles its communication between CPU processes, once a machine: this "
+            "takes minutes"
         ]
         caplog.clear()
         compiled = tmp_path / "py311_cpu" / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
@@ -187,7 +192,8 @@ def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(
     [
         pytest.param("cpu", 1, 0, marks=pytest.mark.slow),
         ("ddp_cpu", 2, 0),
-        # Started for GPUs by Accelerate's own launcher, which starts them whatever the machine has: one run, over gloo.
+        # Started for GPUs by Accelerate's own launcher, which starts them whatever the machine has:
+        # one run, over gloo.
         pytest.param("ddp", 2, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
         pytest.param("single_gpu", 1, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
     ],
@@ -258,7 +264,8 @@ def completed(name: str):
         (
             "ddp",
             2,
-            r"is 8 for 1 machine\(s\), which makes 8 on this one, and it has 2 GPU\(s\); .* --num_processes 2$",
+            r"is 8 for 1 machine\(s\), which makes 8 on this one, and it has 2 GPU\(s\); .* "
+            r"--num_processes 2$",
         ),
         (
             "ddp_multi_node",

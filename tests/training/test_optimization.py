@@ -67,14 +67,18 @@ def test_bert_adam_refuses_parameters_that_are_trained_now_and_then():
 
 
 def test_schedule_starts_at_zero_warms_up_and_decays_from_step_zero():
-    """create_optimizer: polynomial_decay counted from 0, warm-up replaces it while step < warmup."""
+    """create_optimizer: polynomial_decay counted from 0, warm-up replaces it while step <
+    warmup.
+    """
     rates = [Schedule(0, 100, 10, 1.0).factor(step) for step in (0, 5, 9, 10, 55, 100)]
     assert rates == pytest.approx([0.0, 0.5, 0.9, 0.9, 0.45, 0.0])  # the peak is 1 - warmup / total
     assert Schedule(0, 100, 0, 1.0).factor(0) == 1.0
 
 
 def test_the_decay_may_have_another_power():
-    """NVIDIA DeepLearningExamples, BERT, schedulers.py, PolyWarmUpScheduler: warm-up to the peak, then (1 - progress) ** 0.5."""
+    """NVIDIA DeepLearningExamples, BERT, schedulers.py, PolyWarmUpScheduler: warm-up to the peak,
+    then (1 - progress) ** 0.5.
+    """
     schedule = Schedule(0, 7038, round(0.2843 * 7038), 6e-3, power=0.5)
     assert schedule.factor(1000) == 1000 / 2001
     for step in (2001, 5000, 7037):
@@ -83,7 +87,9 @@ def test_the_decay_may_have_another_power():
 
 
 def test_a_phase_may_have_a_schedule_of_its_own():
-    """It begins where the one before has ended, with its own peak; what was loaded from the checkpoint is the other's."""
+    """It begins where the one before has ended, with its own peak; what was loaded from the
+    checkpoint is the other's.
+    """
     optimizer = BertAdam([nn.Parameter(torch.ones(1))], lr=2.0)
     first = LambdaLR(optimizer, Schedule(0, 10, 4, 2.0).factor)
     for _ in range(10):
@@ -147,9 +153,11 @@ def test_a_step_without_gradients_changes_nothing(name):
 
 @pytest.mark.parametrize("units", [["some"], []])
 def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
-    """Tall, wide and square matrices; embeddings, biases, LayerNorms, the pooler and the output layer of two classes are AdamW's.
+    """Tall, wide and square matrices; embeddings, biases, LayerNorms, the pooler and the output
+    layer of two classes are AdamW's.
 
-    torch multiplies bfloat16 wherever it runs. Without units for it ours is the more exact one, and a CPU rounds batches otherwise than single matrices.
+    torch multiplies bfloat16 wherever it runs. Without units for it ours is the more exact one, and
+    a CPU rounds batches otherwise than single matrices.
     """
     tolerance = 1e-6 if units and optimization.bfloat16_units("cpu") else 3e-4
     monkeypatch.setattr(optimization, "bfloat16_units", lambda device_type: units)
@@ -189,7 +197,8 @@ def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
     assert sum(len(group["params"]) for group in ours.param_groups) == len(named)
 
 
-# What Muon must not take: tables, what meets the vocabulary, the pooler, and the output layers of one or two numbers.
+# What Muon must not take: tables, what meets the vocabulary, the pooler, and the output layers of
+# one or two numbers.
 NOT_FOR_MUON = (
     "word_embeddings",
     "position_embeddings",
@@ -203,7 +212,9 @@ NOT_FOR_MUON += ("dense_prediction.", "sop_classifier")
 
 @pytest.mark.parametrize("member", ["electra", "albert"])
 def test_muon_turns_every_matrix_of_a_member_by_the_same_angle_in_all_directions(member):
-    """ALBERT's layers are one, ELECTRA is two networks with the same embeddings: each matrix is taken once, and its update is orthogonal."""
+    """ALBERT's layers are one, ELECTRA is two networks with the same embeddings: each matrix is
+    taken once, and its update is orthogonal.
+    """
     torch.manual_seed(0)
     model = MEMBERS[member](
         pretraining_config("2/128", vocab_size=300, model_type=member, embedding_size=64)
@@ -234,14 +245,17 @@ def test_muon_turns_every_matrix_of_a_member_by_the_same_angle_in_all_directions
         rows, columns = named[name].shape
         update = (before[name] - named[name].detach()) / (0.02 * max(1.0, rows / columns) ** 0.5)
         values = torch.linalg.svdvals(update)
-        # Five steps of Newton-Schulz bring them between 0.7 and 1.2 (torch.optim.Muon); small ones of a square matrix need more.
+        # Five steps of Newton-Schulz bring them between 0.7 and 1.2 (torch.optim.Muon); small ones
+        # of a square matrix need more.
         assert values.max() < 1.3, name
         assert values.median() > 0.65, name
         assert (values > 0.5).float().mean() > 0.9, name
 
 
 def test_lamb_is_that_of_the_original(shared_data):
-    """google-research/albert lamb_optimizer.py: its formula in float64 on five tensors, one of which starts at zero."""
+    """google-research/albert lamb_optimizer.py: its formula in float64 on five tensors, one of
+    which starts at zero.
+    """
     for tensor in json.loads(
         (shared_data / "reference" / "family" / "lamb_trajectory.json").read_text()
     ):
@@ -257,7 +271,9 @@ def test_lamb_is_that_of_the_original(shared_data):
 
 @pytest.mark.parametrize("decay", [0.01, 0.0])
 def test_lambs_step_is_the_weights_own_length_but_for_layer_norms_and_biases(decay):
-    """lamb_optimizer.py: exclude_from_layer_adaptation is exclude_from_weight_decay; neither a decay of 0 nor a long tensor changes that."""
+    """lamb_optimizer.py: exclude_from_layer_adaptation is exclude_from_weight_decay; neither a
+    decay of 0 nor a long tensor changes that.
+    """
     torch.manual_seed(0)
     model = nn.ModuleDict({"dense": nn.Linear(30, 40), "LayerNorm": nn.LayerNorm(40)})
     with torch.no_grad():
@@ -271,7 +287,8 @@ def test_lambs_step_is_the_weights_own_length_but_for_layer_norms_and_biases(dec
         name: (parameter - before[name]).norm().item()
         for name, parameter in model.named_parameters()
     }
-    # The ratio has no upper bound: here it is above 50. The update has 0.1 / sqrt(0.001) in each element, and the decay.
+    # The ratio has no upper bound: here it is above 50. The update has 0.1 / sqrt(0.001) in each
+    # element, and the decay.
     update = 0.1 / 0.001**0.5 + decay * before["dense.weight"]
     assert before["dense.weight"].norm() > 50 * update.norm()
     assert moved.pop("dense.weight") == pytest.approx(

@@ -1,4 +1,6 @@
-"""A run is put together from parts that fit; what does not fit, or has no effect, is said by name."""
+"""A run is put together from parts that fit; what does not fit, or has no effect, is said by
+name.
+"""
 
 import json
 import logging
@@ -208,7 +210,9 @@ def test_a_broken_checkpoint_is_one_line(tmp_path, tokenizer, damage, message):
 
 
 def test_every_masking_setting_reaches_the_collator_and_the_defaults_are_the_papers(tokenizer):
-    """Devlin et al. 2019, section 3.1, Task #1; 20 predictions for 128 tokens: google-research/bert README."""
+    """Devlin et al. 2019, section 3.1, Task #1; 20 predictions for 128 tokens: google-research/bert
+    README.
+    """
     rule = {
         "mask_rate": 0.5,
         "keep_rate": 0.2,
@@ -300,12 +304,15 @@ def test_values_of_a_new_model_out_of_range_are_refused(tokenizer, settings, mes
         load()
 
 
-# The quickstart's data: made where it is missing, by the scripts, from the first part that is missing on
+# The quickstart's data: made where it is missing, by the scripts, from the first part that is
+# missing on
 
 
 @pytest.fixture
 def repository_of_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Scripts of the same names that note that they were called, and leave what the real ones leave."""
+    """Scripts of the same names that note that they were called, and leave what the real ones
+    leave.
+    """
     for made, script, _ in QUICKSTART_STEPS:
         file = tmp_path / "repository" / script
         file.parent.mkdir(parents=True, exist_ok=True)

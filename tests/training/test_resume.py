@@ -1,4 +1,6 @@
-"""Whose folder output_dir is, and which checkpoint a run is resumed from: nothing is deleted or mixed up by mistake."""
+"""Whose folder output_dir is, and which checkpoint a run is resumed from: nothing is deleted or
+mixed up by mistake.
+"""
 
 import json
 import math
@@ -142,7 +144,8 @@ def test_an_unfinished_run_is_resumed_by_itself_and_what_an_interrupted_save_lef
     (folder / ".aside-saving" / "checkpoint-6").mkdir(parents=True)
     assert claim(folder) == str(folder / "checkpoint-4")
     assert not (folder / ".aside-saving").exists()
-    # Without a checkpoint it starts from scratch, whatever its settings were: nothing of it is worth keeping.
+    # Without a checkpoint it starts from scratch, whatever its settings were: nothing of it is
+    # worth keeping.
     assert claim(make_run(tmp_path / "other", seed=7)) is None
 
 
@@ -383,9 +386,11 @@ def test_a_folder_of_somebody_else_is_refused_before_a_model_can_be_loaded(
     (tmp_path / "thesis.txt").write_text("kept")
     code = (
         "import runpy, sys\n"
-        f"sys.argv = ['pretrain.py', '--store', 'nowhere', '--use_cpu', 'true', '--output_dir', {str(tmp_path)!r}]\n"
+        "sys.argv = ['pretrain.py', '--store', 'nowhere', '--use_cpu', 'true', '--output_dir', "
+        f"{str(tmp_path)!r}]\n"
         "try:\n"
-        f"    runpy.run_path({str(repository / 'recipes' / 'pretrain.py')!r}, run_name='__main__')\n"
+        f"    runpy.run_path({str(repository / 'recipes' / 'pretrain.py')!r}, "
+        "run_name='__main__')\n"
         "except SystemExit as end:\n"
         "    assert end.code == 1\n"
         "assert 'bert_recipes.models.bert' not in sys.modules\n"

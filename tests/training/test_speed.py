@@ -145,7 +145,9 @@ from bert_recipes.training.speed import keep_freed_memory
 assert keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
-libc.malloc.argtypes, libc.free.argtypes, libc.sbrk.argtypes = [ctypes.c_size_t], [ctypes.c_void_p], [ctypes.c_ssize_t]
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+libc.sbrk.argtypes = [ctypes.c_ssize_t]
 blocks = [libc.malloc(500 << 20) for _ in range(6)]
 assert all(blocks)
 top = libc.sbrk(0)
@@ -156,7 +158,9 @@ print(libc.sbrk(0) == top)
 
 
 def test_more_than_two_gigabytes_are_kept_too():
-    """A stock step of a small model frees three. The blocks are never written to, so that they take no speed."""
+    """A stock step of a small model frees three. The blocks are never written to, so that they take
+    no speed.
+    """
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("no glibc")
     done = subprocess.run(

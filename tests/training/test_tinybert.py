@@ -1,4 +1,6 @@
-"""TinyBERT's losses against plain formulas over stock BERTs, whatever the padding and the split of a batch."""
+"""TinyBERT's losses against plain formulas over stock BERTs, whatever the padding and the split of
+a batch.
+"""
 
 import math
 
@@ -88,7 +90,9 @@ def states_of(model, batch, number_of_heads=4):
 
 
 def test_the_losses_and_their_gradients_are_those_of_the_plain_formulas(data, tmp_path):
-    """Jiao et al. 2020, equations 7 to 9, with one fit_dense and the layers of general_distill.py."""
+    """Jiao et al. 2020, equations 7 to 9, with one fit_dense and the layers of
+    general_distill.py.
+    """
     teacher, student = make_model(len(data[0]), 0, "mini").eval(), make_model(len(data[0]), 1)
     trainer, batch = make_trainer(data, tmp_path, teacher, student), make_batch(data)
     loss = trainer.compute_loss(student.train(), batch)
@@ -125,7 +129,9 @@ def test_the_losses_and_their_gradients_are_those_of_the_plain_formulas(data, tm
 
 
 def test_without_padding_the_loss_is_the_originals_which_depends_on_padding(data, tmp_path):
-    """general_distill.py: scores of -1e2 and less, those of padding, are 0 on both sides, and means are over everything."""
+    """general_distill.py: scores of -1e2 and less, those of padding, are 0 on both sides, and means
+    are over everything.
+    """
 
     def original(batch):
         (_, hidden, scores), (_, taught, taught_scores) = (

@@ -1,4 +1,6 @@
-"""A tracker may fail at any moment: one warning, and the run is what it would have been without it."""
+"""A tracker may fail at any moment: one warning, and the run is what it would have been without
+it.
+"""
 
 import logging
 from functools import partialmethod
@@ -20,7 +22,9 @@ from bert_recipes.training.run import run_training
 
 
 class Other(TrainerCallback):
-    """Any callback: CodeCarbon begins at on_init_end, Neptune logs at on_evaluate, Kubeflow counts steps. Fails at one event."""
+    """Any callback: CodeCarbon begins at on_init_end, Neptune logs at on_evaluate, Kubeflow counts
+    steps. Fails at one event.
+    """
 
     made: ClassVar[list["Other"]] = []
 

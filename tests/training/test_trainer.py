@@ -12,7 +12,9 @@ from bert_recipes.training.trainer import RecipeTrainer
 
 @pytest.fixture
 def open_trainer(tmp_path, monkeypatch):
-    """A Trainer as an engine's launch makes it. Args of what it returns: settings of the launcher, and of the run."""
+    """A Trainer as an engine's launch makes it. Args of what it returns: settings of the launcher,
+    and of the run.
+    """
 
     def open_it(environment, **settings):
         for name, value in environment.items():

@@ -1,10 +1,14 @@
-"""Run a recipe on a GPU that computes nothing, and count what each step launches, copies and waits for.
+r"""Run a recipe on a GPU that computes nothing, and count what each step launches, copies and waits
+for.
 
-It finds, without a GPU, whatever breaks on the way to one: types, devices, compilers, versions, places where the host waits. Numbers are garbage, so
-losses mean nothing, and what a shape depends on must not be computed on the device. Needs a CUDA build of torch, and CUDA's headers:
+It finds, without a GPU, whatever breaks on the way to one: types, devices, compilers, versions,
+places where the host waits. Numbers are garbage, so losses mean nothing, and what a shape depends
+on must not be computed on the device. Needs a CUDA build of torch, and CUDA's headers:
 
-    python -m venv cuda && cuda/bin/pip install torch==2.11.0 transformers==5.17.0 accelerate pyarrow scikit-learn jinja2 matplotlib
-    cuda/bin/python tools/null_gpu/count_launches.py counts.json recipes/pretrain.py --config recipes/configs/pretrain/bert_base.yaml \
+    python -m venv cuda && cuda/bin/pip install torch==2.11.0 transformers==5.17.0 accelerate \
+        pyarrow scikit-learn jinja2 matplotlib
+    cuda/bin/python tools/null_gpu/count_launches.py counts.json recipes/pretrain.py \
+        --config recipes/configs/pretrain/bert_base.yaml \
         --store data/store --max_steps 5 --eval_strategy no --save_strategy no --overwrite_run true
 
 The first argument gets the counts as JSON.

@@ -1,7 +1,9 @@
-"""The shards of a corpus made by tasks on one machine or many: what ``recipes/prepare_on_cluster.py`` does.
+"""The shards of a corpus made by tasks on one machine or many: what
+``recipes/prepare_on_cluster.py`` does.
 
-The plan is written before the tasks begin; each sees that its machine has the same files, settings and versions, makes the shards
-of its rank that are not done, and nothing else. The store is joined when all have ended well, by one process.
+The plan is written before the tasks begin; each sees that its machine has the same files, settings
+and versions, makes the shards of its rank that are not done, and nothing else. The store is joined
+when all have ended well, by one process.
 """
 
 import json
@@ -85,7 +87,8 @@ class ExecutorArguments:
             for name in names:
                 if getattr(self, name) is not None and self.executor not in executor.split():
                     raise InputError(
-                        f"{name} has no effect with executor {self.executor!r}: it is for {executor}"
+                        f"{name} has no effect with executor {self.executor!r}: it is for "
+                        f"{executor}"
                     )
         missing = [
             name
@@ -116,7 +119,8 @@ class ExecutorArguments:
 
 
 class LocalExecutor(LocalPipelineExecutor):
-    """datatrove's executor for one machine, with processes that may be killed: its own pool would wait for them for ever.
+    """datatrove's executor for one machine, with processes that may be killed: its own pool would
+    wait for them for ever.
 
     What a task says stands in its log; the terminal has one progress bar for all.
     """
@@ -162,7 +166,8 @@ class LocalExecutor(LocalPipelineExecutor):
             if not isinstance(error, BrokenProcessPool):
                 raise
             raise InputError(
-                f"{self.name}: one of the {self.workers} processes was killed, probably for lack of memory; set workers lower "
+                f"{self.name}: one of the {self.workers} processes was killed, probably for lack "
+                "of memory; set workers lower "
                 f"or free memory, and run again; logs: {self.logging_dir.resolve_paths('logs')}"
             ) from error
         finally:
@@ -264,7 +269,8 @@ def prepare_on_cluster(
     num_shards = len(preparation.shards)
     if num_shards == 1:
         raise InputError(
-            f"the corpus is one shard, which cannot be split: set shard_gigabytes ({corpus.shard_gigabytes}) lower, cut the "
+            "the corpus is one shard, which cannot be split: set shard_gigabytes "
+            f"({corpus.shard_gigabytes}) lower, cut the "
             "text into more files, or use recipes/prepare_corpus.py"
         )
     # A task without a shard would only start and end.
@@ -291,12 +297,14 @@ def prepare_on_cluster(
                 has_workers=False,
             )
             return f"{format_report(report)}\nlogs: {logs}"
-    # The plan is written; the join, which may begin before we have ended, claims the folder for itself.
+    # The plan is written; the join, which may begin before we have ended, claims the folder for
+    # itself.
     write = _slurm_jobs(WriteShards(preparation), executors, tasks, logs / "write", None)
     join = _slurm_jobs(JoinShards(preparation), executors, 1, logs / "join", write)
     _submit(join)
     return (
-        f"submitted: job {write.job_id} with {tasks} tasks for {num_shards} shards, and job {join.job_id}, which makes "
+        f"submitted: job {write.job_id} with {tasks} tasks for {num_shards} shards, and job "
+        f"{join.job_id}, which makes "
         f"{corpus.output_dir} of them once all have ended well\n"
         f"logs: {logs}; if a task fails, the same command makes what is missing"
     )
@@ -305,7 +313,9 @@ def prepare_on_cluster(
 def _run_on_ray(
     step: PipelineStep, arguments: ExecutorArguments, tasks: int, logging_dir: Path
 ) -> PipelineStats:
-    """Run tasks on the Ray cluster that the environment names (``RAY_ADDRESS``), or on one of this machine."""
+    """Run tasks on the Ray cluster that the environment names (``RAY_ADDRESS``), or on one of this
+    machine.
+    """
     if find_spec("ray") is None:
         raise InputError("executor 'ray' needs Ray; pip install ray")
     executor = RayPipelineExecutor(
@@ -317,14 +327,16 @@ def _run_on_ray(
         logging_dir=str(logging_dir),
         skip_completed=False,
     )
-    # Here they are asked: this executor says nothing of tasks that failed. Those of an earlier run would speak for them.
+    # Here they are asked: this executor says nothing of tasks that failed. Those of an earlier run
+    # would speak for them.
     if executor.logging_dir.isdir("completions"):
         executor.logging_dir.rm("completions", recursive=True)
     executor.run()
     failed = executor.get_incomplete_ranks(skip_completed=True)
     if failed:
         raise InputError(
-            f"{step.name}: {len(failed)} of {tasks} tasks failed; log of the first: {_log_of(executor, failed[0])}"
+            f"{step.name}: {len(failed)} of {tasks} tasks failed; log of the first: "
+            f"{_log_of(executor, failed[0])}"
         )
     stats = PipelineStats()
     for rank in range(tasks):
@@ -340,7 +352,9 @@ def _slurm_jobs(
     logging_dir: Path,
     depends: SlurmPipelineExecutor | None,
 ) -> SlurmPipelineExecutor:
-    """Describe an array of jobs, one a task; all nodes must see `logging_dir`, and ``depends`` must have ended well before."""
+    """Describe an array of jobs, one a task; all nodes must see `logging_dir`, and ``depends`` must
+    have ended well before.
+    """
     return SlurmPipelineExecutor(
         [step],
         tasks=tasks,
@@ -364,7 +378,8 @@ def _submit(jobs: SlurmPipelineExecutor) -> None:
     """Hand jobs to Slurm, those that they depend on first."""
     if shutil.which("sbatch") is None or "SLURM_ARRAY_TASK_ID" in os.environ:
         raise InputError(
-            "executor 'slurm' needs sbatch on the PATH and submits jobs, which a task of an array cannot: give the command on a "
+            "executor 'slurm' needs sbatch on the PATH and submits jobs, which a task of an array "
+            "cannot: give the command on a "
             "login node"
         )
     try:

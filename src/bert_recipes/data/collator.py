@@ -30,7 +30,8 @@ _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _ENGLISH = _PUNCTUATION.union(string.ascii_letters)
 
 
-# The marks of pieces: WordPiece's of what goes on with a word; SentencePiece's and byte-level BPE's of what begins one.
+# The marks of pieces: WordPiece's of what goes on with a word; SentencePiece's and byte-level BPE's
+# of what begins one.
 _GOES_ON, _SENTENCEPIECE, _BYTE_LEVEL = "##", "\u2581", "\u0120"
 
 
@@ -41,9 +42,11 @@ def _mark_of(vocabulary: Mapping[str, int]) -> str:
 
 
 def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
-    """Return bool (size,), which pieces go on with a word: those with "##", or without the mark of a word's beginning that the others have.
+    """Return bool (size,), which pieces go on with a word: those with "##", or without the mark of
+    a word's beginning that the others have.
 
-    Of SentencePiece only pieces of English letters go on with a word. What holds another character, and punctuation alone, begins one.
+    Of SentencePiece only pieces of English letters go on with a word. What holds another character,
+    and punctuation alone, begins one.
     Source: google-research/albert create_pretraining_data.py, `_is_start_piece_sp`.
     """
     mark = _mark_of(vocabulary)
@@ -65,16 +68,19 @@ def _goes_on_in_sentencepiece(piece: str) -> bool:
 class DataCollatorForPreTraining(MaskingRates):
     """Pad, mask and label pairs; masks are a pure function of (seed, the pair's key).
 
-    The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in every epoch.
+    The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in
+    every epoch.
 
     Input: a list of features, each with
         input_ids: int (L,), with [CLS] and [SEP]; token_type_ids: int (L,);
-        next_sentence_label: 0 = next, 1 = random, or 0 = in order, 1 = swapped, -100 = none (optional);
-        key: (epoch, index), the pair's number (optional: without it the mask follows from the tokens themselves, so
-            every epoch sees the same one, and a warning says so);
+        next_sentence_label: 0 = next, 1 = random, or 0 = in order, 1 = swapped, -100 = none
+            (optional);
+        key: (epoch, index), the pair's number (optional: without it the mask follows from the
+            tokens themselves, so every epoch sees the same one, and a warning says so);
         labels: int (L,) when the feature is masked already (`InstanceDataset`): taken as they are.
 
-    Output: int64 tensors `input_ids`, `token_type_ids`, `attention_mask`, `labels` (B, S) with -100 where nothing is
+    Output: int64 tensors `input_ids`, `token_type_ids`, `attention_mask`, `labels` (B, S) with -100
+    where nothing is
         predicted, and `next_sentence_label` (B,).
 
     Example:
@@ -86,10 +92,12 @@ class DataCollatorForPreTraining(MaskingRates):
     seed: int = 12345
     pad_to_length: int | None = None  # of every batch; None = to its longest row
     pad_to_multiple_of: int | None = None
-    # The batch has float32 `draws` (B, S) in [0, 1) too, a function of the same keys: for ELECTRA's generator.
+    # The batch has float32 `draws` (B, S) in [0, 1) too, a function of the same keys: for ELECTRA's
+    # generator.
     has_draws: bool = False
-    # Whether padding is among the random words, as in the originals but RoBERTa's: a model that finds its positions by pads
-    # would shift them behind it. Never with a byte-level vocabulary, which is RoBERTa's.
+    # Whether padding is among the random words, as in the originals but RoBERTa's: a model that
+    # finds its positions by pads would shift them behind it. Never with a byte-level vocabulary,
+    # which is RoBERTa's.
     draws_pad: bool = True
 
     def __post_init__(self) -> None:
@@ -174,7 +182,8 @@ class DataCollatorForPreTraining(MaskingRates):
         if not self._warned:
             self._warned = True
             logger.warning(
-                "features without 'key': (epoch, index) are masked by their content, the same way in every epoch; "
+                "features without 'key': (epoch, index) are masked by their content, the same way "
+                "in every epoch; "
                 "keep the key (remove_unused_columns=False) for new masks each epoch"
             )
         content = [

@@ -1,17 +1,21 @@
-"""Text sources -> documents: files, folders, globs and Hub data sets; where a document ends is named, never guessed.
+"""Text sources -> documents: files, folders, globs and Hub data sets; where a document ends is
+named, never guessed.
 
-A document is a list of paragraphs (lines of the text, without blank ones). What ends it (``document_boundary``):
+A document is a list of paragraphs (lines of the text, without blank ones). What ends it
+(``document_boundary``):
 
-======================= ===============================================================================================
-``blank_line``          a blank line, as in google-research/bert; default for ``.txt``
-``line``                every line is a document
-``file``                every file is a document; blank lines only separate paragraphs
-``row``                 every row is a document; default and only choice for tables and Hub data sets
-======================= ===============================================================================================
+=======================
+===============================================================================================
+``blank_line``          a blank line, as in google-research/bert; default for ``.txt`` ``line``
+every line is a document ``file``                every file is a document; blank lines only separate
+paragraphs ``row``                 every row is a document; default and only choice for tables and
+Hub data sets =======================
+===============================================================================================
 
-The end of a file always ends a document. google-research/bert's create_pretraining_data.py lets a document go on in the next
-input file unless a blank line stands between; ``recipes/create_pretraining_data.py`` keeps to that, this reader does not:
-here the result must not depend on which file happens to be read before.
+The end of a file always ends a document. google-research/bert's create_pretraining_data.py lets a
+document go on in the next input file unless a blank line stands between;
+``recipes/create_pretraining_data.py`` keeps to that, this reader does not: here the result must not
+depend on which file happens to be read before.
 """
 
 import fnmatch
@@ -50,18 +54,20 @@ SUFFIXES = (".txt", *TABLE_SUFFIXES)
 ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are no text
 
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
-# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts bytes in.
+# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts
+# bytes in.
 MOST_LINE_BYTES = 2**40
 
 
 def find_files(
     paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES
 ) -> list[Path]:
-    """Resolve files, folders (searched recursively) and globs (``**`` goes into folders) to the corpus files, at least one.
+    """Resolve files, folders (searched recursively) and globs (``**`` goes into folders) to the
+    corpus files, at least one.
 
-    The order is that of the sorted paths, whatever the order they were given in; a file that is reached twice (also
-    through a link) is taken once. Hidden files are left out, and in folders and globs also files of other kinds: both
-    are logged.
+    The order is that of the sorted paths, whatever the order they were given in; a file that is
+    reached twice (also through a link) is taken once. Hidden files are left out, and in folders and
+    globs also files of other kinds: both are logged.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -102,7 +108,8 @@ def find_files(
         # Opening a pipe would wait for ever.
         if not path.is_file():
             raise InputError(
-                f"{path}: no file that can be read, but a broken link, a pipe or a device; remove it"
+                f"{path}: no file that can be read, but a broken link, a pipe or a device; remove "
+                "it"
             )
         unique.setdefault(os.path.realpath(path), path)
     return list(unique.values())
@@ -123,7 +130,8 @@ def _walk(
 ) -> Iterator[tuple[Path, bool]]:
     """Yield the files below a folder, and whether each is of the corpus.
 
-    Each folder is entered once, however many links lead to it: folders that link each other would lead round and round.
+    Each folder is entered once, however many links lead to it: folders that link each other would
+    lead round and round.
     """
     entered = {os.path.realpath(folder)}
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
@@ -145,9 +153,11 @@ def _walk(
 
 
 def _match(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
-    """Yield the files that a pattern matches, and those in matched folders; with whether each is of the corpus.
+    """Yield the files that a pattern matches, and those in matched folders; with whether each is of
+    the corpus.
 
-    Python's own ``**`` follows links round and round: below it the folders are walked as `_walk` does.
+    Python's own ``**`` follows links round and round: below it the folders are walked as `_walk`
+    does.
     """
     parts = Path(pattern).parts
     start = parts.index("**") if "**" in parts else len(parts)
@@ -166,7 +176,9 @@ def _match(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool
 
 
 def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Tell whether the names of a path fit a pattern's parts as for the shell: only a dot that is written matches a hidden name."""
+    """Tell whether the names of a path fit a pattern's parts as for the shell: only a dot that is
+    written matches a hidden name.
+    """
     if not pattern or not names:
         return not names and all(part == "**" for part in pattern)
     name, part = names[0], pattern[0]
@@ -179,13 +191,16 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _refuse(error: OSError) -> NoReturn:
     raise InputError(
-        f"{error.filename}: this folder cannot be read ({error.strerror}), and nothing is left out in silence; make it "
+        f"{error.filename}: this folder cannot be read ({error.strerror}), and nothing is left "
+        "out in silence; make it "
         "readable, or name the files to take"
     ) from error
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that looks into a folder that cannot be listed: `glob` passes over it without a word."""
+    """Refuse a pattern that looks into a folder that cannot be listed: `glob` passes over it
+    without a word.
+    """
     parts = Path(pattern).parts
     # Below ** the folders are walked, which refuses those.
     for number, part in enumerate(parts[: parts.index("**") + 1] if "**" in parts else parts):
@@ -199,7 +214,9 @@ def check_pattern(pattern: str) -> None:
 
 
 def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
-    """Return name and size in bytes of each file; names start at the deepest folder that all of them share."""
+    """Return name and size in bytes of each file; names start at the deepest folder that all of
+    them share.
+    """
     if not files:
         return []
     parents = [os.path.realpath(path.parent) for path in files]
@@ -217,9 +234,9 @@ def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
 class CorpusCounts(ReadCounts):
     """What was read; filled while the documents are drawn.
 
-    ``source_bytes`` are those of the files passed so far as they lie on the disk, ``text_bytes`` are unpacked. ``repaired``:
-    ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``. ``dropped``: ``rows_without_text``,
-    ``files_without_text``.
+    ``source_bytes`` are those of the files passed so far as they lie on the disk, ``text_bytes``
+    are unpacked. ``repaired``: ``byte_order_marks_removed``, ``characters_replaced``,
+    ``nul_characters_removed``. ``dropped``: ``rows_without_text``, ``files_without_text``.
     """
 
     files: int = 0
@@ -243,7 +260,9 @@ class _Texts:
     )
 
     def of_file(self, path: Path) -> Iterator[str]:
-        """Yield the text of every row of a table or an array; rows whose text is missing are dropped and counted."""
+        """Yield the text of every row of a table or an array; rows whose text is missing are
+        dropped and counted.
+        """
         bytes_before = self.counts.source_bytes
         rows = self._array_rows(path) if path.suffix.lower() == ".npy" else self._table_rows(path)
         for where, row in rows:
@@ -270,7 +289,8 @@ class _Texts:
             raise InputError(f"{path}: no array of numbers ({first_line(error)})") from error
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise InputError(
-                f"{path}: {array.ndim} dimensions of {array.dtype}; whole numbers in 2 are read: documents, ids"
+                f"{path}: {array.ndim} dimensions of {array.dtype}; whole numbers in 2 are read: "
+                "documents, ids"
             )
         for number, row in enumerate(array, start=1):
             self.counts.text_bytes += row.nbytes
@@ -297,7 +317,8 @@ class _Texts:
         kind = schema.field(column).type
         values = getattr(kind, "storage_type", kind)
         values = values.value_type if kinds.is_dictionary(values) else values
-        # Values of some other types cannot even be turned into Python's; a column of nulls has no type of its own.
+        # Values of some other types cannot even be turned into Python's; a column of nulls has no
+        # type of its own.
         text_kinds = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
         if not any(is_kind(values) for is_kind in text_kinds):
             raise InputError(
@@ -305,19 +326,23 @@ class _Texts:
             )
 
     def of_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
-        """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order of its files."""
+        """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order
+        of its files.
+        """
         from huggingface_hub import HfApi
 
         where = f"Hub data set {name!r}"
         try:
-            # One request with a short limit, so that a machine without network learns it at once: `datasets` tries for minutes.
+            # One request with a short limit, so that a machine without network learns it at once:
+            # `datasets` tries for minutes.
             HfApi().dataset_info(name, timeout=10)
             from datasets import load_dataset
 
             rows = iter(load_dataset(name, config_name, split=split, streaming=True))
         except network_errors(ValueError, RuntimeError) as error:
             raise InputError(
-                f"{where}: cannot be opened ({first_line(error)}); check name and network, or give local text with --files"
+                f"{where}: cannot be opened ({first_line(error)}); check name and network, or "
+                "give local text with --files"
             ) from error
         for number in count(1):
             try:
@@ -337,7 +362,8 @@ class _Texts:
 
     def _no_column(self, names: Iterable[str], where: str) -> InputError:
         return InputError(
-            f"{where}: no column '{self.text_column}'; columns present: {list_columns(names)}; set text_column to one of them"
+            f"{where}: no column '{self.text_column}'; columns present: {list_columns(names)}; "
+            "set text_column to one of them"
         )
 
     def _text_of(self, row: Any, where: str) -> str | None:
@@ -367,13 +393,16 @@ class _Texts:
 
 
 def _lines_of_ids(values: list[Any], where: str) -> str:
-    """Return the sentences of a document as lines of numbers; the document is one list of ids, or a list of such lists."""
+    """Return the sentences of a document as lines of numbers; the document is one list of ids, or a
+    list of such lists.
+    """
     is_nested = isinstance(values[0], list)
     lines = []
     for ids in values if is_nested else [values]:
         if not isinstance(ids, list) or any(isinstance(number, list | dict) for number in ids):
             raise InputError(
-                f"{where} nests its ids unevenly; a list of ids is expected, or a list of such lists"
+                f"{where} nests its ids unevenly; a list of ids is expected, or a list of such "
+                "lists"
             )
         lines.append(" ".join(map(str, ids)))
     return "\n".join(lines)
@@ -403,20 +432,25 @@ def iter_documents(
 ) -> Iterator[list[str]]:
     """Read documents from text files and tables (`rows`), one by one.
 
-    Each is its paragraphs in order, stripped, none of them blank, at least one. Broken UTF-8 or a NUL character stops
-    (``strict``), or becomes U+FFFD or nothing and is counted (``replace``).
+    Each is its paragraphs in order, stripped, none of them blank, at least one. Broken UTF-8 or a
+    NUL character stops (``strict``), or becomes U+FFFD or nothing and is counted (``replace``).
 
     Args:
-        files: Files, folders (searched recursively) or globs; read in the order of the sorted paths, each once.
-        document_boundary: What ends a document (see the module); ``auto`` is ``blank_line`` for text, ``row`` for rows.
-        wrapped_lines: The lines of a paragraph are hard-wrapped: they are joined by a space; a blank line ends it.
-        of_ids: Rows may hold lists of numbers, and ``.npy`` files are read; a document's sentences are numbers and spaces.
+        files: Files, folders (searched recursively) or globs; read in the order of the sorted
+            paths, each once.
+        document_boundary: What ends a document (see the module); ``auto`` is ``blank_line`` for
+            text, ``row`` for rows.
+        wrapped_lines: The lines of a paragraph are hard-wrapped: they are joined by a space; a
+            blank line ends it.
+        of_ids: Rows may hold lists of numbers, and ``.npy`` files are read; a document's sentences
+            are numbers and spaces.
         counts: Filled with what was read, repaired and dropped.
 
     Example:
         >>> documents = list(iter_documents("books/", document_boundary="file"))  # doctest: +SKIP
 
-    Source: google-research/bert README, "Pre-training with BERT" (one sentence a line, blank line between documents).
+    Source: google-research/bert README, "Pre-training with BERT" (one sentence a line, blank line
+    between documents).
     """
     counts = counts if counts is not None else CorpusCounts()
     paths = find_files(files, ID_SUFFIXES if of_ids else SUFFIXES)
@@ -450,7 +484,9 @@ def iter_hub_documents(
     of_ids: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
-    """Stream documents, as `iter_documents` has them, from a data set on the Hugging Face Hub: one row, one document."""
+    """Stream documents, as `iter_documents` has them, from a data set on the Hugging Face Hub: one
+    row, one document.
+    """
     counts = counts if counts is not None else CorpusCounts()
     reader = _make_reader(encoding_errors, counts)
     texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
@@ -469,9 +505,11 @@ def iter_paragraphs(
     encoding_errors: EncodingErrors = "strict",
     counts: CorpusCounts | None = None,
 ) -> Iterator[str]:
-    """Yield paragraphs, stripped, none of them blank, where it does not matter where documents end: for a vocabulary.
+    """Yield paragraphs, stripped, none of them blank, where it does not matter where documents end:
+    for a vocabulary.
 
-    The options are those of `iter_documents`; `dataset` is the name, configuration and split of one on the Hub, instead of files.
+    The options are those of `iter_documents`; `dataset` is the name, configuration and split of one
+    on the Hub, instead of files.
     """
     reading: dict[str, Any] = {
         "text_column": text_column,
@@ -483,7 +521,8 @@ def iter_paragraphs(
         yield from chain.from_iterable(iter_hub_documents(name, config_name, split, **reading))
         return
     for path in find_files(files or []):
-        # Line by line where that is possible: a text file without blank lines would be one document in memory.
+        # Line by line where that is possible: a text file without blank lines would be one document
+        # in memory.
         boundary: DocumentBoundary = "line" if _is_text(path) else "row"
         yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **reading))
 
@@ -501,7 +540,8 @@ def check_options(
         if document_boundary != "auto" and is_text == (document_boundary == "row"):
             allowed = "auto, blank_line, line or file" if is_text else "auto or row"
             raise InputError(
-                f"{path}: document_boundary {document_boundary!r} does not go with this kind of file; allowed: {allowed}"
+                f"{path}: document_boundary {document_boundary!r} does not go with this kind of "
+                f"file; allowed: {allowed}"
             )
 
 

@@ -1,8 +1,10 @@
-"""The pre-training data set: which sentences make the inputs of an epoch, and the inputs themselves.
+"""The pre-training data set: which sentences make the inputs of an epoch, and the inputs
+themselves.
 
-The pairs of an epoch are a table of sentence numbers, made from the sentence lengths alone: 24 bytes per pair, in a memory-mapped
-file. Each (seed, epoch, document) has a random generator of its own, so the table does not depend on how the documents are
-split into blocks or on how many processes walk them.
+The pairs of an epoch are a table of sentence numbers, made from the sentence lengths alone: 24
+bytes per pair, in a memory-mapped file. Each (seed, epoch, document) has a random generator of its
+own, so the table does not depend on how the documents are split into blocks or on how many
+processes walk them.
 """
 
 import hashlib
@@ -45,7 +47,8 @@ PAIR_DTYPE = np.dtype(
         ("a_count", "<u2"),  # sentences in A
         ("b_count", "<u2"),  # sentences in B
         ("length", "<u2"),  # tokens of the input after truncation, special tokens included
-        # 0 = B follows A, 1 = B was drawn at random, or comes before A where the order is asked for, 2 = no label; two bytes keep the rows aligned
+        # 0 = B follows A, 1 = B was drawn at random, or comes before A where the order is asked
+        # for, 2 = no label; two bytes keep the rows aligned
         ("label", "<u2"),
     ]
 )
@@ -60,16 +63,18 @@ BLOCK_DTYPE = np.dtype(
     ]
 )
 
-# How text becomes an input; sources: `build_sentence_pairs`, `build_single_sentence_pairs`, Liu et al. 2019, section 4.1 (blocks of whole sentences
-# across documents or within), `split_segments`.
+# How text becomes an input; sources: `build_sentence_pairs`, `build_single_sentence_pairs`, Liu et
+# al. 2019, section 4.1 (blocks of whole sentences across documents or within), `split_segments`.
 INPUT_FORMATS = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "electra")
 BLOCKS = ("full_sentences", "doc_sentences")
 # What the label of a pair says.
 PAIR_LABELS = ("next", "order", "none")
 
-# Sentences per block: large enough to make processes worth their messages, small enough for a few MB of memory each.
+# Sentences per block: large enough to make processes worth their messages, small enough for a few
+# MB of memory each.
 BLOCK_SENTENCES = 2**16
-# Some ten seconds of work: with less, one process is done before others have started (they import the main script again).
+# Some ten seconds of work: with less, one process is done before others have started (they import
+# the main script again).
 MIN_SENTENCES_PER_PROCESS = 2**23
 # Sentence lengths of another document fetched at a time: a random B rarely needs more.
 FETCH = 16
@@ -78,7 +83,9 @@ MAX_SEQ_LENGTH_RANGE = (8, 65_535)
 
 
 def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random:
-    """Return a generator that is a pure function of its arguments, on every machine and Python version."""
+    """Return a generator that is a pure function of its arguments, on every machine and Python
+    version.
+    """
     key = hashlib.blake2b(
         f"{purpose}:{seed}:{epoch}:{number}".encode("ascii"), digest_size=8
     ).digest()
@@ -86,7 +93,9 @@ def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random
 
 
 class _LazyLengths(Sequence[int]):
-    """Sentence lengths of one document, fetched a few at a time: a document may be a complete book."""
+    """Sentence lengths of one document, fetched a few at a time: a document may be a complete
+    book.
+    """
 
     def __init__(self, store: Split, document: int) -> None:
         self._store = store
@@ -118,7 +127,9 @@ def index_documents(
     input_format: str = "segment_pair",
     pair_label: str = "next",
 ) -> np.ndarray:
-    """Return the inputs of documents ``block[0]`` to ``block[1]`` (excluded) as ``PAIR_DTYPE`` rows, in order."""
+    """Return the inputs of documents ``block[0]`` to ``block[1]`` (excluded) as ``PAIR_DTYPE``
+    rows, in order.
+    """
     offsets = store.sentence_offsets(*block).tolist()
     of_block = store.sentence_lengths(offsets[0], offsets[-1]).tolist()
     lazily = lru_cache(maxsize=16)(partial(_LazyLengths, store))
@@ -158,7 +169,8 @@ def index_documents(
         ) in pairs:
             b_offset = here if b_document == document else lazily(b_document).begin
             length = min(length_a + length_b + NUM_SPECIAL_TOKENS, max_seq_length)
-            # Google's ALBERT calls the random B of a lone sentence swapped, which is no question of order.
+            # Google's ALBERT calls the random B of a lone sentence swapped, which is no question of
+            # order.
             label = is_random if pair_label != "order" else NO_LABEL if is_random else is_swapped
             rows.append(
                 (
@@ -176,7 +188,9 @@ def index_documents(
 def _index_electra(
     offset: int, lengths: list[int], max_seq_length: int, seed: int, epoch: int
 ) -> Iterator[tuple[int, ...]]:
-    """Rows whose sentences are split when they are read: `a_begin` and `a_count` say which, `b_count` the length that was aimed at."""
+    """Rows whose sentences are split when they are read: `a_begin` and `a_count` say which,
+    `b_count` the length that was aimed at.
+    """
     for begin, end, is_first, target, _ in build_segments(
         lengths,
         max_seq_length,
@@ -205,10 +219,11 @@ _ITEM_DTYPE = np.dtype(
 def index_blocks(
     store: Split, max_seq_length: int, *, within_documents: bool
 ) -> Iterator[np.ndarray]:
-    """Yield blocks of whole sentences as ``BLOCK_DTYPE`` rows: [CLS], then sentences that each end with [SEP].
+    """Yield blocks of whole sentences as ``BLOCK_DTYPE`` rows: [CLS], then sentences that each end
+    with [SEP].
 
-    Between two documents stands one more [SEP], unless blocks end with their document. A sentence that is too long for a block is cut: fairseq's
-    blocks would be longer than the model reads.
+    Between two documents stands one more [SEP], unless blocks end with their document. A sentence
+    that is too long for a block is cut: fairseq's blocks would be longer than the model reads.
     """
     room = max_seq_length - 1
     left = np.empty(0, dtype=_ITEM_DTYPE)
@@ -240,7 +255,9 @@ def index_blocks(
 
 
 def _items(store: Split, begin: int, end: int, room: int, *, has_separators: bool) -> np.ndarray:
-    """Sentences with their [SEP], cut where they are too long; and after a document its separator, a part of its last sentence."""
+    """Sentences with their [SEP], cut where they are too long; and after a document its separator,
+    a part of its last sentence.
+    """
     offsets = store.sentence_offsets(begin, end)
     sizes = store.sentence_lengths(int(offsets[0]), int(offsets[-1])) + 1
     pieces = -(-sizes // room)
@@ -263,7 +280,8 @@ def _items(store: Split, begin: int, end: int, room: int, *, has_separators: boo
 
 
 def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: Any) -> int:
-    """Write the inputs of an epoch, document by document, as ``PAIR_DTYPE`` or ``BLOCK_DTYPE`` rows; return their number.
+    """Write the inputs of an epoch, document by document, as ``PAIR_DTYPE`` or ``BLOCK_DTYPE``
+    rows; return their number.
 
     Args:
         path: File to write; the same bytes for any number of processes.
@@ -284,7 +302,8 @@ def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: An
         num_processes, max(1, store.num_sentences // MIN_SENTENCES_PER_PROCESS), len(blocks)
     )
     if multiprocessing.current_process().daemon:
-        # A data-loading worker may not have children; this happens only if the launching process did not ask first.
+        # A data-loading worker may not have children; this happens only if the launching process
+        # did not ask first.
         num_processes = 1
     index_block = partial(index_documents, store=store, **settings)
     with open(path, "wb") as file, ExitStack() as stack:
@@ -308,7 +327,9 @@ def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: An
 
 
 def _blocks(store: Split) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of consecutive documents with about ``BLOCK_SENTENCES`` sentences together, at least one."""
+    """Yield (begin, end) of consecutive documents with about ``BLOCK_SENTENCES`` sentences
+    together, at least one.
+    """
     begin, num_documents = 0, store.num_documents
     while begin < num_documents:
         offsets = store.sentence_offsets(begin, min(begin + BLOCK_SENTENCES, num_documents))
@@ -318,7 +339,8 @@ def _blocks(store: Split) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-# What all blocks share stays in the worker: opening a large store's maps for each block would take longer than the walk.
+# What all blocks share stays in the worker: opening a large store's maps for each block would take
+# longer than the walk.
 _index_block: Callable[[tuple[int, int]], np.ndarray]
 
 
@@ -332,30 +354,38 @@ def _index_in_worker(block: tuple[int, int]) -> np.ndarray:
 
 
 class PreTrainingDataset(Dataset[dict[str, Any]]):
-    """Inputs for masked-LM training, with a label for the pair where there is one; new ones every epoch.
+    """Inputs for masked-LM training, with a label for the pair where there is one; new ones every
+    epoch.
 
-    Input k of epoch e is a pure function of (store, settings, seed, e, k): data-loading workers, processes, the order of
-    access and interruptions do not matter. Masks are the collator's. An epoch's table of inputs is built when the epoch
-    is first asked for and then kept in ``cache_dir``; it can always be made again. Epoch e keeps the table of e - 1 (its last
-    batches may still be on their way) and deletes older ones; their numbers of pairs stay. Blocks of whole sentences are the same in every epoch.
+    Input k of epoch e is a pure function of (store, settings, seed, e, k): data-loading workers,
+    processes, the order of access and interruptions do not matter. Masks are the collator's. An
+    epoch's table of inputs is built when the epoch is first asked for and then kept in
+    ``cache_dir``; it can always be made again. Epoch e keeps the table of e - 1 (its last batches
+    may still be on their way) and deletes older ones; their numbers of pairs stay. Blocks of whole
+    sentences are the same in every epoch.
 
     Args:
         store: A split of a store, e.g. ``open_store(path).train``.
-        store_fingerprint: The store's ``fingerprint``; with the split's counts it names the cached files.
+        store_fingerprint: The store's ``fingerprint``; with the split's counts it names the cached
+            files.
         max_seq_length: Most tokens of an input, special tokens included; 8 to 65,535.
-        short_seq_prob: Fraction of documents whose pairs aim at a length drawn between 2 and the maximum; 0 to 1.
-        dupe_factor: Inputs are drawn so many times and come again in later epochs, with their masks; None = anew every epoch.
-        pair_label: "next" (does B follow A), "order" (are they swapped) or "none"; formats without pairs have none.
-        cache_dir: Where the tables are kept; None = ``.cache`` in the store's folder, or a temporary folder if
-            that cannot be written to.
+        short_seq_prob: Fraction of documents whose pairs aim at a length drawn between 2 and the
+            maximum; 0 to 1.
+        dupe_factor: Inputs are drawn so many times and come again in later epochs, with their
+            masks; None = anew every epoch.
+        pair_label: "next" (does B follow A), "order" (are they swapped) or "none"; formats without
+            pairs have none.
+        cache_dir: Where the tables are kept; None = ``.cache`` in the store's folder, or a
+            temporary folder if that cannot be written to.
         num_workers: Processes that build a table; the table does not depend on it.
 
     Example:
         >>> dataset = PreTrainingDataset.from_store(open_store("my_store"))  # doctest: +SKIP
         >>> dataset[(3, 17)]["next_sentence_label"]  # pair 17 of epoch 3  # doctest: +SKIP
 
-    Source: BERT (Devlin et al. 2019), A.2; google-research/bert create_pretraining_data.py. The original writes
-    ``dupe_factor`` copies with other draws; here every epoch is such a copy and none is written.
+    Source: BERT (Devlin et al. 2019), A.2; google-research/bert create_pretraining_data.py. The
+    original writes ``dupe_factor`` copies with other draws; here every epoch is such a copy and
+    none is written.
     """
 
     @classmethod
@@ -404,16 +434,20 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             )
         if input_format not in INPUT_FORMATS or pair_label not in PAIR_LABELS:
             raise InputError(
-                f"input_format {input_format!r}, pair_label {pair_label!r}; allowed: {', '.join(INPUT_FORMATS)}, and {', '.join(PAIR_LABELS)}"
+                f"input_format {input_format!r}, pair_label {pair_label!r}; allowed: "
+                f"{', '.join(INPUT_FORMATS)}, and {', '.join(PAIR_LABELS)}"
             )
         if input_format != "segment_pair" and pair_label == "order":
             raise InputError(
-                f"input_format {input_format} has no order to learn; the label order needs segment_pair"
+                f"input_format {input_format} has no order to learn; the label order needs "
+                "segment_pair"
             )
         if input_format.endswith("_pair") and store.num_documents < 2:
             raise InputError(
-                f"{store.path}: {store.num_documents} document(s); next-sentence pairs need at least 2, to draw "
-                "random sentences from another one: separate documents by blank lines, or give more text"
+                f"{store.path}: {store.num_documents} document(s); next-sentence pairs need at "
+                "least 2, to draw "
+                "random sentences from another one: separate documents by blank lines, or give "
+                "more text"
             )
         self.store, self.cls_id, self.sep_id = store, cls_id, sep_id
         self.max_seq_length, self.seed, self.input_format = max_seq_length, seed, input_format
@@ -449,11 +483,15 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         return {**self.__dict__, "_open": {}}
 
     def __len__(self) -> int:
-        """Number of pairs of epoch 0; other epochs have a few more or fewer, see :meth:`num_pairs`."""
+        """Number of pairs of epoch 0; other epochs have a few more or fewer, see
+        :meth:`num_pairs`.
+        """
         return self.num_pairs(0)
 
     def num_pairs(self, epoch: int) -> int:
-        """Return the number of pairs of an epoch; builds its table unless it was ever built here, or is remembered."""
+        """Return the number of pairs of an epoch; builds its table unless it was ever built here,
+        or is remembered.
+        """
         epoch = self._table_of(epoch)
         if epoch not in self._counts:
             try:
@@ -463,7 +501,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         return self._counts[epoch]
 
     def remember_num_pairs(self, counts: Sequence[int]) -> None:
-        """Take the numbers of pairs of the first epochs from a checkpoint: their tables need not be built to be counted."""
+        """Take the numbers of pairs of the first epochs from a checkpoint: their tables need not be
+        built to be counted.
+        """
         self._counts |= dict(enumerate(counts))
 
     def lengths(self, epoch: int) -> np.ndarray:
@@ -471,7 +511,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         return self.table(epoch)["length"].astype(np.int32)
 
     def table(self, epoch: int) -> np.ndarray:
-        """Return the inputs of an epoch: a read-only memory map of ``PAIR_DTYPE`` rows, or ``BLOCK_DTYPE`` ones."""
+        """Return the inputs of an epoch: a read-only memory map of ``PAIR_DTYPE`` rows, or
+        ``BLOCK_DTYPE`` ones.
+        """
         epoch = self._table_of(epoch)
         if epoch not in self._open:
             # Not more than two: a run is in one epoch, or between two.
@@ -482,7 +524,8 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             try:
                 self._open[epoch] = self._map(path, epoch)
             except (FileNotFoundError, ValueError):
-                # Deleted by another run over the same store in this very moment, or damaged: make it again.
+                # Deleted by another run over the same store in this very moment, or damaged: make
+                # it again.
                 path.unlink(missing_ok=True)
                 build_once(path, lambda partial: self._build(partial, epoch))
                 self._open[epoch] = self._map(path, epoch)
@@ -531,9 +574,10 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             key: (epoch, index), or an index in epoch 0.
 
         Returns:
-            ``input_ids`` int64 (L,); ``token_type_ids`` int64 (L,), 0 up to and with the first [SEP], then 1, in blocks 0;
-            ``next_sentence_label`` int where pairs have a label, 0 = B follows A, 1 = B was drawn at random, or comes before A where the order is
-            asked for, -100 = no label; ``key`` (epoch, index).
+            ``input_ids`` int64 (L,); ``token_type_ids`` int64 (L,), 0 up to and with the first
+            [SEP], then 1, in blocks 0; ``next_sentence_label`` int where pairs have a label, 0 = B
+            follows A, 1 = B was drawn at random, or comes before A where the order is asked for,
+            -100 = no label; ``key`` (epoch, index).
         """
         epoch, index = key if isinstance(key, tuple) else (0, key)
         epoch, index = self._drawn(int(epoch)), int(index)

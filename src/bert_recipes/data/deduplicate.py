@@ -1,9 +1,10 @@
 """Each document once: exact and near duplicates found by datatrove, the first of them kept.
 
-Two documents are exact duplicates if their paragraphs are the same, and near ones if MinHash finds that they share most of their
-shingles: runs of ``n_grams`` words, without case, punctuation and accents, all numbers alike. What is like a third document is
-alike. Of duplicates the first is kept, in the order of the files and of the documents in them, so that the result does not depend
-on how the files are dealt out.
+Two documents are exact duplicates if their paragraphs are the same, and near ones if MinHash finds
+that they share most of their
+shingles: runs of ``n_grams`` words, without case, punctuation and accents, all numbers alike. What
+is like a third document is alike. Of duplicates the first is kept, in the order of the files and of
+the documents in them, so that the result does not depend on how the files are dealt out.
 """
 
 import logging
@@ -56,7 +57,8 @@ logger = logging.getLogger(__name__)
 
 # Those of datatrove, and of FineWeb (Penedo et al. 2024).
 N_GRAMS, NUM_BUCKETS, HASHES_PER_BUCKET, SEED = 5, 14, 8, 1
-# datatrove keeps the file of every task open while it compares them; systems allow 1024 in most cases.
+# datatrove keeps the file of every task open while it compares them; systems allow 1024 in most
+# cases.
 MAX_TASKS = 512
 
 
@@ -65,7 +67,8 @@ class DeduplicationArguments:
     """From text to the same text with each document once."""
 
     files: list[str] = required(
-        "text: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet"
+        "text: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, "
+        ".zst), .parquet"
     )
     output_dir: str = required("folder to write, with one row of JSON Lines a document")
     near: bool = option(True, "also near duplicates (MinHash); false: only exact ones")
@@ -89,7 +92,8 @@ class DeduplicationArguments:
     compression: Literal["none", "gzip"] = option("none", "of the files that are written")
     tasks: int | None = option(
         None,
-        f"parts of the input, and number of files written; default: one per file, {MAX_TASKS} at most",
+        f"parts of the input, and number of files written; default: one per file, {MAX_TASKS} at "
+        "most",
         least=1,
         most=MAX_TASKS,
     )
@@ -103,12 +107,17 @@ class DeduplicationArguments:
 
     @property
     def threshold(self) -> float:
-        """Share of their shingles that two documents must have in common for two of three such pairs to be found."""
+        """Share of their shingles that two documents must have in common for two of three such
+        pairs to be found.
+        """
         return float((1 / self.num_buckets) ** (1 / self.hashes_per_bucket))
 
 
 # Thai, Lao, Burmese, Khmer, kana and Han: scripts that put no space between words.
-_NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_NO_SPACES = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf"
+    r"\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 _WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
 # datatrove keeps the document of the highest priority, and of these the first in its part.
 _HIGHEST_PRIORITY = 2**16 - 1
@@ -144,7 +153,9 @@ class ReadCorpus(PipelineStep):
 
 
 class WordsOfAnyLanguage(WordTokenizer):
-    """Cuts text at blanks, and scripts without blanks into characters. datatrove's own needs a package for each language."""
+    """Cuts text at blanks, and scripts without blanks into characters. datatrove's own needs a
+    package for each language.
+    """
 
     def word_tokenize(self, text: str) -> list[str]:
         """Words in order."""
@@ -162,7 +173,8 @@ class WordsOfAnyLanguage(WordTokenizer):
 class KeepFirst(PipelineStep):
     """Of each cluster of near duplicates, lists all but the first for `MinhashDedupFilter`.
 
-    `MinhashDedupCluster` lists all but one as well, but which one depends on how the files were dealt out.
+    `MinhashDedupCluster` lists all but one as well, but which one depends on how the files were
+    dealt out.
     """
 
     type, name = "corpus", "keep the first"
@@ -187,7 +199,9 @@ class KeepFirst(PipelineStep):
 
 
 class WriteRows(JsonlWriter):
-    """Writes rows with the column ``text``, which ``recipes/prepare_corpus.py`` reads back to the same paragraphs."""
+    """Writes rows with the column ``text``, which ``recipes/prepare_corpus.py`` reads back to the
+    same paragraphs.
+    """
 
     def _default_adapter(self, document: Document) -> dict[str, str]:
         return {"text": document.text}
@@ -213,7 +227,9 @@ def priority_of(document: Document) -> int:
 
 
 def deduplicate(arguments: DeduplicationArguments) -> dict[str, Any]:
-    """Write the documents of the files, each once, to ``output_dir`` and a report beside it: complete or not at all."""
+    """Write the documents of the files, each once, to ``output_dir`` and a report beside it:
+    complete or not at all.
+    """
     target = Path(os.path.realpath(arguments.output_dir))  # a link stays
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
@@ -310,7 +326,9 @@ def _run_stages(
 
 
 def _deal_out(files: Sequence[Path], tasks: int | None) -> list[list[Path]]:
-    """The files in their order, in parts of about the same size; one a file where tasks is None and that is not too many."""
+    """The files in their order, in parts of about the same size; one a file where tasks is None and
+    that is not too many.
+    """
     if tasks is None and len(files) <= MAX_TASKS:
         return [[path] for path in files]
     part_bytes = sum(path.stat().st_size for path in files) / (tasks or MAX_TASKS)

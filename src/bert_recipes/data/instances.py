@@ -1,16 +1,18 @@
-"""Training instances on disk, with the feature names of google-research/bert: JSON lines, Parquet or TFRecord.
+"""Training instances on disk, with the feature names of google-research/bert: JSON lines, Parquet
+or TFRecord.
 
-=======================  =======  ===================================================================
-feature                  numbers  meaning
-=======================  =======  ===================================================================
-input_ids                S        masked input, zero-padded to max_seq_length
-input_mask               S        1 = token, 0 = padding
+=======================  =======
+=================================================================== feature                  numbers
+meaning =======================  =======
+=================================================================== input_ids                S
+masked input, zero-padded to max_seq_length input_mask               S        1 = token, 0 = padding
 segment_ids              S        0 up to and with the first [SEP], then 1; 0 in the padding
-masked_lm_positions      P        predicted positions, ascending, zero-padded to max_predictions_per_seq
-masked_lm_ids            P        original ids there, zero-padded
+masked_lm_positions      P        predicted positions, ascending, zero-padded to
+max_predictions_per_seq masked_lm_ids            P        original ids there, zero-padded
 masked_lm_weights        P        1.0 = predicted, 0.0 = padding
 next_sentence_labels     1        0 = B follows A, 1 = random
-=======================  =======  ===================================================================
+=======================  =======
+===================================================================
 """
 
 import bisect
@@ -74,7 +76,9 @@ class Instance(NamedTuple):
 
 
 def format_of(path: Path) -> str:
-    """Return ``jsonl``, ``parquet`` or ``tfrecord`` by the suffix; shards (``x.tfrecord-00000-of-00010``) count too."""
+    """Return ``jsonl``, ``parquet`` or ``tfrecord`` by the suffix; shards
+    (``x.tfrecord-00000-of-00010``) count too.
+    """
     if path.suffix.startswith((".tfrecord", ".tf_record")):
         return "tfrecord"
     if path.suffix not in SUFFIXES:
@@ -103,7 +107,8 @@ def write_instances(
     max_seq_length: int,
     max_predictions_per_seq: int,
 ) -> int:
-    """Write instances round-robin to files whose suffixes name the formats; return how many there were.
+    """Write instances round-robin to files whose suffixes name the formats; return how many there
+    were.
 
     The files appear, and replace older ones, only when all of them are complete and on the disk.
 
@@ -301,7 +306,9 @@ def _decode_tfrecord(record: bytes) -> Mapping[str, np.ndarray]:
 
 
 class _ParquetReader:
-    """Compressed pages have no random access: the file is converted once into an array of records, which is mapped."""
+    """Compressed pages have no random access: the file is converted once into an array of records,
+    which is mapped.
+    """
 
     def __init__(self, path: Path, cache_dir: Path | None) -> None:
         status = path.stat()
@@ -381,16 +388,17 @@ def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _Parquet
 
 
 class InstanceDataset:
-    """What ``recipes/create_pretraining_data.py`` or the original script wrote, ready for the collator.
+    """What ``recipes/create_pretraining_data.py`` or the original script wrote, ready for the
+    collator.
 
     Every epoch has the same pairs and masks: they were fixed when the file was written.
 
     Args:
         paths: ``.jsonl``, ``.parquet`` or ``.tfrecord`` files, in order.
-        cache_dir: Where Parquet files are kept in a form with random access; None = ``.cache`` beside the file, or a
-            temporary folder if that cannot be written to.
-        vocab_size: Entries of the model's vocabulary; a token id that is not below it is an error instead of a crash
-            in the model. None = not checked.
+        cache_dir: Where Parquet files are kept in a form with random access; None = ``.cache``
+            beside the file, or a temporary folder if that cannot be written to.
+        vocab_size: Entries of the model's vocabulary; a token id that is not below it is an error
+            instead of a crash in the model. None = not checked.
 
     Example:
         >>> dataset = InstanceDataset(["tf_examples.tfrecord"])  # doctest: +SKIP
@@ -427,7 +435,9 @@ class InstanceDataset:
         return file, index - (self._ends[file] - len(self._readers[file]))
 
     def record(self, index: int) -> dict[str, np.ndarray]:
-        """Return the seven features of an instance as they stand in the file, padded: int64 arrays, float64 weights."""
+        """Return the seven features of an instance as they stand in the file, padded: int64 arrays,
+        float64 weights.
+        """
         file, number = self._locate(index)
         try:
             features = self._readers[file].read(number)
@@ -446,8 +456,9 @@ class InstanceDataset:
             key: (epoch, index), or an index.
 
         Returns:
-            ``input_ids`` int64 (L,), masked; ``token_type_ids`` int64 (L,); ``labels`` int64 (L,), -100 where nothing
-            is predicted; ``next_sentence_label`` int, 0 = next, 1 = random; ``key`` (epoch, index).
+            ``input_ids`` int64 (L,), masked; ``token_type_ids`` int64 (L,); ``labels`` int64 (L,),
+            -100 where nothing is predicted; ``next_sentence_label`` int, 0 = next, 1 = random;
+            ``key`` (epoch, index).
         """
         epoch, index = key if isinstance(key, tuple) else (0, key)
         record = self.record(int(index))
@@ -465,13 +476,17 @@ class InstanceDataset:
 
 
 def _to_array(name: str, values: Any) -> np.ndarray:
-    """Return int64 (n,) or, for the weights, float64 (n,). TypeError: other values, which would be rounded."""
+    """Return int64 (n,) or, for the weights, float64 (n,). TypeError: other values, which would be
+    rounded.
+    """
     dtype = np.float64 if name == "masked_lm_weights" else np.int64
     return np.atleast_1d(np.asarray(values)).astype(dtype, casting="safe")
 
 
 def _check(record: Mapping[str, np.ndarray], vocab_size: int | None) -> None:
-    """Refuse, by a ValueError, features that the table above does not describe, and ids of another vocabulary."""
+    """Refuse, by a ValueError, features that the table above does not describe, and ids of another
+    vocabulary.
+    """
     input_ids, input_mask, segment_ids, positions, ids, weights, label = (
         record[name] for name in FEATURE_NAMES
     )

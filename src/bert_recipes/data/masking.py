@@ -1,7 +1,8 @@
 """Which tokens are predicted and what replaces them, by random numbers that are functions of a key.
 
-Masks do not depend on workers, processes or resumes: a generator with a state gives other numbers when one more batch is fetched
-before a checkpoint; a counter-based one gives number i of key k without any history. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood 2014,
+Masks do not depend on workers, processes or resumes: a generator with a state gives other numbers
+when one more batch is fetched before a checkpoint; a counter-based one gives number i of key k
+without any history. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood 2014,
 "Fast splittable pseudorandom number generators"), the constants are David Stafford's variant 13.
 """
 
@@ -39,7 +40,9 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def hash_keys(seed: int, *parts: np.ndarray) -> np.ndarray:
-    """Return one 64-bit key per row, uint64 (B,), from a seed (modulo 2**64) and integer columns (B,)."""
+    """Return one 64-bit key per row, uint64 (B,), from a seed (modulo 2**64) and integer columns
+    (B,).
+    """
     rows = len(parts[0])
     key = _mix(np.full(rows, seed % 2**64, dtype=np.uint64) + _GOLDEN_GAMMA)
     for part in parts:
@@ -48,7 +51,8 @@ def hash_keys(seed: int, *parts: np.ndarray) -> np.ndarray:
 
 
 def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.ndarray:
-    """Return number ``positions`` of each key: float64 in [0, 1), of the shape of both arrays together.
+    """Return number ``positions`` of each key: float64 in [0, 1), of the shape of both arrays
+    together.
 
     Args:
         keys: uint64.
@@ -62,14 +66,17 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
 
 IGNORE_INDEX = -100
 SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
-# ALBERT's runs have at most so many words (--ngram); SpanBERT's spans as many, with this geometric distribution (Joshi et al. 2020, section 3.1).
+# ALBERT's runs have at most so many words (--ngram); SpanBERT's spans as many, with this geometric
+# distribution (Joshi et al. 2020, section 3.1).
 MOST_NGRAM_WORDS, SPAN_WORDS, SPAN_GEOMETRIC_P = 3, (1, 10), 0.2
 _STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD, _STREAM_COUNT, _STREAM_KEEP = 0, 1, 2, 3, 4
 
 
 @dataclass(kw_only=True)
 class MaskingRates:
-    """How many tokens are predicted and what the model sees instead of them; 0.8, 0.1 and 0.1 in the paper."""
+    """How many tokens are predicted and what the model sees instead of them; 0.8, 0.1 and 0.1 in
+    the paper.
+    """
 
     mlm_probability: float = option(
         0.15, "of a row's tokens, [CLS] and both [SEP] counted", above=0, below=1
@@ -79,10 +86,11 @@ class MaskingRates:
     keep_rate: float = option(0.1, "the token itself", least=0, most=1)
     random_rate: float = option(0.1, "a random token", least=0, most=1)
     whole_word: bool = False  # all pieces of a word or none (the original's --do_whole_word_mask)
-    # "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the original;
-    # "bernoulli": each word independently with probability mlm_probability, at least none;
-    # "fairseq": RoBERTa's, special tokens too, no limit; "ngrams": ALBERT's; "spans": SpanBERT's (`other_masks`);
-    # "causal": nothing is masked, each token predicts the next one; "none": nothing is masked or predicted.
+    # "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens,
+    # as the original; "bernoulli": each word independently with probability mlm_probability, at
+    # least none; "fairseq": RoBERTa's, special tokens too, no limit; "ngrams": ALBERT's; "spans":
+    # SpanBERT's (`other_masks`); "causal": nothing is masked, each token predicts the next one;
+    # "none": nothing is masked or predicted.
     selection: str = option("count", "which tokens", choices=SELECTIONS)
 
     def __post_init__(self) -> None:
@@ -90,13 +98,15 @@ class MaskingRates:
         total = self.mask_rate + self.keep_rate + self.random_rate
         if abs(total - 1.0) > 1e-6:
             raise InputError(
-                f"mask_rate {self.mask_rate} + keep_rate {self.keep_rate} + random_rate {self.random_rate} = {total:g}; "
+                f"mask_rate {self.mask_rate} + keep_rate {self.keep_rate} + random_rate "
+                f"{self.random_rate} = {total:g}; "
                 "the three must sum to 1 (paper: 0.8, 0.1, 0.1)"
             )
 
 
 def default_max_predictions(max_seq_length: int, mlm_probability: float) -> int:
-    """The limit of predictions where none is given: the fraction of the longest pair; 20 for 128 tokens, 77 for 512.
+    """The limit of predictions where none is given: the fraction of the longest pair; 20 for 128
+    tokens, 77 for 512.
 
     Source: google-research/bert README: around max_seq_length * masked_lm_prob.
     """
@@ -123,10 +133,12 @@ def mask_tokens(
         candidates: bool (B, S), True where a token may be predicted: not [CLS], [SEP], padding.
         lengths: int64 (B,), tokens of the row with its special tokens, without padding.
         keys: uint64 (B,), the row's source of randomness (`hash_keys`).
-        vocab_size: Random words are drawn uniformly from [0, vocab_size), special and unused ones included, as in the
-            original.
-        is_continuation: bool (vocab_size,), True for pieces that go on with a word; needed for whole_word, "ngrams" and "spans".
-        not_drawn: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS], padding, [SEP], [UNK].
+        vocab_size: Random words are drawn uniformly from [0, vocab_size), special and unused ones
+            included, as in the original.
+        is_continuation: bool (vocab_size,), True for pieces that go on with a word; needed for
+            whole_word, "ngrams" and "spans".
+        not_drawn: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS], padding,
+            [SEP], [UNK].
         never_drawn: Ids that no selection draws.
 
     Returns:
@@ -163,7 +175,8 @@ def mask_tokens(
         if is_continuation is None:
             raise ValueError("whole_word needs is_continuation")
         starts = candidates & ~is_continuation[input_ids]
-        # The first candidate opens a unit even if it is a "##" piece: truncation from the front can cut a word.
+        # The first candidate opens a unit even if it is a "##" piece: truncation from the front can
+        # cut a word.
         starts |= candidates & (np.cumsum(candidates, axis=1) == 1)
     else:
         starts = candidates
@@ -179,7 +192,9 @@ def _choose(
     keys: np.ndarray,
     rates: MaskingRates,
 ) -> np.ndarray:
-    """Bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or not at all."""
+    """Bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or
+    not at all.
+    """
     size = starts.shape[1]
     unit = np.cumsum(starts, axis=1)  # (B, S), number of each candidate's unit, from 1
     num_units = unit[:, -1:].copy()
@@ -209,7 +224,9 @@ def _choose(
 
 
 def _take_lowest(scores: np.ndarray, real: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Bool (B, S): the `wanted` lowest scores of each row among the real ones: units of one token, the usual case."""
+    """Bool (B, S): the `wanted` lowest scores of each row among the real ones: units of one token,
+    the usual case.
+    """
     among = np.where(real, scores, 2.0)
     highest = np.take_along_axis(
         np.sort(among, axis=1), np.minimum(wanted, scores.shape[1])[:, None] - 1, axis=1
@@ -222,7 +239,8 @@ def _take_in_order(
 ) -> np.ndarray:
     """Bool (B, S): units in the random order of their scores until `wanted` tokens are full.
 
-    A unit that would exceed the count is skipped and smaller ones after it may still fit, as in the original.
+    A unit that would exceed the count is skipped and smaller ones after it may still fit, as in the
+    original.
     """
     order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
     ordered_sizes = np.where(
@@ -249,7 +267,9 @@ def _replace(
     mask_token_id: int,
     vocabulary: np.ndarray,
 ) -> np.ndarray:
-    """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under whole_word too."""
+    """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under
+    whole_word too.
+    """
     rows, columns = np.nonzero(chosen)
     draws = keyed_uniforms(keys[rows], _STREAM_REPLACE, columns)
     words = vocabulary[
@@ -277,7 +297,9 @@ class _Batch:
     is_token: np.ndarray  # bool (B, S), no padding
 
     def draw(self, stream: int, positions: np.ndarray | None = None) -> np.ndarray:
-        """Return numbers of a stream, by default one for each position: float64 (B, S) in [0, 1)."""
+        """Return numbers of a stream, by default one for each position: float64 (B, S) in [0,
+        1).
+        """
         if positions is None:
             positions = np.arange(self.input_ids.shape[1])
         return keyed_uniforms(self.keys[:, None], stream, positions)
@@ -318,7 +340,8 @@ def _choose_ngrams(batch: _Batch, rates: MaskingRates) -> np.ndarray:
 def _mask_spans(
     batch: _Batch, rates: MaskingRates, mask_token_id: int, vocabulary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    # Spans are drawn as if special tokens were not there: what is no candidate is moved behind the others.
+    # Spans are drawn as if special tokens were not there: what is no candidate is moved behind the
+    # others.
     moved = np.argsort(~batch.candidates, axis=1, kind="stable")
     candidates = np.take_along_axis(batch.candidates, moved, axis=1)
     starts = np.take_along_axis(batch.starts, moved, axis=1) & candidates

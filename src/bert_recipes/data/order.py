@@ -1,4 +1,6 @@
-"""The order in which a run sees its samples: one fixed sequence, cut into the micro-batches of each process."""
+"""The order in which a run sees its samples: one fixed sequence, cut into the micro-batches of each
+process.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def epoch_order(seed: int, epoch: int, num_pairs: int) -> np.ndarray:
 class EpochShuffle:
     """The keys (epoch, index) of a complete pre-training run, one after the other.
 
-    The run is one sequence of samples that does not know about batches: step s trains on samples [s * G, (s + 1) * G)
-    for a global batch of G, however G is split over micro-batches and processes.
+    The run is one sequence of samples that does not know about batches: step s trains on samples [s
+    * G, (s + 1) * G) for a global batch of G, however G is split over micro-batches and processes.
     """
 
     def __init__(self, dataset: EpochedDataset, num_samples: int, seed: int) -> None:
@@ -40,7 +42,8 @@ class EpochShuffle:
         self._order: np.ndarray | None = None
 
     def keys(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """(epoch, index), Python integers, of the samples from position `begin` to `end` (excluded).
+        """(epoch, index), Python integers, of the samples from position `begin` to `end`
+        (excluded).
 
         Any position can be asked for; those that follow each other are quick.
         """
@@ -65,18 +68,20 @@ class EpochShuffle:
 
 
 class ResumableBatchSampler(Sampler[list[Any]]):
-    """The micro-batches of one process: step s of a run takes the samples [s * G, (s + 1) * G) of its order.
+    """The micro-batches of one process: step s of a run takes the samples [s * G, (s + 1) * G) of
+    its order.
 
-    They do not depend on how the global batch G is split over processes and micro-batches, and any of them is found at once:
-    a run that resumes at step 500,000 starts as fast as one that resumes at step 5.
+    They do not depend on how the global batch G is split over processes and micro-batches, and any
+    of them is found at once: a run that resumes at step 500,000 starts as fast as one that resumes
+    at step 5.
 
     Args:
         keys: What `dataset[key]` takes, for the samples from one number to another one (excluded).
         num_samples: Of the whole run, a multiple of the global batch.
         batch_size: Samples per micro-batch and process.
         first: Micro-batch of the run with which the order begins.
-        skipped: Micro-batches of this process that are done. They are yielded as empty lists, for the Trainer, which steps
-            over as many, to throw away.
+        skipped: Micro-batches of this process that are done. They are yielded as empty lists, for
+            the Trainer, which steps over as many, to throw away.
     """
 
     def __init__(
@@ -111,14 +116,16 @@ class ResumableBatchSampler(Sampler[list[Any]]):
 
 # HF's names for `train_sampling_strategy` that a fixed order can serve.
 STRATEGIES = ("group_by_length", "random", "sequential")
-# As stock `LengthGroupedSampler`: long enough that batches of like length are found, short enough to stay random.
+# As stock `LengthGroupedSampler`: long enough that batches of like length are found, short enough
+# to stay random.
 GROUPED_BATCHES = 50
 
 
 def num_training_steps(num_features: int, global_batch: int, num_epochs: float) -> int:
     """Optimiser steps of a run; a batch may hold the end of one epoch and the start of the next.
 
-    Source: google-research/bert run_classifier.py: int(len(train_examples) / train_batch_size * num_train_epochs).
+    Source: google-research/bert run_classifier.py: int(len(train_examples) / train_batch_size *
+    num_train_epochs).
     """
     return max(1, int(num_features / global_batch * num_epochs))
 
@@ -131,18 +138,21 @@ def training_order(
     seed: int,
     strategy: str = "group_by_length",
 ) -> np.ndarray:
-    """Feature numbers in the order of training; step s takes [s * global_batch, (s + 1) * global_batch).
+    """Feature numbers in the order of training; step s takes [s * global_batch, (s + 1) *
+    global_batch).
 
-    Depends on nothing but its arguments: not on processes, workers or the split of the batch. Every epoch is a new
-    permutation; the batch that holds the end of one and the start of the next takes no feature twice. With
-    "group_by_length" up to 50 batches of an epoch at a time are sorted by length and cut into batches, whose order is
+    Depends on nothing but its arguments: not on processes, workers or the split of the batch. Every
+    epoch is a new permutation; the batch that holds the end of one and the start of the next takes
+    no feature twice. With "group_by_length" up to 50 batches of an epoch at a time are sorted by
+    length and cut into batches, whose order is
     then shuffled: like lengths waste little padding.
 
     Args:
         lengths: int (N,), positions of each feature.
 
     Returns:
-        int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the order of a shorter one.
+        int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the
+        order of a shorter one.
     """
     if strategy not in STRATEGIES:
         raise InputError(
@@ -168,7 +178,9 @@ def training_order(
 
 
 def _keep_out(order: np.ndarray, taken: np.ndarray, count: int) -> None:
-    """Move what is in `taken` out of the first `count` numbers, by swapping it with the first later ones that are not."""
+    """Move what is in `taken` out of the first `count` numbers, by swapping it with the first later
+    ones that are not.
+    """
     is_taken = np.isin(order, taken)
     wrong = np.flatnonzero(is_taken[:count])
     free = count + np.flatnonzero(~is_taken[count:])[: len(wrong)]
@@ -176,7 +188,9 @@ def _keep_out(order: np.ndarray, taken: np.ndarray, count: int) -> None:
 
 
 def _group(part: np.ndarray, lengths: np.ndarray, global_batch: int, seed: list[int]) -> np.ndarray:
-    """Whole batches of one epoch: of like length within chunks of up to `GROUPED_BATCHES`, in random order."""
+    """Whole batches of one epoch: of like length within chunks of up to `GROUPED_BATCHES`, in
+    random order.
+    """
     rng = np.random.default_rng([*seed, 1])
     batches = part.reshape(-1, global_batch)
     grouped = []

@@ -1,7 +1,10 @@
-"""create_pretraining_data.py of google-research/bert: one generator draws documents, pairs, truncation and masks in turn.
+"""create_pretraining_data.py of google-research/bert: one generator draws documents, pairs,
+truncation and masks in turn.
 
-Training does not use this (``dataset.py`` and ``masking.py`` are keyed, ``masking.py`` is vectorised); the recipe of the
-same name does. Tokens are kept in arrays: everything is in memory as in the original, but 4 bytes per token.
+Training does not use this (``dataset.py`` and ``masking.py`` are keyed, ``masking.py`` is
+vectorised); the recipe of the
+same name does. Tokens are kept in arrays: everything is in memory as in the original, but 4 bytes
+per token.
 """
 
 import random
@@ -32,7 +35,8 @@ class OriginalMasking:
     mask_id: int
     random_word_ids: Sequence[int]  # the vocabulary in file order, special and unused entries too
     is_continuation: Sequence[bool]  # for each id, whether its piece starts with ##
-    # ALBERT's runs: words of the longest one, and the draws of their lengths, of a generator of their own; None: words or tokens.
+    # ALBERT's runs: words of the longest one, and the draws of their lengths, of a generator of
+    # their own; None: words or tokens.
     ngram: int | None = None
     uniform: Callable[[], float] = random.random
 
@@ -44,14 +48,16 @@ def choose_ngrams(
     rng: random.Random,
     uniform: Callable[[], float],
 ) -> list[list[int]]:
-    """ALBERT's masks: runs of one to `most_words` whole words, n of them with a probability proportional to 1/n.
+    """ALBERT's masks: runs of one to `most_words` whole words, n of them with a probability
+    proportional to 1/n.
 
     A run that does not fit is tried shorter, one that meets another is passed over.
 
     Args:
         words: Positions of each word, in order.
         limit: Positions that are predicted, at most.
-        uniform: Gives the numbers in [0, 1) that decide n; the original draws them from another generator.
+        uniform: Gives the numbers in [0, 1) that decide n; the original draws them from another
+            generator.
 
     Returns:
         The positions of the runs, in the order of their choice.
@@ -81,7 +87,8 @@ def choose_ngrams(
 def mask_in_original_order(
     input_ids: MutableSequence[int], boundary: int, masking: OriginalMasking, rng: random.Random
 ) -> tuple[list[int], list[int]]:
-    """Mask an input in place; return the predicted positions in ascending order, and the original ids there.
+    """Mask an input in place; return the predicted positions in ascending order, and the original
+    ids there.
 
     Args:
         input_ids: [CLS] A [SEP] B [SEP], (L,); changed in place.
@@ -123,7 +130,9 @@ def mask_in_original_order(
 def _words(
     positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool] | None
 ) -> list[list[int]]:
-    """The positions of each word. As in the original, a continuation at the start of B (its word was cut) joins the last word of A."""
+    """The positions of each word. As in the original, a continuation at the start of B (its word
+    was cut) joins the last word of A.
+    """
     words: list[list[int]] = []
     for position in positions:
         if words and is_continuation is not None and is_continuation[input_ids[position]]:
@@ -134,7 +143,9 @@ def _words(
 
 
 def _choose_whole_words(words: list[list[int]], limit: int, rng: random.Random) -> list[int]:
-    """Return the positions of whole words in drawn order; a word that would exceed the limit is passed over."""
+    """Return the positions of whole words in drawn order; a word that would exceed the limit is
+    passed over.
+    """
     shuffle(words, rng)
     chosen: list[int] = []
     for word in words:
@@ -147,7 +158,9 @@ def _choose_whole_words(words: list[list[int]], limit: int, rng: random.Random) 
 
 @dataclass
 class TokenizedDocuments:
-    """Documents of sentences of token ids; for each document where its sentences begin in `tokens`, and their lengths."""
+    """Documents of sentences of token ids; for each document where its sentences begin in `tokens`,
+    and their lengths.
+    """
 
     tokens: array = field(default_factory=lambda: array("i"))
     offsets: list[array] = field(default_factory=list)
@@ -199,7 +212,8 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
                 ):
                     if len(line) > MAX_LINE_BYTES:
                         raise InputError(
-                            f"{file}, line {number}: this line is longer than {MAX_LINE_BYTES:,} bytes; is it text with "
+                            f"{file}, line {number}: this line is longer than {MAX_LINE_BYTES:,} "
+                            "bytes; is it text with "
                             "one sentence a line (line ends \\n)?"
                         )
                     try:
@@ -229,14 +243,14 @@ def create_training_instances(
 ) -> list[Instance]:
     """Return the original's instances for these documents, in its order.
 
-    One generator is drawn from throughout: documents are shuffled once; then, ``dupe_factor`` times over all
-    documents, pairs, truncation and masks in turn; at last the instances are shuffled. With one document only, a random
-    B comes from that document, as in the original.
+    One generator is drawn from throughout: documents are shuffled once; then, ``dupe_factor`` times
+    over all documents, pairs, truncation and masks in turn; at last the instances are shuffled.
+    With one document only, a random B comes from that document, as in the original.
 
     Args:
         tokenizer: Any BERT tokenizer; gives the vocabulary and the special ids.
-        max_seq_length: Most tokens of an instance, special tokens included; at least 8, so that every input has room
-            for A and B.
+        max_seq_length: Most tokens of an instance, special tokens included; at least 8, so that
+            every input has room for A and B.
 
     Source: google-research/bert create_pretraining_data.py, create_training_instances.
     """

@@ -1,7 +1,7 @@
 """Which tokens RoBERTa, ALBERT and SpanBERT predict, for all rows of a batch at once.
 
-All draws are numbers in [0, 1) that the caller hands in: functions of a key in training (`masking.mask_tokens`), those of the original's own
-generator where its results are reproduced.
+All draws are numbers in [0, 1) that the caller hands in: functions of a key in training
+(`masking.mask_tokens`), those of the original's own generator where its results are reproduced.
 
 Legend: B rows, S positions, W words of the longest row. A unit is a token, or a word.
 """
@@ -63,7 +63,8 @@ def mask_fairseq(
     mask_token_id: int,
     vocabulary: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask by RoBERTa's rule: any token may be predicted, special ones too; the rate is exact on average, there is no limit.
+    """Mask by RoBERTa's rule: any token may be predicted, special ones too; the rate is exact on
+    average, there is no limit.
 
     Args:
         input_ids: int64 (B, S).
@@ -100,7 +101,8 @@ def _ranks(scores: np.ndarray) -> np.ndarray:
 def choose_ngrams(
     words: Units, limits: np.ndarray, most_words: int, order: np.ndarray, length_draws: np.ndarray
 ) -> np.ndarray:
-    """Choose ALBERT's n-grams: runs of one to `most_words` whole words, n of them with a probability proportional to 1/n.
+    """Choose ALBERT's n-grams: runs of one to `most_words` whole words, n of them with a
+    probability proportional to 1/n.
 
     A run that does not fit is tried shorter, one that meets another is passed over.
 
@@ -214,9 +216,11 @@ def replace_spans(
         input_ids: int64 (B, S).
         chosen: bool (B, S), of `choose_spans`.
         mask_rate: Fraction of the spans that become masks.
-        random_rate: Fraction of those whose tokens become random words; the others are left as they are.
+        random_rate: Fraction of those whose tokens become random words; the others are left as they
+            are.
         vocabulary: int64, the ids that random words are drawn from, uniformly.
-        replacement_draws: (B, S), numbers in [0, 1); that of its first position decides about a span.
+        replacement_draws: (B, S), numbers in [0, 1); that of its first position decides about a
+            span.
         word_draws: (B, S), numbers in [0, 1), by token.
 
     Returns:

@@ -1,8 +1,10 @@
-"""Which sentences make an input, by the rules of the originals: pure functions over sentence lengths.
+"""Which sentences make an input, by the rules of the originals: pure functions over sentence
+lengths.
 
-Two drivers share it. The sequential one hands in a single generator and truncates and masks with that same generator
-between two pairs, which reproduces google-research/bert's ``create_pretraining_data.py`` token for token
-(``original.py``). The scalable one gives each (epoch, document) a generator of its own (``dataset.py``).
+Two drivers share it. The sequential one hands in a single generator and truncates and masks with
+that same generator between two pairs, which reproduces google-research/bert's
+``create_pretraining_data.py`` token for token (``original.py``). The scalable one gives each
+(epoch, document) a generator of its own (``dataset.py``).
 """
 
 import random
@@ -15,19 +17,23 @@ import numpy as np
 # [CLS] A [SEP] B [SEP]
 NUM_SPECIAL_TOKENS = 3
 
-# The original draws another document at most this often; the last draw is used even if it is the document itself.
+# The original draws another document at most this often; the last draw is used even if it is the
+# document itself.
 MAX_DOCUMENT_DRAWS = 10
 
 
 class SentencePair(NamedTuple):
-    """Two stretches of complete sentences, before truncation. Sentence indices count inside their document."""
+    """Two stretches of complete sentences, before truncation. Sentence indices count inside their
+    document.
+    """
 
     a_begin: int
     a_end: int  # one past the last sentence of A
     b_document: int
     b_begin: int
     b_end: int
-    # B was drawn at random instead of following A. True also where all draws of another document failed.
+    # B was drawn at random instead of following A. True also where all draws of another document
+    # failed.
     is_random: bool
     length_a: int  # tokens
     length_b: int
@@ -46,23 +52,26 @@ def build_sentence_pairs(
 ) -> Iterator[SentencePair]:
     """Yield the pairs of one document, drawing from ``rng`` in exactly the original's order.
 
-    A pair is yielded at the point where the original truncates and masks it, before any further draw: a caller that
-    does both with the same generator between two pairs follows the original's sequence of random numbers.
+    A pair is yielded at the point where the original truncates and masks it, before any further
+    draw: a caller that does both with the same generator between two pairs follows the original's
+    sequence of random numbers.
 
     Args:
         document: Index of the document to walk.
-        lengths_of: Gives the tokens in each sentence of a document, all > 0. Of a document that B is drawn from only
-            ``len`` and a few elements in a row are asked for, so a lazy sequence will do.
+        lengths_of: Gives the tokens in each sentence of a document, all > 0. Of a document that B
+            is drawn from only ``len`` and a few elements in a row are asked for, so a lazy sequence
+            will do.
         num_documents: Documents to draw a random next from.
         max_seq_length: Most tokens of an input, the three special ones included; at least 5.
         short_seq_prob: Probability that all pairs of this document aim at a shorter length.
-        is_ordered: B always follows A, and both are swapped with probability 1/2; only a chunk of one sentence has a random B. As in
-            google-research/albert create_pretraining_data.py.
+        is_ordered: B always follows A, and both are swapped with probability 1/2; only a chunk of
+            one sentence has a random B. As in google-research/albert create_pretraining_data.py.
 
     Example:
         >>> lengths = [[5, 5, 5], [7, 7]]
         >>> pairs = build_sentence_pairs(
-        ...     0, lengths.__getitem__, 2, max_seq_length=13, short_seq_prob=0.0, rng=random.Random(0)
+        ...     0, lengths.__getitem__, 2, max_seq_length=13, short_seq_prob=0.0,
+        rng=random.Random(0)
         ... )
         >>> next(pairs).length_a
         5
@@ -71,7 +80,8 @@ def build_sentence_pairs(
     create_instances_from_document.
     """
     lengths = lengths_of(document)
-    # The target is soft and holds for the whole document; the maximum is hard and is met by truncation.
+    # The target is soft and holds for the whole document; the maximum is hard and is met by
+    # truncation.
     target = max_seq_length - NUM_SPECIAL_TOKENS
     if rng.random() < short_seq_prob:
         target = rng.randint(2, target)
@@ -107,10 +117,11 @@ def build_single_sentence_pairs(
     num_documents: int,
     rng: random.Random,
 ) -> Iterator[SentencePair]:
-    """Yield pairs of one sentence each: B is the next one, or with probability 1/2, and after the last, one of another document.
+    """Yield pairs of one sentence each: B is the next one, or with probability 1/2, and after the
+    last, one of another document.
 
-    RoBERTa's SENTENCE-PAIR (Liu et al. 2019, section 4.2), of which no code was published: the draws are ours. Every sentence is in one pair of its
-    own document.
+    RoBERTa's SENTENCE-PAIR (Liu et al. 2019, section 4.2), of which no code was published: the
+    draws are ours. Every sentence is in one pair of its own document.
     """
     lengths = lengths_of(document)
     begin = 0
@@ -130,9 +141,11 @@ def build_single_sentence_pairs(
 
 
 def pack_items(sizes: np.ndarray, room: int) -> list[int]:
-    """Pack items in order as long as they fit: the number of the first item of each block, and at last the number of items.
+    """Pack items in order as long as they fit: the number of the first item of each block, and at
+    last the number of items.
 
-    An item that is larger than the room has a block of its own. Source: fairseq data/token_block_utils_fast.pyx, `complete`.
+    An item that is larger than the room has a block of its own. Source: fairseq
+    data/token_block_utils_fast.pyx, `complete`.
     """
     ends = np.cumsum(sizes)
     starts, begin, used = [0], 0, 0
@@ -144,7 +157,9 @@ def pack_items(sizes: np.ndarray, room: int) -> list[int]:
 
 
 def split_segments(lengths: Sequence[int], target: int, rng: random.Random) -> list[bool]:
-    """Which of an example's sentences go to the first segment; the others make the second. Source: as `build_segments`."""
+    """Which of an example's sentences go to the first segment; the others make the second. Source:
+    as `build_segments`.
+    """
     # A small chance to have one segment, as classification has; -3 for [CLS] and [SEP].
     wanted = 100_000 if rng.random() < 0.1 else (target - NUM_SPECIAL_TOKENS) // 2
     first = second = 0
@@ -158,7 +173,9 @@ def split_segments(lengths: Sequence[int], target: int, rng: random.Random) -> l
 
 
 class Segments(NamedTuple):
-    """Sentences `begin` to `end` (excluded) of a document, and which of them make the first segment."""
+    """Sentences `begin` to `end` (excluded) of a document, and which of them make the first
+    segment.
+    """
 
     begin: int
     end: int
@@ -170,7 +187,8 @@ class Segments(NamedTuple):
 def build_segments(
     lengths: Sequence[int], max_seq_length: int, target: int, rng_of: Callable[[int], random.Random]
 ) -> Iterator[Segments]:
-    """Yield ELECTRA's examples of one document: sentences until the target is reached, in one or two segments.
+    """Yield ELECTRA's examples of one document: sentences until the target is reached, in one or
+    two segments.
 
     Args:
         lengths: Tokens of each sentence.
@@ -198,7 +216,9 @@ def _draw_random_next(
     target: int,
     rng: random.Random,
 ) -> tuple[int, int, int, int]:
-    """Return (document, begin, end, tokens) of whole sentences that reach ``target`` tokens or their document's end."""
+    """Return (document, begin, end, tokens) of whole sentences that reach ``target`` tokens or
+    their document's end.
+    """
     for _ in range(MAX_DOCUMENT_DRAWS):
         other = rng.randint(0, num_documents - 1)
         if other != document:
@@ -216,9 +236,11 @@ def _draw_random_next(
 def truncate_pair(
     length_a: int, length_b: int, max_num_tokens: int, rng: random.Random
 ) -> tuple[slice, slice]:
-    """Return what is kept of A and of B so that both together have at most ``max_num_tokens`` tokens.
+    """Return what is kept of A and of B so that both together have at most ``max_num_tokens``
+    tokens.
 
-    One token at a time goes from the longer of the two (from B if they are equal), from its front or its back with
+    One token at a time goes from the longer of the two (from B if they are equal), from its front
+    or its back with
     equal probability: one draw a removed token, none if the pair fits.
 
     Example:
@@ -241,9 +263,11 @@ def truncate_pair(
 
 
 def shuffle(items: list, rng: random.Random) -> None:
-    """Do what ``rng.shuffle(items)`` does, with the same draws, in half the time: the shuffles are most of the work.
+    """Do what ``rng.shuffle(items)`` does, with the same draws, in half the time: the shuffles are
+    most of the work.
 
-    The algorithm is spelt out, so the instances would not change if a later Python shuffled in another way.
+    The algorithm is spelt out, so the instances would not change if a later Python shuffled in
+    another way.
     """
     draw = rng.getrandbits
     num_left = len(items)

@@ -1,7 +1,8 @@
 """A corpus becomes a store: text -> documents -> sentences -> token ids, shard by shard.
 
-A shard is a store of its own (``store.py``), complete or not there. A preparation that is cut off leaves the shards that are done in a
-hidden folder beside the store to be; the same command checks them and makes the rest.
+A shard is a store of its own (``store.py``), complete or not there. A preparation that is cut off
+leaves the shards that are done in a hidden folder beside the store to be; the same command checks
+them and makes the rest.
 """
 
 import hashlib
@@ -69,19 +70,23 @@ Sentences = Literal["split", "lines"]
 Keep = Literal["all", "passages"]
 SplitFiles = Sequence[tuple[str, Path]]
 
-# About 0.2 s of one core: long enough to hide what it costs to send, short enough that few of them weigh nothing.
+# About 0.2 s of one core: long enough to hide what it costs to send, short enough that few of them
+# weigh nothing.
 BATCH_CHARACTERS = 1_000_000
 MIN_DOCUMENTS = 2
-# Our choices. Of a small corpus so much is held out, at most a tenth of it: some 50,000 tokens, whose masked-LM loss is known to
-# some hundredths of a nat. With fewer than the last, the held-out figures say little.
+# Our choices. Of a small corpus so much is held out, at most a tenth of it: some 50,000 tokens,
+# whose masked-LM loss is known to some hundredths of a nat. With fewer than the last, the held-out
+# figures say little.
 HELD_OUT_BYTES, MOST_HELD_OUT = 250_000, 0.1
 FEW_HELD_OUT_TOKENS = 20_000
 # A document that is shorter than an input gives few pairs that follow each other.
 FEW_TOKENS_OF_A_DOCUMENT = 128
-# Of files of so many bytes or fewer the documents are counted before any is held out: a fraction may be no two of them.
+# Of files of so many bytes or fewer the documents are counted before any is held out: a fraction
+# may be no two of them.
 FEW_BYTES = 1_000_000
 PLAN_FILE = "plan.json"
-# What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
+# What changes neither documents nor token ids stays out of the store, so that the same text gives
+# the same bytes.
 _NOT_IN_STORE = (
     "files",
     "validation_files",
@@ -101,7 +106,8 @@ class TextBatch(NamedTuple):
 
 
 class TokenBatch(NamedTuple):
-    """The same as token ids: uint32 tokens, int64 lengths (tokens a sentence, sentences a document, all > 0), and what was dropped.
+    """The same as token ids: uint32 tokens, int64 lengths (tokens a sentence, sentences a document,
+    all > 0), and what was dropped.
 
     `unknown` has the tokens that are [UNK], by the script of their sentence.
     """
@@ -160,7 +166,9 @@ class DocumentEncoder:
 def batch_documents(
     documents: Iterable[tuple[str, list[str]]], batch_characters: int = BATCH_CHARACTERS
 ) -> Iterator[TextBatch]:
-    """Collect (split, document) into batches of one split each; the order inside a split is kept."""
+    """Collect (split, document) into batches of one split each; the order inside a split is
+    kept.
+    """
     waiting: dict[str, list[list[str]]] = {}
     sizes: Counter[str] = Counter()
     for split, document in documents:
@@ -176,14 +184,16 @@ def batch_documents(
 def encode_in_order(
     batches: Iterable[TextBatch], encoder: DocumentEncoder, num_processes: int
 ) -> Iterator[TokenBatch]:
-    """Encode batches in ``num_processes`` processes (1: in this one); results come in the order of the batches.
+    """Encode batches in ``num_processes`` processes (1: in this one); results come in the order of
+    the batches.
 
     At most two batches a process are under way, so memory does not grow with the input.
     """
     if num_processes == 1:
         yield from map(encoder, batches)
         return
-    # spawn is the same on every system, and safe beside threads of the libraries that are loaded here.
+    # spawn is the same on every system, and safe beside threads of the libraries that are loaded
+    # here.
     pool = ProcessPoolExecutor(
         num_processes,
         mp_context=get_context("spawn"),
@@ -222,7 +232,9 @@ def _encode_in_worker(batch: TextBatch) -> TokenBatch:
 
 
 def follow_parent() -> None:
-    """In another process: leave Ctrl-C to the main process, and end with it even if it is killed."""
+    """In another process: leave Ctrl-C to the main process, and end with it even if it is
+    killed.
+    """
 
     def end_with(parent: Any) -> None:
         parent.join()
@@ -241,19 +253,21 @@ def count_cores() -> int:
 class CorpusArguments:
     """From text to a token-id store.
 
-    The text is either ``files`` or a data set of the Hub (``dataset_name``). None of the values comes from the paper: it
-    names its corpora, not how they were cut.
+    The text is either ``files`` or a data set of the Hub (``dataset_name``). None of the values
+    comes from the paper: it names its corpora, not how they were cut.
     """
 
     output_dir: str = required("folder of the store to write")
     tokenizer: str | None = option(None, "tokenizer folder or vocab.txt")
     names: str | None = option(
         None,
-        "for ids that are no text: file with the name of id n in line n; --files hold numbers, a sentence a line, or lists",
+        "for ids that are no text: file with the name of id n in line n; --files hold numbers, a "
+        "sentence a line, or lists",
     )
     files: list[str] | None = option(
         None,
-        "text to train on: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet",
+        "text to train on: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, "
+        ".bz2, .xz, .zst), .parquet",
     )
     validation_files: list[str] | None = option(
         None, "text to hold out; files that are in --files too are taken out there"
@@ -266,7 +280,8 @@ class CorpusArguments:
     )
     sampling_exponent: float | None = option(
         None,
-        "each entry of --files is a language or source: documents are repeated or left out, so that its share p becomes p to this power "
+        "each entry of --files is a language or source: documents are repeated or left out, so "
+        "that its share p becomes p to this power "
         "(multilingual BERT: 0.7)",
         above=0,
         most=1,
@@ -307,7 +322,9 @@ class CorpusArguments:
     def settle(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Adapt the fraction of a file to a small corpus, and leave it out where held-out files are typed."""
+        """Adapt the fraction of a file to a small corpus, and leave it out where held-out files are
+        typed.
+        """
         fraction = values.get("validation_fraction") or 0.0
         if fraction == 0 or "validation_fraction" in typed or not values.get("files"):
             return values
@@ -318,7 +335,10 @@ class CorpusArguments:
         least = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
         if least <= fraction:
             return values
-        message = "the file's validation_fraction %g would hold out little of a small corpus: %g is held out"
+        message = (
+            "the file's validation_fraction %g would hold out little of a small corpus: %g "
+            "is held out"
+        )
         logger.warning(message, fraction, least)
         return {**values, "validation_fraction": least}
 
@@ -335,19 +355,23 @@ class CorpusArguments:
             raise InputError(f"give the text as files or as dataset_name: {given} given")
         if self.validation_files and self.validation_fraction:
             raise InputError(
-                "validation_files and validation_fraction are both given: choose one way to hold text out"
+                "validation_files and validation_fraction are both given: choose one way to hold "
+                "text out"
             )
         if self.sampling_exponent is not None and len(self.files or ()) < 2:
             raise InputError(
-                "sampling_exponent weighs the entries of --files against each other; give two or more"
+                "sampling_exponent weighs the entries of --files against each other; give two or "
+                "more"
             )
         if self.wrapped_lines and self.sentences == "lines":
             raise InputError(
-                "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: choose one"
+                "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: "
+                "choose one"
             )
         if self.dataset_name and self.document_boundary not in ("auto", "row"):
             raise InputError(
-                f"document_boundary is {self.document_boundary!r}; allowed for a Hub data set: auto, row"
+                f"document_boundary is {self.document_boundary!r}; allowed for a Hub data set: "
+                "auto, row"
             )
 
     @property
@@ -357,7 +381,9 @@ class CorpusArguments:
 
 
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
-    """The (split, file) of a corpus: first the files to train on, then those that are held out. None for a Hub data set."""
+    """The (split, file) of a corpus: first the files to train on, then those that are held out.
+    None for a Hub data set.
+    """
     suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
     validation = (
         find_files(arguments.validation_files, suffixes) if arguments.validation_files else []
@@ -380,9 +406,11 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
 
 
 def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
-    """Real path of a file to train on -> how often each of its documents is taken, on average; by the bytes of the entries of --files.
+    """Real path of a file to train on -> how often each of its documents is taken, on average; by
+    the bytes of the entries of --files.
 
-    Source: Devlin et al., google-research/bert multilingual.md, "exponentially smoothed weighting": p to the power of 0.7, normalised again.
+    Source: Devlin et al., google-research/bert multilingual.md, "exponentially smoothed weighting":
+    p to the power of 0.7, normalised again.
     """
     if arguments.sampling_exponent is None:
         return {}
@@ -391,7 +419,8 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     ]
     if len({path for part in parts for path in part}) < sum(map(len, parts)):
         raise InputError(
-            "sampling_exponent: a file is in two entries of --files; it can belong to one source alone"
+            "sampling_exponent: a file is in two entries of --files; it can belong to one source "
+            "alone"
         )
     sizes = np.array(
         [sum(os.path.getsize(path) for path in part) for part in parts], dtype=np.float64
@@ -419,7 +448,9 @@ def _draw(key: str) -> float:
 
 
 def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
-    """Return the draw below which documents are held out: `MIN_DOCUMENTS` of them at least, if that is no more than half."""
+    """Return the draw below which documents are held out: `MIN_DOCUMENTS` of them at least, if that
+    is no more than half.
+    """
     draws = sorted(_draw(f"{prefix}:{number}") for number in range(num_documents))
     if num_documents < 2 * MIN_DOCUMENTS or draws[MIN_DOCUMENTS - 1] < fraction:
         return fraction
@@ -429,7 +460,9 @@ def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
 
 
 def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, Path]]]:
-    """Cut the (split, file), in their order, into shards, each full when it has so many bytes; a file is never cut."""
+    """Cut the (split, file), in their order, into shards, each full when it has so many bytes; a
+    file is never cut.
+    """
     shards: list[list[tuple[str, Path]]] = [[]]
     size = 0
     for split, path in files:
@@ -442,18 +475,22 @@ def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, P
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
-    """Refuse an output folder that holds something already, but for a store that ``overwrite`` says to replace."""
+    """Refuse an output folder that holds something already, but for a store that ``overwrite`` says
+    to replace.
+    """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     try:
         read_metadata(path)
     except InputError as error:
         raise InputError(
-            f"{path}: exists and is not a token store, so it is left alone; give another output folder or remove it"
+            f"{path}: exists and is not a token store, so it is left alone; give another output "
+            "folder or remove it"
         ) from error
     if not overwrite:
         raise InputError(
-            f"{path}: holds a store already; give another output folder, or --overwrite true to replace it"
+            f"{path}: holds a store already; give another output folder, or --overwrite true to "
+            "replace it"
         )
 
 
@@ -473,7 +510,8 @@ def add_counts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 class PreparationReport:
     """What was done: ``store.json`` of the store at ``path``, and what it cost.
 
-    ``new_bytes`` of text were read in this run, less than the store holds where ``kept_shards`` were done before.
+    ``new_bytes`` of text were read in this run, less than the store holds where ``kept_shards``
+    were done before.
     """
 
     path: Path
@@ -485,7 +523,9 @@ class PreparationReport:
 
 
 def format_report(report: PreparationReport) -> str:
-    """Return the report as a short text table, with the largest memory of this process and its workers up to now."""
+    """Return the report as a short text table, with the largest memory of this process and its
+    workers up to now.
+    """
     metadata = report.metadata
     splits = metadata["splits"]
     lines = _count_lines(splits)
@@ -530,17 +570,21 @@ def _reason_lines(title: str, counts: Mapping[str, int]) -> list[str]:
 
 
 def _peak_megabytes(who: int) -> float:
-    """Return the most memory that a process has taken: of this process, or of the largest of those that it started."""
+    """Return the most memory that a process has taken: of this process, or of the largest of those
+    that it started.
+    """
     # macOS counts in bytes.
     unit = 1e6 if sys.platform == "darwin" else 1e6 / 1024
     return resource.getrusage(who).ru_maxrss / unit
 
 
 def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationReport:
-    """Read the text, cut it into documents and sentences, encode them, and write the store: complete or not at all.
+    """Read the text, cut it into documents and sentences, encode them, and write the store:
+    complete or not at all.
 
-    The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``. It is prepared in shards of about
-    ``shard_gigabytes``; a preparation that was cut off goes on with the first that is not done.
+    The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``. It is
+    prepared in shards of about ``shard_gigabytes``; a preparation that was cut off goes on with the
+    first that is not done.
     """
     started = time.perf_counter()
     preparation = Preparation(arguments, tokenizer)
@@ -558,7 +602,9 @@ def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationRepo
 
 
 class Preparation:
-    """A corpus that becomes a store, shard by shard; `tokenizer` is an `OriginalBertTokenizer`, which is of this floor too."""
+    """A corpus that becomes a store, shard by shard; `tokenizer` is an `OriginalBertTokenizer`,
+    which is of this floor too.
+    """
 
     def __init__(self, arguments: CorpusArguments, tokenizer: Any) -> None:
         self.arguments, self.tokenizer = arguments, tokenizer
@@ -577,7 +623,9 @@ class Preparation:
         return {**self._origin(), "tokenizer": self.tokenizer.fingerprint, "shards": shards}
 
     def _origin(self) -> dict[str, Any]:
-        """What decides about the token ids besides text and tokenizer: settings, and the versions of libraries and of Unicode."""
+        """What decides about the token ids besides text and tokenizer: settings, and the versions
+        of libraries and of Unicode.
+        """
         packages = {
             name: version(name) for name in ("numpy", "pyarrow", "tokenizers", "transformers")
         }
@@ -596,7 +644,9 @@ class Preparation:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Begin, or resume a preparation of the same plan; one process at a time. Leaves nothing if no shard was done."""
+        """Begin, or resume a preparation of the same plan; one process at a time. Leaves nothing if
+        no shard was done.
+        """
         # "new/..": the path that was given must lead there too.
         Path(self.arguments.output_dir).parent.mkdir(parents=True, exist_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -629,13 +679,15 @@ class Preparation:
         file = self.folder / PLAN_FILE
         if not file.is_file():
             raise InputError(
-                f"{file}: missing, so the preparation has ended or was removed; give its command again"
+                f"{file}: missing, so the preparation has ended or was removed; give its command "
+                "again"
             )
         before, now = json.loads(file.read_bytes()), self.plan()
         changed = [name for name in sorted(now) if before.get(name) != now[name]]
         if changed:
             raise InputError(
-                f"{self.folder}: holds shards of an earlier preparation with other {', '.join(changed)}; give what it was made "
+                f"{self.folder}: holds shards of an earlier preparation with other "
+                f"{', '.join(changed)}; give what it was made "
                 "with to go on with it, or delete that folder"
             )
 
@@ -708,7 +760,9 @@ class Preparation:
     def _documents(
         self, shard: int, counts: Mapping[str, CorpusCounts]
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yield (split, document); of the text to train on the documents that ``validation_fraction`` holds out as such."""
+        """Yield (split, document); of the text to train on the documents that
+        ``validation_fraction`` holds out as such.
+        """
         arguments = self.arguments
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
         for split, read in counts.items():
@@ -806,7 +860,8 @@ class Preparation:
             said = describe_unknown(scripts, metadata["splits"][split]["num_tokens"])
             if said is not None:
                 logger.warning(
-                    "%s: %s; --tokenizer %s is for other text: give one that was trained on such text (tokenizer/train.py)",
+                    "%s: %s; --tokenizer %s is for other text: give one that was trained on such "
+                    "text (tokenizer/train.py)",
                     split,
                     said,
                     self.arguments.tokenizer,
@@ -826,13 +881,16 @@ class Preparation:
         return metadata
 
     def _check_documents(self, metadata: Mapping[str, Any]) -> None:
-        """Refuse splits without enough documents for next sentence prediction; warn where it could learn nothing."""
+        """Refuse splits without enough documents for next sentence prediction; warn where it could
+        learn nothing.
+        """
         arguments = self.arguments
         documents = Counter(
             {split: entry["num_documents"] for split, entry in metadata["splits"].items()}
         )
         advice = (
-            f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is a document, or a blank line "
+            f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is "
+            "a document, or a blank line "
             "ends one, set it to line, file, row or blank_line"
         )
         wanted = {"train": advice}
@@ -844,7 +902,8 @@ class Preparation:
             )
         else:
             logger.info(
-                "no documents are held out: set validation_files or validation_fraction to evaluate while training"
+                "no documents are held out: set validation_files or validation_fraction to "
+                "evaluate while training"
             )
         for split, what_to_do in wanted.items():
             if documents[split] < MIN_DOCUMENTS:
@@ -852,19 +911,25 @@ class Preparation:
                 dropped = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
                 num_read = sum(counts["documents"] for counts in metadata["read"].values())
                 raise InputError(
-                    f"{documents[split]} usable documents for {split} ({num_read} read in all; dropped: {dropped or 'none'}): at "
-                    f"least {MIN_DOCUMENTS} are needed, because a random next sentence comes from another document; {what_to_do}"
+                    f"{documents[split]} usable documents for {split} ({num_read} read in all; "
+                    f"dropped: {dropped or 'none'}): at "
+                    f"least {MIN_DOCUMENTS} are needed, because a random next sentence comes from "
+                    f"another document; {what_to_do}"
                 )
         tokens = metadata["splits"]["train"]["num_tokens"] / documents["train"]
         if tokens < FEW_TOKENS_OF_A_DOCUMENT:
             logger.warning(
-                "documents have %d tokens on average: most second sentences will be random ones, and parts of one text may be in training "
+                "documents have %d tokens on average: most second sentences will be random ones, "
+                "and parts of one text may be in training "
                 "and held out; for books and articles give --document_boundary file",
                 tokens,
             )
         held_out = metadata["splits"].get("validation", {}).get("num_tokens", FEW_HELD_OUT_TOKENS)
         if held_out < FEW_HELD_OUT_TOKENS:
-            message = "only %d tokens in %d documents are held out, so what is measured on them is uncertain; raise %s"
+            message = (
+                "only %d tokens in %d documents are held out, so what is measured on them "
+                "is uncertain; raise %s"
+            )
             how = (
                 "validation_fraction"
                 if arguments.validation_fraction
@@ -874,7 +939,8 @@ class Preparation:
         alone = metadata["documents_of_one_sentence"].get("train", 0)
         if alone > 0.9 * documents["train"]:
             logger.warning(
-                "%d of %d documents hold one sentence only: nothing follows it, so nearly all pairs will be random ones and next "
+                "%d of %d documents hold one sentence only: nothing follows it, so nearly all "
+                "pairs will be random ones and next "
                 "sentence prediction learns nothing; %s",
                 alone,
                 documents["train"],

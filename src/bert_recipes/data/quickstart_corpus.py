@@ -1,6 +1,7 @@
 """The English documentation inside Python source files: docstrings in their order.
 
-Files are parsed, never imported or executed. The result is ordinary text: one paragraph is one line.
+Files are parsed, never imported or executed. The result is ordinary text: one paragraph is one
+line.
 """
 
 import ast
@@ -42,17 +43,20 @@ _TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
 
 
 def iter_docstrings(source: bytes) -> Iterator[str]:
-    r"""Yield the documentation strings of a Python file, in its declared encoding, in the order in which they stand.
+    r"""Yield the documentation strings of a Python file, in its declared encoding, in the order in
+    which they stand.
 
-    These are strings that stand alone (docstrings of modules, classes, functions, attributes), strings handed to a
-    function that attaches them to code, such as ``add_docstr`` (torch) and ``add_newdoc`` (numpy), and help texts.
+    These are strings that stand alone (docstrings of modules, classes, functions, attributes),
+    strings handed to a function that attaches them to code, such as ``add_docstr`` (torch) and
+    ``add_newdoc`` (numpy), and help texts.
 
     Example:
         >>> list(iter_docstrings(b'class A:\n    "One."\n    def f(self):\n        "Two."'))
         ['One.', 'Two.']
     """
     with warnings.catch_warnings():
-        # Other people's files may hold invalid escapes; that is not for the reader of their prose to hear.
+        # Other people's files may hold invalid escapes; that is not for the reader of their prose
+        # to hear.
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
     yield from _strings(tree.body)
@@ -76,7 +80,9 @@ def _strings(statements: Iterable[ast.stmt]) -> Iterator[str]:
 
 
 def _handed_over(value: ast.expr) -> Iterator[str]:
-    """Strings that a call hands over as documentation: to a function named after it, or by a keyword for it."""
+    """Strings that a call hands over as documentation: to a function named after it, or by a
+    keyword for it.
+    """
     for node in ast.walk(value):
         parts: list[ast.expr] = []
         if isinstance(node, ast.Call) and "doc" in getattr(
@@ -99,13 +105,16 @@ def _handed_over(value: ast.expr) -> Iterator[str]:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    r"""Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs, each one line, none empty.
+    r"""Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs, each one
+    line, none empty.
 
-    A paragraph ends at a blank line; its hard-wrapped lines are joined. Nothing else is changed: parameter lists and
-    examples are part of the documentation. Characters that cannot be printed become spaces.
+    A paragraph ends at a blank line; its hard-wrapped lines are joined. Nothing else is changed:
+    parameter lists and examples are part of the documentation. Characters that cannot be printed
+    become spaces.
 
     Example:
-        >>> split_paragraphs("Return the axis with\n    the largest sum.\n\n    >>> f([[1], [2]])\n    1")
+        >>> docstring = "Return the axis with\n    the largest sum.\n\n    >>> f([[1], [2]])\n    1"
+        >>> split_paragraphs(docstring)
         ['Return the axis with the largest sum.', '>>> f([[1], [2]]) 1']
     """
     lines = (" ".join(block.split()) for block in _BLANK_LINES.split(inspect.cleandoc(text)))
@@ -121,7 +130,9 @@ class Source(NamedTuple):
 
 
 class Documentation(NamedTuple):
-    """What was found in a source: its paragraphs in order, and the number of docstrings that they come from."""
+    """What was found in a source: its paragraphs in order, and the number of docstrings that they
+    come from.
+    """
 
     paragraphs: list[str]
     num_texts: int
@@ -135,7 +146,9 @@ class Document(NamedTuple):
 
 
 def python_documentation() -> Iterator[Source]:
-    """Python's help pages, its built-in modules, which have no file, and the standard library without its tests."""
+    """Python's help pages, its built-in modules, which have no file, and the standard library
+    without its tests.
+    """
     for name, text in sorted(topics.items()):
         yield Source(f"pydoc_data.topics/{name}", text)
     for name in sorted(sys.builtin_module_names):
@@ -172,7 +185,9 @@ def package_documentation(distribution: metadata.Distribution) -> Iterator[Sourc
 
 
 def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distribution], list[str]]:
-    """Return the installed packages that are asked for, and theirs in turn, by name; and the names of the missing."""
+    """Return the installed packages that are asked for, and theirs in turn, by name; and the names
+    of the missing.
+    """
     waiting = [Requirement(line) for line in requirements]
     found: dict[str, metadata.Distribution] = {}
     missing: set[str] = set()
@@ -193,12 +208,15 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
 
 
 def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[Source], list[str]]:
-    """List all documentation: Python's, and that of the packages that a project's pyproject.toml asks for."""
+    """List all documentation: Python's, and that of the packages that a project's pyproject.toml
+    asks for.
+    """
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     packages, missing = dependencies(
         [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     )
-    # Not its own, which an extra that names others leads to: its README would be in the corpus, and change with every figure in it.
+    # Not its own, which an extra that names others leads to: its README would be in the corpus, and
+    # change with every figure in it.
     packages = [package for package in packages if package.metadata["Name"] != project["name"]]
     counts["packages"] = len(packages)
     sources: list[Source] = []
@@ -258,9 +276,11 @@ def make_documents(
 
 
 def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
-    """Choose modules at random, the same every time, until they hold the given fraction of the text.
+    """Choose modules at random, the same every time, until they hold the given fraction of the
+    text.
 
-    A module with more than a quarter of that fraction is never chosen: the rest shall be of many kinds.
+    A module with more than a quarter of that fraction is never chosen: the rest shall be of many
+    kinds.
     """
     sizes: Counter[str] = Counter()
     for document in documents:
@@ -277,13 +297,16 @@ def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
 def write_corpus(
     output_dir: Path, documents: list[Document], held_out: set[str], counts: Counter[str]
 ) -> dict[str, object]:
-    """Write train/documents.txt, validation/documents.txt and, when they are complete, corpus.json with the counts it returns."""
+    """Write train/documents.txt, validation/documents.txt and, when they are complete, corpus.json
+    with the counts it returns.
+    """
     splits: dict[str, list[str]] = {"train": [], "validation": []}
     for name, text in documents:
         splits["validation" if name in held_out else "train"].append(text)
     if min(map(len, splits.values())) < 2:
         raise InputError(
-            f"only {len(documents)} documents were found: is this Python installed without its sources?"
+            f"only {len(documents)} documents were found: is this Python installed without its "
+            "sources?"
         )
     description = output_dir / "corpus.json"
     description.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
 """A paragraph -> its sentences, by rules. And which paragraphs are passages of running text.
 
-The rules need no model and no language setting. What they cannot know without one: German and Scandinavian ordinals ("am 3.
-Oktober") are split, and a name after a full stop that closes an unlisted abbreviation starts a new sentence.
+The rules need no model and no language setting. What they cannot know without one: German and
+Scandinavian ordinals ("am 3. Oktober") are split, and a name after a full stop that closes an
+unlisted abbreviation starts a new sentence.
 """
 
 import re
@@ -14,38 +15,41 @@ def _words(text: str) -> frozenset[str]:
 # A name or another word always follows.
 NEVER_LAST = _words(
     """
-    mr mrs ms messrs mme mmes mlle mssrs dr drs prof profs rev revd hon pres gov sen rep st ste mt ft gen col lt maj capt
-    cpt cmdr comdr adm sgt cpl pvt pte brig insp supt det fr msgr esqs viz vs cf approx ca circa incl esp resp ed eds
-    trans repr hr frl bzw bspw vgl evtl ggf inkl sra srta dra dna vda lic ing arq mgr ald atty amb bp
-    e.g i.e z.b d.h u.a p.ex p.ej
+    mr mrs ms messrs mme mmes mlle mssrs dr drs prof profs rev revd hon pres gov sen rep st ste mt
+    ft gen col lt maj capt cpt cmdr comdr adm sgt cpl pvt pte brig insp supt det fr msgr esqs viz vs
+    cf approx ca circa incl esp resp ed eds trans repr hr frl bzw bspw vgl evtl ggf inkl sra srta
+    dra dna vda lic ing arq mgr ald atty amb bp e.g i.e z.b d.h u.a p.ex p.ej
     \u0921\u0949 \u092a\u094d\u0930\u094b \u092a\u0902 \u0936\u094d\u0930\u0940
     """
 )
 
-# A number follows: "No. 5", "Fig. 2", "Vol. IV". Without one the word is a word, or ends its sentence.
+# A number follows: "No. 5", "Fig. 2", "Vol. IV". Without one the word is a word, or ends its
+# sentence.
 BEFORE_NUMBERS = _words(
     """
-    no nos nr num fig figs sec sect vol vols ch chap chaps p pp pg art arts eq eqs op bk par para pt pts ver vs tab
-    app cap lib fol ex col cols line lines nn n\u00ba n\u00b0 jan feb mar apr jun jul aug sep sept oct nov dec
+    no nos nr num fig figs sec sect vol vols ch chap chaps p pp pg art arts eq eqs op bk par para pt
+    pts ver vs tab app cap lib fol ex col cols line lines nn n\u00ba n\u00b0 jan feb mar apr jun jul
+    aug sep sept oct nov dec
     """
 )
 
 # Both happen: the sentence ends here only if the next word is one that begins sentences.
 SOMETIMES_LAST = _words(
     """
-    etc inc ltd co corp bros jr sr esq al ibid dept univ assn est min max ave blvd rd tel ext mass calif conn penn
-    a.m p.m u.s u.k u.n u.s.a u.s.s.r e.u d.c ph.d b.a m.a m.d b.c a.d b.c.e usw
+    etc inc ltd co corp bros jr sr esq al ibid dept univ assn est min max ave blvd rd tel ext mass
+    calif conn penn a.m p.m u.s u.k u.n u.s.a u.s.s.r e.u d.c ph.d b.a m.a m.d b.c a.d b.c.e usw
     """
 )
 
 # The words that most often begin an English sentence and are seldom names.
 SENTENCE_STARTERS = _words(
     """
-    the a an this that these those it its he she they we i you his her their our my your there here in on at by for
-    from of to with as after before when while where since until if but and or so yet nor then thus however although
-    though because what who which why how not no yes now once some many most all each every both another other one two
-    three it's he's she's i'm that's there's don't let's did do does is was were are has had have can could will would
-    should may might must during under over among between despite unlike besides also even only perhaps instead
+    the a an this that these those it its he she they we i you his her their our my your there here
+    in on at by for from of to with as after before when while where since until if but and or so
+    yet nor then thus however although though because what who which why how not no yes now once
+    some many most all each every both another other one two three it's he's she's i'm that's
+    there's don't let's did do does is was were are has had have can could will would should may
+    might must during under over among between despite unlike besides also even only perhaps instead
     meanwhile moreover nevertheless still again today yesterday tomorrow soon later
     """
 )
@@ -65,8 +69,9 @@ _OPENERS = (
     + "\u2018\u201c\u201e\u201a\u00ab\u2039\u00bf\u00a1\u2013\u2014\u2015\u300c\u300e\uff08"
 )
 
-# Two patterns for the same thing: the one for pure ASCII scans several times as fast. A run of terminators is taken as a
-# whole or not at all (lookbehind, possessive quantifiers), so that a megabyte of dots costs a megabyte's time.
+# Two patterns for the same thing: the one for pure ASCII scans several times as fast. A run of
+# terminators is taken as a whole or not at all (lookbehind, possessive quantifiers), so that a
+# megabyte of dots costs a megabyte's time.
 _ASCII_CANDIDATE = re.compile(rf"[.!?](?<![.!?][.!?])[.!?]*+[{_ASCII_CLOSERS}]*+\s++")
 _UNSPACED = _CJK_TERMINATORS + _DANDAS
 _CANDIDATE = re.compile(
@@ -83,11 +88,13 @@ _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences; every character but the spaces between sentences is kept as it is.
+    """Split a paragraph into sentences; every character but the spaces between sentences is kept as
+    it is.
 
-    A sentence ends at ``. ! ?`` or an ellipsis, with the closing quotes and brackets behind it, when white space follows
-    and the next word does not begin in lower case; not after titles, initials, enumerations and other abbreviations.
-    Also at the danda, the Arabic question mark, the Urdu full stop, and, without a space, at the CJK full stops.
+    A sentence ends at ``. ! ?`` or an ellipsis, with the closing quotes and brackets behind it,
+    when white space follows and the next word does not begin in lower case; not after titles,
+    initials, enumerations and other abbreviations. Also at the danda, the Arabic question mark, the
+    Urdu full stop, and, without a space, at the CJK full stops.
 
     Returns:
         The sentences in order, stripped, none of them empty; [] for blank text.
@@ -132,14 +139,17 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
 
 
 def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
-    """Tell whether the full stop at ``stop`` belongs to the word before it and the sentence goes on at ``end``."""
+    """Tell whether the full stop at ``stop`` belongs to the word before it and the sentence goes on
+    at ``end``.
+    """
     words = text[max(begin, stop - 2 * _LONGEST_ABBREVIATION) : stop].split()
     word = words[-1].lstrip(_OPENERS) if words else ""
     if len(word) > _LONGEST_ABBREVIATION or not word:
         return False
     word_begin = stop - len(word)
     if len(word) == 1 and word.isalpha():
-        # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I. Smith").
+        # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I.
+        # Smith").
         return not (word == "I" and len(words) > 1 and words[-2].islower())
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
@@ -172,11 +182,11 @@ _UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u
 def is_passage(paragraph: str) -> bool:
     """Tell running text from headings, lists and tables.
 
-    A passage ends like a sentence, has at least ``MIN_PASSAGE_WORDS`` words (two characters of a script without spaces count
-    as one), and does not begin with a mark of lists or tables.
+    A passage ends like a sentence, has at least ``MIN_PASSAGE_WORDS`` words (two characters of a
+    script without spaces count as one), and does not begin with a mark of lists or tables.
 
-    Source: the aim is the paper's ("we extract only the text passages and ignore lists, tables, and headers", Devlin
-    et al. 2019, section 3.1). It gives no rule: this one is ours.
+    Source: the aim is the paper's ("we extract only the text passages and ignore lists, tables, and
+    headers", Devlin et al. 2019, section 3.1). It gives no rule: this one is ours.
     """
     text = paragraph.strip()
     if text.startswith(_LIST_MARKS) or not _PASSAGE_END.search(text):

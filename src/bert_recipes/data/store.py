@@ -1,18 +1,23 @@
-"""The token-id store on disk: documents of sentences of token ids, memory-mapped; always a list of shards, of which one is usual.
+"""The token-id store on disk: documents of sentences of token ids, memory-mapped; always a list of
+shards, of which one is usual.
 
 A store is a folder::
 
-    store.json            what it is: format, vocabulary, settings, sources, counts, what was dropped and why, versions, its shards
-    tokenizer/            the tokenizer that made it, as a stock folder
-    shards/00000/         one folder a shard, with a store.json of its own: it can be opened alone
-      train/              one folder a split; ``validation/`` only where held-out documents were asked for
-        tokens.arrow      column token_id         uint16, or uint32 above 65,536 pieces     one row a token
-        sentences.arrow   column token_offset     int64, number of sentences + 1 rows       sentence s = tokens[o[s]:o[s+1]]
-        documents.arrow   column sentence_offset  int64, number of documents + 1 rows       document d = sentences[o[d]:o[d+1]]
-        unigram.arrow     column count            int64, one row a vocabulary entry         how often each id occurs in the split
+    store.json            what it is: format, vocabulary, settings, sources, counts, what was
+    dropped and why, versions, its shards tokenizer/            the tokenizer that made it, as a
+    stock folder shards/00000/         one folder a shard, with a store.json of its own: it can be
+    opened alone
+      train/              one folder a split; ``validation/`` only where held-out documents were
+      asked for
+        tokens.arrow      column token_id         uint16, or uint32 above 65,536 pieces     one row
+        a token sentences.arrow   column token_offset     int64, number of sentences + 1 rows
+        sentence s = tokens[o[s]:o[s+1]] documents.arrow   column sentence_offset  int64, number of
+        documents + 1 rows       document d = sentences[o[d]:o[d+1]] unigram.arrow     column count
+        int64, one row a vocabulary entry         how often each id occurs in the split
 
-Earlier releases wrote a store of one shard without ``shards/``: it is read as the shard that it is. ``store.json`` is written last, and
-a folder gets its name only when all of it is on the disk, so a folder that `open_store` accepts is complete.
+Earlier releases wrote a store of one shard without ``shards/``: it is read as the shard that it is.
+``store.json`` is written last, and a folder gets its name only when all of it is on the disk, so a
+folder that `open_store` accepts is complete.
 """
 
 from __future__ import annotations
@@ -36,7 +41,9 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
 
 
-if TYPE_CHECKING:  # pyarrow is imported where a store is read or written: a machine that only trains on other data may lack it
+# pyarrow is imported where a store is read or written: a machine that only trains on other data may
+# lack it
+if TYPE_CHECKING:
     import pyarrow as pa
 
 
@@ -85,7 +92,8 @@ def _damaged(path: Path, error: Exception | None = None) -> InputError:
 
 
 class ColumnWriter:
-    """Appends integers to an Arrow IPC file in record batches of exactly ``ROWS_PER_BATCH`` rows (the last one shorter).
+    """Appends integers to an Arrow IPC file in record batches of exactly ``ROWS_PER_BATCH`` rows
+    (the last one shorter).
 
     Memory: at most one record batch plus the array given last.
     """
@@ -127,7 +135,9 @@ class ColumnWriter:
         self._filled = 0
 
     def close(self) -> dict[str, int | str]:
-        """Write what is left and describe the file: ``rows``, ``bytes``, ``sha256`` of the values."""
+        """Write what is left and describe the file: ``rows``, ``bytes``, ``sha256`` of the
+        values.
+        """
         if self._filled:
             self._write_batch()
         self._writer.close()
@@ -151,7 +161,9 @@ class Column:
                 raise _damaged(path)
             batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
             for batch in batches:
-                batch.validate()  # a damaged file may claim more rows than it has bytes for: numpy would read beyond its end
+                # a damaged file may claim more rows than it has bytes for: numpy would read beyond
+                # its end
+                batch.validate()
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(path, error) from error
         sizes = [batch.num_rows for batch in batches]
@@ -174,7 +186,9 @@ class Column:
         return digest.hexdigest()
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return rows ``begin`` to ``end`` (excluded), shape (end - begin,): a read-only view, or a copy across batches."""
+        """Return rows ``begin`` to ``end`` (excluded), shape (end - begin,): a read-only view, or a
+        copy across batches.
+        """
         if not 0 <= begin <= end <= self._num_rows:
             raise IndexError(f"rows {begin}..{end} of a column of {self._num_rows}")
         first, last = begin // ROWS_PER_BATCH, max(begin, end - 1) // ROWS_PER_BATCH
@@ -189,9 +203,11 @@ class Column:
 
 
 class Split:
-    """The documents of one split, in one shard after the other: random access to sentences of token ids.
+    """The documents of one split, in one shard after the other: random access to sentences of token
+    ids.
 
-    The memory maps are opened again when it is unpickled. The values are trusted: `open_store` has compared their hashes.
+    The memory maps are opened again when it is unpickled. The values are trusted: `open_store` has
+    compared their hashes.
     """
 
     def __init__(self, path: Path, folders: Sequence[Path], vocab_size: int) -> None:
@@ -214,7 +230,9 @@ class Split:
         return Split, (self.path, self._folders, self._vocab_size)  # a memory map cannot travel
 
     def _cut(self, starts: list[int], begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (shard, begin, end) within each shard that a range touches; one shard, if empty, for an empty range."""
+        """Yield (shard, begin, end) within each shard that a range touches; one shard, if empty,
+        for an empty range.
+        """
         if not 0 <= begin <= end <= starts[-1]:
             raise IndexError(f"{begin} to {end}: there are {starts[-1]}")
         shard = min(bisect_right(starts, begin), len(starts) - 1) - 1
@@ -226,7 +244,9 @@ class Split:
             begin, shard = stop, shard + 1
 
     def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
-        """Return int64 (end - begin + 1,): the first sentence of each document, and the end of the last one."""
+        """Return int64 (end - begin + 1,): the first sentence of each document, and the end of the
+        last one.
+        """
         pieces: list[np.ndarray] = []
         for shard, begin, end in self._cut(self._documents, begin_document, end_document):
             offsets = self._sentence_offsets[shard].slice(begin, end + 1) + self._sentences[shard]
@@ -242,7 +262,9 @@ class Split:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def tokens(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
-        """Return the token ids of consecutive sentences in one array of the store's unsigned type; read-only or a copy."""
+        """Return the token ids of consecutive sentences in one array of the store's unsigned type;
+        read-only or a copy.
+        """
         pieces = []
         for shard, begin, end in self._cut(self._sentences, begin_sentence, end_sentence):
             offsets = self._token_offsets[shard]
@@ -269,7 +291,9 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 (hex) of tokenizer and contents; the same text, settings and tokenizer give the same one."""
+        """sha256 (hex) of tokenizer and contents; the same text, settings and tokenizer give the
+        same one.
+        """
         return self.metadata["fingerprint"]
 
     @property
@@ -277,7 +301,8 @@ class Store:
         """The training split."""
         if "train" not in self.splits:
             raise InputError(
-                f"{self.path}: has no training documents; it is a part of a store: give the whole one"
+                f"{self.path}: has no training documents; it is a part of a store: give the whole "
+                "one"
             )
         return self.splits["train"]
 
@@ -301,11 +326,15 @@ class Store:
         if vocab_size != self.vocab_size:
             reason = f"{vocab_size} vocabulary entries given, the store has {self.vocab_size}"
         elif fingerprint != self.metadata["tokenizer_fingerprint"]:
-            reason = "same vocabulary size, but other pieces, ids or normalisation (lower-casing, accents, CJK)"
+            reason = (
+                "same vocabulary size, but other pieces, ids or normalisation (lower-casing, "
+                "accents, CJK)"
+            )
         else:
             return
         raise InputError(
-            f"{self.path}: was made with another tokenizer: {reason}; use {self.tokenizer_path} or prepare the store again"
+            f"{self.path}: was made with another tokenizer: {reason}; use {self.tokenizer_path} "
+            "or prepare the store again"
         )
 
 
@@ -329,7 +358,9 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Read a store's ``store.json``; refuse what is no store of a format that this release reads."""
+    """Read a store's ``store.json``; refuse what is no store of a format that this release
+    reads.
+    """
     make = "make a store with recipes/prepare_corpus.py and name it with --store"
     file = path / METADATA_FILE
     if not file.is_file():
@@ -350,7 +381,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
     version = metadata.get("format_version")
     if version not in range(1, FORMAT_VERSION + 1):
         raise InputError(
-            f"{file}: format version {version!r}, this release reads up to version {FORMAT_VERSION}; "
+            f"{file}: format version {version!r}, this release reads up to version "
+            f"{FORMAT_VERSION}; "
             "update bert-recipes or prepare the store again"
         )
     # Versions 1 and 2 have no hash.
@@ -360,9 +392,11 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a store for reading: memory-mapped, and read once to the end to compare it with what was written.
+    """Open a store for reading: memory-mapped, and read once to the end to compare it with what was
+    written.
 
-    What was found is kept as ``.checked.json``, by the files' sizes and times: the next opening reads ``store.json`` alone.
+    What was found is kept as ``.checked.json``, by the files' sizes and times: the next opening
+    reads ``store.json`` alone.
 
     Example:
         >>> store = open_store("runs/quickstart/store")  # doctest: +SKIP
@@ -389,7 +423,9 @@ def open_store(path: str | Path) -> Store:
 
 
 def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
-    """Refuse files with other values than were written; reads all of them unless that was done before."""
+    """Refuse files with other values than were written; reads all of them unless that was done
+    before.
+    """
     files = [
         (split, *column)
         for split in metadata["splits"]
@@ -430,8 +466,9 @@ def describe_store(path: str | Path) -> dict[str, Any]:
     """Hashes, counts and sources of a store; no folder of the machine that it lies on.
 
     Returns:
-        `fingerprint` (SHA-256 of tokenizer and contents), `tokenizer_fingerprint`, `splits` (documents, sentences, tokens of
-        each), and as far as the store says so `sources`, `read`, `dropped` and `settings`, by split where they have one.
+        `fingerprint` (SHA-256 of tokenizer and contents), `tokenizer_fingerprint`, `splits`
+        (documents, sentences, tokens of each), and as far as the store says so `sources`, `read`,
+        `dropped` and `settings`, by split where they have one.
     """
     metadata = read_metadata(Path(path))
     read = metadata.get("read", {})
@@ -510,10 +547,13 @@ class _SplitWriter:
 
 
 class StoreWriter:
-    """Writes a shard, which is a store without a tokenizer; a context manager. Without `finish` nothing is left behind.
+    """Writes a shard, which is a store without a tokenizer; a context manager. Without `finish`
+    nothing is left behind.
 
     Example:
-        >>> with StoreWriter("store", vocab_size=30522, special_ids=ids, tokenizer_fingerprint="...") as writer:
+        >>> ids = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
+        >>> settings = {"vocab_size": 30522, "special_ids": ids, "tokenizer_fingerprint": "..."}
+        >>> with StoreWriter("store", **settings) as writer:
         ...     writer.add_document("train", [[7592, 2088], [2003]])  # doctest: +SKIP
         ...     writer.finish()  # doctest: +SKIP
     """

@@ -53,7 +53,9 @@ class DemoModel:
 
 
 def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> DemoModel:
-    """Open a run's folder or any other BERT checkpoint; `work_dir` is for a Trainer that wants a folder, nothing is kept there."""
+    """Open a run's folder or any other BERT checkpoint; `work_dir` is for a Trainer that wants a
+    folder, nothing is kept there.
+    """
     cached_only = check_checkpoint(name)
     with opening(name):
         values, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
@@ -61,7 +63,8 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
         shown = list(dict.fromkeys(member.config_class.model_type for member in MEMBERS.values()))
         if (kind := values.pop("model_type")) not in shown:
             raise InputError(
-                f"{name} is no BERT: the model_type in its config.json is {kind!r}; the page shows {', '.join(shown)}"
+                f"{name} is no BERT: the model_type in its config.json is {kind!r}; the page "
+                f"shows {', '.join(shown)}"
             )
         config = AutoConfig.for_model(kind, **values)
     tokenizer = open_tokenizer(name)
@@ -134,7 +137,9 @@ def _fine_tuned(
 
 
 def _takes_pairs(config: Any) -> bool:
-    """A BERT of one segment has never seen two texts; members without segments tell them by [SEP]."""
+    """A BERT of one segment has never seen two texts; members without segments tell them by
+    [SEP].
+    """
     return config.model_type != "bert" or config.type_vocab_size > 1
 
 
@@ -142,16 +147,19 @@ def _takes_pairs(config: Any) -> bool:
 def compute_attention(
     model: DemoModel, first: str, second: str = "", limit: int | None = None
 ) -> tuple[list[str], np.ndarray, int]:
-    """Read a text or a pair; with `limit` keep the first so many positions only: those of a long text take much memory.
+    """Read a text or a pair; with `limit` keep the first so many positions only: those of a long
+    text take much memory.
 
     Returns:
-        The tokens, [CLS] and [SEP] among them; float32 (L, A, S, S), row q is what token q looks at, a sum of 1 over all that
-        was read; and the positions that the texts have, which may be more than the model reads.
+        The tokens, [CLS] and [SEP] among them; float32 (L, A, S, S), row q is what token q looks
+        at, a sum of 1 over all that was read; and the positions that the texts have, which may be
+        more than the model reads.
     """
     config = model.network.config
     if second and not _takes_pairs(config):
         raise InputError(
-            "the model knows no second segment (type_vocab_size 1 in its config.json); leave it empty"
+            "the model knows no second segment (type_vocab_size 1 in its config.json); leave it "
+            "empty"
         )
     texts = (first, second) if second else (first,)
     num_tokens = len(model.tokenizer(*texts, verbose=False)["input_ids"])

@@ -1,4 +1,6 @@
-"""The page: a tab for each thing that the checkpoint can do. Views give what Gradio's components take; Gradio shows texts as texts."""
+"""The page: a tab for each thing that the checkpoint can do. Views give what Gradio's components
+take; Gradio shows texts as texts.
+"""
 
 import functools
 import logging
@@ -30,7 +32,8 @@ from bert_recipes.tokenization.normalization import is_punctuation
 
 logger = logging.getLogger(__name__)
 
-# A page of a book has some 3,000 characters; longer texts are for recipes/predict.py, which reads files.
+# A page of a book has some 3,000 characters; longer texts are for recipes/predict.py, which reads
+# files.
 MAX_CHARACTERS = 20_000
 MAX_MASKS = MAX_GUESSES = MAX_CHOICES = 20
 MAX_LISTED, MAX_DRAWN = 1_000, 48
@@ -43,7 +46,8 @@ def check_text(value: str | None, name: str, *, is_optional: bool = False) -> st
     text = value or ""
     if len(text) > MAX_CHARACTERS:
         raise InputError(
-            f"{name} has {len(text):,} characters; allowed: {MAX_CHARACTERS:,} (recipes/predict.py reads files)"
+            f"{name} has {len(text):,} characters; allowed: {MAX_CHARACTERS:,} "
+            "(recipes/predict.py reads files)"
         )
     check_characters(text, name, "the page")
     if not text.strip() and not is_optional:
@@ -70,7 +74,8 @@ def fill_masks(
     before, *parts = text.split("[MASK]")
     if not 1 <= len(parts) <= MAX_MASKS:
         raise InputError(
-            f"the text has {len(parts)} [MASK]; put 1 to {MAX_MASKS} in the place of words, in capital letters"
+            f"the text has {len(parts)} [MASK]; put 1 to {MAX_MASKS} in the place of words, in "
+            "capital letters"
         )
     filled = fill_every_mask(model.network, model.tokenizer, text, top_k=int(num_guesses))
     marked: Marked = [(before, None)]
@@ -99,7 +104,9 @@ def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, 
 
 
 def predict(model: DemoModel, row: dict[str, Any]) -> tuple[str, Any]:
-    """The prediction for one input, made as recipes/predict.py makes it, and a note on its windows."""
+    """The prediction for one input, made as recipes/predict.py makes it, and a note on its
+    windows.
+    """
     encoded, (prediction,) = model.predictor.predict(
         chunk_of_rows(model.predictor.task, [row], "the page")
     )
@@ -132,7 +139,9 @@ def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str
 
 
 def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str]:
-    """The sentence with what was found in it, and rows of (words, label, least probability of a word)."""
+    """The sentence with what was found in it, and rows of (words, label, least probability of a
+    word).
+    """
     task = model.predictor.task
     text = check_text(text, "the sentence")
     spans = split_words(text)
@@ -151,7 +160,8 @@ def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str
 
 
 def split_words(text: str) -> list[tuple[int, int]]:
-    """Spans of the words as tagging tasks have them: punctuation at the ends of a word stands alone, inside it stays.
+    """Spans of the words as tagging tasks have them: punctuation at the ends of a word stands
+    alone, inside it stays.
 
     "U.N." is "U.N" and ".", "don't" is one word: a model reads a word's label off its first token.
     """
@@ -169,7 +179,9 @@ def split_words(text: str) -> list[tuple[int, int]]:
 
 
 def group_words(tags: Sequence[str], labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Return (type, first word, last word) of entities where the labels mark such; else every word and its label."""
+    """Return (type, first word, last word) of entities where the labels mark such; else every word
+    and its label.
+    """
     if are_entities(labels):
         return find_entities(tags)
     return [(tag, number, number) for number, tag in enumerate(tags)]
@@ -178,7 +190,9 @@ def group_words(tags: Sequence[str], labels: Sequence[str]) -> list[tuple[str, i
 def find_answer(
     model: DemoModel, question: str, paragraph: str
 ) -> tuple[Marked, list[list[str]], str]:
-    """The paragraph with the answer, marked wherever its words stand: predictions are texts; and rows of the best answers."""
+    """The paragraph with the answer, marked wherever its words stand: predictions are texts; and
+    rows of the best answers.
+    """
     row = _row(model, question, paragraph)
     windows, prediction = predict(model, row)
     answer, paragraph = str(prediction.value), list(row.values())[1]
@@ -215,7 +229,9 @@ def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
 def show_attention(
     model: DemoModel, first: str, second: str, layer: int, head: int
 ) -> tuple[Any, Any, str]:
-    """Heat maps of one head (0: the layer's mean) and of all heads; layers and heads count from 1."""
+    """Heat maps of one head (0: the layer's mean) and of all heads; layers and heads count from
+    1.
+    """
     first, second = (
         check_text(first, "the first text"),
         check_text(second, "the second text", is_optional=True),
@@ -264,7 +280,9 @@ def draw_heat_map(weights: np.ndarray, title: str, tokens: Sequence[str] = ()) -
 
 
 def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]:
-    """The text marked with its tokens; rows of (token, id, characters); counts and the normalised words."""
+    """The text marked with its tokens; rows of (token, id, characters); counts and the normalised
+    words.
+    """
     text, tokenizer = check_text(text, "the text"), model.tokenizer
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids, words = encoded["input_ids"], tokenizer.normalize(text).split()
@@ -280,7 +298,10 @@ def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]
             marked += [(text[position:start], None), (text[start:end], f"{token} {number}")]
             position = end
     marked.append((text[position:] if len(ids) <= MAX_LISTED else " ...", None))
-    note = f"{len(text):,} characters, {len(words):,} words, {len(ids):,} tokens ({len(ids) / len(words):.2f} per word), "
+    note = (
+        f"{len(text):,} characters, {len(words):,} words, {len(ids):,} tokens "
+        f"({len(ids) / len(words):.2f} per word), "
+    )
     note += f"{ids.count(tokenizer.unk_token_id):,} unknown."
     note += f" Shown are the first {MAX_LISTED:,} tokens." * (len(ids) > MAX_LISTED)
     return marked, rows, f"{note}\nNormalised: {' '.join(words[:MAX_LISTED])}"
@@ -290,7 +311,9 @@ def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]
 
 
 class Tab(NamedTuple):
-    """One thing to try: `view` takes the values of `fields` and gives those of `results` and a note."""
+    """One thing to try: `view` takes the values of `fields` and gives those of `results` and a
+    note.
+    """
 
     name: str
     title: str
@@ -307,7 +330,9 @@ def make_tabs(model: DemoModel) -> list[Tab]:
     of_run = read_run_examples(Path(model.name))
 
     def example(tab: str, number: int) -> str:
-        """Return the text of a field; none that is made up where the vocabulary is of another language."""
+        """Return the text of a field; none that is made up where the vocabulary is of another
+        language.
+        """
         if tab in of_run:
             return of_run[tab][number] if number < len(of_run[tab]) else ""
         made_up = MADE_UP[tab][number]
@@ -337,40 +362,98 @@ def make_tabs(model: DemoModel) -> list[Tab]:
         functools.partial(kind, render=False) for kind in (gr.HighlightedText, gr.Label)
     )
     config = model.network.config
-    # fmt: off
     heads = {
-        FILL_MASK: Tab("fill_mask", "Fill masks", "Which words stand behind the masks?", fill_masks,
-                       [text("Text with one or more [MASK]", example(FILL_MASK, 0)), slider("Guesses for each [MASK]", 1, MAX_GUESSES, 5)],
-                       [marked(label="Filled"), table("mask", "token", "probability")]),
-        NEXT_SENTENCE: Tab("next_sentence", "Next sentence", "Does the second text follow the first?", next_sentence,
-                           [text("First text", example(NEXT_SENTENCE, 0)), text("Second text", example(NEXT_SENTENCE, 1))],
-                           [label(label="The second text ...")]),
-        "sequence_classification": Tab("classify", "Classify", "What does the model make of the text?", classify,
-                                       columns("sequence_classification"), [label(label="Class")]),
-        "token_classification": Tab("tag", "Label words", "Which words have which label?", tag_words,
-                                    [text("Sentence", example("token_classification", 0))],
-                                    [marked(label="Found"), table("words", "label", "least probability")]),
-        "question_answering": Tab("answer", "Answer questions", "Where in the paragraph is the answer?", find_answer,
-                                  [text("Question", example("question_answering", 0)),
-                                   text("Paragraph", example("question_answering", 1), 4)],
-                                  [marked(label="Answer"), table("answer", "probability")]),
-        "multiple_choice": Tab("choose", "Choose", "Which of the choices fits?", choose,
-                               [*columns("multiple_choice"), text("Choices, one per line", example("multiple_choice", 2), 4)], [label(label="Choice")]),
+        FILL_MASK: Tab(
+            "fill_mask",
+            "Fill masks",
+            "Which words stand behind the masks?",
+            fill_masks,
+            [
+                text("Text with one or more [MASK]", example(FILL_MASK, 0)),
+                slider("Guesses for each [MASK]", 1, MAX_GUESSES, 5),
+            ],
+            [marked(label="Filled"), table("mask", "token", "probability")],
+        ),
+        NEXT_SENTENCE: Tab(
+            "next_sentence",
+            "Next sentence",
+            "Does the second text follow the first?",
+            next_sentence,
+            [
+                text("First text", example(NEXT_SENTENCE, 0)),
+                text("Second text", example(NEXT_SENTENCE, 1)),
+            ],
+            [label(label="The second text ...")],
+        ),
+        "sequence_classification": Tab(
+            "classify",
+            "Classify",
+            "What does the model make of the text?",
+            classify,
+            columns("sequence_classification"),
+            [label(label="Class")],
+        ),
+        "token_classification": Tab(
+            "tag",
+            "Label words",
+            "Which words have which label?",
+            tag_words,
+            [text("Sentence", example("token_classification", 0))],
+            [marked(label="Found"), table("words", "label", "least probability")],
+        ),
+        "question_answering": Tab(
+            "answer",
+            "Answer questions",
+            "Where in the paragraph is the answer?",
+            find_answer,
+            [
+                text("Question", example("question_answering", 0)),
+                text("Paragraph", example("question_answering", 1), 4),
+            ],
+            [marked(label="Answer"), table("answer", "probability")],
+        ),
+        "multiple_choice": Tab(
+            "choose",
+            "Choose",
+            "Which of the choices fits?",
+            choose,
+            [
+                *columns("multiple_choice"),
+                text("Choices, one per line", example("multiple_choice", 2), 4),
+            ],
+            [label(label="Choice")],
+        ),
     }
     return [
         *(heads[ability] for ability in model.abilities),
-        Tab("attention", "Attention", "Which token looks at which?", show_attention,
-            [text("Text", example(ATTENTION, 0)), text("Second text (may be empty)"), slider("Layer", 1, config.num_hidden_layers, 1),
-             slider("Head (0: mean of all)", 0, config.num_attention_heads, 1)],
-            [gr.Plot(label="One head", render=False), gr.Plot(label="All heads", render=False)]),
-        Tab("pieces", "Pieces", "How is a text cut into the tokens that the model reads?", tokenize, [text("Text", example(PIECES, 0), 3)],
-            [marked(label="Where the tokens are from"), table("token", "id", "characters")]),
+        Tab(
+            "attention",
+            "Attention",
+            "Which token looks at which?",
+            show_attention,
+            [
+                text("Text", example(ATTENTION, 0)),
+                text("Second text (may be empty)"),
+                slider("Layer", 1, config.num_hidden_layers, 1),
+                slider("Head (0: mean of all)", 0, config.num_attention_heads, 1),
+            ],
+            [gr.Plot(label="One head", render=False), gr.Plot(label="All heads", render=False)],
+        ),
+        Tab(
+            "pieces",
+            "Pieces",
+            "How is a text cut into the tokens that the model reads?",
+            tokenize,
+            [text("Text", example(PIECES, 0), 3)],
+            [marked(label="Where the tokens are from"), table("token", "id", "characters")],
+        ),
     ]
-    # fmt: on
 
 
 def build_page(model: DemoModel) -> Any:
-    """Build the page as `gradio.Blocks`; the examples are answered now, so that a page that is opened has something to show."""
+    """Build the page as `gradio.Blocks`; the examples are answered now, so that a page that is
+    opened has something to show.
+    """
     # Nothing is left to the environment: neither who reaches the page nor what is reported.
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]
@@ -379,8 +462,10 @@ def build_page(model: DemoModel) -> Any:
 
     config = model.network.config
     facts = (
-        f"{type(model.network).__name__}, {config.num_hidden_layers} layers of {config.num_attention_heads} heads, hidden size "
-        f"{config.hidden_size}, {model.network.num_parameters():,} parameters, {len(model.tokenizer):,} tokens, "
+        f"{type(model.network).__name__}, {config.num_hidden_layers} layers of "
+        f"{config.num_attention_heads} heads, hidden size "
+        f"{config.hidden_size}, {model.network.num_parameters():,} parameters, "
+        f"{len(model.tokenizer):,} tokens, "
         f"{'uncased' if model.tokenizer.do_lower_case else 'cased'}."
     )
     lacks = f" Not shown: {'; '.join(model.lacks)}." if model.lacks else ""
@@ -403,7 +488,8 @@ def build_page(model: DemoModel) -> Any:
                 results = [*tab.results, gr.Textbox(show_label=False, max_lines=6, render=False)]
                 for result in results:
                     result.render()
-                # The checkpoint is asked once at a time: neither tokenizers nor Trainers are made for several threads.
+                # The checkpoint is asked once at a time: neither tokenizers nor Trainers are made
+                # for several threads.
                 events: dict[str, Any] = {
                     "concurrency_limit": 1,
                     "concurrency_id": "model",
@@ -435,8 +521,8 @@ def launch_page(
 ) -> tuple[Any, str]:
     """Serve the page in a thread; return the page, whose `close` ends it, and its address.
 
-    `is_local`: only this machine reaches the address. Then no other name than its own is answered, or a site whose name is made to
-    point here (DNS rebinding) could read the page.
+    `is_local`: only this machine reaches the address. Then no other name than its own is answered,
+    or a site whose name is made to point here (DNS rebinding) could read the page.
     """
     page = build_page(model)
     import gradio as gr
@@ -454,7 +540,8 @@ def launch_page(
         footer_links=[],
         max_file_size=1,
         enable_monitoring=False,
-        # Pages of FastAPI that load their scripts from elsewhere, and fonts that Gradio's own themes fetch.
+        # Pages of FastAPI that load their scripts from elsewhere, and fonts that Gradio's own
+        # themes fetch.
         app_kwargs={
             "docs_url": None,
             "redoc_url": None,

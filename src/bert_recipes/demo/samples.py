@@ -1,4 +1,6 @@
-"""What the page's fields hold when it is opened: held-out inputs of the run, where its report has them."""
+"""What the page's fields hold when it is opened: held-out inputs of the run, where its report has
+them.
+"""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +26,8 @@ MADE_UP: dict[str, list[str]] = {
     "token_classification": ["Angela Merkel visited the offices of Siemens in Munich on Monday."],
     "question_answering": [
         "Who wrote the book?",
-        "The book was written by Jane Austen and first published in London in 1813. It was read by many people.",
+        "The book was written by Jane Austen and first published in London in 1813. It was read "
+        "by many people.",
     ],
     "multiple_choice": [
         "She opens the door of the car and looks inside.",
@@ -39,7 +42,9 @@ MADE_UP: dict[str, list[str]] = {
 
 
 def read_run_examples(folder: Path) -> dict[str, list[str]]:
-    """Return the texts of tabs out of a run's report.json; empty where it has none that can be read."""
+    """Return the texts of tabs out of a run's report.json; empty where it has none that can be
+    read.
+    """
     path = folder / FACTS_FILE
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -47,7 +52,8 @@ def read_run_examples(folder: Path) -> dict[str, list[str]]:
             return _texts_of_task(facts)
         return _texts_of_pairs(facts["held_out"])
     except (OSError, ValueError, LookupError, TypeError):
-        # No run of ours, a run without held-out text, or a file that somebody has changed: the page works without.
+        # No run of ours, a run without held-out text, or a file that somebody has changed: the page
+        # works without.
         return {}
 
 
@@ -56,7 +62,8 @@ def _texts_of_task(facts: Mapping[str, Any]) -> dict[str, list[str]]:
     kind, texts = facts["example"]["kind"], facts["example"]["texts"]
     first = texts[0]
     if kind == "multiple_choice":
-        # The example's choices hold the text of a second column already, which the page has a field for.
+        # The example's choices hold the text of a second column already, which the page has a field
+        # for.
         context, *choices = texts
         texts = [context, "", "\n".join(choices)]
     return {kind: texts, ATTENTION: [first], PIECES: [first]}

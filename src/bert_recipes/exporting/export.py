@@ -1,4 +1,6 @@
-"""From a checkpoint to a folder that needs neither torch nor this project, with proof beside it that it says the same."""
+"""From a checkpoint to a folder that needs neither torch nor this project, with proof beside it
+that it says the same.
+"""
 
 import logging
 import math
@@ -89,7 +91,8 @@ Batch = Mapping[str, torch.Tensor]
 
 
 class Side(nn.Module):
-    """A model in one precision, which keeps how far its outputs at real tokens are from those of a reference.
+    """A model in one precision, which keeps how far its outputs at real tokens are from those of a
+    reference.
 
     `largest` is the largest absolute difference, infinite where an output is not finite.
     """
@@ -242,7 +245,9 @@ def load_inputs(
     tokenizer: OriginalBertTokenizer,
     work_dir: Path,
 ) -> Inputs:
-    """Find and read the inputs, by the flags or else by the run.yaml beside the weights, and open the checkpoint."""
+    """Find and read the inputs, by the flags or else by the run.yaml beside the weights, and open
+    the checkpoint.
+    """
     is_pretrained = head.name == PRETRAINING
     for name in (
         ("task", "task_file", "text_columns", "choice_columns") if is_pretrained else ("store",)
@@ -281,7 +286,8 @@ def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_di
                 task_file = str(beside)
         if task_name is None and task_file is None:
             raise InputError(
-                f"{name} does not say on what it was measured; give --task NAME or --task_file FILE (with --data_dir), or "
+                f"{name} does not say on what it was measured; give --task NAME or --task_file "
+                "FILE (with --data_dir), or "
                 "--input_file with inputs of any kind"
             )
         data_dir = args.data_dir or trained.get("data_dir")
@@ -295,7 +301,8 @@ def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_di
         task = check_access(settings, for_training=False)
         if not task.validation_splits:
             raise InputError(
-                f"task {task.name} has no validation split; give --input_file with inputs of any kind"
+                f"task {task.name} has no validation split; give --input_file with inputs of any "
+                "kind"
             )
         trainer = prepare_run(settings, run_arguments, for_training=False).trainer
         splits = dict(trainer.eval_splits)
@@ -303,7 +310,10 @@ def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_di
             (each.split.name, len(each.split.examples), each.split.num_rows)
             for each in splits.values()
         ]
-        source = f"task {task.name}, {', '.join(f'{split} ({part} of {rows})' for split, part, rows in parts)}"
+        source = (
+            f"task {task.name}, "
+            f"{', '.join(f'{split} ({part} of {rows})' for split, part, rows in parts)}"
+        )
     enable_packed_layers(trainer.model, "auto")
     return _task_inputs(trainer, splits, source)
 
@@ -336,7 +346,8 @@ def _load_pretraining_inputs(
         trained_on = settings.get("store") or settings.get("train_file")
         if not trained_on:
             raise InputError(
-                f"{name} does not say on what it was measured; give --store FOLDER (recipes/prepare_corpus.py), or {other}"
+                f"{name} does not say on what it was measured; give --store FOLDER "
+                f"(recipes/prepare_corpus.py), or {other}"
             )
         data = load_data(DataArguments(**settings), EVALUATION_SEED)
         tokenizer, collator, length, held_out = (
@@ -372,7 +383,9 @@ def _load_pretraining_inputs(
 def _read_texts(
     path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: int, most: int
 ) -> list[dict[str, Any]]:
-    """Lines of a file as single segments; blank ones are left out, long ones cut. The key decides the mask."""
+    """Lines of a file as single segments; blank ones are left out, long ones cut. The key decides
+    the mask.
+    """
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file")
     cut = (tokenizer.encode_ids(line)[: max_seq_length - 2] for line in read_lines(path))
@@ -452,7 +465,9 @@ def _write_model(
     expected: list[Any] = []
 
     def measure(side: Side) -> dict[str, Any]:
-        """Scores and differences as the report has them: what is not defined or not finite is null."""
+        """Scores and differences as the report has them: what is not defined or not finite is
+        null.
+        """
         scores, decisions = inputs.measure(side, args.batch_size)
         expected[:] = expected or decisions
         same = [one == other for one, other in zip(expected, decisions, strict=True)]
@@ -463,7 +478,8 @@ def _write_model(
     rows = {name: measure(side) for name, side in sides.items()}
     if not sides[ONNX].largest <= args.tolerance:
         raise InputError(
-            f"the exported model is not the checkpoint: outputs differ by up to {sides[ONNX].largest:.2g}, allowed: "
+            "the exported model is not the checkpoint: outputs differ by up to "
+            f"{sides[ONNX].largest:.2g}, allowed: "
             f"{args.tolerance:.2g} (--tolerance); nothing was written"
         )
     weights = [
@@ -498,8 +514,10 @@ def _write_model(
         old, new = (row["scores"].get(inputs.score) for row in (rows[CHECKPOINT], best.row))
         if old is not None and (new is None or (old - new) / inputs.point > args.max_score_drop):
             raise InputError(
-                f"int8 loses too much: {inputs.score} is {new if new is None else format(new, '.4g')}, that of the checkpoint "
-                f"{old:.4g}; allowed: {args.max_score_drop:g} points less (--max_score_drop); nothing was written"
+                f"int8 loses too much: {inputs.score} is "
+                f"{new if new is None else format(new, '.4g')}, that of the checkpoint "
+                f"{old:.4g}; allowed: {args.max_score_drop:g} points less (--max_score_drop); "
+                "nothing was written"
             )
         entries = [
             {"settings": each.settings.name, "bytes": size_of(each.file), **each.row}
@@ -572,7 +590,8 @@ def measure_speed(
 ) -> dict[str, Any]:
     """Run all models over the same batches in turns, several rounds; in each another one begins.
 
-    The batches are taken at equal distances, so that all lengths are there. A turn starts with one that is not counted.
+    The batches are taken at equal distances, so that all lengths are there. A turn starts with one
+    that is not counted.
     """
     everything = [{name: batch[name] for name in INPUTS if name in batch} for batch in batches]
     wanted = max(1, min(len(everything), args.speed_examples // args.batch_size))

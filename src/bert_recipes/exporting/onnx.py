@@ -31,7 +31,8 @@ PRETRAINING = "pretraining"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # The oldest and the best known checkpoints name the masked-LM head only, and hold both.
 _PRETRAINING_CLASSES = ("BertForPreTraining", "BertForMaskedLM")
-# Outputs of each head -> their axes after the batch's; "sequence" where there is something for each token.
+# Outputs of each head -> their axes after the batch's; "sequence" where there is something for each
+# token.
 _OUTPUTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     PRETRAINING: {
         "prediction_logits": ("sequence", "vocabulary"),
@@ -42,13 +43,16 @@ _OUTPUTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "question_answering": {"start_logits": ("sequence",), "end_logits": ("sequence",)},
     "multiple_choice": {"logits": ("choices",)},
 }
-# protobuf writes no file of more than 2 GiB; weights beyond this lie in a file of their own beside the graph.
+# protobuf writes no file of more than 2 GiB; weights beyond this lie in a file of their own beside
+# the graph.
 EXTERNAL_DATA_BYTES = 1_900_000_000
 MODEL_FILE = "model.onnx"
 
 
 class Head(NamedTuple):
-    """A head by what it gives: "pretraining" or a kind of task, its class in transformers, its outputs and their axes."""
+    """A head by what it gives: "pretraining" or a kind of task, its class in transformers, its
+    outputs and their axes.
+    """
 
     name: str
     model_class: str
@@ -83,7 +87,9 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
 
 
 def open_stock(name: str, head: Head) -> PreTrainedModel:
-    """Open a checkpoint in the class that transformers has for it, plain modules: float32, in evaluation mode."""
+    """Open a checkpoint in the class that transformers has for it, plain modules: float32, in
+    evaluation mode.
+    """
     with quiet():  # what matters of the library's report is an error
         model = open_complete(
             name, getattr(transformers, head.model_class), attn_implementation="sdpa"
@@ -92,13 +98,17 @@ def open_stock(name: str, head: Head) -> PreTrainedModel:
 
 
 def inputs_of(model: nn.Module) -> tuple[str, ...]:
-    """The inputs that a model takes, in the order in which it takes them; DistilBERT has no token_type_ids."""
+    """The inputs that a model takes, in the order in which it takes them; DistilBERT has no
+    token_type_ids.
+    """
     return tuple(name for name in inspect.signature(model.forward).parameters if name in INPUTS)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings and the log of torch.export, onnxscript and the quantiser: they are about their own insides."""
+    """Without the warnings and the log of torch.export, onnxscript and the quantiser: they are
+    about their own insides.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -109,7 +119,9 @@ def quiet() -> Iterator[None]:
 
 
 def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -> Path:
-    """Write model.onnx with free axes, and model.onnx.data where the weights are too large for one file."""
+    """Write model.onnx with free axes, and model.onnx.data where the weights are too large for one
+    file.
+    """
     import onnx
 
     inputs, axes = inputs_of(model), head.input_axes()
@@ -213,7 +225,8 @@ def quantize(file: Path, folder: Path, settings: Int8Settings) -> Path:
     folder.mkdir(exist_ok=True)
     target = folder / MODEL_FILE
     model = onnx.load(str(file))
-    # The shapes that the exporter notes name its own symbols; the quantiser infers them again and stops where they differ.
+    # The shapes that the exporter notes name its own symbols; the quantiser infers them again and
+    # stops where they differ.
     del model.graph.value_info[:]
     _store_transposed(model.graph)
     with quiet(), tempfile.TemporaryDirectory(dir=folder) as work_dir:
@@ -233,9 +246,11 @@ def quantize(file: Path, folder: Path, settings: Int8Settings) -> Path:
 
 
 def _store_transposed(graph: Any) -> None:
-    """Store weights transposed that the graph transposes at run time, so that their products are of int8 like all others.
+    """Store weights transposed that the graph transposes at run time, so that their products are of
+    int8 like all others.
 
-    It is the output layer of pre-training, which shares the word embeddings and gets int8 numbers of its own.
+    It is the output layer of pre-training, which shares the word embeddings and gets int8 numbers
+    of its own.
     """
     from onnx import numpy_helper
 
@@ -256,7 +271,9 @@ def _store_transposed(graph: Any) -> None:
 
 
 def describe_weights(file: Path, settings: Int8Settings) -> dict[str, Any]:
-    """What became int8 and what did not: `float_products` have two activations and no weight, `float_operators` read a float matrix."""
+    """What became int8 and what did not: `float_products` have two activations and no weight,
+    `float_operators` read a float matrix.
+    """
     import onnx
 
     model = onnx.load(str(file))

@@ -11,7 +11,9 @@ from bert_recipes.settings import SEEDS, check, option, required
 
 
 class LayerChoice(NamedTuple):
-    """A row of Table 7: which of the L + 1 hidden states are taken; number 0 is the output of the embeddings."""
+    """A row of Table 7: which of the L + 1 hidden states are taken; number 0 is the output of the
+    embeddings.
+    """
 
     title: str
     taken: slice
@@ -26,7 +28,8 @@ class LayerChoice(NamedTuple):
                 name for name, each in LAYER_CHOICES.items() if each.min_layers <= num_layers
             )
             raise InputError(
-                f"'{self.title}' needs {self.min_layers} layers, the model has {num_layers}; give others: --layers {fitting}"
+                f"'{self.title}' needs {self.min_layers} layers, the model has {num_layers}; give "
+                f"others: --layers {fitting}"
             )
 
 
@@ -49,7 +52,8 @@ COLUMN_NAMES = tuple(NAMED_COLUMNS)
 class FeatureArguments:
     """Choose what is read, which vectors are wanted, and how they are kept.
 
-    Length, batch and the layers of google_jsonl are those of google-research/bert extract_features.py.
+    Length, batch and the layers of google_jsonl are those of google-research/bert
+    extract_features.py.
     """
 
     model_name_or_path: str = required("checkpoint folder or Hub name")
@@ -58,7 +62,8 @@ class FeatureArguments:
     format: str = option("parquet", "one of", choices=("parquet", "safetensors", "google_jsonl"))
     layers: list[str] | None = option(
         None,
-        f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 -3 -4",
+        f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 "
+        "-3 -4",
     )
     join: str = option(
         "none", "layers given as numbers, into one vector", choices=("none", "sum", "concat")
@@ -82,7 +87,8 @@ class FeatureArguments:
         check(self)
         if self.text_columns is not None and not 1 <= len(self.text_columns) <= 2:
             raise InputError(
-                f"text_columns names {len(self.text_columns)} columns; allowed: one, or two for pairs"
+                f"text_columns names {len(self.text_columns)} columns; allowed: one, or two for "
+                "pairs"
             )
         if self.text_columns is not None and Path(self.input_file).suffix.lower() == ".txt":
             raise InputError(
@@ -93,14 +99,16 @@ class FeatureArguments:
         for name, only in (("pooling", "tokens"), ("join", "none"), ("dtype", "float32")):
             if getattr(self, name) != only:
                 raise InputError(
-                    f"{name} is '{getattr(self, name)}'; the original's lines hold every token and every layer by itself: "
+                    f"{name} is '{getattr(self, name)}'; the original's lines hold every token "
+                    "and every layer by itself: "
                     f"leave it at {only}, or give another --format"
                 )
         # The original counts its first layer as 0, and has no embeddings.
         wrong = [text for text in self.wanted_layers if not re.fullmatch(r"-0*[1-9]\d*", text)]
         if wrong:
             raise InputError(
-                f"layers: '{wrong[0]}' is given; google_jsonl counts from the last layer: -1, -2, ..., or give another --format"
+                f"layers: '{wrong[0]}' is given; google_jsonl counts from the last layer: -1, -2, "
+                "..., or give another --format"
             )
 
     @property
@@ -116,8 +124,8 @@ class FeatureArguments:
 class FeatureNerArguments:
     """Choose what is measured, and how the BiLSTM is trained.
 
-    The paper gives the two layers, the 768 units, the frozen encoder and the documents as context; epochs, batch, learning
-    rate and dropout are ours.
+    The paper gives the two layers, the 768 units, the frozen encoder and the documents as context;
+    epochs, batch, learning rate and dropout are ours.
     """
 
     model_name_or_path: str = option(
@@ -139,7 +147,8 @@ class FeatureNerArguments:
     )
     max_seq_length: int | None = option(
         None,
-        "positions of a window of a document; default: as the run.yaml beside the model says, else 512",
+        "positions of a window of a document; default: as the run.yaml beside the model says, "
+        "else 512",
         least=8,
     )
     feature_batch_size: int = option(16, "windows that the encoder reads together", least=1)
@@ -162,7 +171,9 @@ class FeatureNerArguments:
 
 @dataclass
 class StaticArguments:
-    """Choose what is compared: texts of a task with one class for each, or words of a task with tags of entities."""
+    """Choose what is compared: texts of a task with one class for each, or words of a task with
+    tags of entities.
+    """
 
     task: str | None = option(None, "name of a task")
     task_file: str | None = option(None, "YAML file of your own task")
@@ -191,7 +202,9 @@ class StaticArguments:
         check(self)
 
     def folder(self, task: str) -> Path:
-        """Return where the results of a task go; its name, which is any text, becomes that of a folder."""
+        """Return where the results of a task go; its name, which is any text, becomes that of a
+        folder.
+        """
         name = re.sub(r"[^\w -]", "-", task)
         return Path(self.output_dir or f"runs/static/{name}")
 

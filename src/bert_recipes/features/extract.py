@@ -56,7 +56,9 @@ logger = logging.getLogger(__name__)
 
 
 class Column(NamedTuple):
-    """One vector per token or input, out of hidden states (0 to L) that are joined by none (one), sum or concat."""
+    """One vector per token or input, out of hidden states (0 to L) that are joined by none (one),
+    sum or concat.
+    """
 
     name: str
     layers: tuple[int, ...]
@@ -73,7 +75,9 @@ class Column(NamedTuple):
 
 
 def choose_columns(wanted: Sequence[str], join: str, num_layers: int) -> list[Column]:
-    """Read `COLUMN_NAMES` and numbers (-1 the last layer, 0 the embeddings), which `join` makes one column."""
+    """Read `COLUMN_NAMES` and numbers (-1 the last layer, 0 the embeddings), which `join` makes one
+    column.
+    """
     numbers = {}
     for text in [text for text in wanted if text not in NAMED_COLUMNS]:
         if re.fullmatch(r"[+-]?\d+", text) is None:
@@ -85,12 +89,14 @@ def choose_columns(wanted: Sequence[str], join: str, num_layers: int) -> list[Co
             )
         if abs(int(text)) > num_layers:
             raise InputError(
-                f"layers: {text} is given, the model has {num_layers}: -{num_layers} to {num_layers}"
+                f"layers: {text} is given, the model has {num_layers}: -{num_layers} to "
+                f"{num_layers}"
             )
         numbers[text] = range(num_layers + 1)[int(text)]
     if join != "none" and len(numbers) < 2:
         raise InputError(
-            f"join is '{join}'; it is for two or more layers given as numbers: give --layers -1 -2 ..."
+            f"join is '{join}'; it is for two or more layers given as numbers: give --layers -1 "
+            "-2 ..."
         )
     if len(set(numbers.values())) < len(numbers) or len(set(wanted)) < len(wanted):
         raise InputError(f"layers: {', '.join(wanted)} names a layer twice")
@@ -142,7 +148,9 @@ def open_encoder(
 
 
 def make_fast(encoder: PreTrainedModel, deepest: int, fast_layers: str) -> None:
-    """Drop a BERT's layers above hidden state number `deepest`, and compute the others without pads where the CPU can."""
+    """Drop a BERT's layers above hidden state number `deepest`, and compute the others without pads
+    where the CPU can.
+    """
     if not isinstance(encoder, transformers.BertModel):
         return
     layers: Any = encoder.encoder.layer
@@ -164,7 +172,8 @@ def hidden_states(
     """Hidden states of the tokens of some inputs, which have input_ids and token_type_ids.
 
     Returns:
-        Number (0 is the output of the embeddings) -> (T, H), one input after the other, on the encoder's device.
+        Number (0 is the output of the embeddings) -> (T, H), one input after the other, on the
+        encoder's device.
     """
     batch = {
         name: value.to(encoder.device) for name, value in pad_batch(features, pad_token_id).items()
@@ -194,7 +203,9 @@ def hidden_states(
 
 
 def encoder_hash(encoder: PreTrainedModel) -> str:
-    """SHA-256 (hex) of the configuration and of every weight that a hidden state depends on; the pooler comes after them."""
+    """SHA-256 (hex) of the configuration and of every weight that a hidden state depends on; the
+    pooler comes after them.
+    """
     config = {
         name: value
         for name, value in encoder.config.to_dict().items()
@@ -219,7 +230,9 @@ _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 def survey_inputs(path: Path, text_columns: Sequence[str] | None) -> tuple[int, str]:
-    """Count the inputs of a file and hash (SHA-256, hex) their texts; what is wrong in it is found before the work."""
+    """Count the inputs of a file and hash (SHA-256, hex) their texts; what is wrong in it is found
+    before the work.
+    """
     digest, num_inputs = hashlib.sha256(), 0
     for each in read_inputs(path, text_columns):
         digest.update(json.dumps(each).encode())
@@ -230,7 +243,8 @@ def survey_inputs(path: Path, text_columns: Sequence[str] | None) -> tuple[int, 
 
 
 def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterator[TextInput]:
-    """Yield line k of a .txt file, where an empty line is an input without words, or row k of a table.
+    """Yield line k of a .txt file, where an empty line is an input without words, or row k of a
+    table.
 
     A second text may be null; without text_columns it is that of `text_pair`, where a row has it.
     """
@@ -251,7 +265,8 @@ def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterat
         if text_columns is None and first not in row:
             present = list_columns(row)
             raise InputError(
-                f"{where}: no column '{first}'; columns present: {present}; name one with --text_columns"
+                f"{where}: no column '{first}'; columns present: {present}; name one with "
+                "--text_columns"
             )
         has_none = not others or (
             row[others[0]] is None if others[0] in row else text_columns is None
@@ -273,7 +288,8 @@ class EncodedInput(NamedTuple):
 def encode_input(
     texts: TextInput, tokenizer: OriginalBertTokenizer, max_seq_length: int
 ) -> EncodedInput:
-    """Cut an input into pieces as the original does: a second text of which no piece is left is none.
+    """Cut an input into pieces as the original does: a second text of which no piece is left is
+    none.
 
     Source: google-research/bert extract_features.py `convert_examples_to_features`.
     """
@@ -336,7 +352,9 @@ class FeatureExtractor:
     def parts(
         self, inputs: Iterable[EncodedInput], part_bytes: int, first_row: int = 0
     ) -> Iterator[Part]:
-        """Yield the vectors of all inputs in their order; those of a part take part_bytes, or are of one input."""
+        """Yield the vectors of all inputs in their order; those of a part take part_bytes, or are
+        of one input.
+        """
         held: list[EncodedInput] = []
         num_tokens = 0
         for each in inputs:
@@ -389,11 +407,15 @@ class FeatureExtractor:
             for column in self.columns:
                 name, values = column.name, self._pool(column.take(hidden), batch).cpu().numpy()
                 if not np.isfinite(values).all():
-                    problem = "the model's outputs are not finite; it has diverged, or --precision fp32 helps"
+                    problem = (
+                        "the model's outputs are not finite; it has diverged, or "
+                        "--precision fp32 helps"
+                    )
                     raise InputError(f"{name}: {problem}")
                 if np.abs(values).max(initial=0) > np.finfo(self.args.dtype).max:
                     raise InputError(
-                        f"{name}: a value above 65,504 does not fit into float16; give --dtype float32"
+                        f"{name}: a value above 65,504 does not fit into float16; give --dtype "
+                        "float32"
                     )
                 vectors[name][rows] = values.astype(self.args.dtype)
         return Part(
@@ -415,7 +437,8 @@ class FeatureExtractor:
         counted = []
         for each in batch:
             own = np.ones(len(each.input_ids), bool)
-            # [CLS] text [SEP] second text [SEP]; a mean is of all the others, unless there are none.
+            # [CLS] text [SEP] second text [SEP]; a mean is of all the others, unless there are
+            # none.
             specials = {0, len(own) - sum(each.token_type_ids) - 1, len(own) - 1}
             if self.args.pooling == "mean" and len(specials) < len(own):
                 own[list(specials)] = False
@@ -432,7 +455,9 @@ class FeatureExtractor:
 
 
 def write_parquet(path: Path, part: Part, tokenizer: OriginalBertTokenizer) -> None:
-    """Write one row per input: `row`, `truncated`, `tokens`, `token_type_ids` and the columns of vectors, of fixed size."""
+    """Write one row per input: `row`, `truncated`, `tokens`, `token_type_ids` and the columns of
+    vectors, of fixed size.
+    """
     offsets = pa.array(part.offsets.astype(np.int32))
     tokens = tokenizer.convert_ids_to_tokens(part.input_ids.tolist())
     arrays: dict[str, Any] = {
@@ -464,7 +489,8 @@ def write_safetensors(path: Path, part: Part, tokenizer: OriginalBertTokenizer) 
 def google_lines(
     part: Part, layer_numbers: Mapping[str, int], tokenizer: OriginalBertTokenizer
 ) -> Iterator[str]:
-    """Yield the lines of a part as the original writes them; layer_numbers maps columns to its -1, -2, ...
+    """Yield the lines of a part as the original writes them; layer_numbers maps columns to its -1,
+    -2, ...
 
     Source: google-research/bert extract_features.py `main`.
     """
@@ -491,7 +517,8 @@ _LEFTOVER = re.compile(r"\.features(\.json|\.jsonl|-\d{5,}\.(parquet|safetensors
 
 
 def open_folder(folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -> dict[str, Any]:
-    """Take a folder for features of these settings (JSON), and give its index with the parts that are there.
+    """Take a folder for features of these settings (JSON), and give its index with the parts that
+    are there.
 
     Features of other settings are refused or, with overwrite, deleted.
     """
@@ -511,7 +538,8 @@ def open_folder(folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -
         }
         other = next((name for name in settings if before.get(name) != settings[name]), "settings")
         raise InputError(
-            f"output_dir {folder} holds features of {names.get(other, f'{other} {before.get(other)}')}; give another "
+            f"output_dir {folder} holds features of "
+            f"{names.get(other, f'{other} {before.get(other)}')}; give another "
             "--output_dir, or replace them with --overwrite true"
         )
     parts = [] if overwrite else index.get("parts", [])
@@ -628,7 +656,9 @@ def extract_features(args: FeatureArguments) -> Summary:
 def _write_parts(
     extractor: FeatureExtractor, folder: Path, index: dict[str, Any], first_row: int
 ) -> None:
-    """Write the inputs from first_row on, a file per part or one file of the original's lines, and enter them in the index."""
+    """Write the inputs from first_row on, a file per part or one file of the original's lines, and
+    enter them in the index.
+    """
     args = extractor.args
     inputs = itertools.islice(
         read_inputs(Path(args.input_file), args.text_columns), first_row, None

@@ -1,6 +1,8 @@
-"""How likely sentences are to a masked LM, and BLiMP: whether it prefers the grammatical one of two.
+"""How likely sentences are to a masked LM, and BLiMP: whether it prefers the grammatical one of
+two.
 
-Source: Salazar et al. 2020, "Masked Language Model Scoring"; whole words: Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring".
+Source: Salazar et al. 2020, "Masked Language Model Scoring"; whole words: Kauf and Ivanova 2023, "A
+Better Way to Do Masked Language Model Scoring".
 """
 
 import itertools
@@ -50,7 +52,9 @@ class SentenceScore(NamedTuple):
 
 @dataclass(frozen=True)
 class SentenceScorer:
-    """A masked LM in evaluation mode on its device, or a BERT that reads from left to right, and its tokenizer."""
+    """A masked LM in evaluation mode on its device, or a BERT that reads from left to right, and
+    its tokenizer.
+    """
 
     model: Any
     tokenizer: Any
@@ -74,7 +78,8 @@ class SentenceScorer:
                 bar.update(len(numbers))
         if not np.isfinite(sums).all():
             raise InputError(
-                f"{self.args.model_name_or_path}: the model's outputs are not finite; it has diverged"
+                f"{self.args.model_name_or_path}: the model's outputs are not finite; it has "
+                "diverged"
             )
         return [SentenceScore(*each) for each in zip(sums.tolist(), pieces.tolist(), strict=True)]
 
@@ -89,14 +94,17 @@ class SentenceScorer:
         )
         if len(text) > longest:
             raise InputError(
-                f"'{sentence:.60}' has {len(text)} tokens, the model reads {longest}; cut it into sentences"
+                f"'{sentence:.60}' has {len(text)} tokens, the model reads {longest}; cut it into "
+                "sentences"
             )
         return text, np.array(pieces.word_ids(), np.int32)
 
     def _mask(self, text: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The inputs that a sentence of N pieces becomes, and their labels, both int64 (N, S), -100 where nothing is predicted.
+        """The inputs that a sentence of N pieces becomes, and their labels, both int64 (N, S), -100
+        where nothing is predicted.
 
-        Each piece is hidden in turn. A model that reads from left to right has one input, the sentence.
+        Each piece is hidden in turn. A model that reads from left to right has one input, the
+        sentence.
         """
         first, number = len(self.tokenizer.layout.prefix), np.arange(len(words))
         own = slice(first, first + len(words))
@@ -151,7 +159,8 @@ def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
             model, new = open_checkpoint(name, cached_only=cached_only)
         if lost := [key for key in new if key.startswith(MASKED_LM_HEADS)]:
             raise InputError(
-                f"{name} has no masked-LM head (no weights for {min(lost)}): it cannot tell what is likely"
+                f"{name} has no masked-LM head (no weights for {min(lost)}): it cannot tell what "
+                "is likely"
             )
         model = getattr(
             model, "generator", model
@@ -173,7 +182,8 @@ def read_pairs(folder: Path, max_pairs: int | None) -> dict[str, tuple[str, list
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise InputError(
-            f"data_dir {folder}: no .jsonl in it; give the folder data/ of https://github.com/alexwarstadt/blimp"
+            f"data_dir {folder}: no .jsonl in it; give the folder data/ of "
+            "https://github.com/alexwarstadt/blimp"
         )
     paradigms = {}
     for file in files:
@@ -185,7 +195,8 @@ def read_pairs(folder: Path, max_pairs: int | None) -> dict[str, tuple[str, list
                 column_text(row, name, where)
                 for name in ("sentence_good", "sentence_bad", "linguistics_term")
             )
-            # The paper's 12 phenomena: the files keep two of its paradigms of argument structure apart.
+            # The paper's 12 phenomena: the files keep two of its paradigms of argument structure
+            # apart.
             phenomenon = "argument_structure" if phenomenon == "s-selection" else phenomenon
             pairs.append((good, bad))
             if len(pairs) == max_pairs:
@@ -197,7 +208,8 @@ def read_pairs(folder: Path, max_pairs: int | None) -> dict[str, tuple[str, list
 
 
 def measure_blimp(args: BlimpArguments) -> dict[str, Any]:
-    """Shares of the pairs whose good sentence is the likelier one (a tie is none), with 95 % intervals, by phenomenon and paradigm.
+    """Shares of the pairs whose good sentence is the likelier one (a tie is none), with 95 %
+    intervals, by phenomenon and paradigm.
 
     Source: Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic Minimal Pairs for English".
     """
@@ -241,7 +253,8 @@ def blimp_table(results: dict[str, Any]) -> str:
     for group in ("phenomena", "paradigms"):
         rows += sorted(results[group].items(), key=lambda item: -item[1]["accuracy"])
         lines += [
-            f"| {name} | {row['accuracy']:.1%} | {row['interval'][0]:.1%} to {row['interval'][1]:.1%} | {row['pairs']:,} |"
+            f"| {name} | {row['accuracy']:.1%} | {row['interval'][0]:.1%} to "
+            f"{row['interval'][1]:.1%} | {row['pairs']:,} |"
             for name, row in rows
         ]
         rows = []

@@ -1,7 +1,8 @@
-"""Feature-based NER: a BiLSTM over the kept hidden states of a frozen encoder, by six ways of taking layers.
+"""Feature-based NER: a BiLSTM over the kept hidden states of a frozen encoder, by six ways of
+taking layers.
 
-Source: BERT, Devlin et al. 2019, section 5.3 and Table 7: "a randomly initialized two-layer 768-dimensional BiLSTM before
-the classification layer".
+Source: BERT, Devlin et al. 2019, section 5.3 and Table 7: "a randomly initialized two-layer
+768-dimensional BiLSTM before the classification layer".
 
 Legend: L layers of the encoder, N layers that are taken, W words, H hidden size, C labels.
 """
@@ -60,7 +61,9 @@ class LayerFeatures(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureRequest:
-    """The hidden states that are wanted, of each word in the window of its document that shows most around it."""
+    """The hidden states that are wanted, of each word in the window of its document that shows most
+    around it.
+    """
 
     encoder: PreTrainedModel
     tokenizer: OriginalBertTokenizer
@@ -70,7 +73,9 @@ class FeatureRequest:
     dtype: str = "float16"
 
     def key(self) -> str:
-        """SHA-256 (hex) of the weights, the configuration, the tokenizer, the words, the documents and the settings."""
+        """SHA-256 (hex) of the weights, the configuration, the tokenizer, the words, the documents
+        and the settings.
+        """
         words = hashlib.sha256()
         for example in self.examples:
             words.update(json.dumps([example.document, example.tokens]).encode())
@@ -84,9 +89,11 @@ class FeatureRequest:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def compute(self, folder: Path, key: str) -> LayerFeatures:
-        """Run the encoder, without dropout and in float32, over the documents, or open what an earlier call has kept.
+        """Run the encoder, without dropout and in float32, over the documents, or open what an
+        earlier call has kept.
 
-        Under the folder each key has a folder of its own: features of another model or other data are never taken.
+        Under the folder each key has a folder of its own: features of another model or other data
+        are never taken.
         """
         starts = np.concatenate(
             [[0], np.cumsum([len(example.tokens) for example in self.examples], dtype=np.int64)]
@@ -116,7 +123,8 @@ class FeatureRequest:
         ).free  # a full disk would end the process where the map is written
         if size > free:
             raise InputError(
-                f"{folder}: the features need {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; give another "
+                f"{folder}: the features need {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
+                "give another "
                 "--features_dir or a smaller --max_train_sentences"
             )
         logger.info(
@@ -156,7 +164,8 @@ class FeatureRequest:
                 chosen = states[rows].float()
                 if self.dtype == "float16" and chosen.abs().max() > np.finfo(np.float16).max:
                     raise InputError(
-                        f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype float32"
+                        f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype "
+                        "float32"
                     )
                 vectors[layer, words] = chosen.cpu().numpy()
         self.encoder.train(was_training)
@@ -167,7 +176,9 @@ class FeatureRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TaggerSettings:
-    """How the BiLSTM is built and trained; what the paper does not say is our choice (see `FeatureNerArguments`)."""
+    """How the BiLSTM is built and trained; what the paper does not say is our choice (see
+    `FeatureNerArguments`).
+    """
 
     lstm_dim: int = 768
     dropout: float = 0.2
@@ -181,7 +192,8 @@ class TaggerSettings:
 class FeatureTagger(nn.Module):
     """Layers -> one vector per word -> two BiLSTM layers -> one logit per label.
 
-    A weighted sum is that of ELMo (Peters et al. 2018, equation 1): softmax weights, equal at the start, and a scale.
+    A weighted sum is that of ELMo (Peters et al. 2018, equation 1): softmax weights, equal at the
+    start, and a scale.
     """
 
     def __init__(
@@ -315,7 +327,9 @@ class FeatureNerData:
 
 
 def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
-    """Read the sentences and compute or reopen their features; a `max_seq_length` of None becomes the model's own."""
+    """Read the sentences and compute or reopen their features; a `max_seq_length` of None becomes
+    the model's own.
+    """
     check_checkpoint(args.model_name_or_path)
     task, device = get_task("conll2003"), choose_device(use_cpu=args.use_cpu)
     limits = {
@@ -366,7 +380,8 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
     """Train and measure each (way, seed) that output_dir does not hold yet.
 
     Returns:
-        One record per run, those of earlier calls with the same settings too, way by way in the order of the paper: way,
+        One record per run, those of earlier calls with the same settings too, way by way in the
+            order of the paper: way,
         seed, the metrics of `entity_scores` (fractions), seconds, size of the BiLSTM's input.
     """
     for path, way, seed, record in _read_wanted(args, data.settings):
@@ -429,7 +444,9 @@ def _tagged(split: Split) -> Sequence[TaggedExample]:
 def _read_wanted(
     args: FeatureNerArguments, settings: Mapping[str, Any]
 ) -> list[tuple[Path, str, int, dict[str, Any] | None]]:
-    """The file, way and seed of each run that is asked for, and its record, None where it is still to be measured."""
+    """The file, way and seed of each run that is asked for, and its record, None where it is still
+    to be measured.
+    """
     wanted = []
     for way, seed in itertools.product(
         [way for way in LAYER_CHOICES if way in args.layers], dict.fromkeys(args.seeds)
@@ -466,7 +483,9 @@ def mean_replicates(
 
 
 def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:
-    """Markdown: dev F1 in percent, mean and standard deviation over the seeds, beside the paper's."""
+    """Markdown: dev F1 in percent, mean and standard deviation over the seeds, beside the
+    paper's.
+    """
     sizes = (
         f"{len(data.train.examples):,} training and {len(data.validation.examples):,} dev sentences"
     )
@@ -475,7 +494,8 @@ def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> st
     )
     num_layers = len(data.train_features.vectors) - 1
     lines = [
-        f"Dev F1, {sizes}{partial}; the model has {num_layers} layers. The paper's are those of BERT-base (12 layers,"
+        f"Dev F1, {sizes}{partial}; the model has {num_layers} layers. The paper's are those of "
+        "BERT-base (12 layers,"
         " cased) on all sentences.",
         "",
         "| layers | input size | F1 | paper | seeds | seconds per run |",
@@ -488,7 +508,8 @@ def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> st
             spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
             seconds = fmean(record["train_seconds"] + record["eval_seconds"] for record in own)
             lines.append(
-                f"| {choice.title} | {own[0]['input_size']:,} | {fmean(scores):.2f}{spread} | {choice.paper_dev_f1} | "
+                f"| {choice.title} | {own[0]['input_size']:,} | {fmean(scores):.2f}{spread} | "
+                f"{choice.paper_dev_f1} | "
                 f"{len(own)} | {seconds:.0f} |"
             )
     return "\n".join(lines) + "\n"

@@ -1,6 +1,8 @@
-"""Static against contextual vectors: of texts, under a logistic regression; of words that are tagged as several types.
+"""Static against contextual vectors: of texts, under a logistic regression; of words that are
+tagged as several types.
 
-TF-IDF; word vectors by PPMI and SVD; a frozen BERT; and the figures of a fine-tuned one, read from its run.
+TF-IDF; word vectors by PPMI and SVD; a frozen BERT; and the figures of a fine-tuned one, read from
+its run.
 
 Legend: N texts, V words of the vocabulary, D size of a vector.
 """
@@ -58,7 +60,9 @@ Row = dict[str, Any]  # "vectors": whose row it is; "figures": name -> [value, l
 
 
 def compare(args: StaticArguments) -> dict[str, Any]:
-    """Measure texts where the task has one class for each, and words where it has tags of entities."""
+    """Measure texts where the task has one class for each, and words where it has tags of
+    entities.
+    """
     given = {
         name: getattr(args, name)
         for name in ("task", "task_file", "model_name_or_path", "data_dir")
@@ -70,7 +74,8 @@ def compare(args: StaticArguments) -> dict[str, Any]:
         task.kind != "sequence_classification" or task.problem_type != PROBLEM_TYPES[0]
     ):
         raise InputError(
-            f"task {task.name} has neither one class per text nor tags O, B-X, I-X; try sst2, conll2003"
+            f"task {task.name} has neither one class per text nor tags O, B-X, I-X; try sst2, "
+            "conll2003"
         )
     if not task.validation_splits:
         raise InputError(f"task {task.name} has no validation split to measure on; give it one")
@@ -94,7 +99,9 @@ def compare(args: StaticArguments) -> dict[str, Any]:
 def _with_intervals(
     figures: Callable[[Sequence[int]], Mapping[str, float]], number: int
 ) -> dict[str, list[float]]:
-    """Row numbers -> figures, of all rows; where no interval is known, low and high are the value."""
+    """Row numbers -> figures, of all rows; where no interval is known, low and high are the
+    value.
+    """
     values = figures(range(number))
     intervals = jackknife_intervals(values, jackknife_replicates(figures, number))
     if "accuracy" in values:
@@ -120,7 +127,8 @@ def make_table(rows: Sequence[Row]) -> str:
 # Word vectors
 
 _WORD = r"\w+"
-# Of the contexts' frequencies: PMI is too large where they are rare (Levy et al. 2015, section 3.1).
+# Of the contexts' frequencies: PMI is too large where they are rare (Levy et al. 2015, section
+# 3.1).
 _SMOOTHING = 0.75
 _WINDOW = 5
 _SEED = 0
@@ -143,7 +151,9 @@ class WordVectors:
 def count_neighbors(
     texts: Iterable[str], window: int, min_count: int
 ) -> tuple[dict[str, int], sparse.csr_array]:
-    """Number the words that occur min_count times, and count (V, V) how often each stands within `window` of another."""
+    """Number the words that occur min_count times, and count (V, V) how often each stands within
+    `window` of another.
+    """
     analyze = CountVectorizer(token_pattern=_WORD).build_analyzer()
     gap = [""] * window  # so that no window reaches into the next text
     every: defaultdict[str, int] = defaultdict(lambda: len(every), {"": 0})
@@ -164,7 +174,8 @@ def count_neighbors(
 def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
     """Max of 0 and log P(w, c) / (P(w) P(c)), with smoothed P(c).
 
-    Source: Levy, Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons Learned from Word Embeddings".
+    Source: Levy, Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons Learned
+    from Word Embeddings".
     """
     totals, table = counts.sum(axis=1), counts.tocoo()
     smoothed = totals**_SMOOTHING
@@ -173,12 +184,15 @@ def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
 
 
 def train_word_vectors(texts: Iterable[str], args: StaticArguments) -> WordVectors:
-    """Factorise the PPMI of --files, or else of `texts`: U times the root of the singular values (Levy et al., 3.3)."""
+    """Factorise the PPMI of --files, or else of `texts`: U times the root of the singular values
+    (Levy et al., 3.3).
+    """
     texts = texts if args.files is None else iter_paragraphs(args.files)
     numbers, counts = count_neighbors(texts, _WINDOW, args.min_count)
     if not counts.nnz:
         raise InputError(
-            f"no two words that occur {args.min_count} times stand together; lower --min_count, or other --files"
+            f"no two words that occur {args.min_count} times stand together; lower --min_count, "
+            "or other --files"
         )
     size = min(args.vector_size, len(numbers))
     left, values, _ = randomized_svd(positive_pmi(counts), n_components=size, random_state=_SEED)
@@ -192,7 +206,8 @@ Features = tuple[str, list[Any]]  # name, and float (N, D) of every split, NumPy
 
 
 def static_features(splits: Splits, args: StaticArguments) -> Iterator[Features]:
-    """Yield TF-IDF of words and pairs of words, and means of word vectors; of two texts u, v, |u - v| and u * v.
+    """Yield TF-IDF of words and pairs of words, and means of word vectors; of two texts u, v, |u -
+    v| and u * v.
 
     Source of the latter: Conneau et al. 2017, section 3.1.
     """
@@ -266,7 +281,8 @@ def read_finetuned(folder: Path, task: Task, splits: Splits) -> Row:
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise InputError(
-            f"finetuned: {path} is missing; give the folder of a finished run of recipes/finetune.py"
+            f"finetuned: {path} is missing; give the folder of a finished run of "
+            "recipes/finetune.py"
         )
     results = read_json_object(path)
     for name, split in zip(("train", *task.validation_splits), splits, strict=True):
@@ -274,7 +290,8 @@ def read_finetuned(folder: Path, task: Task, splits: Splits) -> Row:
             split.examples
         ):
             raise InputError(
-                f"finetuned: {folder} has other examples than these {len(split.examples)} of {split.source}"
+                f"finetuned: {folder} has other examples than these {len(split.examples)} of "
+                f"{split.source}"
             )
     figures = {}
     for name in figure_names(task.metrics, task.validation_splits):
@@ -298,7 +315,8 @@ def compare_texts(
     )
     if len(np.unique(labels)) < 2:
         raise InputError(
-            f"{splits[0].source}: all examples have one label; a classifier needs two, or more examples"
+            f"{splits[0].source}: all examples have one label; a classifier needs two, or more "
+            "examples"
         )
     last = [] if args.finetuned is None else [read_finetuned(Path(args.finetuned), task, splits)]
 
@@ -343,14 +361,17 @@ def find_mentions(examples: Sequence[TaggedExample], labels: Sequence[str]) -> M
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosines (N, M) of float (N, D) with (M, D); of equal vectors exactly 1, as their sums are taken alike."""
+    """Cosines (N, M) of float (N, D) with (M, D); of equal vectors exactly 1, as their sums are
+    taken alike.
+    """
     first, second = first.astype(np.float64), second.astype(np.float64)
     norms = np.sqrt((first**2).sum(-1)[:, None] * (second**2).sum(-1))
     return np.array([(row * second).sum(-1) for row in first]) / norms
 
 
 def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:
-    """The most frequent type of the nearest mentions, for each row; of equally frequent ones the nearest's.
+    """The most frequent type of the nearest mentions, for each row; of equally frequent ones the
+    nearest's.
 
     All that are as near as the last of them vote, too: with one vector per word, all mentions.
     """
@@ -365,7 +386,8 @@ def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:
 def measure_words(
     train: Mentions, held_out: Mentions, tables: Mapping[str, np.ndarray]
 ) -> dict[str, list[float]]:
-    """Cosines of held-out with training mentions (means of the words' means), and how many types their neighbours tell.
+    """Cosines of held-out with training mentions (means of the words' means), and how many types
+    their neighbours tell.
 
     Args:
         tables: Word -> cosines (held-out mentions, training mentions).
@@ -398,7 +420,9 @@ def measure_words(
 def compare_words(
     task: Task, splits: Splits, checkpoint: str, args: StaticArguments
 ) -> dict[str, Any]:
-    """Measure the words of two types or more with a static vector each, and with every layer of a frozen encoder."""
+    """Measure the words of two types or more with a static vector each, and with every layer of a
+    frozen encoder.
+    """
     sentences = [cast(Sequence[TaggedExample], split.examples) for split in splits[:2]]
     static = train_word_vectors((" ".join(each.tokens) for each in sentences[0]), args)
     found, held_out = (find_mentions(each, task.labels) for each in sentences)
@@ -412,8 +436,10 @@ def compare_words(
     unknown = sorted({*(args.words or ())} - {*words})
     if unknown or not words:
         raise InputError(
-            f"words: {', '.join(unknown) or 'none'} not tagged as two types, {args.min_mentions} times each, in "
-            f"{splits[0].source}, tagged in {splits[1].source} and given a word vector; lower --min_mentions or --min_count, "
+            f"words: {', '.join(unknown) or 'none'} not tagged as two types, {args.min_mentions} "
+            "times each, in "
+            f"{splits[0].source}, tagged in {splits[1].source} and given a word vector; lower "
+            "--min_mentions or --min_count, "
             f"or take {', '.join(words[:20]) or 'more examples'}"
         )
     words = [word for word in words if not args.words or word in args.words]

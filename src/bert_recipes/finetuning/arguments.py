@@ -103,11 +103,13 @@ class TaskArguments:
         check(self)
         if self.pool is not None and self.long_documents != "windows":
             raise InputError(
-                f"pool is {self.pool}; it joins windows: give --long_documents windows, or leave it out"
+                f"pool is {self.pool}; it joins windows: give --long_documents windows, or leave "
+                "it out"
             )
         if isinstance(self.class_weights, str) and self.class_weights != "auto":
             raise InputError(
-                f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
+                f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels "
+                "to numbers"
             )
 
     @property
@@ -118,7 +120,9 @@ class TaskArguments:
 
 @dataclass
 class TeachingArguments:
-    """Choose what a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each (Jiao et al. 2020, section 3.2)."""
+    """Choose what a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each (Jiao et
+    al. 2020, section 3.2).
+    """
 
     teacher: str | None = option(
         None, "checkpoint that is fine-tuned on the task, and teaches the model"
@@ -143,9 +147,10 @@ class TeachingArguments:
 class FineTuningArguments(RunArguments):
     """Choose how a fine-tuning run is trained.
 
-    Defaults: batch and epochs of Devlin et al. 2019, section 4.1; learning rate of the example in google-research/bert
-    README; warm-up of run_classifier.py. Adam is with bias correction, which small tasks need (Mosbach et al. 2021, "On
-    the Stability of Fine-tuning BERT"); `--optimizer bert_adam --schedule bert_linear` is the original's.
+    Defaults: batch and epochs of Devlin et al. 2019, section 4.1; learning rate of the example in
+    google-research/bert README; warm-up of run_classifier.py. Adam is with bias correction, which
+    small tasks need (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT"); `--optimizer
+    bert_adam --schedule bert_linear` is the original's.
     """
 
     run_kind: ClassVar[str] = "fine-tuning"
@@ -183,13 +188,15 @@ class FineTuningArguments(RunArguments):
             self.do_eval and self.eval_strategy == "no"
         ):  # eval_strategy sets do_eval, which run.yaml then has
             raise InputError(
-                "do_eval has no effect here: every run ends with its metrics; recipes/evaluate_checkpoint.py measures without "
+                "do_eval has no effect here: every run ends with its metrics; "
+                "recipes/evaluate_checkpoint.py measures without "
                 "training, --eval_strategy epoch measures during it"
             )
         if self.early_stopping_patience is not None:
             if self.early_stopping_patience < 1 or self.eval_strategy == "no":
                 raise InputError(
-                    f"early_stopping_patience is {self.early_stopping_patience} and eval_strategy '{self.eval_strategy}'; allowed: "
+                    f"early_stopping_patience is {self.early_stopping_patience} and eval_strategy "
+                    f"'{self.eval_strategy}'; allowed: "
                     "1 or more evaluations, with --eval_strategy epoch or steps"
                 )
             self.load_best_model_at_end = True
@@ -225,9 +232,11 @@ class InputArguments:
     decoder: str | None = _as_trained("decoder")
 
     def resolved(self, config: PretrainedConfig, name: str) -> dict[str, Any]:
-        """Return a value for every field: what was given, what the run's run.yaml says, or the default of `TaskArguments`.
+        """Return a value for every field: what was given, what the run's run.yaml says, or the
+        default of `TaskArguments`.
 
-        A checkpoint without run.yaml reads as many positions as it has, 512 at most; 384 for question answering.
+        A checkpoint without run.yaml reads as many positions as it has, 512 at most; 384 for
+        question answering.
         """
         trained = read_trained_settings(Path(name))
         given = {item.name: getattr(self, item.name) for item in fields(InputArguments)}
@@ -236,8 +245,8 @@ class InputArguments:
         )
         values |= {key: value for key, value in given.items() if value is not None}
         if self.max_seq_length is None and "max_seq_length" not in trained:
-            # 384: google-research/bert run_squad.py; windows take what does not fit. Elsewhere batches are padded to their
-            # longest input, so that short ones cost nothing.
+            # 384: google-research/bert run_squad.py; windows take what does not fit. Elsewhere
+            # batches are padded to their longest input, so that short ones cost nothing.
             most = 384 if architecture(config).endswith("ForQuestionAnswering") else 512
             values["max_seq_length"] = min(most, num_positions(config, most))
             logger.info(
@@ -249,7 +258,9 @@ class InputArguments:
 
 
 def read_trained_settings(folder: Path) -> Mapping[str, Any]:
-    """Return the fields of `InputArguments` that the run.yaml of a folder has, of its last phase; none where it has no run.yaml."""
+    """Return the fields of `InputArguments` that the run.yaml of a folder has, of its last phase;
+    none where it has no run.yaml.
+    """
     if not (folder / CONFIG_FILE).is_file():
         return {}
     values, _ = read_tree(folder / CONFIG_FILE)
@@ -273,7 +284,9 @@ def architecture(config: PretrainedConfig) -> str:
 
 @dataclass
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
-    """Set `TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
+    """Set `TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were
+    in training.
+    """
 
     split: str = option(
         "validation", "which splits of the task are measured", choices=("validation", "test")
@@ -285,7 +298,8 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
     def __post_init__(self) -> None:
         if self.model_name_or_path is None:
             raise InputError(
-                "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to evaluate"
+                "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint "
+                "to evaluate"
             )
         config = read_model_config(self.model_name_or_path)
         for name, value in self.resolved(config, self.model_name_or_path).items():
@@ -321,7 +335,9 @@ class PredictionArguments:
             raise InputError(f"output_file {self.output_file} is the input file; give another one")
 
     def run_arguments(self, folder: str) -> FineTuningArguments:
-        """Return the settings of a Trainer that only predicts: it wants a folder and leaves nothing in it."""
+        """Return the settings of a Trainer that only predicts: it wants a folder and leaves nothing
+        in it.
+        """
         return FineTuningArguments(
             output_dir=folder,
             per_device_eval_batch_size=self.batch_size,
@@ -366,7 +382,9 @@ def check_access(
     with_validation: bool = True,
     with_tests: bool = False,
 ) -> Task:
-    """Load the task's row, fill in settings.model_name_or_path, and see that checkpoint and data are there."""
+    """Load the task's row, fill in settings.model_name_or_path, and see that checkpoint and data
+    are there.
+    """
     task = load_task(settings)
     if for_training and not task.train_split:
         raise InputError(
@@ -381,7 +399,9 @@ def check_access(
 
 
 def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
-    """Return the checkpoint that is given, else the newest finished pre-training run under runs_dir, else `DEFAULT_MODEL`."""
+    """Return the checkpoint that is given, else the newest finished pre-training run under
+    runs_dir, else `DEFAULT_MODEL`.
+    """
     if name is not None:
         check_checkpoint(name)
         return name
@@ -406,7 +426,8 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
         check_checkpoint(DEFAULT_MODEL)
     except InputError as error:
         raise InputError(
-            f"{error} with --model_name_or_path FOLDER (make: MODEL=FOLDER): there is no finished pre-training run under "
+            f"{error} with --model_name_or_path FOLDER (make: MODEL=FOLDER): there is no finished "
+            "pre-training run under "
             f"{runs_dir}/ to take instead"
         ) from error
     return DEFAULT_MODEL

@@ -1,6 +1,8 @@
-"""More rows for a task: texts whose words are replaced by those that a masked-LM expects in their places.
+"""More rows for a task: texts whose words are replaced by those that a masked-LM expects in their
+places.
 
-Source: Jiao et al. 2020, Algorithm 1; huawei-noah/Pretrained-Language-Model, TinyBERT/data_augmentation.py.
+Source: Jiao et al. 2020, Algorithm 1; huawei-noah/Pretrained-Language-Model,
+TinyBERT/data_augmentation.py.
 """
 
 import json
@@ -28,7 +30,9 @@ EXAMPLES_AT_ONCE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Augmenter:
-    """A BERT with its masked-LM head, its tokenizer, and the rules of Algorithm 1; what becomes of a text depends on it and the seed alone."""
+    """A BERT with its masked-LM head, its tokenizer, and the rules of Algorithm 1; what becomes of
+    a text depends on it and the seed alone.
+    """
 
     model: Any
     tokenizer: Any
@@ -39,7 +43,9 @@ class Augmenter:
     batch_size: int = 64
 
     def augment(self, examples: Sequence[Any]) -> Iterator[TextExample]:
-        """Each example, then its copies: those of the first text beside the second as it is, and the other way round."""
+        """Each example, then its copies: those of the first text beside the second as it is, and
+        the other way round.
+        """
         for start in Progress(
             range(0, len(examples), EXAMPLES_AT_ONCE), desc="augment", unit=" thousand"
         ):
@@ -85,10 +91,11 @@ class Augmenter:
     def _ask(
         self, words: Sequence[list[str]], queries: Sequence[tuple[int, int]]
     ) -> list[list[str]]:
-        """For each (row, word) the best words for its place, best first; none where the place lies beyond the model's positions.
+        """For each (row, word) the best words for its place, best first; none where the place lies
+        beyond the model's positions.
 
-        The model reads [CLS] the text with one [MASK] [SEP] the text [SEP]. Words of several pieces are asked for like others; the original
-        takes their neighbours among GloVe vectors.
+        The model reads [CLS] the text with one [MASK] [SEP] the text [SEP]. Words of several pieces
+        are asked for like others; the original takes their neighbours among GloVe vectors.
         """
         names, longest = self.tokenizer, num_positions(self.model.config)
         pieces = [[names.encode_word(word) for word in own] for own in words]
@@ -136,7 +143,9 @@ class Augmenter:
 
 
 def is_replaced(word: str) -> bool:
-    """Whether a word has letters alone, and is no stop word; scikit-learn's list is longer than the original's."""
+    """Whether a word has letters alone, and is no stop word; scikit-learn's list is longer than the
+    original's.
+    """
     return word.isalpha() and word.lower() not in ENGLISH_STOP_WORDS
 
 

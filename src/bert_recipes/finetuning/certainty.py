@@ -1,4 +1,6 @@
-"""What the metrics of a run are to be held against: the constant answer, and the spread over the rows."""
+"""What the metrics of a run are to be held against: the constant answer, and the spread over the
+rows.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,8 @@ from bert_recipes.tasks.task import figure_names, with_suffix
 
 # Each row is right or wrong by itself, which the words of a sentence are not.
 _FRACTIONS = ("accuracy", "subset_accuracy")
-# Beside the metrics by which a checkpoint could be chosen; without those of single types of entities.
+# Beside the metrics by which a checkpoint could be chosen; without those of single types of
+# entities.
 _ALSO_COMPARED = ("split_f1",)
 _SIGNED = ("matthews_correlation", "pearson", "spearmanr")
 
@@ -31,10 +34,12 @@ def describe_certainty(
     splits: Mapping[str, EncodedSplit],
     predictions: Mapping[str, Sequence[Prediction]],
 ) -> dict[str, dict[str, Any]]:
-    """Return intervals and baselines of the metrics by which a checkpoint could be chosen; splits are named by metric prefix.
+    """Return intervals and baselines of the metrics by which a checkpoint could be chosen; splits
+    are named by metric prefix.
 
     Returns:
-        `intervals`: metric -> [low, high], 95 %; `baselines`: metric -> what one answer to all rows gets (`_answers`);
+        `intervals`: metric -> [low, high], 95 %; `baselines`: metric -> what one answer to all rows
+            gets (`_answers`);
         `jackknife`: metric -> `jackknife_replicates`, six digits of them.
     """
     certainty: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}, "jackknife": {}}
@@ -94,7 +99,9 @@ def _find_intervals(
 def _find_baselines(
     kind: TaskKind, names: Sequence[str], examples: Sequence[Any], predicted: Sequence[Prediction]
 ) -> dict[str, float]:
-    """Return the best that a constant answer gets; a correlation with equal predictions is undefined: they know nothing, so it is 0."""
+    """Return the best that a constant answer gets; a correlation with equal predictions is
+    undefined: they know nothing, so it is 0.
+    """
     baselines: dict[str, float] = {}
     for value in _answers(kind, examples):
         scores = kind.score(examples, [_with_value(prediction, value) for prediction in predicted])
@@ -105,7 +112,9 @@ def _find_baselines(
 
 
 def _answers(kind: TaskKind, examples: Sequence[Any]) -> list[Any]:
-    """What may be predicted for every row: the most frequent answer, and the last class ("positive" of two) or all labels."""
+    """What may be predicted for every row: the most frequent answer, and the last class ("positive"
+    of two) or all labels.
+    """
     task = kind.task
     if task.kind == "question_answering":
         return [""]

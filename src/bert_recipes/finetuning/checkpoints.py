@@ -1,4 +1,6 @@
-"""Open a checkpoint for a task or for prediction: its tokenizer, its encoder, a head that is kept or new."""
+"""Open a checkpoint for a task or for prediction: its tokenizer, its encoder, a head that is kept
+or new.
+"""
 
 import logging
 from typing import Any
@@ -29,7 +31,8 @@ def open_tokenizer(name: str) -> OriginalBertTokenizer:
         return load_tokenizer(name)
     except InputError as error:
         raise InputError(
-            f"{error} (a checkpoint is fine-tuned with its own tokenizer: copy its tokenizer.json or vocab.txt there)"
+            f"{error} (a checkpoint is fine-tuned with its own tokenizer: copy its tokenizer.json "
+            "or vocab.txt there)"
         ) from error
 
 
@@ -45,21 +48,24 @@ def open_model(
 ) -> PreTrainedModel:
     """Open any BERT-like checkpoint with the task's head.
 
-    A head is kept where the checkpoint was trained on the same labels for the same type of problem; otherwise a new one is
-    drawn by the original's rule (google-research/bert run_classifier.py `create_model`: a normal of deviation 0.02 cut off
-    at two deviations, bias 0), which a log line says. With needs_head, for a checkpoint that is measured, that is an error.
+    A head is kept where the checkpoint was trained on the same labels for the same type of problem;
+    otherwise a new one is drawn by the original's rule (google-research/bert run_classifier.py
+    `create_model`: a normal of deviation 0.02 cut off at two deviations, bias 0), which a log line
+    says. With needs_head, for a checkpoint that is measured, that is an error.
     """
     config = read_model_config(name)
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
     length, positions = settings.max_seq_length, num_positions(config, settings.max_seq_length)
     if length > positions:
         raise InputError(
-            f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length"
+            f"max_seq_length is {length}, the model has {positions} positions; lower "
+            "--max_seq_length"
         )
     why_new = _why_new_head(config, task, kind)
     if needs_head and why_new:
         raise InputError(
-            f"{name} has no head for task {task.name}: {why_new}; fine-tune it first (recipes/finetune.py)"
+            f"{name} has no head for task {task.name}: {why_new}; fine-tune it first "
+            "(recipes/finetune.py)"
         )
     _fit_config(name, config, task, settings, is_new=why_new is not None)
     set_seed(seed)
@@ -88,9 +94,11 @@ def open_model(
 
 
 def _add_bilstm(model: PreTrainedModel) -> None:
-    """Put a new BiLSTM between encoder and head; a pooled text is the largest of its states over the tokens.
+    """Put a new BiLSTM between encoder and head; a pooled text is the largest of its states over
+    the tokens.
 
-    Source: Devlin et al. 2019, section 5.1. The paper gives neither the size, half the hidden size a direction here, nor what a classifier reads.
+    Source: Devlin et al. 2019, section 5.1. The paper gives neither the size, half the hidden size
+    a direction here, nor what a classifier reads.
     """
     size = model.config.hidden_size
     # Outside of the encoder, which may be frozen and goes without training mode then.
@@ -115,9 +123,12 @@ def _add_bilstm(model: PreTrainedModel) -> None:
 def _from_pretrained(
     name: str, model_class: Any, **options: Any
 ) -> tuple[PreTrainedModel, set[str], set[str]]:
-    """The model, the keys that the file lacks, and those with the ones that are of another size there; all are drawn at random."""
+    """The model, the keys that the file lacks, and those with the ones that are of another size
+    there; all are drawn at random.
+    """
     verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # what matters of missing and unexpected weights our own lines report
+    # what matters of missing and unexpected weights our own lines report
+    transformers.logging.set_verbosity_error()
     try:
         cached_only = check_checkpoint(name)
         with opening(name):
@@ -125,7 +136,8 @@ def _from_pretrained(
                 name,
                 use_safetensors=has_safetensors(name, cached_only=cached_only),
                 output_loading_info=True,
-                dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
+                # whatever the file holds: weights that learn are kept in full precision
+                dtype=torch.float32,
                 local_files_only=cached_only,
                 ignore_mismatched_sizes=True,
                 **options,
@@ -144,7 +156,9 @@ def _from_pretrained(
 def _load(
     name: str, kind: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
 ) -> tuple[PreTrainedModel, set[str]]:
-    """The model, and the parameters of its pooler if they are new; no other part of the encoder may be."""
+    """The model, and the parameters of its pooler if they are new; no other part of the encoder may
+    be.
+    """
     model, missing, lost = _from_pretrained(
         name, getattr(transformers, kind.auto_class), config=config
     )
@@ -156,7 +170,8 @@ def _load(
     lost = {key for key in lost - new if keeps_head or key.startswith(inside)}
     if lost:
         raise InputError(
-            f"{name}: no weights for {min(lost)} ({len(lost)} missing) of the size that config.json says; weights and "
+            f"{name}: no weights for {min(lost)} ({len(lost)} missing) of the size that "
+            "config.json says; weights and "
             "config.json do not belong together"
         )
     if new:
@@ -171,12 +186,15 @@ def _load(
 def open_complete(
     name: str, model_class: Any, *, may_lack: tuple[str, ...] = (), **options: Any
 ) -> PreTrainedModel:
-    """Open a checkpoint in float32 that has every weight, but for those of some parts (beginnings of keys)."""
+    """Open a checkpoint in float32 that has every weight, but for those of some parts (beginnings
+    of keys).
+    """
     model, _, lost = _from_pretrained(name, model_class, **options)
     lost = {key for key in lost if not key.startswith(may_lack)}
     if lost:
         raise InputError(
-            f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing or of another size than "
+            f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing or "
+            "of another size than "
             "config.json says); give a complete checkpoint"
         )
     return model
@@ -208,14 +226,18 @@ def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) ->
 
 
 def label_names(config: PretrainedConfig) -> list[str]:
-    """Names of the classes in the order of their numbers; label2id of config.json may be missing or stale."""
+    """Names of the classes in the order of their numbers; label2id of config.json may be missing or
+    stale.
+    """
     return [str(config.id2label[number]) for number in sorted(config.id2label)]
 
 
 def _fit_config(
     name: str, config: PretrainedConfig, task: Task, settings: TaskArguments, *, is_new: bool
 ) -> None:
-    """Labels, type of problem and dropout as the task wants them, for a new head or one that is kept."""
+    """Labels, type of problem and dropout as the task wants them, for a new head or one that is
+    kept.
+    """
     if is_new:
         config.problem_type = None
     if task.kind in ("sequence_classification", "token_classification") and task.labels:
@@ -243,7 +265,9 @@ def _fit_config(
 
 
 class Float32Linear(nn.Linear):
-    """A layer of a regression's head: in float32 whatever the encoder computes in, as bfloat16 keeps two to three digits."""
+    """A layer of a regression's head: in float32 whatever the encoder computes in, as bfloat16
+    keeps two to three digits.
+    """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Float (B, in) to float32 (B, out)."""

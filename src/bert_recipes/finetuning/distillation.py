@@ -1,6 +1,7 @@
 """TinyBERT's stages of a task: the student learns a fine-tuned teacher's layers, then its answers.
 
-Source: Jiao et al. 2020, section 3.2; huawei-noah/Pretrained-Language-Model, TinyBERT/task_distill.py.
+Source: Jiao et al. 2020, section 3.2; huawei-noah/Pretrained-Language-Model,
+TinyBERT/task_distill.py.
 """
 
 from collections.abc import Callable
@@ -21,11 +22,14 @@ from bert_recipes.training.tinybert import ImitationTrainer
 
 
 class IntermediateTrainer(ImitationTrainer, FineTuningTrainer):
-    """The student's layers learn from the teacher's; its head does not learn, so there is nothing to measure."""
+    """The student's layers learn from the teacher's; its head does not learn, so there is nothing
+    to measure.
+    """
 
 
 class AnswerTrainer(FineTuningTrainer):
-    """The student learns the teacher's probabilities; a regression's numbers are the labels, as in the original.
+    """The student learns the teacher's probabilities; a regression's numbers are the labels, as in
+    the original.
 
     A loss is summed over the classes, as in the paper; the original's code averages over them.
     """
@@ -74,7 +78,8 @@ def choose_trainer(
     tokenizer = open_tokenizer(name)
     if tokenizer.fingerprint != kind.tokenizer.fingerprint:
         raise InputError(
-            f"{name} has another tokenizer than {settings.model_name_or_path}; both must read one text alike"
+            f"{name} has another tokenizer than {settings.model_name_or_path}; both must read one "
+            "text alike"
         )
     teacher = open_model(name, task, type(kind), tokenizer, settings, seed=seed, needs_head=True)
     if teaching.distil == "prediction":

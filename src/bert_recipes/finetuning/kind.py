@@ -26,20 +26,24 @@ from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 logger = logging.getLogger(__name__)
 
-# One model input: input_ids, token_type_ids, attention_mask as lists of int, and labels under the kind's label_keys.
+# One model input: input_ids, token_type_ids, attention_mask as lists of int, and labels under the
+# kind's label_keys.
 Feature = Mapping[str, Any]
 Batch = dict[str, torch.Tensor]
 NOT_FINITE = (
-    "the model's outputs are not finite; its weights are broken or its training has diverged: take another checkpoint, or "
+    "the model's outputs are not finite; its weights are broken or its training has diverged: "
+    "take another checkpoint, or "
     "train with a lower learning rate"
 )
 
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """A split as the model takes it; a map-style data set of `Feature`, in the order of the examples.
+    """A split as the model takes it; a map-style data set of `Feature`, in the order of the
+    examples.
 
-    lengths: int64 (features,), positions of each; details: what the kind needs to come back from outputs to predictions.
+    lengths: int64 (features,), positions of each; details: what the kind needs to come back from
+    outputs to predictions.
     """
 
     split: Split
@@ -59,10 +63,11 @@ class Prediction:
     """What the model says of one example.
 
     Attributes:
-        value: Name of a label, a number (regression), the names of the labels (multi-label), one label a word (token
-            classification), the answer's text (question answering), the number of the choice (multiple choice).
-        probabilities: Label -> probability; one float a word (token classification) or a choice (multiple choice); that of
-            the answer (question answering); None for regression.
+        value: Name of a label, a number (regression), the names of the labels (multi-label), one
+            label a word (token classification), the answer's text (question answering), the number
+            of the choice (multiple choice).
+        probabilities: Label -> probability; one float a word (token classification) or a choice
+            (multiple choice); that of the answer (question answering); None for regression.
     """
 
     idx: int | str
@@ -82,14 +87,16 @@ class Prediction:
 class TaskKind(ABC):
     """How a kind of task is encoded, trained, decoded and measured.
 
-    label2id has the model's class number of each label name; it is empty where there are no named labels.
+    label2id has the model's class number of each label name; it is empty where there are no named
+    labels.
     """
 
     # Name of the class in transformers that has the head.
     auto_class: ClassVar[str]
     # Keys of a batch that are labels: the model never sees them.
     label_keys: ClassVar[tuple[str, ...]] = ("labels",)
-    # Whether the loss changes with the padded length: then all micro-batches of a step are padded alike.
+    # Whether the loss changes with the padded length: then all micro-batches of a step are padded
+    # alike.
     loss_counts_padding: ClassVar[bool] = False
 
     def __init__(
@@ -111,9 +118,11 @@ class TaskKind(ABC):
         """Examples -> features; labels are added where the split has them."""
 
     def collate(self, features: Sequence[Feature]) -> Batch:
-        """Pad to the longest feature: int64 (B, S) or (B, C, S) input_ids, token_type_ids, attention_mask; and the labels.
+        """Pad to the longest feature: int64 (B, S) or (B, C, S) input_ids, token_type_ids,
+        attention_mask; and the labels.
 
-        Labels are there if all features have them: int64 classes or positions, float32 numbers or flags.
+        Labels are there if all features have them: int64 classes or positions, float32 numbers or
+        flags.
         """
         batch = self.pad(features)
         for key in self.label_keys:
@@ -126,7 +135,8 @@ class TaskKind(ABC):
         return torch.tensor(len(batch["labels"]), device=batch["labels"].device)
 
     def class_weights(self, train: EncodedSplit) -> torch.Tensor | None:
-        """float32 (C,): what an item of each class counts for in the training loss; None: all the same.
+        """float32 (C,): what an item of each class counts for in the training loss; None: all the
+        same.
 
         auto is N / (C * N of the class), as scikit-learn's class_weight="balanced".
         """
@@ -139,7 +149,8 @@ class TaskKind(ABC):
             "single_label_classification",
         ) and kind != "token_classification":
             raise InputError(
-                f"class_weights: task {self.task.name} has no single class to choose; leave them out"
+                f"class_weights: task {self.task.name} has no single class to choose; leave them "
+                "out"
             )
         if isinstance(wanted, str):  # auto
             classes = np.concatenate([np.ravel(feature["labels"]) for feature in train.features])
@@ -153,22 +164,29 @@ class TaskKind(ABC):
                 or not 0 <= weight < math.inf
             ):
                 raise InputError(
-                    f"class_weights: {name!r}: {weight}; allowed: {', '.join(names)}, each with 0 or more"
+                    f"class_weights: {name!r}: {weight}; allowed: {', '.join(names)}, each with 0 "
+                    "or more"
                 )
             weights[self.label2id[name]] = weight
         return weights
 
     @abstractmethod
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """float32 (): the loss summed over the batch's items, of what the model returned without labels."""
+        """float32 (): the loss summed over the batch's items, of what the model returned without
+        labels.
+        """
 
     def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
-        """One float32 array for each feature of the batch, without padding: (C,) logits, unless the kind says otherwise."""
+        """One float32 array for each feature of the batch, without padding: (C,) logits, unless the
+        kind says otherwise.
+        """
         return list(output.logits.detach().float().cpu().numpy())
 
     @abstractmethod
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """Outputs in the order of the features -> one prediction for each example, in the order of the examples."""
+        """Outputs in the order of the features -> one prediction for each example, in the order of
+        the examples.
+        """
 
     @abstractmethod
     def score(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
@@ -215,7 +233,8 @@ def warn_of_unknown(encoded: EncodedSplit, tokenizer: Any) -> bool:
     said = describe_unknown({name_script(" ".join(texts)): num_unknown}, num_tokens)
     if said is not None:
         logger.warning(
-            "%s: %s; give a checkpoint whose tokenizer was trained on such text (--model_name_or_path)",
+            "%s: %s; give a checkpoint whose tokenizer was trained on such text "
+            "(--model_name_or_path)",
             encoded.split.source,
             said,
         )
@@ -225,8 +244,9 @@ def warn_of_unknown(encoded: EncodedSplit, tokenizer: Any) -> bool:
 def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> None:
     """Shorten two lists in place until they have max_tokens together.
 
-    The longer one loses its last token; of two equally long ones the second (so that A keeps the odd token, which stock
-    `longest_first` gives to B). Source: google-research/bert run_classifier.py `_truncate_seq_pair`.
+    The longer one loses its last token; of two equally long ones the second (so that A keeps the
+    odd token, which stock `longest_first` gives to B). Source: google-research/bert
+    run_classifier.py `_truncate_seq_pair`.
     """
     excess = max(0, len(tokens_a) + len(tokens_b) - max_tokens)
     # Popping the longer one by one first brings them to one length, then takes turns, B first.
@@ -240,7 +260,9 @@ def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> 
 def join_texts(
     tokenizer: Any, first: list[int], second: list[int] | None, max_seq_length: int
 ) -> dict[str, Any]:
-    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (also of an empty second), cut to max_seq_length positions; RoBERTa has two [SEP] between."""
+    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (also of an empty second), cut to
+    max_seq_length positions; RoBERTa has two [SEP] between.
+    """
     layout = tokenizer.layout
     ends = len(layout.prefix) + len(layout.suffix)
     if second is None:
@@ -260,7 +282,8 @@ def pad_batch(
     pad_to: int | None = None,
     label_pads: Mapping[str, int] | None = None,
 ) -> Batch:
-    """Pad features to the longest of them, or to pad_to: int64 (B, S) input_ids, token_type_ids and an attention_mask.
+    """Pad features to the longest of them, or to pad_to: int64 (B, S) input_ids, token_type_ids and
+    an attention_mask.
 
     label_pads has further per-position keys -> the value at padding, for example {"labels": -100}.
     """

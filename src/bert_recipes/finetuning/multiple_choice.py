@@ -21,18 +21,22 @@ from bert_recipes.tasks.examples import ChoiceExample, Split
 
 
 class MultipleChoice(TaskKind):
-    """Read each choice behind the context, [CLS] context [SEP] choice [SEP]; it gives one number, and a softmax compares them.
+    """Read each choice behind the context, [CLS] context [SEP] choice [SEP]; it gives one number,
+    and a softmax compares them.
 
-    A batch of B examples with C choices is B * C inputs for the model. Where examples have fewer choices than others of
-    their batch, inputs without text fill them up; `num_choices` then says how many count.
+    A batch of B examples with C choices is B * C inputs for the model. Where examples have fewer
+    choices than others of their batch, inputs without text fill them up; `num_choices` then says
+    how many count.
 
-    Source: BERT, Devlin et al. 2019, section 4.4; the truncation is that of google-research/bert run_classifier.py.
+    Source: BERT, Devlin et al. 2019, section 4.4; the truncation is that of google-research/bert
+    run_classifier.py.
     """
 
     auto_class: ClassVar[str] = "AutoModelForMultipleChoice"
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Return features whose input_ids and token_type_ids are lists of C lists, C being 2 or more.
+        """Return features whose input_ids and token_type_ids are lists of C lists, C being 2 or
+        more.
 
         The length of a feature is that of its longest choice.
         """
@@ -81,7 +85,9 @@ class MultipleChoice(TaskKind):
         return batch
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Return the cross-entropy over each example's own choices, of (B, C) logits; summed over the examples."""
+        """Return the cross-entropy over each example's own choices, of (B, C) logits; summed over
+        the examples.
+        """
         logits = output.logits.float()
         if "num_choices" in batch:
             numbers = torch.arange(logits.shape[1], device=logits.device)
@@ -98,7 +104,9 @@ class MultipleChoice(TaskKind):
         return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """Predict the number of the choice with the greatest logit (the first of equals), and the softmax over all choices."""
+        """Predict the number of the choice with the greatest logit (the first of equals), and the
+        softmax over all choices.
+        """
         predictions = []
         for example, logits in zip(encoded.split.examples, outputs, strict=True):
             probabilities = softmax(logits.astype(np.float64)).tolist()

@@ -1,4 +1,6 @@
-"""Texts in a user's file, of any size -> predictions with probabilities, by any fine-tuned checkpoint."""
+"""Texts in a user's file, of any size -> predictions with probabilities, by any fine-tuned
+checkpoint.
+"""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +54,9 @@ CHUNK_SIZE = 10_000
 
 
 class InputChunk(NamedTuple):
-    """Examples of some consecutive rows of an input file, without labels, and what each is called in the output."""
+    """Examples of some consecutive rows of an input file, without labels, and what each is called
+    in the output.
+    """
 
     split: Split
     ids: list[int | str]
@@ -63,10 +67,11 @@ def read_chunks(
 ) -> Iterator[InputChunk]:
     """Read an input file, as the task's own files are read.
 
-    Columns are found by their names; a `.txt` file has none: a line is one text, or as many as the task has, with tabs
-    between; for a tagging task it may also have a word a line. The words of a tagging task are a list, or a text that is
-    cut into words. Labels are not looked at. An id is the column `task.id_column`, else `idx` or `id`, else the number of
-    the row, from 0; every row must have id_column. A chunk has chunk_size rows, more only where a document of a CoNLL file
+    Columns are found by their names; a `.txt` file has none: a line is one text, or as many as the
+    task has, with tabs between; for a tagging task it may also have a word a line. The words of a
+    tagging task are a list, or a text that is cut into words. Labels are not looked at. An id is
+    the column `task.id_column`, else `idx` or `id`, else the number of the row, from 0; every row
+    must have id_column. A chunk has chunk_size rows, more only where a document of a CoNLL file
     does not end there.
     """
     is_text = format_suffix(path) == ".txt"
@@ -80,7 +85,9 @@ def read_chunks(
 
 
 def chunk_of_rows(task: Task, rows: Sequence[Mapping[str, Any]], source: str) -> InputChunk:
-    """Take inputs that are in memory already, with the rules of `read_chunks`; source is for messages."""
+    """Take inputs that are in memory already, with the rules of `read_chunks`; source is for
+    messages.
+    """
     return next(_chunks(task, Rows(source, "row", list(enumerate(rows, start=1))), len(rows)))
 
 
@@ -144,7 +151,8 @@ def _chunks(
 def _input_id(
     task: Task, row: Mapping[str, Any], index: int, where: str, id_column: str | None
 ) -> int | str:
-    """Return the id of an input: of the column that the user names, else of a usual one, else the number of the row.
+    """Return the id of an input: of the column that the user names, else of a usual one, else the
+    number of the row.
 
     A table may lack the id in some rows of a column that nobody named.
     """
@@ -157,7 +165,9 @@ def _input_id(
 
 
 def _needed_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the columns that the model reads, none of them empty; of a pair of texts one may be."""
+    """Return the columns that the model reads, none of them empty; of a pair of texts one may
+    be.
+    """
     try:
         kept = {
             column: column_value(row, column, where)
@@ -201,7 +211,9 @@ class Predictor:
     def predict_chunks(
         self, chunks: Iterable[InputChunk]
     ) -> Iterator[tuple[InputChunk, list[Prediction]]]:
-        """Yield chunks with a prediction for each of their inputs; warn of what the model cannot read in them."""
+        """Yield chunks with a prediction for each of their inputs; warn of what the model cannot
+        read in them.
+        """
         length, num_full, is_unknown = self.trainer.kind.settings.max_seq_length, 0, False
         for chunk in chunks:
             encoded, predictions = self.predict(chunk)
@@ -217,9 +229,11 @@ class Predictor:
     def lines(
         self, chunk: InputChunk, predictions: Sequence[Prediction]
     ) -> Iterator[dict[str, Any]]:
-        """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input of a chunk.
+        """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input of a
+        chunk.
 
-        Where texts were cut into words to find entities in them, `spans` are these in characters (`list_spans`).
+        Where texts were cut into words to find entities in them, `spans` are these in characters
+        (`list_spans`).
         """
         for idx, example, prediction in zip(
             chunk.ids, chunk.split.examples, predictions, strict=True
@@ -245,7 +259,9 @@ class Predictor:
 def load_predictor(
     args: PredictionArguments, inputs: InputArguments, run_arguments: FineTuningArguments
 ) -> tuple[Predictor, int]:
-    """Find out what the checkpoint does, check the input file (and count its inputs), and load the model."""
+    """Find out what the checkpoint does, check the input file (and count its inputs), and load the
+    model.
+    """
     name = args.model_name_or_path
     config = read_model_config(name)
     task = task_of_checkpoint(config, args)
@@ -284,7 +300,9 @@ def kind_of_head(config: PretrainedConfig) -> str | None:
 
 
 def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> Task:
-    """Return the row beside the weights, or one that follows from config.json; columns as the user names them."""
+    """Return the row beside the weights, or one that follows from config.json; columns as the user
+    names them.
+    """
     name = args.model_name_or_path
     file = Path(name) / TASK_FILE
     task = read_task_file(file) if file.is_file() else _task_of_config(config, name)
@@ -292,13 +310,15 @@ def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> T
     may_be_pair = not file.is_file() and task.kind in ("sequence_classification", "multiple_choice")
     if len(columns) != len(task.text_columns) and not (may_be_pair and len(columns) == 2):
         raise InputError(
-            f"--text_columns names {len(columns)} columns; {name} was trained on {len(task.text_columns)}: "
+            f"--text_columns names {len(columns)} columns; {name} was trained on "
+            f"{len(task.text_columns)}: "
             f"{', '.join(task.text_columns)}"
         )
     choices = tuple(args.choice_columns or task.choice_columns)
     if bool(choices) != (task.kind == "multiple_choice"):
         raise InputError(
-            f"--choice_columns is for multiple choice, which needs it where there is no {TASK_FILE}; {name} is a "
+            "--choice_columns is for multiple choice, which needs it where there is no "
+            f"{TASK_FILE}; {name} is a "
             f"{architecture(config)}"
         )
     task = replace(
@@ -319,7 +339,8 @@ def _task_of_config(config: PretrainedConfig, name: str) -> Task:
             each.auto_class.removeprefix("AutoModelFor") for each in KIND_CLASSES.values()
         )
         raise InputError(
-            f"{name} is {architecture(config) or 'of no named architecture'}, which predicts none of: {heads}; "
+            f"{name} is {architecture(config) or 'of no named architecture'}, which predicts none "
+            f"of: {heads}; "
             "fine-tune it first (recipes/finetune.py)"
         )
     names = label_names(config)

@@ -39,12 +39,14 @@ _IGNORED = NOT_LOCATED[0]
 
 
 class QuestionAnswering(TaskKind):
-    """Answers as spans of a paragraph, by the rules of google-research/bert run_squad.py; without WordPiece their texts follow from offsets.
+    """Answers as spans of a paragraph, by the rules of google-research/bert run_squad.py; without
+    WordPiece their texts follow from offsets.
 
-    The metric "squad" stands for SQuAD 1.1, "squad_v2" for questions that may have no answer. Padding is part of the
-    softmax over the positions, as in the original, so that the loss depends on it. The original pads every input to
-    max_seq_length, and so does `pad_to_max_length`, where padding also competes for the n-best positions when answers are
-    decoded; without it nothing depends on what else is in the batch of a prediction. Label -100: the answer was not found.
+    The metric "squad" stands for SQuAD 1.1, "squad_v2" for questions that may have no answer.
+    Padding is part of the softmax over the positions, as in the original, so that the loss depends
+    on it. The original pads every input to max_seq_length, and so does `pad_to_max_length`, where
+    padding also competes for the n-best positions when answers are decoded; without it nothing
+    depends on what else is in the batch of a prediction. Label -100: the answer was not found.
     """
 
     auto_class: ClassVar[str] = "AutoModelForQuestionAnswering"
@@ -62,19 +64,25 @@ class QuestionAnswering(TaskKind):
         for token in tokenizer.extra_tokens.values():
             if not token.special and split_words(token.content) != [token.content]:
                 raise InputError(
-                    f"the tokenizer's added token {token.content!r} holds a space, and paragraphs are cut word by word "
-                    "here, which would not find it; question answering takes added tokens without spaces"
+                    f"the tokenizer's added token {token.content!r} holds a space, and paragraphs "
+                    "are cut word by word "
+                    "here, which would not find it; question answering takes added tokens without "
+                    "spaces"
                 )
         special = tokenizer.layout.num_special
         if settings.max_seq_length <= settings.max_query_length + special:
             raise InputError(
-                f"max_seq_length is {settings.max_seq_length} and max_query_length {settings.max_query_length}; allowed: "
-                f"max_seq_length above max_query_length + {special}; raise the one or lower the other"
+                f"max_seq_length is {settings.max_seq_length} and max_query_length "
+                f"{settings.max_query_length}; allowed: "
+                f"max_seq_length above max_query_length + {special}; raise the one or lower the "
+                "other"
             )
         self.allows_no_answer = "squad_v2" in task.metrics
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """One feature or more for each question; see `encode_questions`, whose result is also the `details`."""
+        """One feature or more for each question; see `encode_questions`, whose result is also the
+        `details`.
+        """
         features = encode_questions(split, self.tokenizer, self.settings, for_training=for_training)
         return EncodedSplit(
             split=split, features=features, lengths=features.lengths, details=features
@@ -85,7 +93,8 @@ class QuestionAnswering(TaskKind):
         return (batch["start_positions"] != _IGNORED).sum()
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Mean of the cross-entropies of start and end over all positions, padding included; summed over features.
+        """Mean of the cross-entropies of start and end over all positions, padding included; summed
+        over features.
 
         Source: run_squad.py `compute_loss`.
         """
@@ -98,7 +107,9 @@ class QuestionAnswering(TaskKind):
         return (start + end) / 2
 
     def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
-        """float32 (2, S) start and end logits; without padding, unless every input is padded to max_seq_length."""
+        """float32 (2, S) start and end logits; without padding, unless every input is padded to
+        max_seq_length.
+        """
         logits = torch.stack([output.start_logits, output.end_logits], dim=1).float().cpu().numpy()
         if self.settings.pad_to_max_length:
             return list(logits)
@@ -106,7 +117,9 @@ class QuestionAnswering(TaskKind):
         return [row[:, :length].copy() for row, length in zip(logits, lengths, strict=True)]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """The decoder that the settings name, over all windows of each question; gives `AnswerPrediction`s."""
+        """The decoder that the settings name, over all windows of each question; gives
+        `AnswerPrediction`s.
+        """
         features: SquadFeatures = encoded.details
         assert len(outputs) == len(features)
         is_original = self.settings.decoder == "original" and isinstance(
@@ -141,11 +154,12 @@ class QuestionAnswering(TaskKind):
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Metrics of the official scripts in percent.
 
-        SQuAD 1.1: exact_match, f1. SQuAD 2.0: exact and f1 at null_score_diff_threshold, their HasAns_ and NoAns_ rows,
-        and best_exact, best_f1 with the thresholds that give them. These are looked for among the best texts, also
-        above null_score_diff_threshold, where predictions.json holds "" and the official script can find no gain. They are
-        too high, as they are chosen on what they measure: split_f1 is f1 at the best threshold of every other article,
-        measured on the others, both ways.
+        SQuAD 1.1: exact_match, f1. SQuAD 2.0: exact and f1 at null_score_diff_threshold, their
+        HasAns_ and NoAns_ rows, and best_exact, best_f1 with the thresholds that give them. These
+        are looked for among the best texts, also above null_score_diff_threshold, where
+        predictions.json holds "" and the official script can find no gain. They are too high, as
+        they are chosen on what they measure: split_f1 is f1 at the best threshold of every other
+        article, measured on the others, both ways.
         """
         gold = {example.idx: [answer.text for answer in example.answers] for example in examples}
         answers = {
@@ -182,7 +196,8 @@ class QuestionAnswering(TaskKind):
         examples: Sequence[Any],
         predictions: Sequence[Prediction],
     ) -> list[Path]:
-        """Write predictions_<split>.jsonl and the official predictions.json, nbest_predictions.json and null_odds.json (2.0).
+        """Write predictions_<split>.jsonl and the official predictions.json, nbest_predictions.json
+        and null_odds.json (2.0).
 
         `<split>_` stands before the official names for every split but the first validation split.
         """

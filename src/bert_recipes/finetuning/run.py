@@ -1,4 +1,6 @@
-"""A fine-tuning run: what is within reach, its parts, its predictions; measuring a checkpoint on a task."""
+"""A fine-tuning run: what is within reach, its parts, its predictions; measuring a checkpoint on a
+task.
+"""
 
 import hashlib
 import logging
@@ -47,13 +49,16 @@ KIND_CLASSES: dict[str, type[TaskKind]] = {
 }
 
 
-# GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section 3.4).
+# GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section
+# 3.4).
 DIAGNOSTICS = {"mnli": "ax"}
 
 
 @dataclass(frozen=True)
 class FineTuningRun:
-    """The parts of a run: the trainer is ready to train or to predict, test splits are encoded where they are wanted."""
+    """The parts of a run: the trainer is ready to train or to predict, test splits are encoded
+    where they are wanted.
+    """
 
     task: Task
     checkpoint: str
@@ -75,7 +80,8 @@ def prepare_run(
 ) -> FineTuningRun:
     """Load checkpoint and data and join the parts; mistakes are found before anything is trained.
 
-    Settings are as `check_access` leaves them. Not for training, the checkpoint must have the task's head.
+    Settings are as `check_access` leaves them. Not for training, the checkpoint must have the
+    task's head.
     """
     task, name = load_task(settings), str(settings.model_name_or_path)
     if settings.context == "none" and task.kind != "multiple_choice":
@@ -108,11 +114,13 @@ def prepare_run(
         warn_of_unknown(encoded, tokenizer)
     if teaching.distil == "intermediate" and (args.eval_strategy != "no" or args.do_predict):
         raise InputError(
-            "distil is intermediate, which leaves the head as it is: give neither --eval_strategy nor --do_predict"
+            "distil is intermediate, which leaves the head as it is: give neither --eval_strategy "
+            "nor --do_predict"
         )
     if not validation and args.eval_strategy != "no":
         raise InputError(
-            f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no validation split; give it one, or "
+            f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no "
+            "validation split; give it one, or "
             "--eval_strategy no"
         )
     if for_training and not task.validation_splits:
@@ -140,11 +148,14 @@ def prepare_run(
 
 
 def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -> None:
-    """Fill in the metric that chooses the best checkpoint, or see that the one given will be there."""
+    """Fill in the metric that chooses the best checkpoint, or see that the one given will be
+    there.
+    """
     wants_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
     if wants_best and args.eval_strategy == "no":
         raise InputError(
-            "the best checkpoint is wanted, but no evaluation is made during training: --eval_strategy epoch"
+            "the best checkpoint is wanted, but no evaluation is made during training: "
+            "--eval_strategy epoch"
         )
     if args.wanted_best_metric is None and wants_best:
         args.metric_for_best_model, args.greater_is_better = task.best_metric, True
@@ -160,7 +171,9 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
 
 
 def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[str, EncodedSplit]:
-    """Return the splits that --do_predict asks for, the diagnostic set of the task's model among them where it is at hand."""
+    """Return the splits that --do_predict asks for, the diagnostic set of the task's model among
+    them where it is at hand.
+    """
     limit = settings.max_predict_examples
     if not task.test_splits:
         logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
@@ -185,10 +198,11 @@ def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[s
 
 
 def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
-    """Write the predictions of the last evaluation and of the test splits into a folder; return the files.
+    """Write the predictions of the last evaluation and of the test splits into a folder; return the
+    files.
 
-    Every process takes part in predicting, the main process writes. A model that has diverged, as the evaluation has
-    reported, predicts nothing.
+    Every process takes part in predicting, the main process writes. A model that has diverged, as
+    the evaluation has reported, predicts nothing.
     """
     trainer, files = run.trainer, list[Path]()
     encoded = {item.split.name: item for item in trainer.eval_splits.values()}
@@ -214,7 +228,9 @@ def read_by(settings: TaskArguments) -> dict[str, str | None]:
 
 
 def describe_data(run: FineTuningRun) -> dict[str, Any]:
-    """Return what all_results.json says of the data: examples a split, beside those published, and what tells them from others."""
+    """Return what all_results.json says of the data: examples a split, beside those published, and
+    what tells them from others.
+    """
     encoded = {} if run.trainer.train_dataset is None else {"train": run.trainer.train_dataset}
     encoded |= {item.split.name: item for item in run.trainer.eval_splits.values()} | dict(
         run.test_splits
@@ -223,7 +239,8 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
         name: {
             "examples": len(item.split.examples),
             "features": len(item),
-            # training questions whose answer cannot be found in its paragraph, or in the paragraph's words
+            # training questions whose answer cannot be found in its paragraph, or in the
+            # paragraph's words
             "left_out": item.split.num_left_out + len(getattr(item.details, "dropped", ())),
             "published": item.split.published_rows,
             "partial": item.split.is_partial,
@@ -239,7 +256,9 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
 
 
 def hash_of_examples(examples: Sequence[Example]) -> str:
-    """Return the SHA-256 (hex) of examples as they were read: texts, labels and ids in their order."""
+    """Return the SHA-256 (hex) of examples as they were read: texts, labels and ids in their
+    order.
+    """
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode("utf-8", "surrogatepass"))
@@ -247,22 +266,27 @@ def hash_of_examples(examples: Sequence[Example]) -> str:
 
 
 def describe_origin(run: FineTuningRun) -> dict[str, Any]:
-    """Return what all_results.json of a training run says of where it comes from: `describe_data`, and the checkpoint."""
+    """Return what all_results.json of a training run says of where it comes from: `describe_data`,
+    and the checkpoint.
+    """
     return describe_data(run) | {
         "base_model": describe_checkpoint(run.checkpoint, run.trainer.model.config)
     }
 
 
 def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> dict[str, Any]:
-    """Measure a checkpoint on the validation or the test splits of a task; every process takes part.
+    """Measure a checkpoint on the validation or the test splits of a task; every process takes
+    part.
 
-    Metrics are named as in a training run's all_results.json. do_predict takes the test splits beside the validation splits.
+    Metrics are named as in a training run's all_results.json. do_predict takes the test splits
+    beside the validation splits.
     """
     task = load_task(settings)
     takes_validation = settings.split == "validation"
     if not (task.validation_splits if takes_validation else task.test_splits):
         raise InputError(
-            f"task {task.name} has no {settings.split} split to measure on; recipes/predict.py predicts inputs"
+            f"task {task.name} has no {settings.split} split to measure on; recipes/predict.py "
+            "predicts inputs"
         )
     if not takes_validation:
         args.do_predict = True
@@ -274,7 +298,8 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
     run = prepare_run(settings, args, for_training=False, with_validation=takes_validation)
     if settings.predictions_dir is None and len(run.trainer.test_splits) < len(run.test_splits):
         raise InputError(
-            f"the test split of task {task.name} has no labels to measure with; say with --predictions_dir where its "
+            f"the test split of task {task.name} has no labels to measure with; say with "
+            "--predictions_dir where its "
             "predictions go"
         )
     results = describe_data(run) | run.trainer.measure_all()

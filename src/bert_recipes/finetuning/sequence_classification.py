@@ -25,14 +25,16 @@ from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 class SequenceClassification(TaskKind):
-    """Classification and regression of texts, by the rules of google-research/bert run_classifier.py.
+    """Classification and regression of texts, by the rules of google-research/bert
+    run_classifier.py.
 
-    [CLS] A [SEP], also where B is empty, or [CLS] A [SEP] B [SEP]; a pair that is too long loses tokens at the end of its
-    longer text. The task's `problem_type` decides the loss.
+    [CLS] A [SEP], also where B is empty, or [CLS] A [SEP] B [SEP]; a pair that is too long loses
+    tokens at the end of its longer text. The task's `problem_type` decides the loss.
 
-    `long_documents` says what is read of a single text that is too long: its head, its tail, a quarter of head and the rest of tail (Sun et al. 2019,
-    section 5.3.1), or windows. A window is trained on as an example with its document's label (Pappagari et al. 2019); a document's prediction joins
-    the logits of its windows.
+    `long_documents` says what is read of a single text that is too long: its head, its tail, a
+    quarter of head and the rest of tail (Sun et al. 2019, section 5.3.1), or windows. A window is
+    trained on as an example with its document's label (Pappagari et al. 2019); a document's
+    prediction joins the logits of its windows.
     """
 
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
@@ -47,16 +49,20 @@ class SequenceClassification(TaskKind):
         super().__init__(task, tokenizer, settings, label2id)
         if settings.pool == "vote" and task.problem_type != "single_label_classification":
             raise InputError(
-                f"pool is vote; task {task.name} has no classes of which one is right: give mean, max or first"
+                f"pool is vote; task {task.name} has no classes of which one is right: give mean, "
+                "max or first"
             )
         self._class_of_label = [label2id[name] for name in task.labels]
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """One feature per example, or per window of one, with `labels` where the split has them; details: the features of each example."""
+        """One feature per example, or per window of one, with `labels` where the split has them;
+        details: the features of each example.
+        """
         features: list[dict[str, Any]] = []
         counts = []
         for example in cast(Sequence[TextExample], split.examples):
-            # run_classifier.py `convert_single_example`: a pair only where its second text has tokens
+            # run_classifier.py `convert_single_example`: a pair only where its second text has
+            # tokens
             pair = self.tokenizer.encode_ids(example.text_pair or "") or None
             texts = self._parts(self.tokenizer.encode_ids(example.text), is_pair=pair is not None)
             own = [
@@ -91,7 +97,8 @@ class SequenceClassification(TaskKind):
             return [text]
         if is_pair:
             raise InputError(
-                f"long_documents is {way}; task {self.task.name} has pairs, which lose tokens at their ends: leave it out"
+                f"long_documents is {way}; task {self.task.name} has pairs, which lose tokens at "
+                "their ends: leave it out"
             )
         if way == "tail":
             return [text[-room:]]
@@ -103,7 +110,9 @@ class SequenceClassification(TaskKind):
         ]
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Cross-entropy, squared error, or the binary cross-entropy averaged over the labels; summed over examples."""
+        """Cross-entropy, squared error, or the binary cross-entropy averaged over the labels;
+        summed over examples.
+        """
         logits, labels = output.logits.float(), batch["labels"]
         if self.task.problem_type == "regression":
             return F.mse_loss(logits.squeeze(-1), labels, reduction="sum")
@@ -156,7 +165,9 @@ class SequenceClassification(TaskKind):
 
 
 def pool_logits(windows: np.ndarray, pool: str) -> np.ndarray:
-    """Float (W, C) logits of a document's windows -> (C,): their mean, their largest, the first's, or as the windows' answers are spread."""
+    """Float (W, C) logits of a document's windows -> (C,): their mean, their largest, the first's,
+    or as the windows' answers are spread.
+    """
     if len(windows) == 1 or pool == "first":
         return windows[0]
     if pool == "vote":

@@ -1,11 +1,13 @@
-"""SQuAD by the rules of google-research/bert run_squad.py: paragraph -> windows -> features, logits -> n-best -> answer.
+"""SQuAD by the rules of google-research/bert run_squad.py: paragraph -> windows -> features, logits
+-> n-best -> answer.
 
-Other tokenizers than WordPiece, and paragraphs in scripts that part no words by spaces: the same windows and n-best list, but
-answers are found, and cut out, by the pieces' character offsets. The original takes a Chinese paragraph for one word, and
-trains on the first place where the answer's pieces stand in it.
+Other tokenizers than WordPiece, and paragraphs in scripts that part no words by spaces: the same
+windows and n-best list, but answers are found, and cut out, by the pieces' character offsets. The
+original takes a Chinese paragraph for one word, and trains on the first place where the answer's
+pieces stand in it.
 
-Legend: T pieces of a paragraph, S positions of a model input (padding may follow the text; it then competes for the best
-positions, as in the original, whose inputs are all padded to max_seq_length).
+Legend: T pieces of a paragraph, S positions of a model input (padding may follow the text; it then
+competes for the best positions, as in the original, whose inputs are all padded to max_seq_length).
 """
 
 import logging
@@ -30,7 +32,8 @@ from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 logger = logging.getLogger(__name__)
 
-# Words are separated by these five characters and by nothing else. Source: run_squad.py `is_whitespace`.
+# Words are separated by these five characters and by nothing else. Source: run_squad.py
+# `is_whitespace`.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Distinct words whose ids are remembered while a split is encoded; some 50 MB.
 _REMEMBERED_WORDS = 200_000
@@ -48,7 +51,9 @@ NOT_LOCATED: Span = (-100, -100)
 
 
 def split_words(text: str) -> list[str]:
-    """Split at spaces, tabs, carriage returns, line feeds and U+202F; other Unicode spaces stay inside words."""
+    """Split at spaces, tabs, carriage returns, line feeds and U+202F; other Unicode spaces stay
+    inside words.
+    """
     return _WORD.findall(text)
 
 
@@ -58,7 +63,8 @@ class EncodedContext:
 
     Attributes:
         piece_ids: int32 (T,).
-        first_piece: int32 (words + 1,), number of the first piece of each word of `split_words`; T at the end.
+        first_piece: int32 (words + 1,), number of the first piece of each word of `split_words`; T
+            at the end.
         word_starts: int32 (words,), the character at which each word starts.
     """
 
@@ -82,7 +88,9 @@ def encode_context(text: str, encode_word: Encoder) -> EncodedContext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetContext:
-    """A paragraph in pieces that know their characters; int32 (T,) piece_ids, int32 (T, 2) offsets, start and end."""
+    """A paragraph in pieces that know their characters; int32 (T,) piece_ids, int32 (T, 2) offsets,
+    start and end.
+    """
 
     text: str
     piece_ids: np.ndarray
@@ -90,7 +98,8 @@ class OffsetContext:
 
 
 def cut_windows(num_pieces: int, max_pieces: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Cover a paragraph with windows (first piece, piece behind the last) of max_pieces at most; an empty one has none.
+    """Cover a paragraph with windows (first piece, piece behind the last) of max_pieces at most; an
+    empty one has none.
 
     Example:
         >>> cut_windows(10, 6, 3)
@@ -106,10 +115,12 @@ def cut_windows(num_pieces: int, max_pieces: int, doc_stride: int) -> list[tuple
 
 
 def window_owners(windows: Sequence[tuple[int, int]], lengths: np.ndarray) -> np.ndarray:
-    """Say for each unit of a text, of int64 (units,) pieces, which window sees most around it: int64 (units,).
+    """Say for each unit of a text, of int64 (units,) pieces, which window sees most around it:
+    int64 (units,).
 
-    A window (first unit, unit behind the last) has the score min(pieces to the unit's left, pieces to its right) + 0.01 *
-    pieces of the window; of equal scores the first window has it. Units are pieces in SQuAD, words in tagging.
+    A window (first unit, unit behind the last) has the score min(pieces to the unit's left, pieces
+    to its right) + 0.01 * pieces of the window; of equal scores the first window has it. Units are
+    pieces in SQuAD, words in tagging.
 
     Source: run_squad.py `_check_is_max_context`.
     """
@@ -130,15 +141,18 @@ def window_owners(windows: Sequence[tuple[int, int]], lengths: np.ndarray) -> np
 
 
 def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> Span | None:
-    """Find the first and last piece of an answer: its characters lead to words, the words to pieces.
+    """Find the first and last piece of an answer: its characters lead to words, the words to
+    pieces.
 
-    None where the words do not hold the answer: it has other spaces than they, such as U+00A0, or is nothing but spaces.
+    None where the words do not hold the answer: it has other spaces than they, such as U+00A0, or
+    is nothing but spaces.
 
     Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
     """
     cleaned = " ".join(answer.text.split())
-    # A character between two words belongs to the word before it. -1, before the first word, is the last word for
-    # Python and so for the original, which then hardly ever finds the answer: the same is done here.
+    # A character between two words belongs to the word before it. -1, before the first word, is the
+    # last word for Python and so for the original, which then hardly ever finds the answer: the
+    # same is done here.
     characters = [answer.answer_start, answer.answer_start + len(answer.text) - 1]
     first, last = (np.searchsorted(context.word_starts, characters, side="right") - 1).tolist()
     if not cleaned or cleaned not in " ".join(split_words(context.text)[first : last + 1]):
@@ -150,7 +164,9 @@ def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> S
 
 
 def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span | None:
-    """Return the first and last piece that hold a character of an answer; None where it has none."""
+    """Return the first and last piece that hold a character of an answer; None where it has
+    none.
+    """
     end = answer.answer_start + len(answer.text)
     starts, ends = context.offsets.T
     pieces = np.flatnonzero((ends > answer.answer_start) & (starts < end))
@@ -158,9 +174,11 @@ def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span | None:
 
 
 def improve_answer_span(pieces: list[int], start: int, end: int, answer: list[int]) -> Span:
-    """Narrow a span of complete words to the first span of the answer's pieces: "(1895-1943)." to "1895".
+    """Narrow a span of complete words to the first span of the answer's pieces: "(1895-1943)." to
+    "1895".
 
-    It stays as it was where there is none ("Japan" in "Japanese"). Source: run_squad.py `_improve_answer_span`.
+    It stays as it was where there is none ("Japan" in "Japanese"). Source: run_squad.py
+    `_improve_answer_span`.
     """
     if answer:
         for offset in range(len(pieces) - len(answer) + 1):
@@ -170,7 +188,8 @@ def improve_answer_span(pieces: list[int], start: int, end: int, answer: list[in
 
 
 def positions_in_window(answer: Span, window: tuple[int, int], first_position: int) -> Span:
-    """Start and end of an answer in the model's input; 0, that of [CLS], where the window does not hold all of it.
+    """Start and end of an answer in the model's input; 0, that of [CLS], where the window does not
+    hold all of it.
 
     Source: run_squad.py `convert_examples_to_features`.
     """
@@ -187,11 +206,13 @@ def positions_in_window(answer: Span, window: tuple[int, int], first_position: i
 
 @dataclass(frozen=True, slots=True)
 class WindowLogits:
-    """What the model predicted for one window, whose first piece has a position in the input and a number in the paragraph.
+    """What the model predicted for one window, whose first piece has a position in the input and a
+    number in the paragraph.
 
     Attributes:
         logits: float32 (2, S), of start and end.
-        owned: bool (pieces of the window,), whether answers may start at a piece: no other window sees more around it.
+        owned: bool (pieces of the window,), whether answers may start at a piece: no other window
+            sees more around it.
     """
 
     logits: np.ndarray
@@ -202,15 +223,19 @@ class WindowLogits:
 
 @dataclass(frozen=True, kw_only=True)
 class SquadFeatures(Sequence[Feature]):
-    """The windows of a split; a model input is put together when it is asked for, from arrays that share the text.
+    """The windows of a split; a model input is put together when it is asked for, from arrays that
+    share the text.
 
-    A feature is the pair of question and window as the tokenizer lays out pairs and, where the split has answers, start_positions and end_positions: positions in input_ids; 0, that of [CLS], where the window lacks the
-    answer or the question has none; -100 where the answer is not in the words (never in training).
+    A feature is the pair of question and window as the tokenizer lays out pairs and, where the
+    split has answers, start_positions and end_positions: positions in input_ids; 0, that of [CLS],
+    where the window lacks the answer or the question has none; -100 where the answer is not in the
+    words (never in training).
 
     Attributes:
         contexts: The paragraph of each example; questions about one share it.
         queries: int32 ids of each example's question.
-        windows: int32 (W, 3), number of the example, first piece of the paragraph, piece behind the last.
+        windows: int32 (W, 3), number of the example, first piece of the paragraph, piece behind the
+            last.
         positions: int32 (W, 2), start and end; None without labels.
         dropped: Ids of the training examples whose words do not hold their answer.
     """
@@ -247,7 +272,9 @@ class SquadFeatures(Sequence[Feature]):
         return feature
 
     def windows_of(self, example: int, outputs: Sequence[np.ndarray]) -> list[WindowLogits]:
-        """The windows of an example with their part of the outputs, float32 (2, S) for each feature."""
+        """The windows of an example with their part of the outputs, float32 (2, S) for each
+        feature.
+        """
         first, last = np.searchsorted(self.windows[:, 0], [example, example + 1]).tolist()
         spans = [(start, end) for _, start, end in self.windows[first:last].tolist()]
         owners = window_owners(spans, np.ones_like(self.contexts[example].piece_ids))
@@ -269,8 +296,9 @@ def encode_questions(
 ) -> SquadFeatures:
     """Tokenise every paragraph once and cut it into windows for each of its questions.
 
-    Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise every example is kept,
-    with labels if all have them. Of several answers the first is the label (the original allows one in training).
+    Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise
+    every example is kept, with labels if all have them. Of several answers the first is the label
+    (the original allows one in training).
 
     Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
     """
@@ -322,7 +350,8 @@ def encode_questions(
             )
     if dropped:
         logger.warning(
-            "%d of %d training questions are left out: the words of their paragraphs do not hold their answers (%s)",
+            "%d of %d training questions are left out: the words of their paragraphs do not hold "
+            "their answers (%s)",
             *(len(dropped), len(examples), shorten(dropped, 3)),
         )
     num_several = sum(len(example.answers or ()) > 1 for example in examples)
@@ -351,10 +380,11 @@ SpanText = Callable[[int, int], str]
 def realign(predicted: str, original: str, normalized: str) -> str:
     """Find the characters of the original text that a predicted text was made of.
 
-    Case and accents are gone from the prediction, and the original's words may hold more than was predicted: for
-    "steve smith" in "Steve Smith's" the answer is "Steve Smith". Without their spaces the original and its normal form
-    are laid side by side, character by character; where their lengths differ, or the prediction is not in the normal
-    form (it holds [UNK], for example), the complete original is the answer. Words have one space between them.
+    Case and accents are gone from the prediction, and the original's words may hold more than was
+    predicted: for "steve smith" in "Steve Smith's" the answer is "Steve Smith". Without their
+    spaces the original and its normal form are laid side by side, character by character; where
+    their lengths differ, or the prediction is not in the normal form (it holds [UNK], for example),
+    the complete original is the answer. Words have one space between them.
 
     Source: google-research/bert run_squad.py `get_final_text`.
     """
@@ -373,10 +403,11 @@ def realign(predicted: str, original: str, normalized: str) -> str:
 def original_texts(
     context: EncodedContext, pieces: Sequence[str], normalize: Callable[[str], str]
 ) -> SpanText:
-    """Spans as the original gives them: the words of the paragraph, cut to the characters of the pieces.
+    """Spans as the original gives them: the words of the paragraph, cut to the characters of the
+    pieces.
 
-    `pieces` has the piece of each id, `normalize` gives the string whose words the tokenizer cuts into pieces. What the
-    candidates of a paragraph have in common is computed once.
+    `pieces` has the piece of each id, `normalize` gives the string whose words the tokenizer cuts
+    into pieces. What the candidates of a paragraph have in common is computed once.
 
     Source: run_squad.py `write_predictions`.
     """
@@ -400,7 +431,9 @@ def original_texts(
 
 
 def offset_texts(context: EncodedContext | OffsetContext, tokenizer: Any) -> SpanText:
-    """Spans as slices between the tokenizer's character offsets, as today's Hugging Face example takes them, without the space before a piece."""
+    """Spans as slices between the tokenizer's character offsets, as today's Hugging Face example
+    takes them, without the space before a piece.
+    """
     if isinstance(context, OffsetContext):
         offsets = context.offsets.tolist()
     else:
@@ -419,9 +452,11 @@ def offset_texts(context: EncodedContext | OffsetContext, tokenizer: Any) -> Spa
 
 # Decoding
 
-# What the original starts the minimum of the null scores with: all that an example without windows has.
+# What the original starts the minimum of the null scores with: all that an example without windows
+# has.
 _NO_NULL_SCORE = 1_000_000.0
-# Stands for an answer where there is no valid span at all. Source: run_squad.py `write_predictions`.
+# Stands for an answer where there is no valid span at all. Source: run_squad.py
+# `write_predictions`.
 _NONCE = "empty"
 
 
@@ -437,10 +472,12 @@ class NBestEntry:
 
 @dataclass(frozen=True)
 class AnswerPrediction(Prediction):
-    """An answer; `value` is its text ("" for none), `probabilities` its probability among the best (a float).
+    """An answer; `value` is its text ("" for none), `probabilities` its probability among the best
+    (a float).
 
     Attributes:
-        best_text: The best answer other than "", whatever the threshold; "" where there is none at all.
+        best_text: The best answer other than "", whatever the threshold; "" where there is none at
+            all.
         nbest: The best answers, best first.
         null_odds: Score of "no answer" minus that of best_text; None in SQuAD 1.1.
     """
@@ -460,22 +497,26 @@ def decode_answer(
 ) -> AnswerPrediction:
     """Decode as settings.decoder says: with "original" by these rules.
 
-    1. Of each window the n_best_size best starts and ends; a span is a candidate if it lies in the paragraph, its start
-       is owned by the window, and it is no longer than max_answer_length.
-    2. SQuAD 2.0: the null score is the least of the windows' logits at [CLS], start + end; it is a candidate too.
-    3. By falling sum of the logits, candidates of new text enter the n-best list, until it has n_best_size. "" is added
-       where it is not among them (2.0).
+    1. Of each window the n_best_size best starts and ends; a span is a candidate if it lies in the
+       paragraph, its start is owned by the window, and it is no longer than max_answer_length.
+    2. SQuAD 2.0: the null score is the least of the windows' logits at [CLS], start + end; it is a
+       candidate too.
+    3. By falling sum of the logits, candidates of new text enter the n-best list, until it has
+       n_best_size. "" is added where it is not among them (2.0).
     4. No candidate at all: the answer is "empty", with logits 0 (1.1).
-    5. 2.0: null odds = null score - score of the best text that is not ""; the answer is "" if they exceed the threshold.
+    5. 2.0: null odds = null score - score of the best text that is not ""; the answer is "" if they
+       exceed the threshold.
 
-    The original crashes where a question of 2.0 has no candidate but the null one (a list that holds nothing but "" has
-    no other cause). Here the answer is then "" whatever the threshold, and the odds are those against rule 4's logits.
+    The original crashes where a question of 2.0 has no candidate but the null one (a list that
+    holds nothing but "" has no other cause). Here the answer is then "" whatever the threshold, and
+    the odds are those against rule 4's logits.
 
-    With "offsets" as today's Hugging Face example does, so that the difference can be seen: answers may start in any
-    window, equal texts stay in the list, sums are of float32, and "empty" joins a "" that is alone; see `offset_texts`.
+    With "offsets" as today's Hugging Face example does, so that the difference can be seen: answers
+    may start in any window, equal texts stay in the list, sums are of float32, and "empty" joins a
+    "" that is alone; see `offset_texts`.
 
-    Source: run_squad.py `write_predictions`; for the crash google-research/bert PR #1106; transformers
-    examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`.
+    Source: run_squad.py `write_predictions`; for the crash google-research/bert PR #1106;
+    transformers examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`.
     """
     is_original = settings.decoder == "original"
     precision = np.float64 if is_original else np.float32
@@ -527,7 +568,9 @@ def decode_answer(
 
 
 def _candidates(window: WindowLogits, settings: TaskArguments) -> np.ndarray:
-    """float64 (candidates, 4): first and last piece and their logits of the valid spans, by rank of start, then of end."""
+    """float64 (candidates, 4): first and last piece and their logits of the valid spans, by rank of
+    start, then of end.
+    """
     best = (
         np.argsort(-window.logits, axis=1, kind="stable")[:, : settings.n_best_size]
         - window.first_position

@@ -1,8 +1,9 @@
-"""Sentences of words -> windows of their document, so that each word is seen once with as much context as fits.
+"""Sentences of words -> windows of their document, so that each word is seen once with as much
+context as fits.
 
-Source: BERT, Devlin et al. 2019, section 5.3: "we ... include the maximal document context provided by the data". The
-paper says no more and its code was not published; the rule by which words of long documents choose their window is that
-of google-research/bert run_squad.py `_check_is_max_context`.
+Source: BERT, Devlin et al. 2019, section 5.3: "we ... include the maximal document context provided
+by the data". The paper says no more and its code was not published; the rule by which words of long
+documents choose their window is that of google-research/bert run_squad.py `_check_is_max_context`.
 
 Legend: W words of a document.
 """
@@ -39,11 +40,12 @@ def write_columns(
     labels: Sequence[str],
     predictions: Sequence[Sequence[str]],
 ) -> None:
-    """Write a word a line, `word gold predicted` or, where the gold labels are hidden, `word predicted`.
+    """Write a word a line, `word gold predicted` or, where the gold labels are hidden, `word
+    predicted`.
 
-    A blank line ends a sentence, and a line -DOCSTART- with O in the other columns opens each document where documents
-    have more than one sentence. The official scorer conlleval reads the file as it is. White space inside a word
-    becomes "_", so that the columns stay.
+    A blank line ends a sentence, and a line -DOCSTART- with O in the other columns opens each
+    document where documents have more than one sentence. The official scorer conlleval reads the
+    file as it is. White space inside a word becomes "_", so that the columns stay.
     """
     has_documents = any(first.document == second.document for first, second in pairwise(examples))
     document: int | None = None
@@ -58,7 +60,8 @@ def write_columns(
 
 
 def list_spans(example: TaggedExample, tags: Sequence[str]) -> list[list[Any]]:
-    """Return the entities that tags mark as [start, end, type], in characters of the text that was cut into words.
+    """Return the entities that tags mark as [start, end, type], in characters of the text that was
+    cut into words.
 
     Raises:
         ValueError: The example was no text: its words have no offsets.
@@ -77,7 +80,8 @@ class DocumentWindow:
     """One model input and, for each word that is predicted in it, int64 (words,) numbers.
 
     Attributes:
-        input_ids: [CLS], the pieces of consecutive words of one document, [SEP]; nothing stands between sentences.
+        input_ids: [CLS], the pieces of consecutive words of one document, [SEP]; nothing stands
+            between sentences.
         sentences, words: The word's sentence, and its number there.
         positions, num_pieces: The position of its first piece in input_ids, and how many it has.
     """
@@ -98,13 +102,14 @@ def lay_out_documents(
 ) -> list[DocumentWindow]:
     """Cut every document into windows in which each word is predicted exactly once.
 
-    A document that fits is one window. A longer one is read in windows of complete words that start half a window apart,
-    the last of them reaching back as far as it can; a word belongs to the window that shows most on both sides of it.
-    Sentences keep their order, and one that is longer than a window is treated like any other stretch of words.
-    Consecutive sentences with one `document` are one text, unless context is "sentence".
+    A document that fits is one window. A longer one is read in windows of complete words that start
+    half a window apart, the last of them reaching back as far as it can; a word belongs to the
+    window that shows most on both sides of it. Sentences keep their order, and one that is longer
+    than a window is treated like any other stretch of words. Consecutive sentences with one
+    `document` are one text, unless context is "sentence".
 
-    Each word is cut by itself. One without pieces becomes [UNK], so that every word is counted; one with more pieces than
-    a window keeps the first ones, which a warning counts.
+    Each word is cut by itself. One without pieces becomes [UNK], so that every word is counted; one
+    with more pieces than a window keeps the first ones, which a warning counts.
     """
     max_pieces = max_seq_length - NUM_SPECIAL_TOKENS
     pieces_of = _cut_words(examples, tokenizer, max_pieces)
@@ -156,7 +161,8 @@ def _cut_words(
         )
     if num_cut := sum(len(ids) > max_pieces for ids in pieces.values()):
         logger.warning(
-            "%d distinct words have more than %d pieces: only their first ones are read; raise max_seq_length",
+            "%d distinct words have more than %d pieces: only their first ones are read; raise "
+            "max_seq_length",
             num_cut,
             max_pieces,
         )
@@ -164,7 +170,9 @@ def _cut_words(
 
 
 def cut_document(lengths: np.ndarray, max_pieces: int) -> list[tuple[int, int]]:
-    """Cover a document of int64 (W,) pieces per word with windows of complete words: (first word, word behind the last)."""
+    """Cover a document of int64 (W,) pieces per word with windows of complete words: (first word,
+    word behind the last).
+    """
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     num_words, spans, start = len(lengths), [], 0
     while start < num_words:
@@ -185,13 +193,16 @@ def cut_document(lengths: np.ndarray, max_pieces: int) -> list[tuple[int, int]]:
 class TokenClassification(TaskKind):
     """One label for each word, read off its first piece.
 
-    Sentences are read in windows of their document (`lay_out_documents`); the words of a window that belong to another
-    one are context only: no loss, no prediction. Every word is trained on once an epoch and predicted once.
+    Sentences are read in windows of their document (`lay_out_documents`); the words of a window
+    that belong to another
+    one are context only: no loss, no prediction. Every word is trained on once an epoch and
+    predicted once.
 
-    With `label_all_pieces` the other pieces of a word have a label too: I-X where the word's label is B-X and the task
-    knows I-X, the word's own label otherwise.
+    With `label_all_pieces` the other pieces of a word have a label too: I-X where the word's label
+    is B-X and the task knows I-X, the word's own label otherwise.
 
-    Source: BERT, Devlin et al. 2019, section 5.3: maximal document context, the first sub-token, no CRF.
+    Source: BERT, Devlin et al. 2019, section 5.3: maximal document context, the first sub-token, no
+    CRF.
     """
 
     auto_class: ClassVar[str] = "AutoModelForTokenClassification"
@@ -213,7 +224,9 @@ class TokenClassification(TaskKind):
         self._later_class = np.array([label2id[name] for name in later], np.int64)
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Sentences -> a feature for each window, with labels where the split has them; details are the `DocumentWindow`s."""
+        """Sentences -> a feature for each window, with labels where the split has them; details are
+        the `DocumentWindow`s.
+        """
         examples = cast(Sequence[TaggedExample], split.examples)
         settings, features = self.settings, []
         windows = lay_out_documents(
@@ -268,7 +281,9 @@ class TokenClassification(TaskKind):
         ]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """Per sentence a label for each word, from the window that it belongs to, and the probabilities of these labels."""
+        """Per sentence a label for each word, from the window that it belongs to, and the
+        probabilities of these labels.
+        """
         examples = cast(Sequence[TaggedExample], encoded.split.examples)
         labels = [[""] * len(example.tokens) for example in examples]
         probabilities = [[0.0] * len(example.tokens) for example in examples]
@@ -290,7 +305,9 @@ class TokenClassification(TaskKind):
     def score(
         self, examples: Sequence[TaggedExample], predictions: Sequence[Prediction]
     ) -> dict[str, float]:
-        """Entity scores by the CoNLL rules for "entities"; every other metric of the task over the single words."""
+        """Entity scores by the CoNLL rules for "entities"; every other metric of the task over the
+        single words.
+        """
         gold = [list(cast(Sequence[int], example.labels)) for example in examples]
         predicted = [cast(list[str], prediction.value) for prediction in predictions]
         scores: dict[str, float] = {}
@@ -311,7 +328,9 @@ class TokenClassification(TaskKind):
         examples: Sequence[TaggedExample],
         predictions: Sequence[Prediction],
     ) -> list[Path]:
-        """Write predictions_<split>.jsonl and, in CoNLL columns, predictions_<split>.txt (`write_columns`)."""
+        """Write predictions_<split>.jsonl and, in CoNLL columns, predictions_<split>.txt
+        (`write_columns`).
+        """
         columns = folder / f"predictions_{split_name}.txt"
         with columns.open("w", encoding="utf-8", newline="\n") as file:
             write_columns(

@@ -35,11 +35,14 @@ logger = logging.getLogger(__name__)
 class FineTuningTrainer(RecipeTrainer):
     """`Trainer` for any kind of task; takes what `Trainer` takes, and the kind.
 
-    The loss is the kind's, a mean over the items of the global batch. Predictions come back in the order of the rows,
-    whatever the order of the batches: stock `Trainer.predict` with batches of like length gives them in another one.
+    The loss is the kind's, a mean over the items of the global batch. Predictions come back in the
+    order of the rows,
+    whatever the order of the batches: stock `Trainer.predict` with batches of like length gives
+    them in another one.
 
     Args:
-        eval_splits: Metric prefix -> validation split; one without a prefix ("") where there is only one.
+        eval_splits: Metric prefix -> validation split; one without a prefix ("") where there is
+            only one.
         freeze_encoder: `open_model` has fixed the encoder: it goes without dropout.
     """
 
@@ -78,13 +81,15 @@ class FineTuningTrainer(RecipeTrainer):
         )
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
-        # Metric prefix -> test split with labels, which is measured once, when the training is done.
+        # Metric prefix -> test split with labels, which is measured once, when the training is
+        # done.
         self.test_splits: Mapping[str, EncodedSplit] = {}
         # split name -> predictions of the last evaluation
         self.predictions: dict[str, list[Prediction]] = {}
         if train_dataset is not None:
             lengths = np.ascontiguousarray(train_dataset.lengths, dtype=np.int64)
-            # What the order of training is made of; a few examples more or less, another tokenizer or task change it.
+            # What the order of training is made of; a few examples more or less, another tokenizer
+            # or task change it.
             self.resume_fingerprint["training features"] = (
                 f"{len(lengths)} ({hashlib.sha256(lengths.tobytes()).hexdigest()[:12]})"
             )
@@ -117,7 +122,9 @@ class FineTuningTrainer(RecipeTrainer):
         return self.train_loader(lambda begin, end: order[begin:end].tolist(), len(order))
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """As stock; where padding counts in the loss, all micro-batches of the step get one length."""
+        """As stock; where padding counts in the loss, all micro-batches of the step get one
+        length.
+        """
         batches, counts = super().get_batch_samples(*args, **kwargs)
         if not self.kind.loss_counts_padding or not batches:
             return batches, counts
@@ -154,7 +161,9 @@ class FineTuningTrainer(RecipeTrainer):
     # Loss
 
     def num_items(self, batch: Batch) -> torch.Tensor:
-        """(1,): int64 examples, labelled tokens or features, as the kind's loss counts; with class weights float64, their sum."""
+        """(1,): int64 examples, labelled tokens or features, as the kind's loss counts; with class
+        weights float64, their sum.
+        """
         if self.class_weights is None:
             return self.kind.count_items(batch).view(1)
         labels = batch["labels"]
@@ -186,7 +195,9 @@ class FineTuningTrainer(RecipeTrainer):
     # Logging
 
     def flops_of(self, work: BatchStats) -> int | None:
-        """None where the formula is not the model's: another architecture, or parts of it do not learn."""
+        """None where the formula is not the model's: another architecture, or parts of it do not
+        learn.
+        """
         model: Any = self.model
         if model.config.model_type != "bert" or not all(
             weight.requires_grad for weight in model.parameters()
@@ -200,10 +211,13 @@ class FineTuningTrainer(RecipeTrainer):
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the rate of real tokens (no padding, all processes), for trackers MFU too; epochs are passes over the examples."""
+        """Add the rate of real tokens (no padding, all processes), for trackers MFU too; epochs are
+        passes over the examples.
+        """
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
-            # Measuring the machine takes seconds, more than many a fine-tuning run: only where a tracker records it.
+            # Measuring the machine takes seconds, more than many a fine-tuning run: only where a
+            # tracker records it.
             logs.update(self.throughput() if self.args.report_to else {})
         if self.train_dataset is not None:
             self.state.epoch = (
@@ -219,10 +233,12 @@ class FineTuningTrainer(RecipeTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Measure on every validation split, by default the Trainer's; gives the kind's metrics as `eval_<metric>`.
+        """Measure on every validation split, by default the Trainer's; gives the kind's metrics as
+        `eval_<metric>`.
 
-        `eval_<prefix>_<metric>` where there are several splits; also the loss, where it can be computed, and the seconds
-        that predicting took. Where an output of a split is NaN or infinite, every metric of that split is NaN.
+        `eval_<prefix>_<metric>` where there are several splits; also the loss, where it can be
+        computed, and the seconds that predicting took. Where an output of a split is NaN or
+        infinite, every metric of that split is NaN.
         """
         metrics = self._measure_splits(
             self.eval_splits if eval_dataset is None else eval_dataset, metric_key_prefix
@@ -233,9 +249,11 @@ class FineTuningTrainer(RecipeTrainer):
         return metrics
 
     def measure_all(self) -> dict[str, Any]:
-        """Return the metrics of the validation splits (`eval_`) and of the labelled test splits (`test_`), and how sure they are.
+        """Return the metrics of the validation splits (`eval_`) and of the labelled test splits
+        (`test_`), and how sure they are.
 
-        `intervals` and `baselines` are those of `describe_certainty`; names of a test split keep their `test_` there.
+        `intervals` and `baselines` are those of `describe_certainty`; names of a test split keep
+        their `test_` there.
         """
         results: dict[str, Any] = self.evaluate_at_end() if self.eval_splits else {}
         if self.eval_splits:
@@ -250,7 +268,9 @@ class FineTuningTrainer(RecipeTrainer):
         return results
 
     def _measure_splits(self, splits: Mapping[str, EncodedSplit], prefix: str) -> dict[str, float]:
-        """Return the metrics of some splits, `prefix_<metric>` or `prefix_<split>_<metric>`, and log them."""
+        """Return the metrics of some splits, `prefix_<metric>` or `prefix_<split>_<metric>`, and
+        log them.
+        """
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         with self.stoppable():
@@ -264,7 +284,9 @@ class FineTuningTrainer(RecipeTrainer):
         return metrics
 
     def _measure(self, encoded: EncodedSplit) -> dict[str, float]:
-        """Metrics of one split, whose predictions are kept; all NaN, and no predictions, where the model has diverged."""
+        """Metrics of one split, whose predictions are kept; all NaN, and no predictions, where the
+        model has diverged.
+        """
         outputs, loss = self.predict_outputs(encoded)
         metrics = {} if loss is None else {"loss": loss}
         if not _all_finite(outputs):
@@ -297,17 +319,19 @@ class FineTuningTrainer(RecipeTrainer):
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
         """Run the model over a split, the longest features first.
 
-        Gives the kind's output of each feature, in the order of the features, and the mean loss (None without labels, and
-        for question answering).
+        Gives the kind's output of each feature, in the order of the features, and the mean loss
+        (None without labels, and for question answering).
         """
         model, was_training = self.model, self.model.training
         model.eval()
         order = np.argsort(-encoded.lengths, kind="stable")
         size, rank, world = self.args.eval_batch_size, self.args.process_index, self.args.world_size
         batches = [order[start : start + size] for start in range(0, len(order), size)]
-        # As many for each process, or a collective inside the model hangs; the results of what fills up are dropped.
+        # As many for each process, or a collective inside the model hangs; the results of what
+        # fills up are dropped.
         filled = [*batches, *[order[:1]] * (-len(batches) % world)]
-        # Where padding counts in the loss, that of a split would change with the size of the batches: it is left out.
+        # Where padding counts in the loss, that of a split would change with the size of the
+        # batches: it is left out.
         has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
         has_labels = has_labels and not self.kind.loss_counts_padding
         own: list[tuple[int, np.ndarray]] = []

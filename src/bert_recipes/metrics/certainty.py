@@ -47,8 +47,9 @@ def jackknife_replicates(
         rows: How many there are.
 
     Returns:
-        Figure -> its value without each of 20 groups, NaN where it is undefined; {} for fewer than five rows. The groups
-        depend on the number of rows alone, so those of two models over the same rows are the same.
+        Figure -> its value without each of 20 groups, NaN where it is undefined; {} for fewer than
+        five rows. The groups depend on the number of rows alone, so those of two models over the
+        same rows are the same.
 
     Source: the delete-a-group jackknife (Kott 2001).
     """
@@ -90,18 +91,21 @@ class SeedAndRowCertainty(NamedTuple):
 
 
 def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> SeedAndRowCertainty:
-    """Return the standard error of a figure's mean over seeds, and its intervals: for other seeds, for other rows, and for both.
+    """Return the standard error of a figure's mean over seeds, and its intervals: for other seeds,
+    for other rows, and for both.
 
     Args:
         figures: One a seed, of two seeds or more.
-        replicates: float (S, G), the `jackknife_replicates` of each seed; None where they are not known.
+        replicates: float (S, G), the `jackknife_replicates` of each seed; None where they are not
+            known.
 
     The interval over seeds is by Student's t; that of both holds the other two.
 
-    Every seed is measured on the same rows: an effect of the rows is in the figures of all seeds, and no deviation between
-    seeds shows it. What one seed does on one group of rows is in both variances, so it is taken out of one (variance
-    components of a crossed design: Searle, Casella and McCulloch 1992, chapter 4). Half intervals of independent parts add
-    up by their squares (Zou and Donner 2008).
+    Every seed is measured on the same rows: an effect of the rows is in the figures of all seeds,
+    and no deviation between seeds shows it. What one seed does on one group of rows is in both
+    variances, so it is taken out of one (variance
+    components of a crossed design: Searle, Casella and McCulloch 1992, chapter 4). Half intervals
+    of independent parts add up by their squares (Zou and Donner 2008).
     """
     from scipy.stats import t as student  # takes most of a second
 
@@ -124,7 +128,9 @@ def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> 
 
 
 def _row_errors(replicates: np.ndarray) -> tuple[float, float]:
-    """Return the standard error of the mean over seeds by its rows, and that without what differs between seeds."""
+    """Return the standard error of the mean over seeds by its rows, and that without what differs
+    between seeds.
+    """
     num_seeds, num_groups = replicates.shape
     # Pseudo-values of the jackknife, about the mean of their seed.
     pseudo_values = (num_groups - 1) * (replicates.mean(axis=1, keepdims=True) - replicates)
@@ -136,7 +142,9 @@ def _row_errors(replicates: np.ndarray) -> tuple[float, float]:
 
 
 def half_interval(name: str, results: Mapping[str, Any]) -> float:
-    """How far a figure may lie from its value for the rows that were measured; 0 where nothing is known."""
+    """How far a figure may lie from its value for the rows that were measured; 0 where nothing is
+    known.
+    """
     interval = (results.get("intervals") or {}).get(name)
     rows = results.get(_SHARE_OF.get(name, ""))
     if interval is None and rows:

@@ -1,4 +1,6 @@
-"""Metrics by name: classes and multi-label flags by scikit-learn, correlations by SciPy; both are imported when they are first needed."""
+"""Metrics by name: classes and multi-label flags by scikit-learn, correlations by SciPy; both are
+imported when they are first needed.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -87,17 +89,18 @@ METRIC_NAMES = tuple(_METRICS)
 def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str, float]:
     """Compute metrics by name.
 
-    ============================  ==============================================  =================================
-    name                          predictions and references                      values
-    ============================  ==============================================  =================================
-    accuracy, f1_macro, f1_micro  classes (N,), or flags (N, C) for multi-label   under the name, 0 to 1
-    f1                            classes 0 and 1 (N,)                            under the name, 0 to 1
-    matthews_correlation          classes (N,)                                    under the name, -1 to 1
-    pearson, spearmanr            numbers (N,)                                    -1 to 1; nan where not defined
-    multi_label                   flags (N, C)                                    f1_micro, f1_macro, subset_accuracy
-    entities                      lists of tags                                   `entities.entity_scores`
-    squad, squad_v2               id -> text, and id -> texts                     `squad`, in percent
-    ============================  ==============================================  =================================
+    ============================  ==============================================
+    ================================= name                          predictions and references
+    values ============================  ==============================================
+    ================================= accuracy, f1_macro, f1_micro  classes (N,), or flags (N, C)
+    for multi-label   under the name, 0 to 1 f1                            classes 0 and 1 (N,)
+    under the name, 0 to 1 matthews_correlation          classes (N,)
+    under the name, -1 to 1 pearson, spearmanr            numbers (N,)
+    -1 to 1; nan where not defined multi_label                   flags (N, C)
+    f1_micro, f1_macro, subset_accuracy entities                      lists of tags
+    `entities.entity_scores` squad, squad_v2               id -> text, and id -> texts
+    `squad`, in percent ============================  ==============================================
+    =================================
 
     Example:
         >>> compute(["accuracy"], [1, 1, 0, 0], [1, 0, 0, 0])
@@ -129,7 +132,8 @@ def _checked(name: str, predictions: Any, references: Any) -> tuple[np.ndarray, 
     # GLUE's test files have -1 where the label is: scores against them would look like real ones.
     if name in _CLASSIFICATION and gold.dtype.kind == "i" and gold.min() < 0:
         raise InputError(
-            f"{name}: a label is {gold.min()}: the labels are hidden, as in GLUE's test files; take a split with labels"
+            f"{name}: a label is {gold.min()}: the labels are hidden, as in GLUE's test files; "
+            "take a split with labels"
         )
     return (
         (predicted.astype(int), gold.astype(int))

@@ -1,4 +1,6 @@
-"""Precision, recall and F1 of entities by the rules of CoNLL: an entity counts if its words and its type are right."""
+"""Precision, recall and F1 of entities by the rules of CoNLL: an entity counts if its words and its
+type are right.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from bert_recipes.tags import OUTSIDE, odd_pairs, split_tag
 
 @dataclass(frozen=True)
 class EntityCounts:
-    """How many entities are right (same words and type), predicted, and there; a ratio without denominator is 0."""
+    """How many entities are right (same words and type), predicted, and there; a ratio without
+    denominator is 0.
+    """
 
     correct: int
     predicted: int
@@ -42,11 +46,12 @@ def entity_scores(
     """Values over all entities and by type.
 
     Returns:
-        precision, recall, f1 over all entities; accuracy, the fraction of the words with the right tag; then for each
-        type that is there or predicted `<TYPE>_precision`, `<TYPE>_recall`, `<TYPE>_f1`, each 0 to 1, and
-        `<TYPE>_number`, how many are there.
+        precision, recall, f1 over all entities; accuracy, the fraction of the words with the right
+        tag; then for each type that is there or predicted `<TYPE>_precision`, `<TYPE>_recall`,
+        `<TYPE>_f1`, each 0 to 1, and `<TYPE>_number`, how many are there.
 
-    Source: conlleval of CoNLL-2003 (Tjong Kim Sang and De Meulder 2003), in fractions; as `seqeval.metrics`.
+    Source: conlleval of CoNLL-2003 (Tjong Kim Sang and De Meulder 2003), in fractions; as
+    `seqeval.metrics`.
 
     Example:
         >>> entity_scores([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]])["f1"]
@@ -110,15 +115,17 @@ def total_counts(by_type: dict[str, EntityCounts]) -> EntityCounts:
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     """Find (type, first word, last word) of the entities of a sentence, words numbered from 0.
 
-    No sequence is invalid: an entity starts at a B or S, and at any other tag that continues nothing (after O, E or S,
-    or after a word of another type); it ends where the next one starts, and before an O. So IOB1 and IOB2 are both
-    read right, and a stray "I-PER" is an entity of its own.
+    No sequence is invalid: an entity starts at a B or S, and at any other tag that continues
+    nothing (after O, E or S, or after a word of another type); it ends where the next one starts,
+    and before an O. So IOB1 and IOB2 are both read right, and a stray "I-PER" is an entity of its
+    own.
 
     Args:
-        tags: "O", or a type behind the letters of IOB, IOBES, BILOU or BMEWO ("B-PER"). Tags without a letter ("PER") are
-            entities as long as they are the same.
+        tags: "O", or a type behind the letters of IOB, IOBES, BILOU or BMEWO ("B-PER"). Tags
+            without a letter ("PER") are entities as long as they are the same.
 
-    Source: conlleval, startOfChunk and endOfChunk; as `seqeval.metrics.sequence_labeling.get_entities`.
+    Source: conlleval, startOfChunk and endOfChunk; as
+    `seqeval.metrics.sequence_labeling.get_entities`.
 
     Example:
         >>> find_entities(["I-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-ORG"])

@@ -1,4 +1,5 @@
-"""The metrics as an `evaluate.Metric`, which needs no Hub: the same pure functions behind evaluate's interface.
+"""The metrics as an `evaluate.Metric`, which needs no Hub: the same pure functions behind
+evaluate's interface.
 
 Example:
     >>> from bert_recipes.metrics.evaluate_metrics import NamedMetric
@@ -33,7 +34,8 @@ CONFIGS = {**GLUE, **{name: (name,) for name in METRIC_NAMES}}
 class NamedMetric(evaluate.Metric):
     """Any metric by its configuration name: a GLUE task, or one of `METRIC_NAMES`.
 
-    "squad", "squad_v2" and "entities" take and give what evaluate's own squad, squad_v2 and seqeval do.
+    "squad", "squad_v2" and "entities" take and give what evaluate's own squad, squad_v2 and seqeval
+    do.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -43,7 +45,8 @@ class NamedMetric(evaluate.Metric):
             )
         names = CONFIGS[self.config_name]
         return evaluate.MetricInfo(
-            description=f"{', '.join(names)}, as bert_recipes.metrics.classification.compute has it.",
+            description=f"{', '.join(names)}, as bert_recipes.metrics.classification.compute has "
+            "it.",
             citation="",
             inputs_description="",
             features=_features(names[0]),

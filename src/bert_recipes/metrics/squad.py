@@ -1,7 +1,7 @@
 """Exact match and F1 of SQuAD by the rules of the official scripts, v1.1 and v2.0.
 
-Figures are percentages, as the scripts print them. The two scripts are not alike: v2.0 drops gold answers of which
-normalization leaves nothing, and says what an empty answer is worth.
+Figures are percentages, as the scripts print them. The two scripts are not alike: v2.0 drops gold
+answers of which normalization leaves nothing, and says what an empty answer is worth.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Lower a text, take out ASCII punctuation, then the words a, an, the, and join the rest by single spaces.
+    """Lower a text, take out ASCII punctuation, then the words a, an, the, and join the rest by
+    single spaces.
 
-    In a text in a script without spaces every character is a word of its own, and all punctuation is taken out.
+    In a text in a script without spaces every character is a word of its own, and all punctuation
+    is taken out.
 
-    Source: SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer; for scripts without spaces
-    facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation.
+    Source: SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer; for scripts without
+    spaces facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation.
 
     Example:
         >>> normalize_answer("The  quick, brown fox's tail"), normalize_answer("《北岛》Vik")
@@ -61,12 +63,14 @@ def squad_scores(
         predictions: Question id -> text of the answer.
 
     Returns:
-        exact_match and f1, each 0 to 100; `missing`, the number of questions without a prediction, only if there are.
+        exact_match and f1, each 0 to 100; `missing`, the number of questions without a prediction,
+        only if there are.
 
     Source: SQuAD evaluate-v1.1.py.
 
     Example:
-        >>> squad_scores({"q1": ["the Eiffel Tower"], "q2": ["in 1889", "1889"]}, {"q1": "Eiffel tower.", "q2": "May 1889"})
+        >>> gold = {"q1": ["the Eiffel Tower"], "q2": ["in 1889", "1889"]}
+        >>> squad_scores(gold, {"q1": "Eiffel tower.", "q2": "May 1889"})
         {'exact_match': 50.0, 'f1': 83.33333333333333}
     """
     missing = _missing(gold, predictions)
@@ -74,7 +78,8 @@ def squad_scores(
     for question, answers in gold.items():
         if not answers:
             raise InputError(
-                f"question {question!r} has no gold answer, as in SQuAD 2.0; take squad_v2 for data with such questions"
+                f"question {question!r} has no gold answer, as in SQuAD 2.0; take squad_v2 for "
+                "data with such questions"
             )
         if question in predictions:
             predicted = normalize_answer(predictions[question])
@@ -90,21 +95,25 @@ def squad_v2_scores(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Exact match and F1 of SQuAD 2.0, over all questions, and over those with and those without an answer.
+    """Exact match and F1 of SQuAD 2.0, over all questions, and over those with and those without an
+    answer.
 
-    A question without a prediction counts 0 (the official script leaves it out of the mean, or breaks off).
+    A question without a prediction counts 0 (the official script leaves it out of the mean, or
+    breaks off).
 
     Args:
         gold: Question id -> texts of its gold answers; empty where the question has none.
-        predictions: Question id -> text of the answer, "" for none. With `null_odds` the best answer that is not
-            empty, so that every threshold can be tried.
-        null_odds: Question id -> how much more "no answer" is worth than that answer: null_odds.json of the original
+        predictions: Question id -> text of the answer, "" for none. With `null_odds` the best
+            answer that is not empty, so that every threshold can be tried.
+        null_odds: Question id -> how much more "no answer" is worth than that answer:
+            null_odds.json of the original
             run_squad.py, or a probability. None: the predictions are taken as they are.
         threshold: The answer is "" where the odds are greater; --na-prob-thresh of the script.
 
     Returns:
-        exact, f1 (0 to 100), total (questions), the same as HasAns_* and NoAns_* where there are such questions; with
-        `null_odds` best_exact, best_f1 and the thresholds that give them, *_thresh; `missing` as in `squad_scores`.
+        exact, f1 (0 to 100), total (questions), the same as HasAns_* and NoAns_* where there are
+        such questions; with `null_odds` best_exact, best_f1 and the thresholds that give them,
+        *_thresh; `missing` as in `squad_scores`.
 
     Source: SQuAD evaluate-v2.0.py.
 
@@ -150,12 +159,15 @@ def _token_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
 def _raw_v2_scores(
     gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Exact match and F1, each 0 to 1, of the questions that have a prediction, before any threshold."""
+    """Exact match and F1, each 0 to 1, of the questions that have a prediction, before any
+    threshold.
+    """
     exact, f1 = {}, {}
     for question, answers in gold.items():
         if question not in predictions:
             continue
-        # Gold answers of which nothing is left do not count; where no other is there, "" is the right answer.
+        # Gold answers of which nothing is left do not count; where no other is there, "" is the
+        # right answer.
         normalized = [text for text in map(normalize_answer, answers) if text] or [""]
         predicted = normalize_answer(predictions[question])
         exact[question] = float(predicted in normalized)
@@ -177,9 +189,10 @@ def _best_threshold(
 ) -> tuple[float, float]:
     """Best score in percent and the threshold that gives it: find_best_thresh of evaluate-v2.0.py.
 
-    It starts from "no answer" everywhere, threshold 0.0 standing for that, and admits one answer after the other in the
-    order of their odds; the first of several best is kept. As in the script, answers of equal odds are admitted one by
-    one, in the order of `odds`, so that a best score between two of them may be higher than its threshold gives.
+    It starts from "no answer" everywhere, threshold 0.0 standing for that, and admits one answer
+    after the other in the order of their odds; the first of several best is kept. As in the script,
+    answers of equal odds are admitted one by one, in the order of `odds`, so that a best score
+    between two of them may be higher than its threshold gives.
     """
     score = best = float(sum(not gold[question] for question in scores))
     threshold = 0.0
@@ -199,7 +212,8 @@ def _missing(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) 
     absent = [question for question in gold if question not in predictions]
     if len(absent) == len(gold):
         raise InputError(
-            f"none of the {len(gold)} questions has a prediction; give the predictions that belong to this file"
+            f"none of the {len(gold)} questions has a prediction; give the predictions that "
+            "belong to this file"
         )
     if absent:
         logger.warning(

@@ -1,4 +1,5 @@
-"""BERT and its family with their pre-training heads: stock names, stock weights, an exact and sparse loss.
+"""BERT and its family with their pre-training heads: stock names, stock weights, an exact and
+sparse loss.
 
 Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of the batch.
 """
@@ -59,7 +60,8 @@ PREDICTED_STEP = 32
 DISCRIMINATOR_WEIGHT, GENERATOR_SIZE = 50.0, 0.25
 GENERATOR_FOLDER, _GENERATOR = "generator", "generator."
 INITIALIZERS = ("truncated_normal", "normal", "sinusoidal_positions")
-# The Trainer takes what is not named here for predictions. On the class, as in transformers: an instance would write it to config.json.
+# The Trainer takes what is not named here for predictions. On the class, as in transformers: an
+# instance would write it to config.json.
 for _config in (BertConfig, RobertaConfig, AlbertConfig, DistilBertConfig, ElectraConfig):
     _config.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
@@ -73,8 +75,9 @@ class BertForPreTrainingOutput(ModelOutput):
         None  # float (), masked-LM cross-entropy, nats per predicted token
     )
     nsp_loss: torch.Tensor | None = None  # float (), next-sentence cross-entropy, nats per pair
-    # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order in training with `labels`
-    # (None with kernels, which never hold them, and with `packing`). `return_full_logits` chooses.
+    # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order
+    # in training with `labels` (None with kernels, which never hold them, and with `packing`).
+    # `return_full_logits` chooses.
     prediction_logits: torch.Tensor | None = None
     seq_relationship_logits: torch.Tensor | None = None  # float (B, 2), class 0 = next, 1 = random
     hidden_states: tuple[torch.Tensor, ...] | None = None
@@ -83,14 +86,16 @@ class BertForPreTrainingOutput(ModelOutput):
 
 
 class PreTrainingModel(OriginalInitialization):
-    """What the members of the family add to a stock class with a masked-LM head, and maybe one for pairs; loads and saves stock checkpoints.
+    """What the members of the family add to a stock class with a masked-LM head, and maybe one for
+    pairs; loads and saves stock checkpoints.
 
-    They differ from stock in three ways. In training only masked positions meet the vocabulary, as in the original
-    (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
-    micro-batches of all processes, the losses of the parts add up to the loss of the whole. Either label may be
-    missing.
+    They differ from stock in three ways. In training only masked positions meet the vocabulary, as
+    in the original (`gather_indexes`). Both losses are means over the *global* batch: given the
+    counts of all micro-batches of all processes, the losses of the parts add up to the loss of the
+    whole. Either label may be missing.
 
-    Source: google-research/bert run_pretraining.py, `get_masked_lm_output`, `get_next_sentence_output`.
+    Source: google-research/bert run_pretraining.py, `get_masked_lm_output`,
+    `get_next_sentence_output`.
     """
 
     def _build(self, config: Any, **modules: Callable[[Any], nn.Module]) -> None:
@@ -107,7 +112,9 @@ class PreTrainingModel(OriginalInitialization):
         self.hide_positions()
 
     def hide_positions(self) -> None:
-        """For sets (`config.positions` "none"): position embeddings are zeros, which stock reads, and never learn."""
+        """For sets (`config.positions` "none"): position embeddings are zeros, which stock reads,
+        and never learn.
+        """
         if getattr(self.config, "positions", None) == "none":
             places: Any = self.base_model.embeddings.position_embeddings.weight
             places.requires_grad_(False)
@@ -117,7 +124,9 @@ class PreTrainingModel(OriginalInitialization):
 
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:
-        """Modules whose own forward the fast way does not call; it is taken where they are plain."""
+        """Modules whose own forward the fast way does not call; it is taken where they are
+        plain.
+        """
         raise NotImplementedError
 
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
@@ -164,13 +173,19 @@ class PreTrainingModel(OriginalInitialization):
             position_ids: int64 (B, S), default 0 .. S-1.
             inputs_embeds: float (B, S, H), instead of input_ids.
             labels: int64 (B, S), the id to predict, -100 where none is predicted.
-            next_sentence_label: int64 (B,), 0 = next, 1 = random; or `sentence_order_label`, as stock's ALBERT calls it.
-            num_items_in_batch: Predicted tokens of the global batch; None = of this batch. The stock Trainer passes it.
-            num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
-                Trainer) this batch's mean is weighted by its share of the predicted tokens.
-            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of its tokens.
-            distiller: Called with the model and the last hidden states of the real tokens, (N, H); gives `distillation_loss`.
-            return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
+            next_sentence_label: int64 (B,), 0 = next, 1 = random; or `sentence_order_label`, as
+                stock's ALBERT calls it.
+            num_items_in_batch: Predicted tokens of the global batch; None = of this batch. The
+                stock Trainer passes it.
+            num_pairs_in_batch: Pairs of the global batch; None = of this batch. With
+                num_items_in_batch alone (stock Trainer) this batch's mean is weighted by its share
+                of the predicted tokens.
+            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of
+                its tokens.
+            distiller: Called with the model and the last hidden states of the real tokens, (N, H);
+                gives `distillation_loss`.
+            return_full_logits: Whether prediction_logits are (B, S, V) though labels are given;
+                None: in evaluation, as in stock.
         """
         next_sentence_label = kwargs.pop("sentence_order_label", next_sentence_label)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids)
@@ -232,7 +247,8 @@ class PreTrainingModel(OriginalInitialization):
     ) -> tuple[Encoded, Any]:
         """The encoder's rows, and its output where it was called as a module, else None.
 
-        What somebody has hung on the encoder or the heads sees what it sees in stock: only plain ones are passed by.
+        What somebody has hung on the encoder or the heads sees what it sees in stock: only plain
+        ones are passed by.
         """
         base: Any = self.base_model
         if is_plain(base, own_type(base)) and all(map(is_plain, self._passed_by)):
@@ -301,12 +317,15 @@ class PreTrainingModel(OriginalInitialization):
         count: torch.Tensor | int | None,
         encoded: Encoded,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
+        """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V)
+        where they are held.
+        """
         decoder: Any = self.get_output_embeddings()
         learns = self.training and torch.is_grad_enabled()
         base: Any = self.base_model
         kernels = getattr(base, "loss_kernels", None)
-        # Over stock layers too, unless they are so because somebody has hung something on encoder or heads (`_encode`).
+        # Over stock layers too, unless they are so because somebody has hung something on encoder
+        # or heads (`_encode`).
         if encoded.is_stock and (
             getattr(base, "fast_kernels", None) or not all(map(is_plain, self._passed_by))
         ):
@@ -319,7 +338,8 @@ class PreTrainingModel(OriginalInitialization):
             logits = self._vocabulary_logits(rows[predicted])
             return mean_cross_entropy(logits, targets, count), logits
         divisor = max(targets.numel(), 1) if count is None else count
-        # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a target that counts for nothing.
+        # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a
+        # target that counts for nothing.
         filling = -len(predicted) % PREDICTED_STEP
         predicted, targets = (
             F.pad(predicted, (0, filling)),
@@ -336,7 +356,9 @@ class PreTrainingModel(OriginalInitialization):
 def _predicted_rows(
     encoded: Encoded, labels: torch.Tensor, packing: Mapping[str, torch.Tensor] | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows whose token is predicted and what it is, int64 (M,) each; a GPU waits where the batch is not planned."""
+    """Return the rows whose token is predicted and what it is, int64 (M,) each; a GPU waits where
+    the batch is not planned.
+    """
     if packing is not None and "predicted" in packing and encoded.is_planned:
         return packing["predicted"], packing["targets"]
     positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
@@ -344,7 +366,9 @@ def _predicted_rows(
 
 
 def _token_places(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
-    """Return the flat positions of the real tokens in the padded batch, in order; a GPU waits where the batch is not planned."""
+    """Return the flat positions of the real tokens in the padded batch, in order; a GPU waits where
+    the batch is not planned.
+    """
     if encoded.is_planned:
         assert encoded.layout.places is not None
         return encoded.layout.places
@@ -416,7 +440,8 @@ class BertForMaskedLM(_BertWithOneHead, transformers.BertForMaskedLM):
 
 
 class BertLMHeadModel(_BertWithOneHead, transformers.BertLMHeadModel):
-    """BERT that reads from left to right: `labels` are the ids that follow each position. Its layers are stock's.
+    """BERT that reads from left to right: `labels` are the ids that follow each position. Its
+    layers are stock's.
 
     Source: Devlin et al. 2019, section 5.1, LTR & No NSP.
     """
@@ -442,13 +467,16 @@ class RobertaForMaskedLM(PreTrainingModel, transformers.RobertaForMaskedLM):
 
 
 class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
-    """ALBERT with the masked-LM and the sentence-order head. Source: google-research/albert run_pretraining.py."""
+    """ALBERT with the masked-LM and the sentence-order head. Source: google-research/albert
+    run_pretraining.py.
+    """
 
     def __init__(self, config: Any) -> None:
         self._build(
             config, albert=AlbertModel, predictions=AlbertMLMHead, sop_classifier=AlbertSOPHead
         )
-        # `classifier_dropout_prob` is that of fine-tuning: the original has none before this head (run_pretraining.py).
+        # `classifier_dropout_prob` is that of fine-tuning: the original has none before this head
+        # (run_pretraining.py).
         self.sop_classifier.dropout.p = 0.0
 
     @property
@@ -515,7 +543,9 @@ class ElectraForMaskedLM(PreTrainingModel, transformers.ElectraForMaskedLM):
 
 @dataclass
 class ElectraForPreTrainingOutput(BertForPreTrainingOutput):
-    """Output of `ElectraForPreTraining` for labels: `mlm_loss` and `prediction_logits` (M, V) are the generator's."""
+    """Output of `ElectraForPreTraining` for labels: `mlm_loss` and `prediction_logits` (M, V) are
+    the generator's.
+    """
 
     disc_loss: torch.Tensor | None = (
         None  # float (), binary cross-entropy of the discriminator, nats per real token
@@ -529,7 +559,8 @@ class ElectraForPreTrainingOutput(BertForPreTrainingOutput):
 def sample_words(
     logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return int64 (M,), a word for each row of logits (M, V): as Gumbel noise draws, but a pure function of `draws`, float32 (M,) in [0, 1).
+    """Return int64 (M,), a word for each row of logits (M, V): as Gumbel noise draws, but a pure
+    function of `draws`, float32 (M,) in [0, 1).
 
     Draws below `random_share` give any word of the vocabulary.
     """
@@ -546,14 +577,16 @@ def sample_words(
 class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining):
     """ELECTRA's discriminator with its generator, which share all embeddings.
 
-    A saved folder is the discriminator's; the generator is in its folder `generator`. `config.generator_size` is the generator's width as a fraction of
-    the discriminator's.
+    A saved folder is the discriminator's; the generator is in its folder `generator`.
+    `config.generator_size` is the generator's width as a fraction of the discriminator's.
 
-    Source: Clark et al. 2020; google-research/electra run_pretraining.py, `PretrainingModel`. There positions are drawn with replacement and those
-    drawn twice count twice in the generator's loss; here each is predicted once.
+    Source: Clark et al. 2020; google-research/electra run_pretraining.py, `PretrainingModel`. There
+    positions are drawn with replacement and those drawn twice count twice in the generator's loss;
+    here each is predicted once.
     """
 
-    # They are one block in both networks, whatever `config.tie_word_embeddings` says of the generator's output layer.
+    # They are one block in both networks, whatever `config.tie_word_embeddings` says of the
+    # generator's output layer.
     _tied_weights_keys = {  # noqa: RUF012  # as transformers declares it
         f"{_GENERATOR}electra.embeddings.{name}": f"electra.embeddings.{name}"
         for name in (
@@ -587,7 +620,9 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         return ElectraForMaskedLM(generator_config)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """With the embeddings, which are shared in any case; first, as the generator's output layer follows its embeddings."""
+        """With the embeddings, which are shared in any case; first, as the generator's output layer
+        follows its embeddings.
+        """
         return {**self._tied_weights_keys, **super().get_expanded_tied_weights_keys(all_submodels)}
 
     @property
@@ -608,7 +643,8 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         packing: Mapping[str, torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Let the generator fill what is masked, and the discriminator tell which tokens are not the text's; without labels as stock.
+        """Let the generator fill what is masked, and the discriminator tell which tokens are not
+        the text's; without labels as stock.
 
         Args:
             input_ids: int64 (B, S), the masked text.
@@ -616,8 +652,10 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch.
             num_tokens_in_batch: Real tokens of the global batch; None = of this batch.
             draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
-            random_share: float32 () in [0, 1), the share of the predicted tokens that any word of the vocabulary fills instead; None: 0.
-            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of its tokens.
+            random_share: float32 () in [0, 1), the share of the predicted tokens that any word of
+                the vocabulary fills instead; None: 0.
+            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of
+                its tokens.
         """
         if labels is None or input_ids is None:
             inputs = {
@@ -653,7 +691,9 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         )
 
     def save_pretrained(self, save_directory: Any, state_dict: Any = None, **kwargs: Any) -> Any:
-        """The discriminator in the folder, the generator in its folder `generator`; both load in stock's classes."""
+        """The discriminator in the folder, the generator in its folder `generator`; both load in
+        stock's classes.
+        """
         weights = self.state_dict() if state_dict is None else state_dict
         of_generator = {
             name.removeprefix(_GENERATOR): each
@@ -682,7 +722,9 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Open a discriminator as stock does, with the generator that is given or lies in its folder, or a new one."""
+        """Open a discriminator as stock does, with the generator that is given or lies in its
+        folder, or a new one.
+        """
         name = pretrained_model_name_or_path
         model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         is_given = any(key.startswith(_GENERATOR) for key in kwargs.get("state_dict") or ())
@@ -694,7 +736,9 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         return (model, info) if output_loading_info else model
 
     def load_generator(self, folder: Path) -> bool:
-        """Take the generator's weights from the folder of a discriminator; whether they are there."""
+        """Take the generator's weights from the folder of a discriminator; whether they are
+        there.
+        """
         if not (folder / GENERATOR_FOLDER).is_dir():
             return False
         stock = transformers.ElectraForMaskedLM.from_pretrained(
@@ -723,7 +767,8 @@ MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", _GE
 def open_checkpoint(
     name: str, *, cached_only: bool, member: str | None = None
 ) -> tuple[Any, list[str]]:
-    """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the heads that it lacks: they are new.
+    """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the
+    heads that it lacks: they are new.
 
     Args:
         name: Folder or Hub name.
@@ -743,7 +788,8 @@ def open_checkpoint(
         name,
         use_safetensors=has_safetensors(name, cached_only=cached_only),
         output_loading_info=True,
-        dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
+        # whatever the file holds: weights that learn are kept in full precision
+        dtype=torch.float32,
         local_files_only=cached_only,
         ignore_mismatched_sizes=True,  # refused by name below
     )
@@ -759,7 +805,8 @@ def open_checkpoint(
         if key.startswith(prefix) and not key.startswith(f"{prefix}pooler")
     ]:
         raise InputError(
-            f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be missing"
+            f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be "
+            "missing"
         )
     return network, sorted(info["missing_keys"])
 
@@ -779,7 +826,9 @@ def _fuse_tanh_gelu(model: nn.Module) -> None:
 def mean_cross_entropy(
     logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
 ) -> torch.Tensor:
-    """Cross-entropy of logits (N, C) summed and divided by `count` (default: N), float32 (); 0 with a gradient of 0 where N = 0."""
+    """Cross-entropy of logits (N, C) summed and divided by `count` (default: N), float32 (); 0 with
+    a gradient of 0 where N = 0.
+    """
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
     return total / ((targets >= 0).sum().clamp(min=1) if count is None else count)
 
@@ -790,8 +839,8 @@ def add_tokens(
 ) -> None:
     """Give new ids embeddings and output biases, in place: the mean of those of other ids.
 
-    What the model says about texts without new tokens stays what it was, but for the softmax's share of the new ones. A mean
-    of old rows predicts a new word about as often as its pieces.
+    What the model says about texts without new tokens stays what it was, but for the softmax's
+    share of the new ones. A mean of old rows predicts a new word about as often as its pieces.
 
     Args:
         pieces: New id -> old ids, at least one.

@@ -1,4 +1,5 @@
-"""Stock BERT, RoBERTa, ALBERT, DistilBERT and ELECTRA with the original's initialisation and, on request, layers on packed rows.
+"""Stock BERT, RoBERTa, ALBERT, DistilBERT and ELECTRA with the original's initialisation and, on
+request, layers on packed rows.
 
 Legend: B batch, S positions, T real tokens of the batch, H hidden size.
 """
@@ -40,22 +41,26 @@ else:
 
 logger = logging.getLogger(__name__)
 
-# Positions of the longest wave of `sinusoids`, and their deviation over that of other new weights: few positions apart is what
-# attention learns first. docs/speed.md, "What a minute teaches".
+# Positions of the longest wave of `sinusoids`, and their deviation over that of other new weights:
+# few positions apart is what attention learns first. docs/speed.md, "What a minute teaches".
 LONGEST_WAVE, SINUSOID_SCALE = 40.0, 2.0
 
 
 @functools.cache
 def say_once(what: str, reason: str) -> None:
-    """Warn, once for each reason, that calls are computed by stock modules although fast ones were announced."""
+    """Warn, once for each reason, that calls are computed by stock modules although fast ones were
+    announced.
+    """
     logger.warning("%s for calls like this one, which is slower: %s", what, reason)
 
 
 class OriginalInitialization(_Mixin):
-    """New weights as in google-research/bert modeling.py `create_initializer`: a normal cut off at two deviations.
+    """New weights as in google-research/bert modeling.py `create_initializer`: a normal cut off at
+    two deviations.
 
-    `config.weight_init`: "truncated_normal", "normal" (stock transformers; RoBERTa's and DistilBERT's default) or "sinusoidal_positions": the first,
-    but position embeddings begin as `sinusoids`, and learn from there.
+    `config.weight_init`: "truncated_normal", "normal" (stock transformers; RoBERTa's and
+    DistilBERT's default) or "sinusoidal_positions": the first, but position embeddings begin as
+    `sinusoids`, and learn from there.
     """
 
     @torch.no_grad()
@@ -76,7 +81,8 @@ class OriginalInitialization(_Mixin):
 
 
 def sinusoids(length: int, size: int) -> torch.Tensor:
-    """float32 (length, size) with a mean square of 1: sines, then cosines, of wavelengths from 2 pi to `LONGEST_WAVE` positions.
+    """float32 (length, size) with a mean square of 1: sines, then cosines, of wavelengths from 2 pi
+    to `LONGEST_WAVE` positions.
 
     The form is that of Vaswani et al. 2017, section 3.5, with other wavelengths.
     """
@@ -87,17 +93,22 @@ def sinusoids(length: int, size: int) -> torch.Tensor:
 
 
 class PackedModel(OriginalInitialization):
-    """What the members of the family add to a stock encoder: the original's initialisation, and faster layers on request (`use_fast_layers`)."""
+    """What the members of the family add to a stock encoder: the original's initialisation, and
+    faster layers on request (`use_fast_layers`).
+    """
 
     _fast_layers = _fast_loss = "off"
-    # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise their hidden states are 0.
+    # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise
+    # their hidden states are 0.
     computes_pads = False
     # From embeddings of another size to the layers'; ALBERT's and ELECTRA's.
     projection: Any = None
 
     @classmethod
     def from_stock(cls, model: Any) -> Any:
-        """Put a stock encoder under this class: the same object, with all that it has. Its head may count pads in its loss."""
+        """Put a stock encoder under this class: the same object, with all that it has. Its head may
+        count pads in its loss.
+        """
         _make_known(cls)  # type: ignore[arg-type]  # a class is hashable; its stock base has no types that say so
         model.__class__ = cls
         model.computes_pads = True
@@ -106,7 +117,8 @@ class PackedModel(OriginalInitialization):
     def use_fast_layers(
         self, name: str, *, loss: str | None = None, device: torch.device | None = None
     ) -> bool:
-        """Compute layers on packed rows (`load_kernels`), where model and device allow it; return whether they do.
+        """Compute layers on packed rows (`load_kernels`), where model and device allow it; return
+        whether they do.
 
         Args:
             name: One of `FAST_LAYERS`.
@@ -129,11 +141,15 @@ class PackedModel(OriginalInitialization):
 
     @property
     def loss_kernels(self) -> Kernels | CompiledLayers | None:
-        """What a loss over the vocabulary is computed with in training, also over stock layers; None = with its logits as a whole."""
+        """What a loss over the vocabulary is computed with in training, also over stock layers;
+        None = with its logits as a whole.
+        """
         return None if torch.compiler.is_compiling() else load_kernels(self._fast_loss, self.device)
 
     def reads_plans_on(self, device: torch.device) -> bool:
-        """Return whether a batch should come with the plan of its rows (`padding_free.plan_rows`) when the model is on a device."""
+        """Return whether a batch should come with the plan of its rows (`padding_free.plan_rows`)
+        when the model is on a device.
+        """
         return isinstance(load_kernels(self._fast_layers, device), CompiledLayers)
 
     def _segments(self, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
@@ -150,7 +166,8 @@ class PackedModel(OriginalInitialization):
         packing: Mapping[str, torch.Tensor] | None = None,
         keep: dict[int, torch.Tensor | None] | None = None,
     ) -> Encoded | None:
-        """Last hidden states of the real tokens and where they are; None where the stock encoder has to do it.
+        """Last hidden states of the real tokens and where they are; None where the stock encoder
+        has to do it.
 
         `packing` is the plan of the batch; other hidden states are kept as `encode_packed` says.
         """
@@ -168,7 +185,9 @@ class PackedModel(OriginalInitialization):
         return encode_packed(self, kernels, *inputs, packing, keep)
 
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
-        """Float (B, H): the pooler on each sequence's first token, a decoder's on its last one; None without a pooler."""
+        """Float (B, H): the pooler on each sequence's first token, a decoder's on its last one;
+        None without a pooler.
+        """
         pooler = getattr(self, "pooler", None)
         if pooler is None:
             return None
@@ -189,7 +208,9 @@ class PackedModel(OriginalInitialization):
         packing: Mapping[str, torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As stock; on packed rows the hidden states of pads have no meaning, unless `computes_pads`."""
+        """As stock; on packed rows the hidden states of pads have no meaning, unless
+        `computes_pads`.
+        """
         others = {"inputs_embeds": inputs_embeds, **kwargs}
         encoded = self.encode_rows(
             input_ids, attention_mask, token_type_ids, position_ids, others, packing
@@ -277,7 +298,9 @@ def own_type(encoder: nn.Module) -> type[nn.Module] | None:
 
 @functools.cache
 def _make_known(kind: Any) -> None:
-    """Let transformers note which outputs a class can record (attentions, hidden states): it does so when one is built."""
+    """Let transformers note which outputs a class can record (attentions, hidden states): it does
+    so when one is built.
+    """
     names = (
         "vocab_size",
         "hidden_size",
@@ -292,14 +315,17 @@ def _make_known(kind: Any) -> None:
 
 
 def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = None) -> None:
-    """Give a model the fastest layers that machine and architecture allow; weights, names and results stay.
+    """Give a model the fastest layers that machine and architecture allow; weights, names and
+    results stay.
 
-    Stock layers keep the attention that the model has: nothing says whether the user asked for it or transformers chose it.
+    Stock layers keep the attention that the model has: nothing says whether the user asked for it
+    or transformers chose it.
 
     Args:
         model: With any head; a stock encoder of `ENCODERS` inside is put under our class.
         fast_layers: One of `FAST_LAYERS` (`load_kernels`).
-        args: `TrainingArguments`, which know device and precision of a run; None: the model is on a CPU.
+        args: `TrainingArguments`, which know device and precision of a run; None: the model is on a
+            CPU.
     """
     if (generator := getattr(model, "generator", None)) is not None:  # ELECTRA's
         enable_packed_layers(generator, fast_layers, args)
@@ -308,7 +334,8 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         base = ENCODERS[type(base)].from_stock(base)
     if not isinstance(base, PackedModel):
         return
-    # Its softmax is over all positions, as in the original: pads get the hidden states that stock layers give them.
+    # Its softmax is over all positions, as in the original: pads get the hidden states that stock
+    # layers give them.
     base.computes_pads = "ForQuestionAnswering" in type(model).__name__
     device = torch.device("cpu") if args is None else args.device
     reason = None if device.type == "cpu" else _why_no_flash_attention(base, fast_layers, args)
@@ -344,7 +371,9 @@ def _describe_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
 
 
 def _why_no_flash_attention(base: Any, fast_layers: str, args: Any) -> str | None:
-    """Say why a GPU computes padded rows with stock layers; None where torch's flash kernel serves packed ones."""
+    """Say why a GPU computes padded rows with stock layers; None where torch's flash kernel serves
+    packed ones.
+    """
     if fast_layers == "off":
         return "fast_layers is off"
     if args.device.type != "cuda" or torch.cuda.get_device_capability(args.device) < MIN_CAPABILITY:
@@ -353,7 +382,10 @@ def _why_no_flash_attention(base: Any, fast_layers: str, args: Any) -> str | Non
         return "flash attention needs --precision bf16 or fp16"
     head_size = base.config.hidden_size // base.config.num_attention_heads
     if head_size % HEAD_SIZE_STEP or head_size > MAX_HEAD_SIZE:
-        return f"flash attention needs heads of a multiple of {HEAD_SIZE_STEP} up to {MAX_HEAD_SIZE}, they have {head_size}"
+        return (
+            f"flash attention needs heads of a multiple of {HEAD_SIZE_STEP} up to "
+            f"{MAX_HEAD_SIZE}, they have {head_size}"
+        )
     if base.config._attn_implementation != "sdpa":
         return "the model asks for it"
     return None

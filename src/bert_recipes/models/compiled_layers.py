@@ -1,9 +1,10 @@
 """The encoder on packed rows in torch operations, which torch.compile fuses: the way of a GPU.
 
-The same mathematics as stock's layers. Query, key and value are one product, and what lies between two products is one kernel. Sums and LayerNorms
-are computed in float32.
+The same mathematics as stock's layers. Query, key and value are one product, and what lies between
+two products is one kernel. Sums and LayerNorms are computed in float32.
 
-Legend: T packed rows, H hidden size, F feed-forward size, E embedding size, h heads, d = H / h, V vocabulary, M predicted tokens.
+Legend: T packed rows, H hidden size, F feed-forward size, E embedding size, h heads, d = H / h, V
+vocabulary, M predicted tokens.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ from bert_recipes.models.packed_attention import attend
 from bert_recipes.models.padding_free import PackedLayout, RowOffsets
 
 
-# Of the rows between two layers. Of BERT base's first gradient bfloat16 products alone leave 0.8 % of error, as stock has under autocast; rows in
-# bfloat16 make it 1.3 %.
+# Of the rows between two layers. Of BERT base's first gradient bfloat16 products alone leave 0.8 %
+# of error, as stock has under autocast; rows in bfloat16 make it 1.3 %.
 RESIDUAL_DTYPE = torch.float32
-# Models of a process, in training and evaluation, that are compiled apart; torch's 8 would be too few for a sweep.
+# Models of a process, in training and evaluation, that are compiled apart; torch's 8 would be too
+# few for a sweep.
 RECOMPILE_LIMIT = 64
 
 
 @dataclass(frozen=True)
 class CompiledLayers:
-    """What computes embeddings, layers and the loss over the vocabulary; `is_compiled` False: the same operations one by one.
+    """What computes embeddings, layers and the loss over the vocabulary; `is_compiled` False: the
+    same operations one by one.
 
-    Batches have other numbers of rows and positions, so these are symbols from the start: one compiled function serves all.
+    Batches have other numbers of rows and positions, so these are symbols from the start: one
+    compiled function serves all.
     """
 
     is_compiled: bool = True
@@ -138,7 +142,8 @@ def encode_layer(
     settings: LayerSettings,
     parameters: tuple[torch.Tensor, ...],
 ) -> torch.Tensor:
-    """Compute one layer: rows (T, H) in `RESIDUAL_DTYPE` -> the same; products are in `settings.dtype`.
+    """Compute one layer: rows (T, H) in `RESIDUAL_DTYPE` -> the same; products are in
+    `settings.dtype`.
 
     The sixteen parameters are those of `encoder_layer.encode_layer`.
     """
@@ -181,7 +186,9 @@ def _add_and_norm(
     epsilon: float,
     dropout: float,
 ) -> torch.Tensor:
-    """Return LayerNorm(residual + dropout(values)) of rows (T, H), computed in float32, in the type of the residual."""
+    """Return LayerNorm(residual + dropout(values)) of rows (T, H), computed in float32, in the type
+    of the residual.
+    """
     total = residual.float() + F.dropout(values.float(), dropout)
     return F.layer_norm(total, weight.shape, weight.float(), bias.float(), epsilon).to(
         residual.dtype

@@ -1,9 +1,11 @@
 """A BERT layer on packed rows as one differentiable function.
 
-The same mathematics as stock `BertLayer`, with one product for query, key and value, no work on pads, dropout masks that
-are computed again instead of stored, and one pass over memory between two products (`bert_recipes.models.kernels`).
+The same mathematics as stock `BertLayer`, with one product for query, key and value, no work on
+pads, dropout masks that are computed again instead of stored, and one pass over memory between two
+products (`bert_recipes.models.kernels`).
 
-Legend: T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size, F feed-forward size, h heads, d = H / h, G sequences of a group, S positions.
+Legend: T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size, F feed-forward
+size, h heads, d = H / h, G sequences of a group, S positions.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.padding_free import PackedLayout
 
 
-# Up to here the weights in the products' type are kept for the backward pass. With more rows converting them once more is
-# a small part of the work, and the memory (14 MB a layer of BERT base) counts.
+# Up to here the weights in the products' type are kept for the backward pass. With more rows
+# converting them once more is a small part of the work, and the memory (14 MB a layer of BERT base)
+# counts.
 KEEPING_ROWS = 1024
 # Which of a layer's independent masks; attention takes one for each group from there on.
 _AFTER_ATTENTION, _AFTER_FEED_FORWARD, _ATTENTION = 0, 1, 2
@@ -49,10 +52,11 @@ def encode_layer(
     kernels: Kernels,
     parameters: tuple[torch.Tensor, ...],
 ) -> torch.Tensor:
-    """One layer: rows (T, H) in `settings.dtype` -> the same; the 64 bits of `seed` decide the dropout masks.
+    """One layer: rows (T, H) in `settings.dtype` -> the same; the 64 bits of `seed` decide the
+    dropout masks.
 
-    The sixteen parameters are weight and bias of query, key, value, the attention's output, its LayerNorm, both feed-forward layers, the last
-    LayerNorm.
+    The sixteen parameters are weight and bias of query, key, value, the attention's output, its
+    LayerNorm, both feed-forward layers, the last LayerNorm.
     """
     return _Layer.apply(rows, layout, settings, seed, kernels, *parameters)
 
@@ -90,7 +94,8 @@ class _Layer(torch.autograd.Function):
         inner = mixed @ wi_.t()
         out, normal_2, inverse_2 = kernels.dropout_add_norm(
             kernels.bias_gelu(inner, bi.float(), settings.exact_gelu) @ wf_.t(),
-            bf.float(), mixed, g2.float(), c2.float(), settings.epsilon, seed, _AFTER_FEED_FORWARD, q,
+            bf.float(), mixed, g2.float(), c2.float(),
+            settings.epsilon, seed, _AFTER_FEED_FORWARD, q,
         )  # fmt: skip
         ctx.layout, ctx.settings, ctx.seed, ctx.kernels, ctx.num_groups = (
             layout,
@@ -103,7 +108,8 @@ class _Layer(torch.autograd.Function):
         ctx.dtypes = tuple(parameter.dtype for parameter in parameters)
         ctx.save_for_backward(
             rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2,
-            bi, g1, g2, *heads, *probabilities, *(weights if ctx.keeps_weights else (wq, wk, wv, wo, wi, wf)),
+            bi, g1, g2, *heads, *probabilities,
+            *(weights if ctx.keeps_weights else (wq, wk, wv, wo, wi, wf)),
         )  # fmt: skip
         return out
 
@@ -158,7 +164,9 @@ class _Layer(torch.autograd.Function):
 
 
 def _converted(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """The six weights of a layer in another type; those of query, key and value below each other, (3 H, H)."""
+    """The six weights of a layer in another type; those of query, key and value below each other,
+    (3 H, H).
+    """
     *parts, wo, wi, wf = weights
     return torch.cat([part.to(dtype) for part in parts]), wo.to(dtype), wi.to(dtype), wf.to(dtype)
 
@@ -171,7 +179,9 @@ def _attend(
     seed: int,
     kernels: Kernels,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
-    """Queries, keys and values (T, 3 H) without their bias -> for each group (3, G, h, S, d) and probabilities (G, h, S, S); (T, H)."""
+    """Queries, keys and values (T, 3 H) without their bias -> for each group (3, G, h, S, d) and
+    probabilities (G, h, S, S); (T, H).
+    """
     heads, probabilities = [], []
     context = _rows_to_fill(projected, projected.shape[1] // 3, layout)
     for number, group in enumerate(layout.groups):

@@ -16,16 +16,19 @@ from bert_recipes.models.sizes import num_positions
 class FilledText:
     """The model's guesses for every [MASK] of one text."""
 
-    # For each [MASK] (piece, probability), most likely first; None for one behind what the model could read.
+    # For each [MASK] (piece, probability), most likely first; None for one behind what the model
+    # could read.
     guesses: list[list[tuple[str, float]] | None]
     num_pieces: int  # of the text, each [MASK] counted as one
     num_read: int  # how many of them the model has read, around the first [MASK]
 
 
 def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float = 0.2) -> bool:
-    """Whether a text is in a language of the tokenizer, so that a model's verdict on it means something.
+    """Whether a text is in a language of the tokenizer, so that a model's verdict on it means
+    something.
 
-    A vocabulary of another language has all letters of the text, and cuts its words. False for a text without pieces, too.
+    A vocabulary of another language has all letters of the text, and cuts its words. False for a
+    text without pieces, too.
 
     Args:
         text: May hold "[MASK]", which does not count.
@@ -47,7 +50,9 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float
 def fill_every_mask(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, text: str, top_k: int = 5
 ) -> FilledText:
-    """Guess every [MASK] of a text, each by itself; of a text that is too long for the model, those in the part around the first."""
+    """Guess every [MASK] of a text, each by itself; of a text that is too long for the model, those
+    in the part around the first.
+    """
     if "[MASK]" not in text:
         raise InputError(f"no [MASK] in '{text}'")
     model.eval()
@@ -76,7 +81,9 @@ def fill_every_mask(
 
 
 def _fit_around(left: list[int], right: list[int], room: int) -> tuple[list[int], list[int]]:
-    """The last ids of `left` and the first of `right`, `room` in all; a short side leaves its room to the other."""
+    """The last ids of `left` and the first of `right`, `room` in all; a short side leaves its room
+    to the other.
+    """
     from_left = min(len(left), max(room - len(right), room // 2))
     return left[len(left) - from_left :], right[: room - from_left]
 
@@ -85,7 +92,9 @@ def _fit_around(left: list[int], right: list[int], room: int) -> tuple[list[int]
 def judge_next_sentence(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, first: str, second: str
 ) -> float:
-    """Probability that the second sentence follows the first; a pair too long for the model is cut."""
+    """Probability that the second sentence follows the first; a pair too long for the model is
+    cut.
+    """
     model.eval()
     length = model.config.max_position_embeddings
     inputs = tokenizer(first, second, return_tensors="pt", truncation=True, max_length=length).to(

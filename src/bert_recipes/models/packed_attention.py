@@ -1,4 +1,5 @@
-"""Attention over packed rows: torch's flash kernel with the offsets of the sequences on a GPU, a mask elsewhere.
+"""Attention over packed rows: torch's flash kernel with the offsets of the sequences on a GPU, a
+mask elsewhere.
 
 Legend: T query rows, K key rows, h heads, d their size, N sequences.
 """
@@ -38,7 +39,8 @@ def attend(
         key_offsets: int32 (N + 1,), the first key row of each sequence, and K.
         max_length: Rows of the longest sequence, at most.
         dropout: Of the attention probabilities, 0 in evaluation.
-        is_causal: A row attends to itself and to the rows before it; both offsets are then the same.
+        is_causal: A row attends to itself and to the rows before it; both offsets are then the
+            same.
 
     Returns:
         (T, h, d)
@@ -75,7 +77,8 @@ def _sequence_numbers(offsets: torch.Tensor, num_rows: int) -> torch.Tensor:
 
 
 def choose_flash_kernel(*, has_dropout: bool, capability: tuple[int, int]) -> str:
-    """Let torch's flash operation use the fastest kernel that is installed and fits; return the kernel's name.
+    """Let torch's flash operation use the fastest kernel that is installed and fits; return the
+    kernel's name.
 
     FlashAttention-3 has no dropout. The choice holds for all models of the process.
     """

@@ -1,6 +1,8 @@
-"""The encoder of a stock BERT or a member of its family on packed rows: which models and calls it serves, and how.
+"""The encoder of a stock BERT or a member of its family on packed rows: which models and calls it
+serves, and how.
 
-Legend: B sequences, S positions, T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size.
+Legend: B sequences, S positions, T rows (real tokens, and a few more: `PackedLayout.places`), H
+hidden size.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ from bert_recipes.models.padding_free import PackedLayout, make_layout, plan_row
 from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
 
 
-# hidden_act -> whether it is the GELU by the error function; the other one is the tanh formula of the original.
+# hidden_act -> whether it is the GELU by the error function; the other one is the tanh formula of
+# the original.
 GELU_IS_EXACT = {"gelu": True, "gelu_new": False, "gelu_pytorch_tanh": False}
 # Keywords that change no hidden states.
 _HARMLESS = ("num_items_in_batch", "return_dict")
 # Activation type -> the same.
 _EXACT_TYPES = {type(ACT2FN[name]): is_exact for name, is_exact in GELU_IS_EXACT.items()}
-# What an encoder consists of besides stock's own classes; anything else in it (adapters, another attention) is somebody's own.
+# What an encoder consists of besides stock's own classes; anything else in it (adapters, another
+# attention) is somebody's own.
 _KNOWN_TYPES = {
     nn.ModuleList,
     nn.Linear,
@@ -44,8 +48,9 @@ _STOCK_MODULES = {
     f"transformers.models.{name}.modeling_{name}"
     for name in ("bert", "roberta", "albert", "distilbert", "electra")
 }
-# Model type -> where a layer keeps its eight modules with weights (query, key, value, the attention's output, its LayerNorm, both feed-forward
-# layers, the last LayerNorm), its dropouts (of the attention's probabilities, after attention, after the feed-forward part) and its activation.
+# Model type -> where a layer keeps its eight modules with weights (query, key, value, the
+# attention's output, its LayerNorm, both feed-forward layers, the last LayerNorm), its dropouts (of
+# the attention's probabilities, after attention, after the feed-forward part) and its activation.
 _BERT_LAYER = (
     *(
         "attention.self.query",
@@ -94,8 +99,9 @@ _LAYERS = {
         ),
     ),
 }
-# Hooks of transformers that change no numbers: gradient checkpointing's on the embeddings, and those that collect hidden states,
-# which stay on the layers after one call has asked for them and do nothing in the others.
+# Hooks of transformers that change no numbers: gradient checkpointing's on the embeddings, and
+# those that collect hidden states, which stay on the layers after one call has asked for them and
+# do nothing in the others.
 _IDLE_HOOKS = ("make_inputs_require_grads", "output_capturing_hook")
 _EMBEDDINGS = 0  # stream of the embeddings' dropout
 
@@ -106,13 +112,16 @@ class Encoded:
 
     rows: torch.Tensor  # (T, H), in bfloat16 under such an autocast
     layout: PackedLayout
-    # Where an output layer that shares the word embeddings' weight may leave its gradient; None if they learn nothing.
+    # Where an output layer that shares the word embeddings' weight may leave its gradient; None if
+    # they learn nothing.
     shared: SharedGradient | None
     is_stock: bool = False  # the output of the encoder called as a module, padding and all
 
     @property
     def is_planned(self) -> bool:
-        """Whether the rows are those of `plan_rows`: the real tokens in the order of the padded batch."""
+        """Whether the rows are those of `plan_rows`: the real tokens in the order of the padded
+        batch.
+        """
         return self.layout.offsets is not None and self.layout.places is not None
 
 
@@ -145,7 +154,9 @@ class LayerParts(NamedTuple):
 
 
 def layers_of(model: Any) -> Iterator[tuple[Any, LayerParts]]:
-    """The layers of an encoder in the order in which they are computed, shared ones more than once."""
+    """The layers of an encoder in the order in which they are computed, shared ones more than
+    once.
+    """
     config = model.config
     *modules, attention, first, second, activation = _LAYERS[config.model_type]
     if config.model_type == "albert":
@@ -207,8 +218,8 @@ def why_not_batch(
 ) -> str | None:
     """Say why the packed encoder does not serve a call; None if it does.
 
-    It serves calls that ask for nothing but the last hidden states, of sequences that begin with a token, from plain modules. A batch that
-    `plan_rows` has planned has such sequences.
+    It serves calls that ask for nothing but the last hidden states, of sequences that begin with a
+    token, from plain modules. A batch that `plan_rows` has planned has such sequences.
     """
     if asked := asked_for(model.config, kwargs):
         return f"{', '.join(asked)} is asked for"
@@ -259,7 +270,9 @@ def products_type(model: Any) -> torch.dtype:
 
 
 def is_plain(module: nn.Module, own_type: type[nn.Module] | None = None) -> bool:
-    """Whether a module, without its parts, is as stock BERT has it: of a known type or `own_type`, without hooks or its own forward."""
+    """Whether a module, without its parts, is as stock BERT has it: of a known type or `own_type`,
+    without hooks or its own forward.
+    """
     after = [
         hook
         for hook in module._forward_hooks.values()
@@ -272,7 +285,9 @@ def is_plain(module: nn.Module, own_type: type[nn.Module] | None = None) -> bool
 
 
 def _is_complete(module: nn.Module) -> bool:
-    """Whether a module of torch has the parameters, and only the abilities, that stock BERT's has."""
+    """Whether a module of torch has the parameters, and only the abilities, that stock BERT's
+    has.
+    """
     if isinstance(module, nn.Linear | nn.LayerNorm):
         return module.weight is not None and module.bias is not None
     if isinstance(module, nn.Embedding):
@@ -293,14 +308,16 @@ def encode_packed(
     """Run embeddings and layers on the real tokens of a batch.
 
     Args:
-        model: A `bert_recipes.models.bert_model.PackedModel`; its weights are used, its modules' own forwards are not.
+        model: A `bert_recipes.models.bert_model.PackedModel`; its weights are used, its modules'
+            own forwards are not.
         kernels: Of `load_kernels`.
         input_ids: int64 (B, S).
         attention_mask: (B, S) of any type, 0 = pad, or None.
         token_type_ids: int64 (B, S), (1, S) or None.
         position_ids: int64 (B, S), (1, S) or None.
         plan: Of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU waits.
-        keep: Its keys say which hidden states are wanted beside the last, 0 for the embeddings; they become the values, (T, H).
+        keep: Its keys say which hidden states are wanted beside the last, 0 for the embeddings;
+            they become the values, (T, H).
     """
     if position_ids is None:
         position_ids = positions_of(model.embeddings, input_ids)
@@ -367,7 +384,8 @@ def _encode_by_kernels(
     embeddings_dropout = _rate(model.embeddings.dropout)
     seeds = [0] * (len(layers) + 1)
     if embeddings_dropout > 0 or any(any(parts.dropouts) for _, parts in layers):
-        # One draw from torch's generator decides all masks of a pass: its state is all that a resume needs.
+        # One draw from torch's generator decides all masks of a pass: its state is all that a
+        # resume needs.
         seeds = torch.randint(-(2**63), 2**63 - 1, (len(seeds),)).tolist()
 
     shape = (input_ids.shape[0], input_ids.shape[1])
@@ -418,7 +436,9 @@ def _run_layers(
 
 
 def _is_cut_off(layer: Any, rows: torch.Tensor) -> bool:
-    """Whether a layer that learns would get no gradient: reentrant checkpointing passes it on only where an input has one."""
+    """Whether a layer that learns would get no gradient: reentrant checkpointing passes it on only
+    where an input has one.
+    """
     is_reentrant = getattr(layer._gradient_checkpointing_func, "keywords", {}).get(
         "use_reentrant", True
     )
@@ -433,7 +453,9 @@ def _rate(dropout: nn.Dropout) -> float:
 
 
 def positions_of(embeddings: Any, input_ids: torch.Tensor) -> torch.Tensor:
-    """int64 (B, S) or (1, S): the positions that stock gives to tokens, RoBERTa's counted from the one after that of pads."""
+    """int64 (B, S) or (1, S): the positions that stock gives to tokens, RoBERTa's counted from the
+    one after that of pads.
+    """
     pad = embeddings.position_embeddings.padding_idx
     if pad is None:
         return torch.arange(input_ids.shape[1], device=input_ids.device)[None]

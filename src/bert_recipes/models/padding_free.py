@@ -16,12 +16,15 @@ from bert_recipes.errors import InputError
 
 # The label of a position where nothing is predicted.
 IGNORE_INDEX = -100
-# Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of the attention is wasted.
+# Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of
+# the attention is wasted.
 LIKE_LENGTH = 0.75
-# A group more takes as long as this number of attention scores (about half a millisecond a layer, forward and backward).
+# A group more takes as long as this number of attention scores (about half a millisecond a layer,
+# forward and backward).
 GROUP_COST = 250_000
-# Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these: products are prepared anew for
-# every new shape, which takes longer than a small product itself, and are remembered for shapes seen before.
+# Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these:
+# products are prepared anew for every new shape, which takes longer than a small product itself,
+# and are remembered for shapes seen before.
 ROW_STEP, LENGTH_STEP = 64, 16
 # Of the longest sequence for attention over offsets: layers are compiled anew for another one.
 MAX_LENGTH_STEP = 128
@@ -42,10 +45,13 @@ class LengthGroup:
 
 @dataclass(frozen=True)
 class RowOffsets:
-    """Where the sequences of a packed batch begin, for attention over offsets (`packed_attention.attend`)."""
+    """Where the sequences of a packed batch begin, for attention over offsets
+    (`packed_attention.attend`).
+    """
 
     rows: torch.Tensor  # int32 (B + 1,), the first row of each sequence, and T
-    # int64 (K,), the rows that are attended to; None: all. Only question answering has pads among its rows.
+    # int64 (K,), the rows that are attended to; None: all. Only question answering has pads among
+    # its rows.
     key_rows: torch.Tensor | None
     keys: torch.Tensor  # int32 (B + 1,), as `rows`, counted over the rows that are attended to
     max_length: int  # rows of a sequence, at most
@@ -56,8 +62,9 @@ class PackedLayout:
     """Where each real token of a padded batch (B, S) lies among the packed rows."""
 
     shape: tuple[int, int]  # (B, S)
-    # int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing moves. Rows after the real
-    # tokens, up to a multiple of `ROW_STEP`, repeat the first: nothing reads what comes of them.
+    # int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing
+    # moves. Rows after the real tokens, up to a multiple of `ROW_STEP`, repeat the first: nothing
+    # reads what comes of them.
     places: torch.Tensor | None
     num_tokens: int  # real tokens, the first of the T rows
     first_rows: torch.Tensor  # int64 (B,), the row of each sequence's first token
@@ -113,7 +120,8 @@ def make_layout(
         attention_mask: (B, S) of any type, 0 = pad; None = no pads. Every sequence has a token.
         shape: (B, S).
         heads: Attention scores are computed so many times.
-        computes_pads: Pads are rows too, which nobody attends to; they follow the tokens of their sequence.
+        computes_pads: Pads are rows too, which nobody attends to; they follow the tokens of their
+            sequence.
     """
     batch, size = shape
     is_token = None if attention_mask is None else attention_mask != 0
@@ -149,15 +157,17 @@ def plan_rows(
 ) -> dict[str, torch.Tensor]:
     """Plan the packing of one batch for attention over offsets.
 
-    Finding the tokens makes a GPU wait, so batches are planned on the CPU, by the process that collates them.
+    Finding the tokens makes a GPU wait, so batches are planned on the CPU, by the process that
+    collates them.
 
     Args:
         attention_mask: (B, S) of any type, 0 = pad.
         labels: int64 (B, S), -100 where nothing is predicted.
 
     Returns:
-        "places" int64 (T,), the flat position in (B * S) of each real token; "offsets" int32 (B + 1,), the first row of each
-        sequence, and T; with labels "predicted" int64 (M,), rows, and "targets" int64 (M,)
+        "places" int64 (T,), the flat position in (B * S) of each real token; "offsets" int32 (B +
+        1,), the first row of each sequence, and T; with labels "predicted" int64 (M,), rows, and
+        "targets" int64 (M,)
     """
     is_token = attention_mask.flatten() != 0
     lengths = is_token.view(attention_mask.shape).sum(dim=1)
@@ -192,7 +202,9 @@ def planned_layout(
 
 
 def _like_lengths(sizes: list[int], heads: int) -> list[tuple[int, int]]:
-    """Cut descending lengths into groups (begin, end), as few as pay: like lengths together, small rests with longer ones."""
+    """Cut descending lengths into groups (begin, end), as few as pay: like lengths together, small
+    rests with longer ones.
+    """
     starts, end, groups = [0], len(sizes), []
     for number, size in enumerate(sizes):
         if size < LIKE_LENGTH * sizes[starts[-1]]:

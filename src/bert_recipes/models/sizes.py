@@ -1,4 +1,6 @@
-"""The published sizes of BERT and its family, where a model's parameters are, and whether a checkpoint has more of them."""
+"""The published sizes of BERT and its family, where a model's parameters are, and whether a
+checkpoint has more of them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-# name -> (layers, hidden size). Heads are hidden / 64 and the feed-forward size is 4 x hidden in all of them.
-# base and large: Devlin et al. 2019, section 3; the others: google-research/bert README, "Smaller BERT Models".
+# name -> (layers, hidden size). Heads are hidden / 64 and the feed-forward size is 4 x hidden in
+# all of them.
+# base and large: Devlin et al. 2019, section 3; the others: google-research/bert README, "Smaller
+# BERT Models".
 SIZES = {
     "tiny": (2, 128),
     "mini": (4, 256),
@@ -28,7 +32,8 @@ HEAD_SIZE = 64
 # google-research/albert README: larger ones of ALBERT, and the size of its embeddings.
 ALBERT_SIZES = {"xlarge": (24, 2048), "xxlarge": (12, 4096)}
 ALBERT_EMBEDDING_SIZE, ALBERT_HEADS = 128, {"xlarge": 16}
-# google-research/electra configure_pretraining.py and util/training_utils.py: small is another one than BERT's.
+# google-research/electra configure_pretraining.py and util/training_utils.py: small is another one
+# than BERT's.
 ELECTRA_SIZES = {"small": (12, 256)}
 # Jiao et al. 2020, section 4.1: students of BERT-base, with its 12 heads.
 TINYBERT_SIZES = {"tinybert4": (4, 312), "tinybert6": (6, 768)}
@@ -54,7 +59,8 @@ def shape_of(size: str, sizes: Mapping[str, tuple[int, int]] = SIZES) -> tuple[i
     )
     if not numbers:
         raise InputError(
-            f"size is '{size}'; allowed: {', '.join(sizes)}, or LAYERS/HIDDEN_SIZE or LAYERS/HIDDEN_SIZE/HEADS"
+            f"size is '{size}'; allowed: {', '.join(sizes)}, or LAYERS/HIDDEN_SIZE or "
+            "LAYERS/HIDDEN_SIZE/HEADS"
         )
     layers, hidden, heads = (*numbers, max(1, numbers[1] // HEAD_SIZE))[:3]
     if hidden % heads:
@@ -75,15 +81,20 @@ def pretraining_config(
     pad_token_id: int = 0,
     **others: Any,
 ) -> Any:
-    """A stock configuration with the original's hyperparameters: `BertConfig`, or that of a member of the family.
+    """A stock configuration with the original's hyperparameters: `BertConfig`, or that of a member
+    of the family.
 
     Args:
-        max_position_embeddings: Longest input in tokens (paper: 512). RoBERTa's configuration says more: its positions begin behind that of pads.
+        max_position_embeddings: Longest input in tokens (paper: 512). RoBERTa's configuration says
+            more: its positions begin behind that of pads.
         dropout: On hidden states and attention probabilities (paper, appendix A.2: 0.1).
-        hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
-        weight_init: "truncated_normal" (original), "normal" (stock transformers) or "sinusoidal_positions" (`OriginalInitialization`).
+        hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`;
+            "gelu" is exact.
+        weight_init: "truncated_normal" (original), "normal" (stock transformers) or
+            "sinusoidal_positions" (`OriginalInitialization`).
         initializer_range: Deviation of that normal (original: 0.02).
-        others: Of the member: ALBERT's and ELECTRA's `embedding_size`, ALBERT's `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
+        others: Of the member: ALBERT's and ELECTRA's `embedding_size`, ALBERT's `share_layers`;
+            RoBERTa's `bos_token_id` and `eos_token_id`.
     """
     layers, hidden, heads = shape_of(size, SIZES | MEMBER_SIZES.get(model_type, {}))
     import transformers  # takes seconds, and the sizes are wanted without it
@@ -136,13 +147,17 @@ def pretraining_config(
 
 
 def num_positions(config: Any, default: int = 0) -> int:
-    """Tokens of the longest input that a model takes; the default where its configuration does not say it."""
+    """Tokens of the longest input that a model takes; the default where its configuration does not
+    say it.
+    """
     positions = getattr(config, "max_position_embeddings", default)
     return positions - (config.pad_token_id + 1 if counts_from_pad(config) else 0)
 
 
 def counts_from_pad(config: Any) -> bool:
-    """Return whether a model numbers the ids that are no padding, from the one behind that of pads, as RoBERTa and what was made of it."""
+    """Return whether a model numbers the ids that are no padding, from the one behind that of pads,
+    as RoBERTa and what was made of it.
+    """
     return config.model_type in (
         "roberta",
         "xlm-roberta",
@@ -183,7 +198,9 @@ _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Component -> parameters of a BERT, in the order of the forward pass, heads last; tied ones counted once, empty ones left out."""
+    """Component -> parameters of a BERT, in the order of the forward pass, heads last; tied ones
+    counted once, empty ones left out.
+    """
     counts = dict.fromkeys(
         [name for name, _ in (*_COMPONENTS[3:], *_COMPONENTS[:3])], 0
     )  # heads last
@@ -195,7 +212,8 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 
 
 def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str]) -> None:
-    """Refuse a checkpoint with more layers than its config.json says, or a BiLSTM: they would be dropped without a word.
+    """Refuse a checkpoint with more layers than its config.json says, or a BiLSTM: they would be
+    dropped without a word.
 
     Args:
         unexpected: Names of the weights that the model has no place for (`output_loading_info`).
@@ -203,7 +221,8 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
     unexpected = list(unexpected)
     if any(key.startswith("bilstm.") for key in unexpected):
         raise InputError(
-            f"{name} was fine-tuned with a BiLSTM, which only that run has; fine-tune without --bilstm"
+            f"{name} was fine-tuned with a BiLSTM, which only that run has; fine-tune without "
+            "--bilstm"
         )
     found = {
         int(match[1]): match[0]
@@ -217,6 +236,7 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
     ]
     if beyond:
         raise InputError(
-            f"{name}: its config.json has num_hidden_layers {config.num_hidden_layers}, its weights also {', '.join(beyond)}, which "
+            f"{name}: its config.json has num_hidden_layers {config.num_hidden_layers}, its "
+            f"weights also {', '.join(beyond)}, which "
             "would be dropped; they do not belong together: correct config.json"
         )

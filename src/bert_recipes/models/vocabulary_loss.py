@@ -1,4 +1,5 @@
-"""Cross-entropy and divergence over the vocabulary without its logits: product, softmax and gradients in one go.
+"""Cross-entropy and divergence over the vocabulary without its logits: product, softmax and
+gradients in one go.
 
 Legend: M predicted tokens, H hidden size, V vocabulary, W its next multiple of `COLUMN_STEP`.
 """
@@ -17,7 +18,8 @@ from bert_recipes.models.kernels.plain import Kernels
 class SharedGradient:
     """The output layer's gradient of a shared weight, on its way to the embedding of the same pass.
 
-    The embedding adds its rows to it and hands over the sum: nothing more of the size (V, H) is filled with zeros and added up.
+    The embedding adds its rows to it and hands over the sum: nothing more of the size (V, H) is
+    filled with zeros and added up.
     """
 
     def __init__(self) -> None:
@@ -29,7 +31,9 @@ class SharedGradient:
         self._value, self._pass = gradient, torch._C._current_graph_task_id()
 
     def take(self) -> torch.Tensor | None:
-        """What was left in this backward pass, once. A pass that ended before it came to the embedding has no say in the next."""
+        """What was left in this backward pass, once. A pass that ended before it came to the
+        embedding has no say in the next.
+        """
         value, self._value = self._value, None
         return value if self._pass == torch._C._current_graph_task_id() else None
 
@@ -37,7 +41,9 @@ class SharedGradient:
 def look_up(
     weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, shared: SharedGradient
 ) -> torch.Tensor:
-    """As `torch.nn.functional.embedding`: (V, H), int64 (T,) -> (T, H); its gradient adds the one that an output layer left in `shared`."""
+    """As `torch.nn.functional.embedding`: (V, H), int64 (T,) -> (T, H); its gradient adds the one
+    that an output layer left in `shared`.
+    """
     return _LookUp.apply(weight, ids, padding_idx, shared)
 
 
@@ -68,9 +74,11 @@ class _LookUp(torch.autograd.Function):
         return total, None, None, None
 
 
-# Predicted tokens whose logits are held at the same time. On a CPU 63 MB of bfloat16 for a vocabulary of 30,522; a GPU needs more to be busy: 250 MB.
+# Predicted tokens whose logits are held at the same time. On a CPU 63 MB of bfloat16 for a
+# vocabulary of 30,522; a GPU needs more to be busy: 250 MB.
 ROWS_AT_ONCE, ROWS_AT_ONCE_ON_GPU = 1024, 4096
-# Products over 30,522 columns are slower than over 30,528, by up to a half: the logits get a few columns more. 64 suits GPUs, too.
+# Products over 30,522 columns are slower than over 30,528, by up to a half: the logits get a few
+# columns more. 64 suits GPUs, too.
 COLUMN_STEP = 64
 
 
@@ -85,13 +93,15 @@ def vocabulary_loss(
 ) -> torch.Tensor:
     """Return the summed cross-entropy of `hidden @ weight.T + bias` divided by `count`.
 
-    The gradients are computed in the forward pass, while the logits of `ROWS_AT_ONCE` tokens are at hand.
+    The gradients are computed in the forward pass, while the logits of `ROWS_AT_ONCE` tokens are at
+    hand.
 
     Args:
         hidden: (M, H), float32, bfloat16 or float16; the products are computed in its type.
         targets: int64 (M,); a row with a negative target counts for nothing.
         count: A number, or a tensor () on any device.
-        shared: Takes the gradient of `weight`, for the embedding of the same weight that `hidden` comes from.
+        shared: Takes the gradient of `weight`, for the embedding of the same weight that `hidden`
+            comes from.
 
     Returns:
         float32 (); 0 where M = 0.
@@ -150,7 +160,9 @@ def _parts(hidden: torch.Tensor) -> Iterator[slice]:
 
 
 class _Gradients:
-    """The gradients of hidden states (M, H), weight (V, H) and bias (V,), summed over parts of the rows; the last two in float32."""
+    """The gradients of hidden states (M, H), weight (V, H) and bias (V,), summed over parts of the
+    rows; the last two in float32.
+    """
 
     def __init__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self._parameters = weight, bias
@@ -166,7 +178,9 @@ class _Gradients:
         weight: torch.Tensor,
         of_bias: torch.Tensor,
     ) -> None:
-        """Add a part: the gradient of its logits (m, W), with the hidden states (m, H) and the weight (W, H), whose rows beyond V count for nothing, that gave them."""
+        """Add a part: the gradient of its logits (m, W), with the hidden states (m, H) and the
+        weight (W, H), whose rows beyond V count for nothing, that gave them.
+        """
         torch.mm(of_logits, weight, out=self._of_hidden[rows])
         of_weight = (of_logits.t() @ hidden)[: len(self._parameters[0])].float()
         if self._of_weight is None or self._of_bias is None:
@@ -181,7 +195,8 @@ class _Gradients:
         of_hidden, of_weight, of_bias = self._of_hidden, self._of_weight, self._of_bias
         if of_weight is None or of_bias is None:  # there was no row
             return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias)
-        # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A GPU would wait for the number.
+        # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A
+        # GPU would wait for the number.
         if _is_on_gpu(grad) or grad.item() != 1.0:
             of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
             of_weight, of_bias = of_weight * grad, of_bias * grad
@@ -189,9 +204,11 @@ class _Gradients:
 
 
 def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients that the forward pass left in `ctx.gradients`, times `grad`, and forget them.
+    """Return the gradients that the forward pass left in `ctx.gradients`, times `grad`, and forget
+    them.
 
-    They are no saved tensors: what is handed over once can become a parameter's gradient without a copy.
+    They are no saved tensors: what is handed over once can become a parameter's gradient without a
+    copy.
     """
     if ctx.gradients is None:
         raise RuntimeError(
@@ -208,7 +225,8 @@ def vocabulary_divergence(
     teacher_logits: Callable[[slice], torch.Tensor],
     temperature: float,
 ) -> torch.Tensor:
-    """Return the Kullback-Leibler divergence of a student's probabilities from its teacher's, summed over the tokens, float32 ().
+    """Return the Kullback-Leibler divergence of a student's probabilities from its teacher's,
+    summed over the tokens, float32 ().
 
     As in `vocabulary_loss`, the gradients are computed in the forward pass.
 

@@ -1,1 +1,3 @@
-"""What a person looks at: report and model card of a run, of a sweep, and of several runs side by side."""
+"""What a person looks at: report and model card of a run, of a sweep, and of several runs side by
+side.
+"""

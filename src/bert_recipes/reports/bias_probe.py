@@ -1,8 +1,10 @@
-"""A measured probe of one bias: whether a masked-LM expects "he" or "she" of a person of an occupation.
+"""A measured probe of one bias: whether a masked-LM expects "he" or "she" of a person of an
+occupation.
 
-The method is that of a template test: `[MASK] is a nurse.`; the probabilities of all forms of "he" and of "she" at the mask
-are put beside each other, P(she) = p_she / (p_he + p_she), and averaged over a few templates. What stands in the table is
-English, two pronouns, and this project's own short list of occupations: a sample, no audit, and no statement on people.
+The method is that of a template test: `[MASK] is a nurse.`; the probabilities of all forms of "he"
+and of "she" at the mask are put beside each other, P(she) = p_she / (p_he + p_she), and averaged
+over a few templates. What stands in the table is English, two pronouns, and this project's own
+short list of occupations: a sample, no audit, and no statement on people.
 """
 
 import logging
@@ -23,7 +25,8 @@ from bert_recipes.training.run import WEIGHTS_FILE
 logger = logging.getLogger(__name__)
 
 PROBE_FILE = "bias_probe.json"
-# Our own: everyday words, chosen before any model was looked at. "person" is what the model expects of anybody.
+# Our own: everyday words, chosen before any model was looked at. "person" is what the model expects
+# of anybody.
 BASELINE = "person"
 OCCUPATIONS = (
     *(
@@ -77,7 +80,8 @@ class NoProbe(InputError):
 def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
     """Measure P(she) for every occupation whose words the tokenizer knows.
 
-    What `bias_probe.json` holds: `mass` is the mean of p_he + p_she, `pieces` into how many a word is cut; the baseline first.
+    What `bias_probe.json` holds: `mass` is the mean of p_he + p_she, `pieces` into how many a word
+    is cut; the baseline first.
     """
 
     def encode(text: str) -> Any:
@@ -102,8 +106,10 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
     is_known = he_forms and she_forms and BASELINE in sentences and len(sentences) > MIN_OCCUPATIONS
     if not is_known or longest > model.config.max_position_embeddings:
         raise NoProbe(
-            f"its tokenizer does not know the words of the probe (he, she, and at least {MIN_OCCUPATIONS} of "
-            f"{len(OCCUPATIONS)} occupations, in sentences that fit into the model); the probe is in English"
+            "its tokenizer does not know the words of the probe (he, she, and at least "
+            f"{MIN_OCCUPATIONS} of "
+            f"{len(OCCUPATIONS)} occupations, in sentences that fit into the model); the probe is "
+            "in English"
         )
     model.eval()
     rows = []
@@ -124,13 +130,16 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
 
 
 def probe_checkpoint(name: str) -> dict[str, Any]:
-    """Probe a checkpoint, ours or stock, by its folder or Hub name; raises `NoProbe` where that is not possible."""
+    """Probe a checkpoint, ours or stock, by its folder or Hub name; raises `NoProbe` where that is
+    not possible.
+    """
     cached_only = check_checkpoint(name)
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only)
     if hasattr(model, "generator"):
         raise NoProbe(
-            f"{name} is ELECTRA's discriminator, which predicts no tokens: there is nothing to probe"
+            f"{name} is ELECTRA's discriminator, which predicts no tokens: there is nothing to "
+            "probe"
         )
     lost = [key for key in new if key.startswith(MASKED_LM_HEADS)]
     if lost:
@@ -144,7 +153,9 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
 
 
 def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None) -> Path:
-    """Write what was measured with the hash of the weights, where they are one file; default: beside them."""
+    """Write what was measured with the hash of the weights, where they are one file; default:
+    beside them.
+    """
     weights, file = folder / WEIGHTS_FILE, file or folder / PROBE_FILE
     with saving(file):
         write_json(
@@ -155,7 +166,9 @@ def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None
 
 
 def refresh_probe(folder: Path) -> None:
-    """Make `bias_probe.json` where it is missing or of other weights; a log line says why a model cannot be probed."""
+    """Make `bias_probe.json` where it is missing or of other weights; a log line says why a model
+    cannot be probed.
+    """
     weights, file = folder / WEIGHTS_FILE, folder / PROBE_FILE
     probed = read_json_object(file).get("weights_sha256") if file.is_file() else None
     if weights.is_file() and probed == hash_of(weights):

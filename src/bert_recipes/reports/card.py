@@ -1,6 +1,8 @@
-"""The model card: README.md of a run by one template, from the run's own files and what the user says of the model.
+"""The model card: README.md of a run by one template, from the run's own files and what the user
+says of the model.
 
-A card ends with the hash of its text: one that somebody has edited is known by it and is never written over.
+A card ends with the hash of its text: one that somebody has edited is known by it and is never
+written over.
 """
 
 import dataclasses
@@ -52,7 +54,8 @@ logger = logging.getLogger(__name__)
 # What the user says of the model.
 GIVEN_FILE = "card.yaml"
 MODEL_FILE, VOCABULARY_FILE = "config.json", "vocab.txt"
-# A fifth of English prose and few words of any other language; ours, as the fraction that is asked for.
+# A fifth of English prose and few words of any other language; ours, as the fraction that is asked
+# for.
 _ENGLISH, _ENGLISH_FRACTION = (
     {"the", "of", "and", "to", "that", "is", "with", "this", "not", "it", "was"},
     0.1,
@@ -63,10 +66,11 @@ _SENTENCES = {
     "first": ("The weather is fine today.", "Return the number of items in the list."),
     "second": ("It has not rained for a week.", "If the list is empty, zero is returned."),
 }
-# Our choice: a model that gives the two pronouns less than this in most of the sentences does not take the position for theirs.
+# Our choice: a model that gives the two pronouns less than this in most of the sentences does not
+# take the position for theirs.
 EXPECTED = 0.01
-# Ours too: an occupation with less for both together has no row, and with less between the least and the greatest P(she) the
-# occupation says nothing.
+# Ours too: an occupation with less for both together has no row, and with less between the least
+# and the greatest P(she) the occupation says nothing.
 SHOWN, DIFFERENT = 0.001, 0.05
 
 
@@ -88,7 +92,9 @@ class RunCard:
 
     @cached_property
     def is_english(self) -> bool:
-        """Whether English is put to the model: by what the user says, else by its held-out text; else, of a task, True."""
+        """Whether English is put to the model: by what the user says, else by its held-out text;
+        else, of a task, True.
+        """
         if self.given.language is not None:
             return "en" in self.given.language
         held_out = self.facts.get("held_out") or {}
@@ -104,7 +110,9 @@ class RunCard:
 
     @property
     def repository(self) -> str | None:
-        """The model's name on the Hub, whose model on main it is: not of a run that pushes to a branch."""
+        """The model's name on the Hub, whose model on main it is: not of a run that pushes to a
+        branch.
+        """
         is_pushed = self.run.get("push_to_hub") == "true" and self.run.get("hub_revision") in (
             None,
             "main",
@@ -120,7 +128,8 @@ class RunCard:
     @property
     def pipeline(self) -> str:
         """The Hub's word for what the model does."""
-        # ELECTRA's discriminator predicts no tokens, TinyBERT's head has learned nothing, and a left-to-right model knows no mask.
+        # ELECTRA's discriminator predicts no tokens, TinyBERT's head has learned nothing, and a
+        # left-to-right model knows no mask.
         has_mask = self.model.get("model_type") != "electra" and self.run.get("objective") not in (
             "tinybert",
             "ltr",
@@ -140,7 +149,9 @@ class RunCard:
 
     @cached_property
     def weights(self) -> dict[str, Any]:
-        """Parameters, types and bytes of the weights, and the hash of a single file; empty where they are gone."""
+        """Parameters, types and bytes of the weights, and the hash of a single file; empty where
+        they are gone.
+        """
         try:
             found = get_local_safetensors_metadata(self.folder)
         except NotASafetensorsRepoError:
@@ -182,7 +193,9 @@ class RunCard:
 def write_card(
     folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False
 ) -> Path:
-    """Write the card of a finished run, its result as the Hub reads it, and what the user said, now or before (`given` comes first)."""
+    """Write the card of a finished run, its result as the Hub reads it, and what the user said, now
+    or before (`given` comes first).
+    """
     card = check_card(folder, given, overwrite=overwrite)
     with saving(card.folder):
         if card.given != CardArguments():
@@ -201,11 +214,14 @@ def write_card(
 def check_card(
     folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False
 ) -> RunCard:
-    """See that a card can be written, and what is said of the model, now and before; takes no time."""
+    """See that a card can be written, and what is said of the model, now and before; takes no
+    time.
+    """
     card = RunCard(Path(folder))
     if not overwrite and not is_generated_card(card.folder):
         raise InputError(
-            f"{card.folder / CARD_FILE} was edited, or not written by this project, so it is left as it is; move it away, or "
+            f"{card.folder / CARD_FILE} was edited, or not written by this project, so it is left "
+            "as it is; move it away, or "
             "write it again with --overwrite true"
         )
     said = card.given = (given or CardArguments()).merge(card.given)
@@ -214,11 +230,13 @@ def check_card(
     is_known = energy.get("kwh") is not None
     if is_known and said.power_watts is not None:
         raise InputError(
-            f"power_watts: the run has estimated its energy itself ({results}); leave it out, or take it out of card.yaml"
+            f"power_watts: the run has estimated its energy itself ({results}); leave it out, or "
+            "take it out of card.yaml"
         )
     if said.energy != EnergySettings() and not is_known and said.power_watts is None:
         raise InputError(
-            f"country_iso_code and carbon_intensity: {results} has no estimate of the energy that they could be used with; "
+            f"country_iso_code and carbon_intensity: {results} has no estimate of the energy that "
+            "they could be used with; "
             "give --power_watts too"
         )
     said.energy.check(has_energy=True)
@@ -234,24 +252,30 @@ def check_card(
 
 
 def write_card_of_run(folder: Path) -> list[Path]:
-    """Probe and `write_card` at the end of a run, which a card that cannot be written does not make fail: a warning says why."""
+    """Probe and `write_card` at the end of a run, which a card that cannot be written does not make
+    fail: a warning says why.
+    """
     try:
         card = check_card(folder)
         if card.pipeline == "fill-mask" and card.is_english:
-            # Under DeepSpeed's stage 3 all processes would have to open the model together; here one does it alone.
+            # Under DeepSpeed's stage 3 all processes would have to open the model together; here
+            # one does it alone.
             unset_hf_deepspeed_config()
             refresh_probe(folder)
         return [write_card(folder)]
     except (InputError, OSError) as error:
         logger.warning("no model card is written: %s", error)
     except Exception:
-        # A mistake of ours: the run is complete all the same, and other processes wait for this one.
+        # A mistake of ours: the run is complete all the same, and other processes wait for this
+        # one.
         logger.exception("no model card is written; the run itself is finished and complete")
     return []
 
 
 def name_repository(folder: Path, repo_id: str) -> None:
-    """Before a finished run is pushed: let its card load the model from there; one that was edited stays, with a warning."""
+    """Before a finished run is pushed: let its card load the model from there; one that was edited
+    stays, with a warning.
+    """
     if not all(
         (folder / name).is_file() for name in (CARD_FILE, CONFIG_FILE, RESULTS_FILE, MODEL_FILE)
     ):
@@ -265,7 +289,8 @@ def name_repository(folder: Path, repo_id: str) -> None:
             write_card(folder, CardArguments(repo_id=repo_id))
         elif known is not None and re.search(rf"(?<![\w./-]){re.escape(known)}(?!\.?[\w-])", text):
             logger.warning(
-                '%s was edited and stays: it says that the model is %s, not %s; `make card RUN=%s ARGS="--repo_id %s --overwrite true"` '
+                "%s was edited and stays: it says that the model is %s, not %s; `make card RUN=%s "
+                'ARGS="--repo_id %s --overwrite true"` '
                 "writes it again",
                 *(folder / CARD_FILE, known, repo_id, folder, repo_id),
             )
@@ -274,7 +299,9 @@ def name_repository(folder: Path, repo_id: str) -> None:
 
 
 def card_text(card: RunCard) -> str:
-    """The complete card: the head for the Hub, and the sections about which the run says something."""
+    """The complete card: the head for the Hub, and the sections about which the run says
+    something.
+    """
     run, vocabulary = card.run, card.folder / VOCABULARY_FILE
     tokenizer, base = run.get("tokenizer"), card.results.get("base_model") or {}
     environment = environment_of("md").overlay(undefined=ChainableUndefined)
@@ -329,7 +356,9 @@ def _of_known(format: Callable[..., str | None]) -> Callable[..., str | None]:
 
 
 def as_text(value: Any) -> str | None:
-    """A text as it was written, a count with its thousands, a list with commas; nothing of what is empty."""
+    """A text as it was written, a count with its thousands, a list with commas; nothing of what is
+    empty.
+    """
     if value is None:
         return None
     if isinstance(value, bool):
@@ -342,7 +371,9 @@ def as_text(value: Any) -> str | None:
 
 
 def formatted(value: Any, style: str = ",.0f") -> str | None:
-    """A finite number, also where YAML has it as a text, by default as a count; None for anything else."""
+    """A finite number, also where YAML has it as a text, by default as a count; None for anything
+    else.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -370,7 +401,9 @@ def _cell(text: str) -> str:
 
 
 def _example(card: RunCard, kind: str) -> str:
-    """A text as a Python string: English where that is the model's, else held out, else words of the tokenizer."""
+    """A text as a Python string: English where that is the model's, else held out, else words of
+    the tokenizer.
+    """
     tokenizer = load_tokenizer(card.folder)
     for text in _SENTENCES[kind] if card.is_english else ():
         if knows_words(tokenizer, text):
@@ -397,7 +430,8 @@ def _energy(card: RunCard) -> dict[str, Any]:
     results, given = card.results, card.given
     known, seconds = results.get("energy") or {}, results.get("train_seconds")
     intensity = known.get("carbon_intensity", given.carbon_intensity)
-    # Runs of older versions do not say whether the hours are those of all parts; of one that was resumed they are the last part's.
+    # Runs of older versions do not say whether the hours are those of all parts; of one that was
+    # resumed they are the last part's.
     is_complete = results.get("train_seconds_is_whole")
     is_complete = results.get("resumed_at_step") is None if is_complete is None else is_complete
     found = {
@@ -524,7 +558,9 @@ def _result(
 
 
 def _pretraining_results(card: RunCard) -> Iterator[EvalResult]:
-    """Values on the held-out documents: of a data set of the Hub, or of text that its store's hash identifies."""
+    """Values on the held-out documents: of a data set of the Hub, or of text that its store's hash
+    identifies.
+    """
     data = card.results.get("data") or {}
     # Without sources of its own the held-out part was taken from those of training.
     sources = data.get("sources") or {}
@@ -566,7 +602,9 @@ def _task_results(card: RunCard, task: Task) -> Iterator[EvalResult]:
 
 
 def hub_results(card: RunCard) -> list[dict[str, Any]]:
-    """The best metric on a complete split of a data set of the Hub, as `.eval_results` has it; nothing of other data."""
+    """The best metric on a complete split of a data set of the Hub, as `.eval_results` has it;
+    nothing of other data.
+    """
     task = card.task
     if task is None:
         return []

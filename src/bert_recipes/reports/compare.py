@@ -71,7 +71,8 @@ def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
             )
         if (folder / SWEEP_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
             raise InputError(
-                f"runs: {folder} is a sweep of many runs; give one of them, for example {folder}/best"
+                f"runs: {folder} is a sweep of many runs; give one of them, for example "
+                f"{folder}/best"
             )
         runs[path.name if names.count(path.name) == 1 else str(folder)] = read_run(folder)
     (first, wanted), *others = ((name, _learned(run)) for name, run in runs.items())
@@ -84,7 +85,9 @@ def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
 
 
 def check_report_folder(folder: Path) -> None:
-    """Refuse a folder in which the report would lie among other things, or replace a run's; it may hold an older one."""
+    """Refuse a folder in which the report would lie among other things, or replace a run's; it may
+    hold an older one.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     own = {MARKDOWN_FILE, PAGE_FILE, PLOT_FILE}
@@ -100,9 +103,11 @@ def check_report_folder(folder: Path) -> None:
 
 
 def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, bytes], str]:
-    """The files of the report, and its text for a terminal: as report.md, without plots and where it comes from.
+    """The files of the report, and its text for a terminal: as report.md, without plots and where
+    it comes from.
 
-    Runs of fine-tuning are compared on each row of their validation data, by default where they had it.
+    Runs of fine-tuning are compared on each row of their validation data, by default where they had
+    it.
     """
     other, panels = _other_data(runs), _panels(runs)
     # Runs of which nobody knows what they were measured on.
@@ -208,7 +213,9 @@ def _differ(values: Iterable[Any]) -> bool:
 
 
 def _measured_with(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by which the held-out pairs and their masks were made: of two phases those of the last one."""
+    """The settings by which the held-out pairs and their masks were made: of two phases those of
+    the last one.
+    """
     if settings.get("train_file"):  # instances have pairs and masks of their own
         return {"max_eval_pairs": settings.get("max_eval_pairs")}
     found = {name: settings.get(key_in_last_phase(settings, name)) for name in MEASURED_WITH}
@@ -260,7 +267,9 @@ def _differences(runs: Runs) -> list[list[str]]:
 
 
 def _metrics(runs: Runs, *, can_compare: bool) -> tuple[list[list[str]], list[tuple[int, int]]]:
-    """Final metrics side by side, and the cells (row, column) that are better where the runs can be compared."""
+    """Final metrics side by side, and the cells (row, column) that are better where the runs can be
+    compared.
+    """
     results = [run.results for run in runs.values()]
     names = list(
         dict.fromkeys(f"eval_{name}" for each in results for name, *_ in metric_rows(each))
@@ -283,7 +292,9 @@ def _metrics(runs: Runs, *, can_compare: bool) -> tuple[list[list[str]], list[tu
 
 
 def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Columns of the best values; none where more is neither better nor worse, or the next one is within the intervals."""
+    """Columns of the best values; none where more is neither better nor worse, or the next one is
+    within the intervals.
+    """
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1 if name.endswith(_MORE_IS_BETTER) else 0
     values = {column: each.get(name) for column, each in enumerate(results)}
     known = {

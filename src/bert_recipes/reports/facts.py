@@ -1,4 +1,6 @@
-"""From a finished run to one dict of facts: gathered while model and data are at hand, kept in report.json, read back."""
+"""From a finished run to one dict of facts: gathered while model and data are at hand, kept in
+report.json, read back.
+"""
 
 import hashlib
 import re
@@ -44,16 +46,19 @@ Facts = dict[str, Any]
 
 NUM_BINS = 15  # Guo et al. 2017, Table 1
 NUM_WORST = 12
-# A matrix of more classes is not looked at but searched: then the most frequent mistakes are listed.
+# A matrix of more classes is not looked at but searched: then the most frequent mistakes are
+# listed.
 MOST_CLASSES = 25
 NUM_MISTAKES = 20
 
 
 def calibration(probabilities: ArrayLike, outcomes: ArrayLike, num_bins: int = NUM_BINS) -> Facts:
-    """Bins of predictions (float (N,), 0 to 1; bool (N,), right or not), and the expected calibration error.
+    """Bins of predictions (float (N,), 0 to 1; bool (N,), right or not), and the expected
+    calibration error.
 
     Bin m holds those in ((m - 1) / num_bins, m / num_bins].
-    Source: Naeini et al. 2015; Guo et al. 2017, "On Calibration of Modern Neural Networks", section 2.
+    Source: Naeini et al. 2015; Guo et al. 2017, "On Calibration of Modern Neural Networks", section
+    2.
     """
     given, right = np.asarray(probabilities, dtype=np.float64), np.asarray(outcomes, dtype=bool)
     numbers = np.clip(np.ceil(given * num_bins).astype(np.int64) - 1, 0, num_bins - 1)
@@ -78,7 +83,9 @@ def calibration(probabilities: ArrayLike, outcomes: ArrayLike, num_bins: int = N
 
 
 def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]) -> Facts:
-    """Scores of each class, and the confusion matrix (rows: right, columns: predicted) or, of many classes, the most frequent mistakes."""
+    """Scores of each class, and the confusion matrix (rows: right, columns: predicted) or, of many
+    classes, the most frequent mistakes.
+    """
     pairs, columns, rows = (
         Counter(zip(gold, predicted, strict=True)),
         Counter(predicted),
@@ -255,7 +262,8 @@ def _answer_error(example: QuestionExample, predicted: str, probability: float) 
         start, end = answers[0].answer_start, answers[0].answer_start + len(answers[0].text)
     else:
         start = end = max(context.find(predicted), 0) if predicted else 0
-    # Complete words: from the first space on, up to the last one; a paragraph without any is cut where it falls.
+    # Complete words: from the first space on, up to the last one; a paragraph without any is cut
+    # where it falls.
     first, last = max(start - CONTEXT_LETTERS, 0), end + CONTEXT_LETTERS
     first = max(first, context.find(" ", first, start)) if first else 0
     if last < len(context):
@@ -324,7 +332,8 @@ def _tags(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Fa
 
 # Fine-tuning
 
-# Of a larger split so many examples are looked at: a second or two, and fractions to half a percent.
+# Of a larger split so many examples are looked at: a second or two, and fractions to half a
+# percent.
 MOST_EXAMPLES = 50_000
 LONGEST_EXAMPLE = 2_000  # characters of a text that the demo shows first
 _GATHER = {
@@ -338,7 +347,9 @@ _GATHER = {
 
 
 def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
-    """Gather what report.json holds from the predictions of the last evaluation; no model is run."""
+    """Gather what report.json holds from the predictions of the last evaluation; no model is
+    run.
+    """
     trainer, task = run.trainer, run.task
     if not trainer.is_world_process_zero():
         return {}
@@ -391,7 +402,9 @@ def split_facts(
     examples: Sequence[Any],
     all_predictions: Mapping[str, Sequence[Any]],
 ) -> Facts:
-    """Gather what is known of one validation split, by name; where its outputs were not finite it has no predictions."""
+    """Gather what is known of one validation split, by name; where its outputs were not finite it
+    has no predictions.
+    """
     facts: Facts = {"name": name, "suffix": suffix, "examples": len(examples)}
     if name not in all_predictions or not examples:
         return facts | {"looked_at": 0}
@@ -418,7 +431,9 @@ TOP_K = 5
 def look_at_pairs(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor]
 ) -> Facts:
-    """Run the model once over a batch of held-out pairs, masked as an evaluation masks them: its guesses and verdicts."""
+    """Run the model once over a batch of held-out pairs, masked as an evaluation masks them: its
+    guesses and verdicts.
+    """
     model.eval()
     output = model(
         **{name: values.to(model.device) for name, values in batch.items()},
@@ -431,7 +446,9 @@ def look_at_pairs(
     is_hidden = masked[rows, positions] == tokenizer.mask_token_id
 
     def segment(ids: torch.Tensor, row: int, number: int) -> tuple[list[int], list[str]]:
-        """Positions and pieces of the first (0) or second (1) text of a pair, without [CLS] and [SEP]."""
+        """Positions and pieces of the first (0) or second (1) text of a pair, without [CLS] and
+        [SEP].
+        """
         inside = (batch["token_type_ids"][row] == number) & (batch["attention_mask"][row] == 1)
         pieces = tokenizer.convert_ids_to_tokens(ids[row].tolist())
         ends = (tokenizer.cls_token, tokenizer.sep_token)
@@ -501,7 +518,9 @@ def _mask(
 
 
 def pieces_as_words(pieces: Sequence[str], tokenizer: PreTrainedTokenizerBase | None = None) -> str:
-    """Join pieces: "play ##ing" is "playing"; those of other tokenizers than WordPiece as they do it."""
+    """Join pieces: "play ##ing" is "playing"; those of other tokenizers than WordPiece as they do
+    it.
+    """
     if tokenizer is None or isinstance(tokenizer, BertTokenizer):
         return " ".join(pieces).replace(" ##", "")
     return tokenizer.convert_tokens_to_string(list(pieces)).strip()
@@ -516,7 +535,9 @@ NUM_LENGTH_BARS = 16
 
 
 def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
-    """Sizes of a run, for the log and the report; before training, which changes the batch split with the phase."""
+    """Sizes of a run, for the log and the report; before training, which changes the batch split
+    with the phase.
+    """
     args = trainer.args
     sizes = _sizes(
         trainer, args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -527,7 +548,9 @@ def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
 def gather_pretraining(
     trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts
 ) -> Facts:
-    """Gather what report.json holds; by all processes, because where they shard the weights none can compute alone."""
+    """Gather what report.json holds; by all processes, because where they shard the weights none
+    can compute alone.
+    """
     held_out, dataset = None, trainer.eval_dataset
     if dataset is not None:
         number = min(EXAMPLE_PAIRS, trainer.max_eval_pairs or EXAMPLE_PAIRS)
@@ -561,7 +584,9 @@ def gather_pretraining(
 
 
 def fingerprint_held_out(trainer: BertTrainer) -> str:
-    """Return the SHA-256 of the held-out inputs of an evaluation, as they were masked: what two runs are compared by."""
+    """Return the SHA-256 of the held-out inputs of an evaluation, as they were masked: what two
+    runs are compared by.
+    """
     dataset, digest = epoched(trainer.eval_dataset), hashlib.sha256()
     # The size of these batches decides how much is padded, so it is always the same.
     for keys in EvaluationSampler(
@@ -575,7 +600,9 @@ def fingerprint_held_out(trainer: BertTrainer) -> str:
 
 
 def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
-    """Count over micro-batches at equal distances in a phase's last pass over the data, whose table of pairs is at hand."""
+    """Count over micro-batches at equal distances in a phase's last pass over the data, whose table
+    of pairs is at hand.
+    """
     phase, dataset = part.phase, part.train_dataset
     end = phase.end_step if phase.end_step > phase.first_step else trainer.state.max_steps
     end = min(
@@ -602,7 +629,9 @@ def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
 
 
 def _sampled_batches(dataset: Any, samples: int, micro: int) -> list[int]:
-    """First samples of complete micro-batches, rising, at equal distances over the last pass over the data."""
+    """First samples of complete micro-batches, rising, at equal distances over the last pass over
+    the data.
+    """
     epoch, before = 0, dataset.num_pairs(0)
     while before < samples and dataset.num_pairs(epoch) > 0:
         epoch += 1
@@ -613,7 +642,9 @@ def _sampled_batches(dataset: Any, samples: int, micro: int) -> list[int]:
 
 
 def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_id: int) -> Facts:
-    """Count over batches of the collator, whose pairs have at most `longest` tokens; with a histogram of their lengths."""
+    """Count over batches of the collator, whose pairs have at most `longest` tokens; with a
+    histogram of their lengths.
+    """
     width = -(-longest // NUM_LENGTH_BARS)
     edges = [width * number for number in range(-(-longest // width) + 1)]
     lengths = np.zeros(len(edges) - 1, dtype=np.int64)
@@ -646,7 +677,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A finished run: its folder and name, "pretraining" or "finetuning", and what its files hold; `facts` is empty where it left none."""
+    """A finished run: its folder and name, "pretraining" or "finetuning", and what its files hold;
+    `facts` is empty where it left none.
+    """
 
     folder: Path
     name: str
@@ -662,7 +695,8 @@ def read_run(folder: Path) -> RunFiles:
     """Read a finished run."""
     if not folder.is_dir():
         raise InputError(
-            f"run: no folder {folder}; give the output_dir of a run of recipes/pretrain.py or finetune.py"
+            f"run: no folder {folder}; give the output_dir of a run of recipes/pretrain.py or "
+            "finetune.py"
         )
     if not (folder / RESULTS_FILE).is_file():
         what = "is not finished" if (folder / CONFIG_FILE).is_file() else "is no run"
@@ -674,7 +708,8 @@ def read_run(folder: Path) -> RunFiles:
     )
     if facts and facts.get("format") != FORMAT:
         raise InputError(
-            f"{folder / FACTS_FILE}: format {facts.get('format')!r}, this version reads {FORMAT}; move the file away and "
+            f"{folder / FACTS_FILE}: format {facts.get('format')!r}, this version reads {FORMAT}; "
+            "move the file away and "
             "the report is written without what is in it"
         )
     task = read_task_file(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else None

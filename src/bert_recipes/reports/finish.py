@@ -1,4 +1,6 @@
-"""The end of a run: report, card, trackers, push; whatever goes wrong with report or card is a warning, for the run itself is done."""
+"""The end of a run: report, card, trackers, push; whatever goes wrong with report or card is a
+warning, for the run itself is done.
+"""
 
 import contextlib
 import logging
@@ -27,10 +29,11 @@ def finish_run(
     push: Callable[[], str | None],
     files: Iterable[Path] = (),
 ) -> None:
-    """Leave report and card in the run's folder, print the results, end the trackers, push; called in all processes.
+    """Leave report and card in the run's folder, print the results, end the trackers, push; called
+    in all processes.
 
-    `gather` gives what report.json holds, `table` formats the results, `push` gives the model's page on the Hub or None, and
-    `files` are what the recipe has written beside the model.
+    `gather` gives what report.json holds, `table` formats the results, `push` gives the model's
+    page on the Hub or None, and `files` are what the recipe has written beside the model.
     """
     folder, is_main = Path(trainer.args.output_dir), trainer.is_world_process_zero()
     report = report_run(folder, lambda: gather(results), is_main=is_main)
@@ -52,7 +55,9 @@ def finish_run(
 
 
 def what_next(folder: Path) -> str:
-    """Return what a pre-trained model says of three held-out sentences, and the commands to go on with."""
+    """Return what a pre-trained model says of three held-out sentences, and the commands to go on
+    with.
+    """
     facts = read_object(folder / FACTS_FILE)
     lines = []
     commands = [("look", f"open {folder / PAGE_FILE}")]
@@ -64,7 +69,8 @@ def what_next(folder: Path) -> str:
         commands.append(
             (
                 "your task",
-                f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}",
+                "python recipes/finetune.py --task_file my_task.yaml --model_name_or_path "
+                f"{folder}",
             )
         )
     else:
@@ -92,7 +98,9 @@ def _describe_mask(mask: Mapping[str, Any]) -> str:
 def report_run(
     folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool
 ) -> list[Path]:
-    """Leave report.json and the report in a run's folder, all other files written; called in every process, `is_main` writes."""
+    """Leave report.json and the report in a run's folder, all other files written; called in every
+    process, `is_main` writes.
+    """
 
     def write() -> list[Path]:
         facts = gather()
@@ -103,7 +111,8 @@ def report_run(
         return [*write_report(folder), facts_file]
 
     for name in (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE) if is_main else ():
-        # Of a run that resumes, an older report would tell of another model. What cannot be deleted cannot be written either.
+        # Of a run that resumes, an older report would tell of another model. What cannot be deleted
+        # cannot be written either.
         with contextlib.suppress(OSError):
             (folder / name).unlink(missing_ok=True)
     return _without_harm(folder, write)
@@ -121,7 +130,10 @@ def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
         Exception
     ) as error:  # whatever it is: hours of training are not lost for the sake of a report
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        message = "no report (%s); everything else is finished and in %s: `make report RUN=%s` tries again"
+        message = (
+            "no report (%s); everything else is finished and in %s: `make report RUN=%s` "
+            "tries again"
+        )
         logger.warning(message, reason, folder, folder)
         logger.debug("what the report met", exc_info=True)
         return []

@@ -1,6 +1,8 @@
-"""A report's files, report.md and report.html with their pictures, from the files of a run or a sweep, by templates.
+"""A report's files, report.md and report.html with their pictures, from the files of a run or a
+sweep, by templates.
 
-The page is one HTML file that needs nothing else: it forbids itself to load anything, every text is escaped, plots are SVG.
+The page is one HTML file that needs nothing else: it forbids itself to load anything, every text is
+escaped, plots are SVG.
 """
 
 import itertools
@@ -32,7 +34,9 @@ _PICTURED = ("Masked-LM loss", "Next-sentence loss", "Sentence-order loss", "Hel
 
 
 def write_report(folder: Path) -> list[Path]:
-    """Write the report of a finished run or of a sweep from its files alone; report.md comes first."""
+    """Write the report of a finished run or of a sweep from its files alone; report.md comes
+    first.
+    """
     if (folder / SWEEP_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
         return save_report(
             _sweep_report(read_object(folder / SWEEP_FILE), folder.resolve().name), folder
@@ -99,7 +103,9 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
 
 
 def _guesses(mask: Mapping[str, Any]) -> list[tuple[str, float, bool, int | None]]:
-    """Return (piece, probability, is it right, rank): the right one comes last, with its rank, where it is not among the first."""
+    """Return (piece, probability, is it right, rank): the right one comes last, with its rank,
+    where it is not among the first.
+    """
     truth = mask["truth"]
     guesses: list[Any] = [
         (piece, fraction, piece == truth, None) for piece, fraction in mask["guesses"]
@@ -202,7 +208,8 @@ METRIC_HEADS = ("metric", "value", "95% interval", "constant answer")
 def metric_rows(
     results: Mapping[str, Any], prefix: str = "eval_"
 ) -> list[tuple[str, str, str, str]]:
-    """Return `METRIC_HEADS` of the values with a prefix; what is not defined is "n/a", and what is not known is empty.
+    """Return `METRIC_HEADS` of the values with a prefix; what is not defined is "n/a", and what is
+    not known is empty.
 
     Those of a test split keep the `test_` in their names.
     """
@@ -226,7 +233,9 @@ def _metrics_of_all_splits(results: Mapping[str, Any]) -> list[tuple[str, str, s
 
 
 def is_cost(key: str) -> bool:
-    """Tell whether a metric is what an evaluation cost, which the Trainer puts among the metrics."""
+    """Tell whether a metric is what an evaluation cost, which the Trainer puts among the
+    metrics.
+    """
     return key.endswith(("seconds", "runtime", "per_second"))
 
 
@@ -235,7 +244,9 @@ FEW_FINETUNING_STEPS = 500
 
 
 def is_no_better(results: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a metric, or the low end of its interval, is not above the constant answer; not where that is unknown."""
+    """Tell whether a metric, or the low end of its interval, is not above the constant answer; not
+    where that is unknown.
+    """
     constant, value = (results.get("baselines") or {}).get(name), results.get(f"eval_{name}")
     if constant is None or value is None:
         return False
@@ -245,7 +256,9 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
 
 
 def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None) -> str:
-    """Return the metrics of a fine-tuning run as Markdown for a terminal, with a warning where the best metric shows nothing."""
+    """Return the metrics of a fine-tuning run as Markdown for a terminal, with a warning where the
+    best metric shows nothing.
+    """
     table = _terminal(
         "{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results)
     )
@@ -254,12 +267,17 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
     warning = f"{best_metric}: nothing shows that the model does better than one constant answer"
     steps = results.get("train_steps", FEW_FINETUNING_STEPS)
     if steps < FEW_FINETUNING_STEPS:
-        warning += f"; {steps} steps are few: try --num_train_epochs 20, and --learning_rate 1e-3 for a tiny model"
+        warning += (
+            f"; {steps} steps are few: try --num_train_epochs 20, and --learning_rate 1e-3 "
+            "for a tiny model"
+        )
     return f"{table}\n{warning}"
 
 
 def pretraining_table(results: Mapping[str, Any]) -> str:
-    """Return held-out metrics beside their baselines, and what training cost, as Markdown for a terminal."""
+    """Return held-out metrics beside their baselines, and what training cost, as Markdown for a
+    terminal.
+    """
     return _terminal(
         "{{ tables.held_out(ui, results) }}{{ tables.training(ui, results) }}",
         results=strict(results),
@@ -330,14 +348,18 @@ def environment_of(form: str) -> Environment:
 
 
 def escape(text: object) -> str:
-    """Return a text on one line of Markdown in which nothing is a table's bar, a tag, a link or a picture."""
+    """Return a text on one line of Markdown in which nothing is a table's bar, a tag, a link or a
+    picture.
+    """
     # A backslash of the text first: it would take away the one that is put before a bar or a tag.
     one_line = " ".join(str(text).split()).replace("\\", "\\\\")
     return one_line.replace("|", "\\|").replace("<", "\\<").replace("](", "]\\(")
 
 
 def _rich(parts: Sequence[tuple[str, str]]) -> str:
-    """Return Markdown of (kind, text): bold what is marked, and keep the spaces at the ends of other parts."""
+    """Return Markdown of (kind, text): bold what is marked, and keep the spaces at the ends of
+    other parts.
+    """
 
     def part(kind: str, text: str) -> str:
         return (
@@ -350,7 +372,9 @@ def _rich(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def format_number(value: Any) -> str:
-    """Format a value for a table: counts with commas, fractions with four digits, None and NaN as "n/a", a list with commas."""
+    """Format a value for a table: counts with commas, fractions with four digits, None and NaN as
+    "n/a", a list with commas.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "n/a"
     if isinstance(value, list):

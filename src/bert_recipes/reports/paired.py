@@ -1,7 +1,7 @@
 """Whether one fine-tuned model is better than another one on the same rows: the paired bootstrap.
 
-Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation"; percentile intervals (Efron and
-Tibshirani 1993, section 13.3).
+Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation"; percentile
+intervals (Efron and Tibshirani 1993, section 13.3).
 """
 
 import itertools
@@ -66,10 +66,12 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
 
 
 def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
-    """Make the run of an ensemble from runs of one task of question answering, and return its metrics, with their intervals.
+    """Make the run of an ensemble from runs of one task of question answering, and return its
+    metrics, with their intervals.
 
-    The answer to a question is that of the greatest mean probability in the members' n-best lists. Devlin et al. 2019, section 4.2, do not say
-    how their ensemble answers. Only the first validation split is answered.
+    The answer to a question is that of the greatest mean probability in the members' n-best lists.
+    Devlin et al. 2019, section 4.2, do not say how their ensemble answers. Only the first
+    validation split is answered.
     """
     first = read_run(members[0])
     assert first.task is not None
@@ -128,7 +130,8 @@ def _scorer(
             _score_answer(task, example, value)
             for example, value in zip(examples, values, strict=True)
         ]
-        # Of SQuAD 2.0 some figures are of the questions that have an answer, others of those that have none.
+        # Of SQuAD 2.0 some figures are of the questions that have an answer, others of those that
+        # have none.
         names = sorted({name for each in scores for name in each})
         table = {name: np.array([each.get(name, math.nan) for each in scores]) for name in names}
         return lambda rows: {

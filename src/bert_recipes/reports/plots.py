@@ -1,7 +1,7 @@
 """Plots of a report, drawn by matplotlib: SVG for the page, PNG beside the Markdown.
 
-They are drawn in the light colours, and on a page each colour is a variable of the style sheet, so that one plot is readable
-in light and in dark.
+They are drawn in the light colours, and on a page each colour is a variable of the style sheet, so
+that one plot is readable in light and in dark.
 """
 
 import html
@@ -91,7 +91,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot of curves, with dashed baselines and the limits of the vertical axis where they are set."""
+    """A plot of curves, with dashed baselines and the limits of the vertical axis where they are
+    set.
+    """
 
     title: str
     unit: str
@@ -109,7 +111,9 @@ def series(history: History, name: str) -> tuple[list[float], list[float]]:
 def thin(
     steps: Sequence[float], values: Sequence[float], most: int = MOST_POINTS
 ) -> tuple[list[float], list[float]]:
-    """Take the points that are finite; of more than `most` the means of so many neighbours that no more are left."""
+    """Take the points that are finite; of more than `most` the means of so many neighbours that no
+    more are left.
+    """
     points = [point for point in zip(steps, values, strict=True) if math.isfinite(point[1])]
     width = -(-len(points) // most) or 1
     groups = [points[start : start + width] for start in range(0, len(points), width)]
@@ -120,7 +124,9 @@ def thin(
 
 
 def with_curves(panels: Sequence[Panel]) -> list[Panel]:
-    """The panels in which something has two points: one alone is no curve, and the tables have its value."""
+    """The panels in which something has two points: one alone is no curve, and the tables have its
+    value.
+    """
     return [
         panel
         for panel in panels
@@ -136,7 +142,9 @@ def _panel(
     baseline: tuple[str, str] = ("", ""),
     limits: tuple[float, float | None] | None = None,
 ) -> Panel:
-    """A plot of (logged metric, name in the legend, colour), with (logged metric, name) of a baseline."""
+    """A plot of (logged metric, name in the legend, colour), with (logged metric, name) of a
+    baseline.
+    """
     lines = []
     for metric, name, color in metrics:
         steps, values = series(history, metric)
@@ -156,7 +164,9 @@ def _panel(
 
 
 def pretraining_panels(history: History) -> list[Panel]:
-    """Losses and accuracies with their baselines, learning rate and speed, as far as they were logged twice."""
+    """Losses and accuracies with their baselines, learning rate and speed, as far as they were
+    logged twice.
+    """
     names = {"sop": "sentence order", "disc": "replaced tokens", "nsp": "next sentence"}
     task = next((task for task in names if any(f"{task}_loss" in line for line in history)), "nsp")
     name, unit = names[task], "nats per token" if task == "disc" else "nats per pair"
@@ -203,7 +213,9 @@ def pretraining_panels(history: History) -> list[Panel]:
 
 
 def finetuning_panels(history: History, metrics: Sequence[str]) -> list[Panel]:
-    """Losses, the task's metrics (with `eval_`) as far as they were logged twice, learning rate and speed."""
+    """Losses, the task's metrics (with `eval_`) as far as they were logged twice, learning rate and
+    speed.
+    """
     losses = [name for name in metrics if name.endswith("loss")]
     others = [
         name for name in metrics if not name.endswith(("loss", "_thresh", "_total", "_number"))
@@ -282,7 +294,9 @@ def _plot(
     note: str = "",
     size: Any = PANEL,
 ) -> dict[str, Any]:
-    """A drawing with its title, its legend of (name, colour, "line", "dash" or "dots"), and a line below it."""
+    """A drawing with its title, its legend of (name, colour, "line", "dash" or "dots"), and a line
+    below it.
+    """
     svg = _svg(title, draw, size).replace(
         "<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1
     )
@@ -322,7 +336,9 @@ def histogram(
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, Any]:
-    """Accuracy over confidence, a bar for each bin that holds anything; the diagonal is what would be right."""
+    """Accuracy over confidence, a bar for each bin that holds anything; the diagonal is what would
+    be right.
+    """
     kept = [(number, each) for number, each in enumerate(bins) if each["count"]]
 
     def draw(axis: Any) -> None:
@@ -367,7 +383,8 @@ def sweep_plots(
     metric: str,
     varied: str,
 ) -> tuple[dict[str, Any], bytes]:
-    """Every run of a sweep as a point, every median as a bar, a row for each combination: for the page, and as PNG.
+    """Every run of a sweep as a point, every median as a bar, a row for each combination: for the
+    page, and as PNG.
 
     A run that diverged has the value None and no point.
     """
@@ -391,7 +408,9 @@ def sweep_plots(
 
 
 def table_png(described: Mapping[str, Any]) -> bytes:
-    """A table of a paper: a panel a column, a row a model; points are seeds, bars their means. The paper's figures would lie far outside."""
+    """A table of a paper: a panel a column, a row a model; points are seeds, bars their means. The
+    paper's figures would lie far outside.
+    """
     columns, rows = described["columns"], described["rows"]
 
     def draw(figure: Any) -> None:
@@ -446,7 +465,9 @@ def panels_png(panels: Sequence[Panel]) -> bytes:
 
 @contextmanager
 def _figure(size: tuple[float, float], name: str) -> Iterator[Any]:
-    """A figure in the style of the reports, without a window system and without matplotlib's list of open figures."""
+    """A figure in the style of the reports, without a window system and without matplotlib's list
+    of open figures.
+    """
     import matplotlib as mpl  # heavy, and only a report needs it
     from matplotlib.figure import Figure
 
@@ -468,14 +489,17 @@ _NAMES = {light: name for name, light in _LIGHT.items()}
 _PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 _FONT = re.compile(r"font: [^;\"]*?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? ?")
 _UNUSED = re.compile(
-    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->| xmlns(?::\w+)?=\"[^\"]*\"",
+    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->| "
+    r"xmlns(?::\w+)?=\"[^\"]*\"",
     re.DOTALL,
 )
 _SIZE = re.compile(r' (?:width|height)="[^"]*"')
 
 
 def _svg(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> str:
-    """Draw as part of a page: as wide as there is room, colours by variables, the page's own font."""
+    """Draw as part of a page: as wide as there is room, colours by variables, the page's own
+    font.
+    """
     file = io.StringIO()
     with _figure(size, name) as figure:
         draw(figure.subplots())

@@ -24,7 +24,9 @@ Cells = Mapping[tuple[str, str], Mapping[int, Cell]]
 
 
 def describe(table: Table, runs: Runs) -> dict[str, Any]:
-    """Return the table as JSON values: figures by row, column and seed, and a verdict for each claim."""
+    """Return the table as JSON values: figures by row, column and seed, and a verdict for each
+    claim.
+    """
     seeds = sorted({*table.seeds, *table.claim_seeds})
     cells: dict[tuple[str, str], dict[int, Cell]] = {}
     for row in table.rows:
@@ -63,7 +65,9 @@ def describe(table: Table, runs: Runs) -> dict[str, Any]:
 
 
 def check_claim_seeds(table: Table, file: Path) -> None:
-    """Refuse another number of seeds for claims that the table.json of an earlier call has judged."""
+    """Refuse another number of seeds for claims that the table.json of an earlier call has
+    judged.
+    """
     if not file.is_file():
         return
     before = read_json_object(file)
@@ -72,8 +76,10 @@ def check_claim_seeds(table: Table, file: Path) -> None:
     )
     if was_judged and before["claim_seeds"] != list(table.claim_seeds):
         raise InputError(
-            f"{file} has verdicts by {len(before['claim_seeds'])} seeds, and now seeds is {len(table.claim_seeds)}: a number "
-            "that is chosen after a look makes false verdicts likelier; set it back, or start in another --output_dir"
+            f"{file} has verdicts by {len(before['claim_seeds'])} seeds, and now seeds is "
+            f"{len(table.claim_seeds)}: a number "
+            "that is chosen after a look makes false verdicts likelier; set it back, or start in "
+            "another --output_dir"
         )
 
 
@@ -82,7 +88,9 @@ def _figures(cells: Mapping[int, Cell]) -> dict[str, float]:
 
 
 class Comparison(NamedTuple):
-    """How far one row is ahead of another one: the mean over seeds, its standard error and intervals; or why that is not known."""
+    """How far one row is ahead of another one: the mean over seeds, its standard error and
+    intervals; or why that is not known.
+    """
 
     difference: float | None = None
     error: float = math.inf
@@ -91,7 +99,9 @@ class Comparison(NamedTuple):
 
     @property
     def is_ahead(self) -> bool:
-        """Return True where it is known that the first row has learnt more than the other, an untrained one."""
+        """Return True where it is known that the first row has learnt more than the other, an
+        untrained one.
+        """
         return self.difference is not None and self.difference > LEARNT * self.error
 
 
@@ -112,7 +122,9 @@ def compare_cells(
 
 
 def _subtract_replicates(pairs: Sequence[tuple[Cell, Cell]], sign: int) -> list[list[float]] | None:
-    """Return the jackknife's replicates of each seed's difference; None where a run has none, or other groups."""
+    """Return the jackknife's replicates of each seed's difference; None where a run has none, or
+    other groups.
+    """
     num_groups = len(pairs[0][0].replicates)
     differences = []
     for better, worse in pairs:
@@ -126,10 +138,11 @@ def _subtract_replicates(pairs: Sequence[tuple[Cell, Cell]], sign: int) -> list[
 def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
     """Return a claim's verdict, the mean difference on its side and its intervals.
 
-    Reproduced: the interval over seeds and rows is above 0. Contradicted: it is below 0. Neither where the better row is not
-    `LEARNT` standard errors ahead of the untrained one. That two rows are alike is reproduced where the interval lies within
-    the distance that the claim allows, and contradicted where it lies outside. Where it is not known how far other rows would
-    move the figures, what would be a verdict by the seeds is `BY_SEEDS_ONLY`, which is none.
+    Reproduced: the interval over seeds and rows is above 0. Contradicted: it is below 0. Neither
+    where the better row is not `LEARNT` standard errors ahead of the untrained one. That two rows
+    are alike is reproduced where the interval lies within the distance that the claim allows, and
+    contradicted where it lies outside. Where it is not known how far other rows would move the
+    figures, what would be a verdict by the seeds is `BY_SEEDS_ONLY`, which is none.
     """
     column = next(column for column in table.columns if column.name == claim.column)
     sign = -1 if column.less_is_better else 1
@@ -166,7 +179,9 @@ def _have_same_rows(cells: Sequence[Cell]) -> bool:
 
 
 def _verdict(comparison: Comparison, within: float | None = None) -> str:
-    """Return what the interval over seeds and rows says, or that over seeds where rows are not known."""
+    """Return what the interval over seeds and rows says, or that over seeds where rows are not
+    known.
+    """
     intervals = comparison.intervals
     low, high = intervals.get("of_both") or intervals.get("of_seeds") or (-math.inf, math.inf)
     if within is not None:
@@ -180,7 +195,8 @@ def _verdict(comparison: Comparison, within: float | None = None) -> str:
 def _compare_with_untrained(
     claim: Claim, table: Table, cells: Cells, sign: int
 ) -> list[Comparison]:
-    """Compare the better row of a claim with each untrained row, but for one that the claim itself names.
+    """Compare the better row of a claim with each untrained row, but for one that the claim itself
+    names.
 
     That two rows are alike may be said of rows that have learnt nothing.
     """
@@ -228,7 +244,8 @@ def markdown(described: Mapping[str, Any]) -> str:
     mean = "Mean ± deviation" if num_seeds > 1 else "Mean"
     lines += [
         "",
-        f"{mean} of {num_seeds} pre-training seeds where all are done. In brackets the paper's figures, "
+        f"{mean} of {num_seeds} pre-training seeds where all are done. In brackets the paper's "
+        "figures, "
         "which are not comparable: other sizes and other data.",
     ]
     if described["claims"]:
@@ -259,9 +276,15 @@ def _summary(described: Mapping[str, Any]) -> str:
     verdicts = [
         f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, CONTRADICTED, NOT_RESOLVED)
     ]
-    text = f"Claims, by seeds 1 to {described['claim_seeds'][-1]} as fixed before: {', '.join(verdicts)}."
+    text = (
+        f"Claims, by seeds 1 to {described['claim_seeds'][-1]} as fixed before: "
+        f"{', '.join(verdicts)}."
+    )
     if counts[BY_SEEDS_ONLY]:
-        text += f" {counts[BY_SEEDS_ONLY]} by seeds only, which is no verdict: how far other rows would move them is not known."
+        text += (
+            f" {counts[BY_SEEDS_ONLY]} by seeds only, which is no verdict: how far other rows "
+            "would move them is not known."
+        )
     return text
 
 

@@ -1,7 +1,8 @@
-"""All of GLUE: the table beside the paper's, and the zip that the leaderboard takes, checked before it is written.
+"""All of GLUE: the table beside the paper's, and the zip that the leaderboard takes, checked before
+it is written.
 
-Source of the zip: gluebenchmark.com/faq and the sample submission: eleven TSV files with the header `index<TAB>prediction`, names
-of labels for MNLI, QNLI, RTE and AX, numbers for the rest.
+Source of the zip: gluebenchmark.com/faq and the sample submission: eleven TSV files with the header
+`index<TAB>prediction`, names of labels for MNLI, QNLI, RTE and AX, numbers for the rest.
 """
 
 import json
@@ -30,8 +31,9 @@ TASKS_WITH_NAMES = ("mnli", "qnli", "rte", "ax")
 PREDICTED_BY = {"ax": "mnli"}
 # The oldest date that a zip can hold: the same predictions are the same bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
-# Title, task, metric, split. Source: Devlin et al. 2019, Table 1 and its caption: F1 for QQP and MRPC, Spearman for STS-B,
-# accuracy for the rest (Matthews correlation for CoLA, as GLUE defines it); no WNLI.
+# Title, task, metric, split. Source: Devlin et al. 2019, Table 1 and its caption: F1 for QQP and
+# MRPC, Spearman for STS-B, accuracy for the rest (Matthews correlation for CoLA, as GLUE defines
+# it); no WNLI.
 COLUMNS = (
     ("MNLI-m", "mnli", "matched_accuracy", "validation_matched"),
     ("MNLI-mm", "mnli", "mismatched_accuracy", "validation_mismatched"),
@@ -53,15 +55,17 @@ EXTRA = (("WNLI", "wnli", "accuracy", "validation"),)
 def table_mean(values: Sequence[float | None]) -> float | None:
     """Mean of the columns; None where one is missing.
 
-    Source: Devlin et al. 2019, Table 1, "Average": the nine columns weigh the same, so that MNLI counts twice, other than on
-    the leaderboard, which also counts WNLI.
+    Source: Devlin et al. 2019, Table 1, "Average": the nine columns weigh the same, so that MNLI
+    counts twice, other than on the leaderboard, which also counts WNLI.
     """
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
 def read_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Results of a task's finished runs with these seeds, in seed-<s> or, of a finished sweep, of its best setting."""
+    """Results of a task's finished runs with these seeds, in seed-<s> or, of a finished sweep, of
+    its best setting.
+    """
     if (folder / SWEEP_FILE).is_file():
         sweep = read_json_object(folder / SWEEP_FILE)
         best = next(item for item in sweep["combinations"] if item["name"] == sweep["best"])
@@ -71,7 +75,9 @@ def read_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def make_table(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Put all_results.json of each task's seeds into the columns, as glue.json has them; percent, NaN where a run diverged."""
+    """Put all_results.json of each task's seeds into the columns, as glue.json has them; percent,
+    NaN where a run diverged.
+    """
     columns, extra = (
         [_make_cell(*column, runs.get(column[1], ())) for column in each]
         for each in (COLUMNS, EXTRA)
@@ -127,7 +133,8 @@ def format_table(table: Mapping[str, Any]) -> str:
         known if mean else f"| mean | | | | | | | {paper} |",
         *map(_format_cell, extra),
         "",
-        "dev: development set, percent, the median where there are several seeds. test (paper): hidden test set, "
+        "dev: development set, percent, the median where there are several seeds. test (paper): "
+        "hidden test set, "
         "BERT-base, Devlin et al. 2019, Table 1. WNLI is not in the mean, as in the paper.",
     ]
     form = "{title} ({dev_rows:,} rows, published {dev_rows_published:,})"
@@ -175,7 +182,9 @@ def _rows(rows: int | None, published: int | None) -> str:
 def write_table(
     folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], settings: Mapping[str, Any]
 ) -> str:
-    """Write glue.md and glue.json, with the settings that all runs share; return the table as Markdown."""
+    """Write glue.md and glue.json, with the settings that all runs share; return the table as
+    Markdown.
+    """
     table = make_table(runs)
     text = format_table(table)
     machine = next((run.get("machine") for found in runs.values() for run in found), None)
@@ -194,7 +203,9 @@ def write_table(
 
 
 class SubmissionFile(NamedTuple):
-    """A TSV file of the zip for the published test split of a task; without a source where its predictions are missing."""
+    """A TSV file of the zip for the published test split of a task; without a source where its
+    predictions are missing.
+    """
 
     name: str
     task: Task
@@ -203,7 +214,8 @@ class SubmissionFile(NamedTuple):
 
 
 def find_runs(folders: Sequence[Path]) -> dict[str, Path]:
-    """Task -> its run: folders are runs, sweeps, folders with one run per seed, or folders of any of these.
+    """Task -> its run: folders are runs, sweeps, folders with one run per seed, or folders of any
+    of these.
 
     Of a sweep and of several seeds the best on the development set is taken.
     """
@@ -212,7 +224,8 @@ def find_runs(folders: Sequence[Path]) -> dict[str, Path]:
         runs = list(_runs_below(folder, set()))
         if not runs:
             raise InputError(
-                f"{folder}: no finished run of recipes/finetune.py here; give runs or folders of runs"
+                f"{folder}: no finished run of recipes/finetune.py here; give runs or folders of "
+                "runs"
             )
         for run in runs:
             name = (read_results(run) or {})["task"]
@@ -266,9 +279,11 @@ def plan_files(runs: Mapping[str, Path]) -> list[SubmissionFile]:
 def write_submission(
     path: Path, runs: Mapping[str, Path], *, fill_missing: bool = False
 ) -> dict[str, str]:
-    """Write the zip, complete or not at all, after everything was checked; return file -> what it was made of, in words.
+    """Write the zip, complete or not at all, after everything was checked; return file -> what it
+    was made of, in words.
 
-    With `fill_missing` the files of missing tasks hold one constant, so that the others can be scored.
+    With `fill_missing` the files of missing tasks hold one constant, so that the others can be
+    scored.
     """
     if path.is_dir():
         raise InputError(
@@ -282,7 +297,8 @@ def write_submission(
         parts = [f"no run for {names}"] if names else []
         parts += [f"no file {sources}: run it with --do_predict true"] if sources else []
         raise InputError(
-            f"{'; '.join(parts)}; the leaderboard takes all eleven files: add what is missing, or give --fill_missing true to "
+            f"{'; '.join(parts)}; the leaderboard takes all eleven files: add what is missing, or "
+            "give --fill_missing true to "
             "fill it with a constant"
         )
     made_of, texts = {}, {}
@@ -307,11 +323,12 @@ def write_submission(
 
 
 def render(file: SubmissionFile) -> tuple[str, int]:
-    """Check predictions and write them as the leaderboard's TSV; without a source every row gets the first label, or 0.
+    """Check predictions and write them as the leaderboard's TSV; without a source every row gets
+    the first label, or 0.
 
     Returns:
-        The text, and how many scores lay outside of the task's range and were moved to its end (STS-B: 0 to 5, as the
-        formatters of GLUE's authors do).
+        The text, and how many scores lay outside of the task's range and were moved to its end
+        (STS-B: 0 to 5, as the formatters of GLUE's authors do).
     """
     if file.source is None:
         values = [
@@ -323,7 +340,8 @@ def render(file: SubmissionFile) -> tuple[str, int]:
     rows = [_format_value(file, number, value) for number, value in enumerate(values)]
     if len(rows) != file.num_rows:
         raise InputError(
-            f"{file.source}: {len(rows)} predictions; {file.name} needs the published test split's {file.num_rows}: "
+            f"{file.source}: {len(rows)} predictions; {file.name} needs the published test "
+            f"split's {file.num_rows}: "
             "predict all of it (--do_predict true, no --max_predict_examples)"
         )
     lines_out = [f"{number}\t{text}\n" for number, (text, _) in enumerate(rows)]
@@ -334,7 +352,8 @@ def _read_prediction(line: bytes, number: int, source: Path) -> Any:
     row = json.loads(line)
     if row["idx"] != number:
         raise InputError(
-            f"{source}, line {number + 1}: idx is {row['idx']!r}, expected {number}: a row is missing, twice or out of order; "
+            f"{source}, line {number + 1}: idx is {row['idx']!r}, expected {number}: a row is "
+            "missing, twice or out of order; "
             "predict again"
         )
     return row["prediction"]

@@ -1,4 +1,6 @@
-"""Every combination of a few settings with several seeds, or a search with Optuna; each run is a process of its own."""
+"""Every combination of a few settings with several seeds, or a search with Optuna; each run is a
+process of its own.
+"""
 
 import ctypes
 import functools
@@ -51,7 +53,8 @@ RESERVED = {
     "push_to_hub": "push the best run when the sweep is done: make push RUN=... REPO=...",
     "overwrite_run": "a sweep resumes by itself; for a new one give another --output_dir",
 }
-# What keeps a check of flags off the GPU and out of DeepSpeed: whether these work, only the runs can tell.
+# What keeps a check of flags off the GPU and out of DeepSpeed: whether these work, only the runs
+# can tell.
 _ON_THE_CPU = (
     "--use_cpu",
     "true",
@@ -85,7 +88,9 @@ SCALES = ("log", "linear", "int")
 
 
 def given_flags(argv: Iterable[str]) -> set[str]:
-    """Names of the flags on a command line: `--learning-rate=3e-5` is learning_rate, a quoted value with spaces is none."""
+    """Names of the flags on a command line: `--learning-rate=3e-5` is learning_rate, a quoted value
+    with spaces is none.
+    """
     flags = [argument for argument in argv if re.match(r"--[A-Za-z][\w-]*(=|$)", argument)]
     return {flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags}
 
@@ -98,7 +103,8 @@ def split_flags(
     What follows a field of `quoted` belongs to it, also where it is a flag.
 
     Example:
-        >>> split_flags(["--rte", "--seed=3", "--num_seeds", "3", "--fp16"], ["num_seeds", "rte"], quoted=["rte"])
+        >>> flags = ["--rte", "--seed=3", "--num_seeds", "3", "--fp16"]
+        >>> split_flags(flags, ["num_seeds", "rte"], quoted=["rte"])
         (['--rte=--seed=3', '--num_seeds', '3'], ['--fp16'])
     """
     own, others = list[str](), list[str]()
@@ -130,7 +136,9 @@ def replace_flags(flags: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def check_flag_names(flags: Sequence[str], own: Iterable[str]) -> None:
-    """Refuse a misspelt flag before anything runs; fields of the script itself are near misses too."""
+    """Refuse a misspelt flag before anything runs; fields of the script itself are near misses
+    too.
+    """
     fields = {*_run_fields(), "config"}
     for name in sorted(given_flags(flags) - fields):
         raise InputError(
@@ -150,7 +158,9 @@ def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
 
 
 def check_run(flags: Sequence[str], grid: Mapping[str, Sequence[str]]) -> None:
-    """Read the first run's flags as it would, and see that its task, checkpoint and data are within reach."""
+    """Read the first run's flags as it would, and see that its task, checkpoint and data are within
+    reach.
+    """
     first_run = as_flags({name: values[0] for name, values in grid.items()})
     flags = replace_flags([*flags, *first_run], _ON_THE_CPU)
     before = dict(os.environ)
@@ -205,7 +215,8 @@ def _run_fields() -> dict[str, Any]:
 def read_sweep(
     name: str, configs: Path, flags: Sequence[str], *, is_search: bool = False
 ) -> dict[str, list[str]]:
-    """Read `field: value` and `field: [value, value]` from a YAML file, or one of `configs` by its name; values stay texts.
+    """Read `field: value` and `field: [value, value]` from a YAML file, or one of `configs` by its
+    name; values stay texts.
 
     In a search `[least, greatest, log]` (or `linear`, or `int`) is a range for a field of numbers.
     """
@@ -282,7 +293,8 @@ def expand_grid(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 
 def combination_name(settings: Mapping[str, str], varying: Iterable[str]) -> str:
-    """Name settings by those that vary; different ones have different names, which are names of folders.
+    """Name settings by those that vary; different ones have different names, which are names of
+    folders.
 
     Example:
         >>> combination_name({"num_train_epochs": "3", "learning_rate": "5e-5"}, ["learning_rate"])
@@ -305,7 +317,9 @@ def combination_name(settings: Mapping[str, str], varying: Iterable[str]) -> str
 
 
 class RunLauncher(NamedTuple):
-    """How a run is started: exactly the command that a user would type, and the flags of every run."""
+    """How a run is started: exactly the command that a user would type, and the flags of every
+    run.
+    """
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
@@ -315,8 +329,8 @@ class RunLauncher(NamedTuple):
     def run(self, folder: Path, flags: Sequence[str]) -> dict[str, Any]:
         """Run in a folder, or take what a finished run left there; return all_results.json.
 
-        An interrupted run resumes from its checkpoint, or starts from scratch without one. A finished run's checkpoints are
-        removed. What the run prints goes to `FOLDER.log`.
+        An interrupted run resumes from its checkpoint, or starts from scratch without one. A
+        finished run's checkpoints are removed. What the run prints goes to `FOLDER.log`.
         """
         results = read_results(folder, self.needs)
         if results is not None:
@@ -342,7 +356,8 @@ class RunLauncher(NamedTuple):
                 -1
             ].removeprefix("error: ")
             raise InputError(
-                f"the run {folder} failed (exit code {code}: {words}); its log is {log}; mend the cause and give the same "
+                f"the run {folder} failed (exit code {code}: {words}); its log is {log}; mend the "
+                "cause and give the same "
                 "command again: finished runs are kept"
             )
         for checkpoint in () if self.keeps_checkpoints else folder.glob("checkpoint-*"):
@@ -351,7 +366,9 @@ class RunLauncher(NamedTuple):
 
 
 def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
-    """The command without its flags: by accelerate's launcher with a configuration, or as one process without it."""
+    """The command without its flags: by accelerate's launcher with a configuration, or as one
+    process without it.
+    """
     if launch is None:
         return (sys.executable, str(script))
     folder = script.parent.parent / "accelerate_configs"
@@ -379,7 +396,9 @@ def read_results(folder: Path, needs: Sequence[str] = (TASK_FILE,)) -> dict[str,
 
 
 def figure_of(results: Mapping[str, Any], key: str) -> float | None:
-    """A metric of all_results.json; NaN where it is null, as not defined, and None where it is not there."""
+    """A metric of all_results.json; NaN where it is null, as not defined, and None where it is not
+    there.
+    """
     value = results.get(key, "")
     if value is None:
         return math.nan
@@ -387,14 +406,17 @@ def figure_of(results: Mapping[str, Any], key: str) -> float | None:
 
 
 def end_with_children() -> None:
-    """Make SIGTERM and SIGHUP end this process as Ctrl-C does, so that the run in progress ends too."""
+    """Make SIGTERM and SIGHUP end this process as Ctrl-C does, so that the run in progress ends
+    too.
+    """
     # SIGHUP, which a closed terminal sends, stays without effect where nohup made it so.
     numbers = [signal.SIGTERM] + [signal.SIGHUP] * (
         signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     )
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        # A second one (the shell and the kernel both send SIGHUP) must not stop the ending of the run.
+        # A second one (the shell and the kernel both send SIGHUP) must not stop the ending of the
+        # run.
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
@@ -404,7 +426,9 @@ def end_with_children() -> None:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """Return what a new process calls so that the system sends it SIGTERM when its parent is gone, however that ended."""
+    """Return what a new process calls so that the system sends it SIGTERM when its parent is gone,
+    however that ended.
+    """
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # PR_SET_PDEATHSIG is 1
@@ -412,7 +436,9 @@ def _end_with_parent() -> Callable[[], None] | None:
 
 
 def _run_process(command: Sequence[str], log: Path, group: str) -> int:
-    """Run to the end in a process group of its own, which ends with this process, by SIGKILL on Linux alone."""
+    """Run to the end in a process group of its own, which ends with this process, by SIGKILL on
+    Linux alone.
+    """
     # Under its name wandb, where `report_to` names it, shows the runs together.
     environment = {"WANDB_RUN_GROUP": group, **os.environ}
     with log.open("w", encoding="utf-8") as output:
@@ -428,7 +454,8 @@ def _run_process(command: Sequence[str], log: Path, group: str) -> int:
         try:
             return process.wait()
         finally:
-            # The launcher's children too: a run that stays alive would write into a folder that is run again.
+            # The launcher's children too: a run that stays alive would write into a folder that is
+            # run again.
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                     if process.poll() is None:
@@ -437,7 +464,9 @@ def _run_process(command: Sequence[str], log: Path, group: str) -> int:
 
 
 def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> None:
-    """Make a folder of runs that belongs to one set of settings, written down in `file_name`, and to one process at a time."""
+    """Make a folder of runs that belongs to one set of settings, written down in `file_name`, and
+    to one process at a time.
+    """
     file, settings = folder / file_name, dict(settings)
     if folder.is_file():
         raise InputError(f"output_dir {folder} is a file; give a folder")
@@ -451,7 +480,8 @@ def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> N
     if changed and any(read_results(path.parent) is not None for path in folder.rglob(TASK_FILE)):
         was, now = (json.dumps(each.get(changed[0])) for each in (before, settings))
         raise InputError(
-            f"output_dir {folder} holds runs with other settings ({changed[0]}: was {was}, is {now}); "
+            f"output_dir {folder} holds runs with other settings ({changed[0]}: was {was}, is "
+            f"{now}); "
             "give the same settings to resume, or another --output_dir"
         )
     for half in list(folder.rglob("run.yaml")) if changed else []:
@@ -490,16 +520,19 @@ class Combination(NamedTuple):
 
     @property
     def best_run(self) -> Run:
-        """The run with the greatest value; of equal ones the one with the earliest seed in the list."""
+        """The run with the greatest value; of equal ones the one with the earliest seed in the
+        list.
+        """
         return self.runs[self.values.index(max(self.values))]
 
 
 def choose_best(combinations: Sequence[Combination]) -> Combination:
-    """The combination with the greatest median; of equal ones the first, so that the grid's order decides.
+    """The combination with the greatest median; of equal ones the first, so that the grid's order
+    decides.
 
-    With one seed this is the paper's rule: the setting that is best on the development set (Devlin et al. 2019,
-    section 4.1). The median over seeds is ours: it is not moved by a run that failed to train, of which the paper says
-    that they happen on small data sets.
+    With one seed this is the paper's rule: the setting that is best on the development set (Devlin
+    et al. 2019, section 4.1). The median over seeds is ours: it is not moved by a run that failed
+    to train, of which the paper says that they happen on small data sets.
     """
     return max(combinations, key=lambda combination: combination.median)
 
@@ -514,11 +547,13 @@ def run_sweep(
     metric: str | None = None,
     num_trials: int | None = None,
 ) -> str:
-    """Run what is not finished, link FOLDER/best to the best run and write sweep.json and the report; return its text.
+    """Run what is not finished, link FOLDER/best to the best run and write sweep.json and the
+    report; return its text.
 
-    A folder that holds a sweep with the same settings is resumed; seeds and trials may be added. Each run has
-    `FOLDER/<combination>/seed-<seed>`. Without num_trials, of a search with Optuna, every combination is run. `report` makes
-    the report of a folder with a sweep.json and returns its files, the text first, or none.
+    A folder that holds a sweep with the same settings is resumed; seeds and trials may be added.
+    Each run has `FOLDER/<combination>/seed-<seed>`. Without num_trials, of a search with Optuna,
+    every combination is run. `report` makes the report of a folder with a sweep.json and returns
+    its files, the text first, or none.
     """
     if metric is not None and _NOT_TO_MAXIMISE.search(metric):
         raise InputError(
@@ -548,8 +583,9 @@ def run_sweep(
 class Sweep:
     """Combinations of settings over seeds.
 
-    Only weights that can still be the best run's are kept: those of the best run of the best combination so far, and of the
-    best run of the combination in progress. Results and predictions of all runs stay.
+    Only weights that can still be the best run's are kept: those of the best run of the best
+    combination so far, and of the best run of the combination in progress. Results and predictions
+    of all runs stay.
     """
 
     def __init__(
@@ -586,11 +622,14 @@ class Sweep:
         return self.combinations[name].median
 
     def link_best(self) -> None:
-        """Point FOLDER/best to the best run; one whose weights were removed, before seeds were added, is run again."""
+        """Point FOLDER/best to the best run; one whose weights were removed, before seeds were
+        added, is run again.
+        """
         run, link = self.best.best_run, self.folder / "best"
         if math.isnan(run.value):
             raise InputError(
-                f"no run of {self.folder} has a metric {self.metric}: all are NaN; lower the learning rate"
+                f"no run of {self.folder} has a metric {self.metric}: all are NaN; lower the "
+                "learning rate"
             )
         if (run.folder / NO_WEIGHTS_FILE).is_file():
             logger.info(
@@ -617,7 +656,8 @@ class Sweep:
             )
             there = ", ".join(name for name in names if not _NOT_TO_MAXIMISE.search(name))
             raise InputError(
-                f"{folder}: its results have no metric '{self.metric}'; give --metric one of: {there}"
+                f"{folder}: its results have no metric '{self.metric}'; give --metric one of: "
+                f"{there}"
             )
         return Run(seed, folder, value, results)
 
@@ -631,10 +671,12 @@ class Sweep:
             else f"the greatest {metric}"
         )
         how_chosen = (
-            f"{best.name} has {rule} on the development set (of equal ones the first); `best` is its run with seed "
-            f"{best.best_run.seed}, {metric} {format_figure(best.best_run.value)}. It was chosen on the examples that it is "
-            "measured on: on others expect less. Other runs keep their results and predictions, not their weights."
-            + (f" Runs of it that diverged: {diverged}." if diverged else "")
+            f"{best.name} has {rule} on the development set (of equal ones the first); `best` is "
+            "its run with seed "
+            f"{best.best_run.seed}, {metric} {format_figure(best.best_run.value)}. It was chosen "
+            "on the examples that it is "
+            "measured on: on others expect less. Other runs keep their results and predictions, "
+            "not their weights." + (f" Runs of it that diverged: {diverged}." if diverged else "")
         )
         described = {
             "metric": metric,
@@ -670,7 +712,10 @@ def _drop_weights(runs: Sequence[Run], kept: Run) -> None:
         paths = [path for pattern in WEIGHT_FILES for path in run.folder.glob(pattern)]
         if run is kept or not paths:
             continue
-        text = "The weights of this run were removed: a sweep keeps those of its best run only, in ../../best.\n"
+        text = (
+            "The weights of this run were removed: a sweep keeps those of its best run only, "
+            "in ../../best.\n"
+        )
         (run.folder / NO_WEIGHTS_FILE).write_text(text, encoding="utf-8")
         for path in paths:
             _remove(path)
@@ -688,7 +733,9 @@ def search(
     num_trials: int,
     measure: Callable[[Mapping[str, str]], float],
 ) -> None:
-    """Try settings with Optuna's TPE; with the same results it proposes the same, which is how a search resumes."""
+    """Try settings with Optuna's TPE; with the same results it proposes the same, which is how a
+    search resumes.
+    """
     import optuna
 
     fields = _run_fields()
@@ -717,7 +764,9 @@ def format_figure(value: float) -> str:
 
 
 def describe_lead(combinations: Sequence[Combination], metric: str) -> str:
-    """How far the next combination is, beside the seeds and the rows that were measured; "" without a next one."""
+    """How far the next combination is, beside the seeds and the rows that were measured; "" without
+    a next one.
+    """
     best = choose_best(combinations)
     others = [each for each in combinations if each is not best and math.isfinite(each.median)]
     if not others:

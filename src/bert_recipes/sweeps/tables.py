@@ -1,4 +1,6 @@
-"""The tables of a paper as runs: which each row and column needs; runs with the same settings are one, and finished ones are kept."""
+"""The tables of a paper as runs: which each row and column needs; runs with the same settings are
+one, and finished ones are kept.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ _TABLE_KEYS = (
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of each row: of its pre-training, of its checkpoint with the settings of `evaluate`, of a tagger over its frozen features, or where there is a task, of fine-tuning."""
+    """A figure of each row: of its pre-training, of its checkpoint with the settings of `evaluate`,
+    of a tagger over its frozen features, or where there is a task, of fine-tuning.
+    """
 
     name: str
     metric: str = ""  # as all_results.json has it, without eval_
@@ -106,7 +110,9 @@ class Row:
 
 
 class Claim(NamedTuple):
-    """A row is better than another one in a column, or than itself in another column; or no further from it than `within`."""
+    """A row is better than another one in a column, or than itself in another column; or no further
+    from it than `within`.
+    """
 
     better: str
     worse: str
@@ -133,7 +139,9 @@ class Table:
 
 
 class Cell(NamedTuple):
-    """The run that a row, a column and a seed have their figure of, and that figure; NaN where training diverged."""
+    """The run that a row, a column and a seed have their figure of, and that figure; NaN where
+    training diverged.
+    """
 
     run: Mapping[str, Any]
     value: float
@@ -142,7 +150,9 @@ class Cell(NamedTuple):
 
 
 class PlannedRun(NamedTuple):
-    """A run that is not finished: the one of a row's figure in a column or, without a column, the pre-training of the row."""
+    """A run that is not finished: the one of a row's figure in a column or, without a column, the
+    pre-training of the row.
+    """
 
     key: str
     row: Row
@@ -178,7 +188,8 @@ def _read_claim_seeds(path: Path, number: Any) -> list[int]:
     """Return the seeds 1, 2, ... up to the number that a table or its profile names."""
     if number not in map(str, range(1, 101)):
         raise InputError(
-            f"{path}: seeds is {number!r}; give the number of pre-training seeds by which claims are judged, 1 to 100, "
+            f"{path}: seeds is {number!r}; give the number of pre-training seeds by which claims "
+            "are judged, 1 to 100, "
             "here or in the profile, like `seeds: 3`"
         )
     return list(range(1, int(number) + 1))
@@ -254,7 +265,9 @@ def _read_rows(
     student: Mapping[str, str],
     seeds: Sequence[int],
 ) -> list[Row]:
-    """Read the rows of a profile: a row may name the only `profiles` that have it, or `not_profiles`."""
+    """Read the rows of a profile: a row may name the only `profiles` that have it, or
+    `not_profiles`.
+    """
     _, *keys = (attribute.name for attribute in fields(Row))
     rows = []
     for name, settings in tree.items():
@@ -312,7 +325,8 @@ def _check_claims(path: Path, table: Table) -> None:
             kind = "column" if "column" in key else "row"
             if name is not None and name not in names[kind]:
                 raise InputError(
-                    f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}"
+                    f"{path}: a claim names the {kind} {name!r}; there are: "
+                    f"{', '.join(names[kind])}"
                 )
         if claim.expected not in EXPECTED:
             raise InputError(
@@ -321,7 +335,9 @@ def _check_claims(path: Path, table: Table) -> None:
 
 
 class Runs:
-    """The runs of tables in one folder. A run is known by a hash of its settings, a fine-tuning one also by that of its checkpoint."""
+    """The runs of tables in one folder. A run is known by a hash of its settings, a fine-tuning one
+    also by that of its checkpoint.
+    """
 
     def __init__(
         self,
@@ -331,7 +347,9 @@ class Runs:
         store: str,
         join: Join | None = None,
     ) -> None:
-        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text; `join` makes an ensemble."""
+        """`flags` are those of each recipe's runs that say where the data is; `store` is the
+        fingerprint of the text; `join` makes an ensemble.
+        """
         self.folder, self.recipes, self.flags, self.store = folder, recipes, flags, store
         self.join = join
         lock_run(folder, patience=0)
@@ -342,7 +360,8 @@ class Runs:
             for run in self.known.values()
         ):
             raise InputError(
-                f"{file}: not the runs of tables; fetch the file again, or give another --output_dir"
+                f"{file}: not the runs of tables; fetch the file again, or give another "
+                "--output_dir"
             )
 
     def checkpoint_key(self, row: Row, seed: int) -> str | None:
@@ -355,7 +374,9 @@ class Runs:
         return _hash(settings)
 
     def figure_key(self, row: Row, column: Column, seed: int) -> str | None:
-        """Return the hash of the run that has a row's figure in a column; None where there is no such run."""
+        """Return the hash of the run that has a row's figure in a column; None where there is no
+        such run.
+        """
         if column.mean_of:
             return None
         if row.ensemble:
@@ -394,7 +415,8 @@ class Runs:
                 name.removeprefix("eval_") for name in run["figures"] if name.startswith("eval_")
             ]
             raise InputError(
-                f"column {column.name}: no metric {column.metric}; its runs have {', '.join(metrics)}"
+                f"column {column.name}: no metric {column.metric}; its runs have "
+                f"{', '.join(metrics)}"
             )
         replicates = (run["figures"].get("jackknife") or {}).get(column.metric) or []
         if None in replicates:  # undefined without one of the groups
@@ -402,7 +424,9 @@ class Runs:
         return Cell({"key": key, **run}, value, replicates, list(run.get("sha256", {}).values()))
 
     def missing(self, table: Table) -> Iterator[tuple[Row, Column, int]]:
-        """Yield the cells whose run is not finished, seed by seed, so that whole tables come early."""
+        """Yield the cells whose run is not finished, seed by seed, so that whole tables come
+        early.
+        """
         for seed in table.seeds:
             for row in table.rows:
                 for column in table.columns:
@@ -411,7 +435,9 @@ class Runs:
                         yield row, column, seed
 
     def measure(self, row: Row, column: Column, seed: int) -> None:
-        """Do what a cell needs: pre-train, unless that is done and its checkpoint at hand, and measure."""
+        """Do what a cell needs: pre-train, unless that is done and its checkpoint at hand, and
+        measure.
+        """
         checkpoint_key = self.checkpoint_key(row, seed)
         key = self.figure_key(row, column, seed)
         assert key is not None
@@ -535,7 +561,9 @@ class Runs:
         return folder / TASK_FILE
 
     def _planned_runs(self, tables: Sequence[Table]) -> Iterator[PlannedRun]:
-        """Yield the runs of the missing cells, each after the pre-training of its row; cells may share them."""
+        """Yield the runs of the missing cells, each after the pre-training of its row; cells may
+        share them.
+        """
         for table in tables:
             for row, column, seed in self.missing(table):
                 checkpoint_key = self.checkpoint_key(row, seed)
@@ -547,7 +575,8 @@ class Runs:
         """Estimate what is left by a few real steps of each kind of run; evaluations do not count.
 
         Yields:
-            The name of the kind, how many such runs there are, the hours of all of them, MB a process.
+            The name of the kind, how many such runs there are, the hours of all of them, MB a
+            process.
         """
         seed = tables[0].seeds[0]
         for runs in self._group_by_cost(tables, seed):
@@ -578,7 +607,9 @@ class Runs:
         return list(groups.values())
 
     def _estimate_run(self, run: PlannedRun, seed: int) -> dict[str, Any]:
-        """Return the numbers of a run's `Estimate`; models that it starts from are made without training."""
+        """Return the numbers of a run's `Estimate`; models that it starts from are made without
+        training.
+        """
         row = _untrained(run.row)
         if run.column is not None:
             model = row.model or self._pretrain(row, seed, needs_weights=True)
@@ -601,7 +632,9 @@ class Runs:
             return read_json_object(file)
 
     def hours_left(self, tables: Sequence[Table]) -> float | None:
-        """Return the hours by the mean of the finished runs of each recipe; None while one has no finished run."""
+        """Return the hours by the mean of the finished runs of each recipe; None while one has no
+        finished run.
+        """
         recipes = {run.key: run.recipe for run in self._planned_runs(tables)}
         total = 0.0
         for recipe, count in Counter(recipes.values()).items():
@@ -615,7 +648,8 @@ class Runs:
 def _mean_cell(optional_cells: Sequence[Cell | None]) -> Cell | None:
     """Return the mean of figures, which has no run of its own; None where one is missing.
 
-    The rows of several tasks are left out group by group at once: they are independent, and so are their deviations.
+    The rows of several tasks are left out group by group at once: they are independent, and so are
+    their deviations.
     """
     cells = [cell for cell in optional_cells if cell is not None]
     if len(cells) < len(optional_cells):

@@ -1,1 +1,3 @@
-"""What is measured: benchmarks as rows of data, their files and their examples; no torch, no YAML."""
+"""What is measured: benchmarks as rows of data, their files and their examples; no torch, no
+YAML.
+"""

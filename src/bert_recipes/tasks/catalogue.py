@@ -1,8 +1,10 @@
-"""The built-in tasks, rows/*.yaml: GLUE (Wang et al. 2019) with its diagnostic set AX, SQuAD, SWAG, CoNLL-2003 and XNLI.
+"""The built-in tasks, rows/*.yaml: GLUE (Wang et al. 2019) with its diagnostic set AX, SQuAD, SWAG,
+CoNLL-2003 and XNLI.
 
 Sources of the rows of GLUE:
     columns, labels and their order: Hub data set nyu-mll/glue;
-    layout of the TSV files: the official download (gluebenchmark.com/tasks), as huggingface/datasets' glue.py reads it;
+    layout of the TSV files: the official download (gluebenchmark.com/tasks), as
+        huggingface/datasets' glue.py reads it;
     rows of the splits: the data set's card; rows of the test files: gluebenchmark.com/submit;
     metrics: GLUE paper, Table 1; results: BERT, Devlin et al. 2019, Table 1, BERT-base.
 """
@@ -48,7 +50,8 @@ XNLI_LANGUAGES = (
 
 
 def list_tasks() -> tuple[str, ...]:
-    """Return the names of the tasks, GLUE first; XNLI's 15 languages, `xnli_en` and so on, are not among them.
+    """Return the names of the tasks, GLUE first; XNLI's 15 languages, `xnli_en` and so on, are not
+    among them.
 
     Example:
         >>> list_tasks()[:3]
@@ -70,7 +73,8 @@ def get_task(name: str) -> Task:
         return replace(row, name=name, hub_subset=language, local_name=f"xnli/{language}")
     if name not in _NAMES:
         raise InputError(
-            f"unknown task '{name}'; {_nearest(name)}allowed: {', '.join(_NAMES)}, xnli_{' xnli_'.join(XNLI_LANGUAGES)}; a "
+            f"unknown task '{name}'; {_nearest(name)}allowed: {', '.join(_NAMES)}, "
+            f"xnli_{' xnli_'.join(XNLI_LANGUAGES)}; a "
             "task of your own is given with --task_file"
         )
     row = read_task_file(_FOLDER / f"{name}.yaml")

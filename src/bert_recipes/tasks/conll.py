@@ -1,11 +1,15 @@
-"""Files with a word a line and its tag in another column: CoNLL-2003, CoNLL-U, and what others write of the kind.
+"""Files with a word a line and its tag in another column: CoNLL-2003, CoNLL-U, and what others
+write of the kind.
 
-A blank line ends a sentence, and a `-DOCSTART-` line starts a document; where there is none, every sentence is a document.
-Lines that begin with "#" before the first word of a sentence are comments, unless they hold a word and its tag.
+A blank line ends a sentence, and a `-DOCSTART-` line starts a document; where there is none, every
+sentence is a document. Lines that begin with "#" before the first word of a sentence are comments,
+unless they hold a word and its tag.
 
-Columns are counted from 0, as in flair, or named: by a line `# global.columns = ID FORM ...`, in .conllu files by CoNLL-U.
+Columns are counted from 0, as in flair, or named: by a line `# global.columns = ID FORM ...`, in
+.conllu files by CoNLL-U.
 
-Source: CoNLL-2003, Tjong Kim Sang and De Meulder 2003, section 2.1; universaldependencies.org/format.html.
+Source: CoNLL-2003, Tjong Kim Sang and De Meulder 2003, section 2.1;
+universaldependencies.org/format.html.
 """
 
 import logging
@@ -43,7 +47,9 @@ _TABS, _BLANKS = re.compile(" *\t+ *"), re.compile("[ \t]+")
 
 @dataclass(frozen=True)
 class ConllLayout:
-    """How a file is written: what parts its columns, how many there are, and which hold the words and the tags."""
+    """How a file is written: what parts its columns, how many there are, and which hold the words
+    and the tags.
+    """
 
     separator: re.Pattern[str]
     width: int
@@ -93,7 +99,9 @@ _Words = list[tuple[int, list[str]]]
 
 
 def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
-    """Yield for each sentence how many marks of documents stand before it, and the line and columns of each word."""
+    """Yield for each sentence how many marks of documents stand before it, and the line and columns
+    of each word.
+    """
     marks, words = 0, _Words()
     for number, text in enumerate(read_lines(path), start=1):
         line = text.strip(" ")
@@ -111,8 +119,8 @@ def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
             continue
         if len(cells) != layout.width:
             raise InputError(
-                f"{path}, line {number}: {len(cells)} columns ('{line[:60]}'), but the first word has {layout.width}"
-                + (_hint_of_comments(line))
+                f"{path}, line {number}: {len(cells)} columns ('{line[:60]}'), but the first word "
+                f"has {layout.width}" + (_hint_of_comments(line))
             )
         words.append((number, cells))
     if words:
@@ -143,7 +151,9 @@ def find_layout(path: Path, task: Task) -> ConllLayout:
 
 
 def _find_words(path: Path, column: str, names: Sequence[str], survey: "_Survey") -> int:
-    """Return the number of the column of the words: the one that the task names, else the first, or that behind an index."""
+    """Return the number of the column of the words: the one that the task names, else the first, or
+    that behind an index.
+    """
     number = _find_column(path, column, names, survey.width)
     if number is not None:
         return number
@@ -162,7 +172,9 @@ def _find_words(path: Path, column: str, names: Sequence[str], survey: "_Survey"
 def _find_tags(
     path: Path, column: str, names: Sequence[str], survey: "_Survey", *, behind: int
 ) -> int | None:
-    """Return the number of the column of the tags: the one that the task names, else the last that can be; None where there is none."""
+    """Return the number of the column of the tags: the one that the task names, else the last that
+    can be; None where there is none.
+    """
     number = _find_column(path, column, names, survey.width)
     if number is not None:
         return number
@@ -181,7 +193,9 @@ def _find_tags(
 
 
 def _lines_of_words(path: Path, *, with_ends: bool = False) -> Iterator[str]:
-    """Yield the lines that are words for sure; "" at the end of each sentence where it is asked for."""
+    """Yield the lines that are words for sure; "" at the end of each sentence where it is asked
+    for.
+    """
     for text in read_lines(path):
         line = text.strip(" ")
         if not line.strip():
@@ -202,7 +216,9 @@ def _column_names(path: Path) -> tuple[str, ...]:
 
 
 def _find_column(path: Path, name: str, names: Sequence[str], width: int) -> int | None:
-    """Return the number of the column that a task names, or counts from 0 (-1 is the last); None where it does neither."""
+    """Return the number of the column that a task names, or counts from 0 (-1 is the last); None
+    where it does neither.
+    """
     if name in names:
         return names.index(name)
     if not re.fullmatch(r"-?\d+", name):
@@ -219,7 +235,8 @@ class _Survey:
     def __init__(self, tags: frozenset[str]) -> None:
         self.tags = tags
         self.width = 0
-        # Whether the first column counts the words, of each sentence, of each document or of the file.
+        # Whether the first column counts the words, of each sentence, of each document or of the
+        # file.
         self.has_index = True
         self._first_words: set[str] = set()
         self._num_words = self._num_in_sentence = self._last_index = 0
@@ -255,7 +272,9 @@ class _Survey:
 
     @property
     def has_no_words_first(self) -> bool:
-        """Whether the first of several columns holds numbers alone, or one and the same text: a file, a speaker."""
+        """Whether the first of several columns holds numbers alone, or one and the same text: a
+        file, a speaker.
+        """
         if self.width < 3 or self._num_words < 5:
             return False
         return self._are_numbers[0] or len(self._first_words) == 1
@@ -270,7 +289,9 @@ class _Survey:
 
 
 def has_columns(path: Path, task: Task) -> bool:
-    """Tell whether a file has a word a line, and not a sentence: tabs in every line, known tags, or one word in each."""
+    """Tell whether a file has a word a line, and not a sentence: tabs in every line, known tags, or
+    one word in each.
+    """
     lines = list(_lines_of_words(path))
     if all("\t" in line for line in lines):
         return True

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 class TextExample:
     """One text or a pair of texts (sequence_classification).
 
-    `idx` is the id in the file, the row number (from 0) where it has none, here and in the other examples.
+    `idx` is the id in the file, the row number (from 0) where it has none, here and in the other
+    examples.
     """
 
     idx: int | str
     text: str
     text_pair: str | None = None
-    # Index into the task's labels; a float for regression; indices (sorted, may be empty) for multi-label tasks.
+    # Index into the task's labels; a float for regression; indices (sorted, may be empty) for
+    # multi-label tasks.
     label: int | float | tuple[int, ...] | None = None
 
 
@@ -25,9 +27,11 @@ class TaggedExample:
     idx: int | str
     tokens: tuple[str, ...]
     labels: tuple[int, ...] | None = None  # an index into the task's labels for each word
-    # Number from 0; consecutive sentences with one number are one text. Without marks every sentence has its own.
+    # Number from 0; consecutive sentences with one number are one text. Without marks every
+    # sentence has its own.
     document: int = 0
-    # Where each word stands in the text that was cut into words, start and end; None where the file has words.
+    # Where each word stands in the text that was cut into words, start and end; None where the file
+    # has words.
     offsets: tuple[tuple[int, int], ...] | None = field(default=None, repr=False)
 
 
@@ -36,7 +40,9 @@ class Answer:
     """A gold answer."""
 
     text: str
-    answer_start: int  # in characters of the context; -1 where nobody knows, of an answer that only its text matters of
+    # in characters of the context; -1 where nobody knows, of an answer that only its text matters
+    # of
+    answer_start: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +70,9 @@ Example = TextExample | TaggedExample | QuestionExample | ChoiceExample
 
 
 def list_texts(example: Example) -> list[str]:
-    """Return the texts of an example of any kind, some of which may be empty; the words of a tagged sentence are one text."""
+    """Return the texts of an example of any kind, some of which may be empty; the words of a tagged
+    sentence are one text.
+    """
     if isinstance(example, TextExample):
         return [example.text, example.text_pair or ""]
     if isinstance(example, TaggedExample):
@@ -90,7 +98,9 @@ class Split:
 
     @property
     def is_partial(self) -> bool:
-        """Tell whether scores on it cannot be put beside published ones: rows are missing or were left out."""
+        """Tell whether scores on it cannot be put beside published ones: rows are missing or were
+        left out.
+        """
         return len(self.examples) != (
             self.num_rows if self.published_rows is None else self.published_rows
         )

@@ -1,7 +1,8 @@
-"""The labels of a column: names, numbers or truth values, one a row or several; the same in every format.
+"""The labels of a column: names, numbers or truth values, one a row or several; the same in every
+format.
 
-A column says the same thing in the same way: its labels are names, or they are numbers. So a stray number among names is a
-slip, and is refused; it is no class number.
+A column says the same thing in the same way: its labels are names, or they are numbers. So a stray
+number among names is a slip, and is refused; it is no class number.
 """
 
 import ast
@@ -18,7 +19,8 @@ from bert_recipes.tags import OUTSIDE, complete_tags
 from bert_recipes.tasks.task import Task
 
 
-# Classes whose names are taken from the training file; with more than these the column is most likely another one.
+# Classes whose names are taken from the training file; with more than these the column is most
+# likely another one.
 MAX_FOUND_LABELS = 1000
 _WHOLE_FLOAT = re.compile(r"([+-]?\d+)\.0*")
 _TRUTH_VALUES = {"true": "1", "false": "0"}
@@ -29,7 +31,8 @@ _NUMPY_ARRAY = re.compile(r"\barray\((\[.*?\])(?:,\s*dtype=[^()\s]+)?\)", re.DOT
 
 
 def label_text(value: Any) -> str:
-    """Return a label as one text for every format: "" where there is none, "1" for 1.0, "true" for True.
+    """Return a label as one text for every format: "" where there is none, "1" for 1.0, "true" for
+    True.
 
     pandas writes 1.0 where a column of whole numbers has gaps, and True where JSON has true.
     """
@@ -52,7 +55,9 @@ def is_number(text: str) -> bool:
 
 
 def _follow_truth(names: Sequence[str]) -> bool:
-    """Tell whether false and true are the first and the second of these classes, as 0 and 1 are: not of [yes, no]."""
+    """Tell whether false and true are the first and the second of these classes, as 0 and 1 are:
+    not of [yes, no].
+    """
     plain = [name.lower() for name in names]
     if len(plain) != 2 or _TRUTH_VALUES.keys() & set(plain):
         return False
@@ -60,10 +65,12 @@ def _follow_truth(names: Sequence[str]) -> bool:
 
 
 class ClassLabels:
-    """The classes of a task, as files write them: by name, as `column_labels` says, or by number from 0.
+    """The classes of a task, as files write them: by name, as `column_labels` says, or by number
+    from 0.
 
-    Numbers, and truth values where there are two classes, stand for the classes only if neither names nor `column_labels`
-    look like such. -1 and nothing at all mean that the label is hidden, unless the task itself calls a class "-1".
+    Numbers, and truth values where there are two classes, stand for the classes only if neither
+    names nor `column_labels` look like such. -1 and nothing at all mean that the label is hidden,
+    unless the task itself calls a class "-1".
     """
 
     def __init__(self, task: Task, names: Sequence[str] | None = None) -> None:
@@ -118,7 +125,8 @@ class ClassLabels:
             number, where_number = first["number"]
             name, where_name = first["name"]
             raise InputError(
-                f"{where_number}: label {number!r} is a number, but the column has names ({name!r} at {where_name}); "
+                f"{where_number}: label {number!r} is a number, but the column has names "
+                f"({name!r} at {where_name}); "
                 "write the name, or map the values with `labels: {value: name}`"
             )
 
@@ -132,12 +140,17 @@ class ClassLabels:
             hint += f", or 0 to {len(self.names) - 1}"
         if self._by_number and text == str(len(self.names)):
             first, second = [*self.names, "..."][:2]
-            hint += f"; numbers count from 0: where the file counts from 1, write labels: {{1: {first}, 2: {second}, ...}}"
+            hint += (
+                f"; numbers count from 0: where the file counts from 1, write labels: {{1: "
+                f"{first}, 2: {second}, ...}}"
+            )
         return hint
 
 
 def number_label(task: Task, value: Any, where: str) -> float | None:
-    """Return the label of a regression, None for a hidden one: nothing at all, or -1 where the range has no -1."""
+    """Return the label of a regression, None for a hidden one: nothing at all, or -1 where the
+    range has no -1.
+    """
     least, greatest = task.label_range or (-math.inf, math.inf)
     if value is None:
         return None
@@ -159,10 +172,11 @@ def number_label(task: Task, value: Any, where: str) -> float | None:
 
 
 def label_sets(task: Task, values: Sequence[tuple[str, Any]]) -> list[tuple[int, ...] | None]:
-    """Return the class numbers of every row of a multi-label column, ascending; None where they are hidden.
+    """Return the class numbers of every row of a multi-label column, ascending; None where they are
+    hidden.
 
-    A row is a list of labels, such a list as text, or a text with `label_separator` between its labels. Where every row
-    has a 0 or 1 for each class they are multi-hot vectors.
+    A row is a list of labels, such a list as text, or a text with `label_separator` between its
+    labels. Where every row has a 0 or 1 for each class they are multi-hot vectors.
 
     Args:
         values: Where each row stands, and its value in the label column.
@@ -180,13 +194,16 @@ def label_sets(task: Task, values: Sequence[tuple[str, Any]]) -> list[tuple[int,
 
 
 def _are_multi_hot(rows: Sequence[tuple[str, list[Any]]], num_classes: int) -> bool:
-    """Tell whether the rows that have labels are vectors; of two classes, `[0, 1]` may also be the numbers of both."""
+    """Tell whether the rows that have labels are vectors; of two classes, `[0, 1]` may also be the
+    numbers of both.
+    """
     others = [where for where, labels in rows if not _is_multi_hot(labels, num_classes)]
     if others and num_classes == 2:
         vectors = [labels for _, labels in rows if _is_multi_hot(labels, num_classes)]
         if any(label_text(first) >= label_text(second) for first, second in vectors):
             raise InputError(
-                f"{others[0]}: other rows have a 0 or 1 for each of the 2 classes; write so in every row, or names"
+                f"{others[0]}: other rows have a 0 or 1 for each of the 2 classes; write so in "
+                "every row, or names"
             )
     return bool(rows) and not others
 
@@ -200,7 +217,8 @@ def _split_labels(task: Task, value: Any, where: str) -> list[Any] | None:
         value = _split_text(task, value) if as_list is None else as_list
     if not isinstance(value, list):
         raise InputError(
-            f"{where}: a list of labels is expected, {value!r:.60} found; what parts the labels of a text is label_separator"
+            f"{where}: a list of labels is expected, {value!r:.60} found; what parts the labels "
+            "of a text is label_separator"
         )
     return value
 
@@ -229,7 +247,8 @@ def read_list(text: str) -> list[Any] | None:
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value that a text is in JSON or Python, which pandas writes into cells; None where it is none.
+    """Return the value that a text is in JSON or Python, which pandas writes into cells; None where
+    it is none.
 
     An array of NumPy in it is a list.
     """
@@ -256,14 +275,17 @@ def _classes_of_labels(classes: ClassLabels, labels: list[Any], where: str) -> t
     numbers = {classes.class_of(label, where) for label in labels} - {None}
     if len(numbers) < len(labels):
         raise InputError(
-            f"{where}: a label is empty, or stands twice, in {labels!r:.60}; name each that fits once, or write a 0 or 1 for "
+            f"{where}: a label is empty, or stands twice, in {labels!r:.60}; name each that fits "
+            "once, or write a 0 or 1 for "
             "each class in every row"
         )
     return tuple(sorted(number for number in numbers if number is not None))
 
 
 def read_truth(value: Any, where: str) -> bool:
-    """Return a truth value: 0 or 1, false or true, in any format; a text is never true by not being empty."""
+    """Return a truth value: 0 or 1, false or true, in any format; a text is never true by not being
+    empty.
+    """
     text = label_text(value)
     if _TRUTH_VALUES.get(text, text) not in ("0", "1"):
         raise InputError(f"{where}: {value!r:.60}; allowed: 0 or 1, true or false")
@@ -271,7 +293,9 @@ def read_truth(value: Any, where: str) -> bool:
 
 
 def labels_of_columns(task: Task, row: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
-    """Return the class numbers of a row whose table has a column of 0 and 1 for each label; None where all are hidden."""
+    """Return the class numbers of a row whose table has a column of 0 and 1 for each label; None
+    where all are hidden.
+    """
     values = [column_value(row, column, where) for column in task.label_columns]
     if all(label_text(value) in ("", "-1") for value in values):
         return None
@@ -283,16 +307,20 @@ def labels_of_columns(task: Task, row: Mapping[str, Any], where: str) -> tuple[i
 
 @dataclass(frozen=True)
 class FoundLabels:
-    """The labels in a column: their names in the order of their numbers, and whether they look like a regression's."""
+    """The labels in a column: their names in the order of their numbers, and whether they look like
+    a regression's.
+    """
 
     names: list[str]
     are_fractions: bool
 
 
 def find_labels(task: Task, values: Iterable[Any]) -> FoundLabels:
-    """Return the distinct labels of a column: numbers in their order, names in that of the alphabet.
+    """Return the distinct labels of a column: numbers in their order, names in that of the
+    alphabet.
 
-    Of tags with O, every type has all letters of their scheme, as a type may have no long entity here and one elsewhere.
+    Of tags with O, every type has all letters of their scheme, as a type may have no long entity
+    here and one elsewhere.
     """
     names: set[str] = set()
     for number, value in enumerate(values, start=1):

@@ -1,4 +1,6 @@
-"""Questions about a paragraph and their answers: the forms in which files have them, and offsets that are a little wrong."""
+"""Questions about a paragraph and their answers: the forms in which files have them, and offsets
+that are a little wrong.
+"""
 
 import itertools
 import logging
@@ -15,17 +17,20 @@ from bert_recipes.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
-# A text that stands in its paragraph more than once is found again within so many characters: an emoji counts double in
-# annotation tools that run in a browser, and a cleaned text has lost a few spaces.
+# A text that stands in its paragraph more than once is found again within so many characters: an
+# emoji counts double in annotation tools that run in a browser, and a cleaned text has lost a few
+# spaces.
 _NEARBY_CHARACTERS = 20
 
 
 def expand_articles(task: Task, rows: Rows) -> Rows:
-    """Return the questions of SQuAD's official form, one a row: articles hold paragraphs, these hold questions.
+    """Return the questions of SQuAD's official form, one a row: articles hold paragraphs, these
+    hold questions.
 
     Rows that are questions already stay as they are.
 
-    Source: rajpurkar.github.io/SQuAD-explorer; google-research/bert run_squad.py `read_squad_examples`.
+    Source: rajpurkar.github.io/SQuAD-explorer; google-research/bert run_squad.py
+    `read_squad_examples`.
     """
     iterator = iter(rows.rows)
     start = list(itertools.islice(iterator, 1))
@@ -54,14 +59,17 @@ def _questions_of(task: Task, source: str, articles: Iterator[Mapping[str, Any]]
                     yield number, row
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(
-            f"{source}: not the official form of SQuAD after question {number} ({type(error).__name__}: {error})"
+            f"{source}: not the official form of SQuAD after question {number} "
+            f"({type(error).__name__}: {error})"
         ) from error
 
 
 def read_answers(task: Task, row: Mapping[str, Any], where: str) -> list[tuple[str, Any]] | None:
-    """Return the text and start of each answer of a row; none where `is_impossible` says so, None where they are hidden.
+    """Return the text and start of each answer of a row; none where `is_impossible` says so, None
+    where they are hidden.
 
-    They are {"text": [...], "answer_start": [...]} (the Hub), a list of such pairs (SQuAD's files), or texts alone.
+    They are {"text": [...], "answer_start": [...]} (the Hub), a list of such pairs (SQuAD's files),
+    or texts alone.
     """
     impossible = row.get("is_impossible")
     if (
@@ -77,14 +85,17 @@ def read_answers(task: Task, row: Mapping[str, Any], where: str) -> list[tuple[s
         answers = [_read_answer(item) for item in _split_answers(_parse_text(value))]
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            f'{where}: answers {value!r:.60}; expected are {{"text": [...], "answer_start": [...]}}, or a list of such pairs'
+            f"{where}: answers {value!r:.60}; expected are "
+            f'{{"text": [...], "answer_start": [...]}}, or a list of such pairs'
         ) from None
     # Exports of tables write a question without answer as an empty text.
     return [(text, start) for text, start in answers if text]
 
 
 def _parse_text(value: Any) -> Any:
-    """Return the object or list that a text is, as JSON and Python write it; any other text is an answer."""
+    """Return the object or list that a text is, as JSON and Python write it; any other text is an
+    answer.
+    """
     if not isinstance(value, str):
         return value
     parsed = parse_literal(value)
@@ -123,10 +134,11 @@ def _read_answer(item: Any) -> tuple[str, int | None]:
 
 
 def locate_answer(text: str, start: int | None, context: str) -> Answer | None:
-    """Return the answer where it stands in its paragraph: at its start, else where its text stands once nearby, or at all.
+    """Return the answer where it stands in its paragraph: at its start, else where its text stands
+    once nearby, or at all.
 
-    White space may differ. None where it is not there, where nobody can tell which place is meant, or where the start is
-    below 0, as annotation tools write it for "not found".
+    White space may differ. None where it is not there, where nobody can tell which place is meant,
+    or where the start is below 0, as annotation tools write it for "not found".
     """
     if start is not None and start >= 0 and context.startswith(text, start):
         return Answer(text=text, answer_start=start)
@@ -153,7 +165,9 @@ class AnswerOffsets:
     def locate(
         self, answers: Sequence[tuple[str, Any]], context: str, where: str
     ) -> tuple[Answer, ...] | None:
-        """Return the answers that stand in their paragraph; None where there are some, and none does."""
+        """Return the answers that stand in their paragraph; None where there are some, and none
+        does.
+        """
         located: list[Answer] = []
         for text, start in answers:
             answer = locate_answer(text, start, context)
@@ -174,19 +188,28 @@ class AnswerOffsets:
         """Warn of what was mended and left out; InputError where nothing remains."""
         if self.num_left_out and self.num_left_out == num_questions:
             raise InputError(
-                f"{self._first}, and the text cannot be found there; no training question has an answer in its paragraph: "
+                f"{self._first}, and the text cannot be found there; "
+                "no training question has an answer in its paragraph: "
                 "answer_start counts the characters before the answer, from 0"
             )
         if self.num_mended:
-            message = "%s: %d answers did not stand at their answer_start; where their text stands once nearby is taken"
+            message = (
+                "%s: %d answers did not stand at their answer_start; "
+                "where their text stands once nearby is taken"
+            )
             logger.warning(message, source, self.num_mended)
         if self.num_left_out:
-            message = "%s: %d of %d questions are left out: their answers are not in their paragraphs (the first: %s)"
+            message = (
+                "%s: %d of %d questions are left out: "
+                "their answers are not in their paragraphs (the first: %s)"
+            )
             logger.warning(message, source, self.num_left_out, num_questions, self._first)
 
 
 def answers_by_text(answers: Sequence[tuple[str, Any]], context: str) -> tuple[Answer, ...]:
-    """Return answers for an evaluation, where only their texts count; a start that is wrong is -1."""
+    """Return answers for an evaluation, where only their texts count; a start that is wrong is
+    -1.
+    """
     known = []
     for text, start in answers:
         is_right = start is not None and start >= 0 and context.startswith(text, start)

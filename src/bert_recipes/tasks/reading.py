@@ -1,4 +1,6 @@
-"""From the rows of a table to examples: columns, labels, words, answers and choices, with one line for whatever does not fit."""
+"""From the rows of a table to examples: columns, labels, words, answers and choices, with one line
+for whatever does not fit.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +37,8 @@ logger = logging.getLogger(__name__)
 
 def example_id(task: Task, row: Mapping[str, Any], index: int, where: str) -> int | str:
     """Return the id of a row, or its number where the data has no ids."""
-    # A row of a benchmark names the column that its published files have; copies of them may lack it.
+    # A row of a benchmark names the column that its published files have; copies of them may lack
+    # it.
     if task.id_column is None or (task.id_column not in row and not task.files):
         return index
     return read_id(column_value(row, task.id_column, where), task.id_column, where)
@@ -106,7 +109,9 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, ChoiceExample]]:
-    """Read contexts with their endings, row by row; in a list column each row may have another number of them."""
+    """Read contexts with their endings, row by row; in a list column each row may have another
+    number of them.
+    """
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
@@ -126,7 +131,8 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
 
 
 def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
-    """Return the choices of a row and the names that its label may call them by; none where these are numbers or letters.
+    """Return the choices of a row and the names that its label may call them by; none where these
+    are numbers or letters.
 
     The list may stand under "text" beside the names under "label", as in ARC and CommonsenseQA.
     """
@@ -147,7 +153,8 @@ def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[st
     names = value.get("label")
     if not isinstance(names, list):
         raise InputError(
-            f"{where}: column '{column}' holds {value!r:.60}; beside its texts a list of labels is expected"
+            f"{where}: column '{column}' holds {value!r:.60}; beside its texts a list of labels "
+            "is expected"
         )
     return _texts_of_list(value.get("text"), column, where), [label_text(name) for name in names]
 
@@ -167,7 +174,9 @@ def _texts_of_list(value: Any, column: str, where: str) -> list[str]:
 def _choice_number(
     task: Task, value: Any, names: Sequence[str], endings: Sequence[str], where: str
 ) -> int | None:
-    """Return which choice a label means: by its name, its number from 0, its letter, or its text; None for a hidden one."""
+    """Return which choice a label means: by its name, its number from 0, its letter, or its text;
+    None for a hidden one.
+    """
     text = label_text(value)
     if names or task.column_labels:
         number = ClassLabels(task, names or None).class_of(value, where)
@@ -177,7 +186,8 @@ def _choice_number(
         number = int(text)
         if text in endings and endings.index(text) != number:
             raise InputError(
-                f"{where}: label {value!r} is the text of one choice and the number of another; write letters: A, B, ..."
+                f"{where}: label {value!r} is the text of one choice and the number of another; "
+                "write letters: A, B, ..."
             )
     elif len(text) == 1 and text.upper() in _LETTERS:
         number = _LETTERS.index(text.upper())
@@ -188,7 +198,8 @@ def _choice_number(
     if number is not None and number >= len(endings):
         last = len(endings) - 1
         raise InputError(
-            f"{where}: label {value!r:.60} is none of the {len(endings)} choices; allowed: 0 to {last}, A to {_LETTERS[last]}, "
+            f"{where}: label {value!r:.60} is none of the {len(endings)} choices; allowed: 0 to "
+            f"{last}, A to {_LETTERS[last]}, "
             "or a choice's text; where numbers count from 1, write labels: [1, 2, ...]"
         )
     return number
@@ -202,7 +213,8 @@ def question_examples(
 ) -> Iterator[tuple[int, QuestionExample | None]]:
     """Read questions with paragraph and answers, row by row; None for one that training leaves out.
 
-    That is one whose answers are not in its paragraph (`AnswerOffsets`). In an evaluation only the texts of answers count.
+    That is one whose answers are not in its paragraph (`AnswerOffsets`). In an evaluation only the
+    texts of answers count.
     """
     offsets = AnswerOffsets() if split == task.train_split else None
     seen: dict[str, int] = {}
@@ -222,7 +234,8 @@ def question_examples(
             written = read_answers(task, row, where)
             if written == [] and "squad_v2" not in task.metrics:
                 raise InputError(
-                    f"{where}: no answer, but every question of task {task.name} has one; questions without answer are for "
+                    f"{where}: no answer, but every question of task {task.name} has one; "
+                    "questions without answer are for "
                     "squad_v2"
                 )
             if written is not None and offsets is not None:
@@ -256,8 +269,9 @@ def _question_id(task: Task, row: Mapping[str, Any], index: int, where: str) -> 
 def tagged_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, TaggedExample]]:
     """Read words with their labels, sentence by sentence.
 
-    Where the labels are O, B-X and I-X, an I-X that continues nothing begins an entity, as in conlleval, and is read as
-    B-X: so are slips in public files (I-creative-work after I-person in WNUT17) and all of IOB1. A warning counts them.
+    Where the labels are O, B-X and I-X, an I-X that continues nothing begins an entity, as in
+    conlleval, and is read as B-X: so are slips in public files (I-creative-work after I-person in
+    WNUT17) and all of IOB1. A warning counts them.
     """
     labels = ClassLabels(task)
     sentences = TaggedRows(task, rows, is_test=split in task.test_splits)
@@ -306,7 +320,9 @@ def _tag_number(labels: ClassLabels, tag: Any, place: str) -> int:
 def _begin_entities(
     names: Sequence[str], numbers_of: Mapping[str, int], numbers: list[int], places: Sequence[str]
 ) -> list[str]:
-    """Change every I-X that continues no entity to B-X, in place, if there is such a label; return which they were."""
+    """Change every I-X that continues no entity to B-X, in place, if there is such a label; return
+    which they were.
+    """
     if not numbers_of:
         return []
     stray = []
@@ -337,7 +353,8 @@ class ReadExamples:
 
 
 def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = False) -> ReadExamples:
-    """Read all rows of a split, with or without labels, all alike; those of test_splits may lack the label column.
+    """Read all rows of a split, with or without labels, all alike; those of test_splits may lack
+    the label column.
 
     `need_labels` refuses hidden ones.
     """
@@ -354,12 +371,14 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
     if len(first) == 2:
         raise InputError(
-            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} {first[False]} has one: label all or "
+            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} "
+            f"{first[False]} has one: label all or "
             "none; where -1 is a class, write labels: [-1, 0, 1]"
         )
     if need_labels and True in first:
         raise InputError(
-            f"{rows.where(first[True])}: the label is hidden (-1 or empty): a test set with labels -1 can be predicted, not measured"
+            f"{rows.where(first[True])}: the label is hidden (-1 or empty): a test set with "
+            "labels -1 can be predicted, not measured"
         )
     return ReadExamples(examples, num_left_out)
 

@@ -1,4 +1,6 @@
-"""Where the rows of a task come from: tables, CoNLL and SQuAD files, GLUE's official download, the Hub or its cache."""
+"""Where the rows of a task come from: tables, CoNLL and SQuAD files, GLUE's official download, the
+Hub or its cache.
+"""
 
 import itertools
 import logging
@@ -40,7 +42,8 @@ MSR_DEV_IDS = "dev_ids.tsv"
 
 
 def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
-    """Yield the rows of one file of the download under the task's column names; test files have an id and no label.
+    """Yield the rows of one file of the download under the task's column names; test files have an
+    id and no label.
 
     Source: huggingface/datasets glue.py; CoLA's labelled files have no header.
     """
@@ -73,7 +76,8 @@ def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
             left_out.append(number)
         else:
             raise InputError(
-                f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official {layout.folder} file of "
+                f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official "
+                f"{layout.folder} file of "
                 f"the split '{split}' has {'at least ' if most is None else ''}{least}"
             )
     if left_out:
@@ -82,15 +86,19 @@ def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
 
 
 def _check_header(name: str, labels: Sequence[str], where: str) -> None:
-    """Refuse a first line of data, which would be lost if it were taken for the names of columns."""
+    """Refuse a first line of data, which would be lost if it were taken for the names of
+    columns.
+    """
     if name.replace(".", "", 1).isdecimal() or name in labels:
         raise InputError(
-            f"{where}: the first line is data ('{name}'); put the official line of column names back"
+            f"{where}: the first line is data ('{name}'); put the official line of column names "
+            "back"
         )
 
 
 def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
-    """GLUE's own rule: the pairs named in dev_ids.tsv are the development set, all others the training set.
+    """GLUE's own rule: the pairs named in dev_ids.tsv are the development set, all others the
+    training set.
 
     Source: GLUE-baselines download_glue_data.py `format_mrpc`.
     """
@@ -116,7 +124,9 @@ def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
 
 
 def open_hub(task: Task, split: str) -> Rows:
-    """Open a split of the task's Hub data set; without a connection the copy in the cache of `datasets`, or an error at once."""
+    """Open a split of the task's Hub data set; without a connection the copy in the cache of
+    `datasets`, or an error at once.
+    """
     reason = check_reach(task)
     from datasets import load_dataset
     from datasets.packaged_modules.cache.cache import Cache
@@ -141,17 +151,21 @@ def open_hub(task: Task, split: str) -> Rows:
     except network_errors(ValueError, RuntimeError) as error:
         detail = first_line(error) if reason is None else f"{first_line(error)}; {reason}"
         raise InputError(
-            f"task {task.name}: {name}, split '{split}': cannot be opened ({detail}); check the name, or {_advice(task)}"
+            f"task {task.name}: {name}, split '{split}': cannot be opened ({detail}); check the "
+            f"name, or {_advice(task)}"
         ) from error
     return Rows(f"{name}, split {split}", "row", _hub_rows(dataset, task))
 
 
 def check_reach(task: Task) -> str | None:
-    """Return why only the copy in the cache can be read, None where the Hub can be reached; refuse where there is no copy."""
+    """Return why only the copy in the cache can be read, None where the Hub can be reached; refuse
+    where there is no copy.
+    """
     reason = why_unreachable()
     if reason is not None and not _is_cached(str(task.hub_dataset)):
         raise InputError(
-            f"task {task.name}: {reason}, and {task.hub_dataset} is not in the local cache; {_advice(task)}"
+            f"task {task.name}: {reason}, and {task.hub_dataset} is not in the local cache; "
+            f"{_advice(task)}"
         )
     return reason
 
@@ -160,7 +174,8 @@ def _advice(task: Task) -> str:
     files = [next(iter(task.local_files.get(split, ())), f"{split}.jsonl") for split in task.splits]
     official = f", or the official TSV files of {task.tsv.folder}" if task.tsv is not None else ""
     return (
-        'give the data as local files: --data_dir FOLDER (make: ARGS="--data_dir FOLDER"), which may hold '
+        'give the data as local files: --data_dir FOLDER (make: ARGS="--data_dir FOLDER"), which '
+        "may hold "
         f"{', '.join(files)}{official}"
     )
 
@@ -180,7 +195,9 @@ def _is_cached(name: str) -> bool:
 
 
 def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
-    """Rows as dicts; class numbers become the Hub's names where the task knows these, so that order cannot matter."""
+    """Rows as dicts; class numbers become the Hub's names where the task knows these, so that order
+    cannot matter.
+    """
     column = label_column_of(task, dataset.features) or task.label_column
     feature = dataset.features.get(column)
     names = (
@@ -216,7 +233,9 @@ def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
 
 
 def open_file(task: Task, path: Path) -> Rows:
-    """Open a file with rows of a task: a table, words in columns, or the questions of SQuAD's form."""
+    """Open a file with rows of a task: a table, words in columns, or the questions of SQuAD's
+    form.
+    """
     if task.kind == "token_classification" and format_suffix(path) not in TABLE_SUFFIXES:
         return Rows(str(path), "line", read_conll(path, task))
     rows = read_table(path)
@@ -229,7 +248,8 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
         path = Path(task.files[split])
         if not path.is_file():
             raise InputError(
-                f"task {task.name}, split '{split}': {path}: no such file; mend `files` in the task file, or give --data_dir"
+                f"task {task.name}, split '{split}': {path}: no such file; mend `files` in the "
+                "task file, or give --data_dir"
             )
         return path
     if not Path(data_dir).is_dir():
@@ -253,7 +273,8 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
     subfolders = f" and its subfolders {', '.join(folders[1:])}" if folders[1:] else ""
     shown = ", ".join(f"{name} with {MSR_DEV_IDS}" if name == MSR_FILE else name for name in names)
     raise InputError(
-        f"task {task.name}, split '{split}': no file in --data_dir {data_dir}{subfolders}; looked for {shown}"
+        f"task {task.name}, split '{split}': no file in --data_dir {data_dir}{subfolders}; looked "
+        f"for {shown}"
     )
 
 
@@ -296,9 +317,11 @@ def load_split(
     """Read a split, check every row of it, and draw a sample where there is a limit.
 
     Args:
-        data_dir: Local folder: it, its subfolders named like the task (`mrpc`, `glue/mrpc`, `MRPC`, `squad`, `swag`,
-            `ner/conll2003`) are searched in this order. None: the task's own `files`, or the Hub.
-        max_examples: Draw this many with a fixed seed and keep them in the order of the file. Sentences of a document
+        data_dir: Local folder: it, its subfolders named like the task (`mrpc`, `glue/mrpc`, `MRPC`,
+            `squad`, `swag`, `ner/conll2003`) are searched in this order. None: the task's own
+            `files`, or the Hub.
+        max_examples: Draw this many with a fixed seed and keep them in the order of the file.
+            Sentences of a document
             are drawn together: whole documents, of the last one the beginning.
         need_labels: Refuse a split with hidden labels.
 

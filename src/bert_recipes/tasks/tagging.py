@@ -1,4 +1,6 @@
-"""Words and their tags: texts cut into words, character spans of annotation tools, tables with a word a row."""
+"""Words and their tags: texts cut into words, character spans of annotation tools, tables with a
+word a row.
+"""
 
 import bisect
 import itertools
@@ -28,7 +30,8 @@ Offsets = tuple[int, int]
 
 
 def split_text(text: str) -> list[Offsets]:
-    """Return where the words of a text start and end: white space parts them, and punctuation around them is cut off.
+    """Return where the words of a text start and end: white space parts them, and punctuation
+    around them is cut off.
 
     In scripts that have no spaces between words every character is one.
 
@@ -84,9 +87,11 @@ def are_spans(value: Any) -> bool:
 
 
 def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
-    """Return the spans of a text as annotation tools write them: end is the character behind the last.
+    """Return the spans of a text as annotation tools write them: end is the character behind the
+    last.
 
-    `[start, end, name]` (doccano, spaCy) or an object (doccano, spaCy, Prodigy, Label Studio), whose `value` may hold it.
+    `[start, end, name]` (doccano, spaCy) or an object (doccano, spaCy, Prodigy, Label Studio),
+    whose `value` may hold it.
     """
     spans = []
     for item in value:
@@ -127,7 +132,8 @@ def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
     written, found = content.get("text"), text[span.start : span.end]
     if isinstance(written, str) and written.split() != found.split():
         raise InputError(
-            f"{where}: the span {start} to {end} is {written!r:.40}, but these characters of the text are {found!r:.40}; an emoji "
+            f"{where}: the span {start} to {end} is {written!r:.40}, but these characters of the "
+            f"text are {found!r:.40}; an emoji "
             "is one character, though browsers count two"
         )
     return span
@@ -147,12 +153,14 @@ def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
         raise _no_span([start, end, name], where)
     if name.startswith(("B-", "I-")):
         raise InputError(
-            f"{where}: the label {name!r} of a span has the prefix of a word's tag; write {name[2:]!r}"
+            f"{where}: the label {name!r} of a span has the prefix of a word's tag; write "
+            f"{name[2:]!r}"
         )
     first, behind = map(int, ends)
     if not 0 <= first < behind <= len(text):
         raise InputError(
-            f"{where}: the span {first} to {behind} ({name}) does not lie in its text of {len(text)} characters"
+            f"{where}: the span {first} to {behind} ({name}) does not lie in its text of "
+            f"{len(text)} characters"
         )
     written = text[first:behind]
     if not written.strip():
@@ -168,7 +176,8 @@ def tag_spans(
 ) -> tuple[list[Offsets], list[str]]:
     """Return the words of a text and their tags; of spans that overlap the longest is kept.
 
-    A word in which a span begins or ends is cut there. `counts` has how many spans were left out, and how many cut a word.
+    A word in which a span begins or ends is cut there. `counts` has how many spans were left out,
+    and how many cut a word.
     """
     flat: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
@@ -215,8 +224,8 @@ class TaggedRow:
 class TaggedRows:
     """Read the rows of a split as sentences, whichever way they hold words and tags.
 
-    Words are a list, or a text: then tags are spans of its characters, or as many as there are words between spaces. A
-    table may have a word a row. `counts` is filled while rows are read.
+    Words are a list, or a text: then tags are spans of its characters, or as many as there are
+    words between spaces. A table may have a word a row. `counts` is filled while rows are read.
     """
 
     task: Task
@@ -241,7 +250,8 @@ class TaggedRows:
             words = [str(word) if type(word) in (int, float) else word for word in words]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise InputError(
-                f"{where}: column '{column}' holds {words!r:.60}; a list of words, or a text, is expected"
+                f"{where}: column '{column}' holds {words!r:.60}; a list of words, or a text, is "
+                "expected"
             )
         if not words or not all(map(str.strip, words)):
             raise InputError(
@@ -303,14 +313,17 @@ def _tags_of_words(tags: Any, num_words: int, where: str) -> list[Any] | None:
     if tags is not None and (not isinstance(tags, list) or len(tags) != num_words):
         found = f"{len(tags)} labels" if isinstance(tags, list) else f"the label {tags!r:.60}"
         raise InputError(
-            f"{where}: {num_words} words, but {found}; expected is a list with one label a word, or spans of a text's "
+            f"{where}: {num_words} words, but {found}; expected is a list with one label a word, "
+            "or spans of a text's "
             "characters: [start, end, label]"
         )
     return tags
 
 
 def label_column_of(task: Task, row: Mapping[str, Any]) -> str | None:
-    """Return the column of a row that holds the tags or spans: the task's, or whichever has one of the usual names."""
+    """Return the column of a row that holds the tags or spans: the task's, or whichever has one of
+    the usual names.
+    """
     if task.label_column:
         return task.label_column if task.label_column in row else None
     usual = (name for name in LABEL_COLUMNS if name in row and name not in task.text_columns)
@@ -326,7 +339,9 @@ def _as_list(value: Any) -> Any:
 
 
 def _flatten(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a task of Label Studio's JSON export as a row: its data, and the results of its first annotation, if any."""
+    """Return a task of Label Studio's JSON export as a row: its data, and the results of its first
+    annotation, if any.
+    """
     data, annotations = row.get("data"), row.get("annotations")
     if not isinstance(data, dict) or not isinstance(annotations, list):
         return row
@@ -338,7 +353,8 @@ def _flatten(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # Tables with a word a row
 
-# Names of the column that tells sentences apart, letters alone: simpletransformers' sentence_id, "Sentence #" of Kaggle's GMB.
+# Names of the column that tells sentences apart, letters alone: simpletransformers' sentence_id,
+# "Sentence #" of Kaggle's GMB.
 _NUM_ROWS_OF_A_LOOK = 20
 _SENTENCE_COLUMNS = (
     "sentenceid",
@@ -352,7 +368,8 @@ _SENTENCE_COLUMNS = (
 
 
 def join_words(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield rows as they are; those of a table with a word a row joined to sentences, in the order of their first words.
+    """Yield rows as they are; those of a table with a word a row joined to sentences, in the order
+    of their first words.
 
     An empty cell of the sentence column belongs to the sentence before it.
     """
@@ -385,7 +402,10 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, Map
             value = column_value(row, column, where)
             sentence[column].append("" if is_missing(value) else value)
     if num_again:
-        message = "%s: %d times '%s' is that of an earlier sentence, as where each document counts anew; it is taken for a new one"
+        message = (
+            "%s: %d times '%s' is that of an earlier sentence, as where each document "
+            "counts anew; it is taken for a new one"
+        )
         logger.warning(message, rows.source, num_again, sentence_column)
     for sentence in sentences:
         yield sentence[LINES][0], sentence
@@ -394,7 +414,9 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, Map
 def _sentence_column(
     task: Task, start: Sequence[tuple[int, Mapping[str, Any]]], rows: Rows, is_test: bool
 ) -> str | None:
-    """Return the column that tells the sentences of a table apart, by its first rows; None where each row is a sentence."""
+    """Return the column that tells the sentences of a table apart, by its first rows; None where
+    each row is a sentence.
+    """
     if not start:
         return None
     number, first = start[0]
@@ -413,8 +435,10 @@ def _sentence_column(
     if len(start) == 1 or not has_tags:
         return None
     raise InputError(
-        f"{rows.where(number)}: column '{text_column}' holds a word and '{label_column}' its tag, a word a row; say with "
-        f"sentence_column which column tells the sentences apart; columns present: {list_columns(first)}"
+        f"{rows.where(number)}: column '{text_column}' holds a word and '{label_column}' its tag, "
+        "a word a row; say with "
+        "sentence_column which column tells the sentences apart; columns present: "
+        f"{list_columns(first)}"
     )
 
 
@@ -426,12 +450,16 @@ def _is_word(value: Any) -> bool:
 
 
 def places_of_words(rows: Rows, row: TaggedRow) -> list[str]:
-    """Return where each word stands, for messages: its line in a file with a word a line, else its number, from 1."""
+    """Return where each word stands, for messages: its line in a file with a word a line, else its
+    number, from 1.
+    """
     if LINES in row.row:
         return [rows.where(line) for line in row.row[LINES]]
     return [f"{rows.where(row.number)}, word {number}" for number in range(1, len(row.words) + 1)]
 
 
 def document_of(row: TaggedRow, index: int) -> int:
-    """Return the number of the document that a sentence belongs to: the one its file marks, else one of its own."""
+    """Return the number of the document that a sentence belongs to: the one its file marks, else
+    one of its own.
+    """
     return int(row.row.get(DOCUMENT, index))

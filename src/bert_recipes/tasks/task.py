@@ -10,15 +10,19 @@ from bert_recipes.tags import entity_types
 
 KINDS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
-# What the Hub's data sets of tagged words, and the exports of annotation tools, call the column of tags or spans.
+# What the Hub's data sets of tagged words, and the exports of annotation tools, call the column of
+# tags or spans.
 LABEL_COLUMNS = ("labels", "ner_tags", "tags", "spans", "entities", "label")
-# Column of a row that says which document the sentence stands in; named after the mark, so that no table has it.
+# Column of a row that says which document the sentence stands in; named after the mark, so that no
+# table has it.
 DOCUMENT = "-DOCSTART-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TsvLayout:
-    """Where a task's columns stand in the files of the official GLUE download; columns are numbered from 0."""
+    """Where a task's columns stand in the files of the official GLUE download; columns are numbered
+    from 0.
+    """
 
     folder: str
     files: Mapping[str, str]  # split -> file name
@@ -27,8 +31,9 @@ class TsvLayout:
     has_header: bool = True  # of the labelled files; test files always have one
     test_text_columns: tuple[int, ...] = (1,)
     id_column: int = 0  # of the test files
-    # Lines with another number of columns than the header are known to be in the published file: they are dropped,
-    # counted and logged, as the Hub's data set leaves them out. Elsewhere such a line is an error.
+    # Lines with another number of columns than the header are known to be in the published file:
+    # they are dropped, counted and logged, as the Hub's data set leaves them out. Elsewhere such a
+    # line is an error.
     drops_short_rows: bool = False
 
 
@@ -38,10 +43,12 @@ class Task:
 
     name: str
     kind: str
-    # sequence_classification: one or two columns; token_classification: the words; question_answering: question and
-    # context; multiple_choice: the context, and optionally the start that the choices share.
+    # sequence_classification: one or two columns; token_classification: the words;
+    # question_answering: question and context; multiple_choice: the context, and optionally the
+    # start that the choices share.
     text_columns: tuple[str, ...]
-    # Of the answers for question_answering; for token_classification "" is whichever of `LABEL_COLUMNS` a row has.
+    # Of the answers for question_answering; for token_classification "" is whichever of
+    # `LABEL_COLUMNS` a row has.
     label_column: str
     label_columns: tuple[str, ...] = ()  # multi-label: a column of 0 and 1 for each label
     # token_classification: of a table with a word a row, what tells its sentences apart.
@@ -58,7 +65,8 @@ class Task:
     validation_splits: tuple[str, ...] = ("validation",)
     test_splits: tuple[str, ...] = ("test",)
     metrics: tuple[str, ...] = ("accuracy",)
-    # Chooses the checkpoint, larger is better; with the split's suffix where there are several ("matched_accuracy").
+    # Chooses the checkpoint, larger is better; with the split's suffix where there are several
+    # ("matched_accuracy").
     best_metric: str = "accuracy"
     hub_dataset: str | None = None
     hub_subset: str | None = None
@@ -73,7 +81,8 @@ class Task:
     column_labels: Mapping[str, str] = field(
         default_factory=dict
     )  # label as files write it -> name in `labels`
-    # Multi-label: what stands between the labels of a row where they are one text; without it the column holds a list.
+    # Multi-label: what stands between the labels of a row where they are one text; without it the
+    # column holds a list.
     label_separator: str | None = None
     tsv: TsvLayout | None = None
     published_rows: Mapping[str, int] = field(default_factory=dict)  # split -> rows
@@ -95,7 +104,9 @@ class Task:
 
     @property
     def relative_files(self) -> dict[str, str]:
-        """`files` without the folder that they have in common, so that they can be found in another one."""
+        """`files` without the folder that they have in common, so that they can be found in another
+        one.
+        """
         if not self.files:
             return {}
         folder = os.path.commonpath([os.path.dirname(file) for file in self.files.values()])
@@ -108,7 +119,8 @@ class Task:
 # Names of metrics
 
 
-# Metrics that give values of other names than their own; the first is the one to choose a checkpoint by.
+# Metrics that give values of other names than their own; the first is the one to choose a
+# checkpoint by.
 _FIGURES = {
     "multi_label": ("f1_micro", "f1_macro", "subset_accuracy"),
     "entities": ("f1", "precision", "recall", "accuracy"),
@@ -127,7 +139,8 @@ _FIGURES = {
 
 
 def split_suffixes(splits: Sequence[str], kind: str = "validation") -> list[str]:
-    """Tell the metrics of several splits of a kind (validation, test) apart: by the split's name without "validation_".
+    """Tell the metrics of several splits of a kind (validation, test) apart: by the split's name
+    without "validation_".
 
     Example:
         >>> split_suffixes(["validation", "validation_hard"])
@@ -144,7 +157,9 @@ def with_suffix(suffix: str, figure: str) -> str:
 def figure_names(
     metrics: Sequence[str], splits: Sequence[str], labels: Sequence[str] = ()
 ) -> list[str]:
-    """List the values by which a checkpoint can be chosen, those of the first validation split first."""
+    """List the values by which a checkpoint can be chosen, those of the first validation split
+    first.
+    """
     figures = [figure for name in metrics for figure in _FIGURES.get(name, (name,))]
     if "entities" in metrics:
         for name in entity_types(labels):

@@ -129,7 +129,9 @@ def _hint_of(key: str, value: Any) -> Any:
 
 
 def _convert(hint: Any, value: Any) -> Any:
-    """Make what a field's type says of texts, lists and mappings of texts; ValueError where that cannot be."""
+    """Make what a field's type says of texts, lists and mappings of texts; ValueError where that
+    cannot be.
+    """
     if hint is TsvLayout:
         return _read_layout(value)
     origin, types = get_origin(hint), get_args(hint)
@@ -208,7 +210,9 @@ def _needs_labels(task: Task) -> bool:
 
 
 def _with_found_labels(task: Task) -> Task:
-    """Return the row with the labels of its training file; InputError where they look like no classes."""
+    """Return the row with the labels of its training file; InputError where they look like no
+    classes.
+    """
     found = find_labels_in_data(task)
     path = Path(task.files[task.train_split])
     if found.are_fractions:
@@ -217,7 +221,8 @@ def _with_found_labels(task: Task) -> Task:
         )
     if len(found.names) > MAX_FOUND_LABELS:
         raise InputError(
-            f"{path}: {len(found.names)} different labels in the label_column; if that is the right one, list them as `labels`"
+            f"{path}: {len(found.names)} different labels in the label_column; "
+            "if that is the right one, list them as `labels`"
         )
     message = "labels: not given; the %d of %s are taken: %s"
     logger.info(message, len(found.names), path.name, shorten(found.names))
@@ -242,13 +247,15 @@ def _slips_of_splits(task: Task) -> Iterator[tuple[str, str]]:
         allowed = "train, validation..., test..., or as *_splits say"
         yield (
             "files",
-            f"there are {', '.join(task.files)}, but the splits are {', '.join(splits) or 'none'} ({allowed})",
+            f"there are {', '.join(task.files)}, "
+            f"but the splits are {', '.join(splits) or 'none'} ({allowed})",
         )
     for name in splits:  # predictions_NAME.jsonl
         if re.search(r"[/\\\0]", name):
             yield (
                 "files",
-                f"{name!r} is no name of a split, of which files of predictions are named; leave / and \\ out",
+                f"{name!r} is no name of a split, "
+                "of which files of predictions are named; leave / and \\ out",
             )
     for key, names in (
         ("validation_splits", task.validation_splits),
@@ -285,7 +292,8 @@ def _slips_of_columns(task: Task) -> Iterator[tuple[str, str]]:
     if task.label_columns and task.label_columns != task.labels:
         yield (
             "labels",
-            f"with label_columns they are the columns in their order: {', '.join(task.label_columns)}",
+            f"with label_columns they are the columns in their order: "
+            f"{', '.join(task.label_columns)}",
         )
 
 
@@ -307,7 +315,8 @@ def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
     if _needs_labels(task) and len(labels) < least:
         yield (
             "labels",
-            f"{len(labels)} given, [{', '.join(labels)}]; name the classes, like [negative, positive]",
+            f"{len(labels)} given, [{', '.join(labels)}]; "
+            "name the classes, like [negative, positive]",
         )
 
 
@@ -331,14 +340,16 @@ def _slips_of_tags(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
     if odd:
         yield (
             "labels",
-            f"tags like {odd[0]!r} mark no entities; map them: labels: {{O: O, {odd[0]!r}: B-TYPE, ...}}",
+            f"tags like {odd[0]!r} mark no entities; "
+            f"map them: labels: {{O: O, {odd[0]!r}: B-TYPE, ...}}",
         )
     marked = [tag for tag in labels if tag.startswith(("B-", "I-"))]
     others = [tag for tag in labels if tag not in marked]
     if marked and others and OUTSIDE not in labels:
         yield (
             "labels",
-            f"{marked[0]} marks entities, but no tag is O; which is outside of them? map it: labels: {{{others[0]}: O, ...}}",
+            f"{marked[0]} marks entities, but no tag is O; which is outside of them? "
+            f"map it: labels: {{{others[0]}: O, ...}}",
         )
 
 
@@ -368,15 +379,22 @@ def _slips_of_metrics(task: Task) -> Iterator[tuple[str, str]]:
 
 
 def write_task_file(path: str | Path, task: Task) -> None:
-    """Write a row as YAML that `read_task_file` reads back; of its files only the names, as machines differ."""
-    header = "# The task of a run. Its data: --data_dir FOLDER, or files of these names beside this one.\n"
+    """Write a row as YAML that `read_task_file` reads back; of its files only the names, as
+    machines differ.
+    """
+    header = (
+        "# The task of a run. "
+        "Its data: --data_dir FOLDER, or files of these names beside this one.\n"
+    )
     text = yaml.safe_dump(task_values(task), sort_keys=False, allow_unicode=True, width=sys.maxsize)
     with atomic_write(Path(path)) as aside:
         aside.write_text(header + str(text), encoding="utf-8")
 
 
 def task_values(task: Task) -> dict[str, Any]:
-    """Return what `read_task_file` makes the same row of, in plain types; files without their folder."""
+    """Return what `read_task_file` makes the same row of, in plain types; files without their
+    folder.
+    """
     values = json.loads(
         json.dumps(dataclasses.asdict(task) | {"files": task.relative_files})
     )  # tuples become lists

@@ -1,4 +1,6 @@
-"""Open a tokenizer from a folder, a vocab.txt or the Hub; write one; tell whether it belongs to a model."""
+"""Open a tokenizer from a folder, a vocab.txt or the Hub; write one; tell whether it belongs to a
+model.
+"""
 
 import contextlib
 import json
@@ -39,15 +41,19 @@ _FLAGS = (
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
-    """Open a tokenizer; WordPiece cuts text as google-research/bert does, and its ``model_max_length`` is 512 where it does not say otherwise.
+    """Open a tokenizer; WordPiece cuts text as google-research/bert does, and its
+    ``model_max_length`` is 512 where it does not say otherwise.
 
     BPE and Unigram are stock's own (`open_stock_tokenizer`).
 
     Args:
-        path: A folder with tokenizer.json or vocab.txt (and, if there is one, tokenizer_config.json); or a vocab.txt;
-            or the name of a model on the Hub, whose files are taken from the local cache or downloaded.
-        do_lower_case: Whether to lower-case. None: as the folder says. Where nothing says it, as with a bare vocab.txt,
-            the vocabulary decides: cased if a piece other than the ``[...]`` ones holds a capital letter, else uncased.
+        path: A folder with tokenizer.json or vocab.txt (and, if there is one,
+            tokenizer_config.json); or a vocab.txt; or the name of a model on the Hub, whose files
+            are taken from the local cache or downloaded.
+        do_lower_case: Whether to lower-case. None: as the folder says. Where nothing says it, as
+            with a bare vocab.txt,
+            the vocabulary decides: cased if a piece other than the ``[...]`` ones holds a capital
+                letter, else uncased.
             A log line tells which.
 
     Example:
@@ -67,7 +73,9 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
 
 
 def _find_hub_folder(name: str) -> Path:
-    """Find the cached folder with the tokenizer files of a model, downloading them if they are not in the cache."""
+    """Find the cached folder with the tokenizer files of a model, downloading them if they are not
+    in the cache.
+    """
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
@@ -87,7 +95,8 @@ def _find_hub_folder(name: str) -> Path:
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "?")
         raise InputError(
-            f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local folder"
+            f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local "
+            "folder"
         ) from None
     if folder is None:
         raise InputError(
@@ -99,9 +108,9 @@ def _find_hub_folder(name: str) -> Path:
 def read_vocabulary(path: Path) -> dict[str, int]:
     """Read a vocab.txt, one piece per line: piece to id, in the order of the ids.
 
-    As in the original, whitespace around a piece is no part of it, a blank line is an entry that matches nothing, and of
-    a piece that stands there twice the last line counts; the line before keeps its id under a name that no text holds.
-    Unlike there, blank lines at the end are left out.
+    As in the original, whitespace around a piece is no part of it, a blank line is an entry that
+    matches nothing, and of a piece that stands there twice the last line counts; the line before
+    keeps its id under a name that no text holds. Unlike there, blank lines at the end are left out.
 
     Source: google-research/bert tokenization.py `load_vocab`.
     """
@@ -133,7 +142,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 def _check_special_tokens(vocabulary: Mapping[str, int], path: Path) -> None:
     if missing := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
         raise InputError(
-            f"{path}: no {', '.join(missing)} among its {len(vocabulary)} pieces; a BERT vocabulary holds {', '.join(SPECIAL_TOKENS)}, one piece a line"
+            f"{path}: no {', '.join(missing)} among its {len(vocabulary)} pieces; a BERT "
+            f"vocabulary holds {', '.join(SPECIAL_TOKENS)}, one piece a line"
         )
 
 
@@ -144,13 +154,15 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
     if not tokenizer_file.exists():
         if vocabulary is None:
             raise InputError(
-                f"{folder}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's folder"
+                f"{folder}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's "
+                "folder"
             )
         tokenizer = _build(vocabulary, settings, do_lower_case, vocabulary_file)
         return _add_tokens(tokenizer, _old_added_tokens(folder, settings), folder)
     serialized = read_json_object(tokenizer_file)
     model = serialized.get("model") or {}
-    # Files of old versions of the library do not name the model's type, but only WordPiece has this prefix.
+    # Files of old versions of the library do not name the model's type, but only WordPiece has this
+    # prefix.
     if model.get("type", "WordPiece") in ("BPE", "Unigram"):
         return open_stock_tokenizer(folder)
     if (
@@ -158,14 +170,16 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
         or model.get("continuing_subword_prefix") != "##"
     ):
         raise InputError(
-            f"{tokenizer_file}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but {model.get('type', 'no model')}"
+            f"{tokenizer_file}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but "
+            f"{model.get('type', 'no model')}"
         )
     pieces = model.get("vocab")
     if not isinstance(pieces, dict) or not all(
         isinstance(number, int) for number in pieces.values()
     ):
         raise InputError(
-            f"{tokenizer_file}: its model has no vocabulary of pieces and numbers; fetch or write the file again"
+            f"{tokenizer_file}: its model has no vocabulary of pieces and numbers; fetch or write "
+            "the file again"
         )
     own_vocabulary = dict(sorted(pieces.items(), key=lambda item: item[1]))
     _check_special_tokens(own_vocabulary, tokenizer_file)
@@ -175,7 +189,8 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
         own_vocabulary = vocabulary
     elif vocabulary is not None:
         raise InputError(
-            f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one"
+            f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the "
+            "wrong one"
         )
     normalizer = serialized.get("normalizer") or {}
     if normalizer.get("type") == "BertNormalizer":
@@ -188,7 +203,9 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
 
 
 def _without_repeated(vocabulary: Mapping[str, int]) -> dict[str, int]:
-    """Return a vocabulary without what stands for repeated pieces, and without white space, which vocab.txt cannot hold."""
+    """Return a vocabulary without what stands for repeated pieces, and without white space, which
+    vocab.txt cannot hold.
+    """
     return {
         piece.strip(): number
         for piece, number in vocabulary.items()
@@ -197,7 +214,9 @@ def _without_repeated(vocabulary: Mapping[str, int]) -> dict[str, int]:
 
 
 def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
-    """The added tokens of a folder without a tokenizer.json: in its settings, or in older versions in a file of their own."""
+    """The added tokens of a folder without a tokenizer.json: in its settings, or in older versions
+    in a file of their own.
+    """
     decoder, file = settings.get("added_tokens_decoder"), folder / "added_tokens.json"
     if isinstance(decoder, dict):
         return [
@@ -237,7 +256,8 @@ def _add_tokens(
                 tokenizer.add_tokens(AddedToken(content, **flags), special_tokens=is_special)
                 if tokenizer.convert_tokens_to_ids(content) != int(token["id"]):
                     raise ValueError(
-                        f"{content!r} has the id {token['id']}, which does not follow on the vocabulary"
+                        f"{content!r} has the id {token['id']}, which does not follow on the "
+                        "vocabulary"
                     )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
@@ -245,7 +265,8 @@ def _add_tokens(
         ) from None
     if special:
         logger.warning(
-            "%s: its added special tokens (%s) are text where a text holds them, as [SEP] is, and no single tokens as in stock "
+            "%s: its added special tokens (%s) are text where a text holds them, as [SEP] is, and "
+            "no single tokens as in stock "
             'transformers; with "special": false in the file they are',
             path,
             ", ".join(special),
@@ -268,7 +289,8 @@ def _build(
         )
         do_lower_case = capital is None
         logger.info(
-            "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case to decide yourself.",
+            "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case "
+            "to decide yourself.",
             path,
             do_lower_case,
             "no piece holds a capital letter"
@@ -279,7 +301,8 @@ def _build(
         do_lower_case = stated
     elif stated not in (None, do_lower_case):
         logger.warning(
-            "%s is stored with do_lower_case=%s, but do_lower_case=%s was asked for and is used. If that is not meant, leave it out.",
+            "%s is stored with do_lower_case=%s, but do_lower_case=%s was asked for and is used. "
+            "If that is not meant, leave it out.",
             path.parent,
             stated,
             do_lower_case,
@@ -300,8 +323,8 @@ def _build(
 def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
     """Refuse a tokenizer with more pieces than a model has rows: its ids would be no row's.
 
-    More rows than pieces are kept, as the model's config.json has them. That is said, unless they round the vocabulary up
-    to a multiple of 8, 16, ..., 128.
+    More rows than pieces are kept, as the model's config.json has them. That is said, unless they
+    round the vocabulary up to a multiple of 8, 16, ..., 128.
 
     Args:
         name: The model's, for the message.
@@ -310,12 +333,14 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
     size = len(tokenizer)
     if size > vocab_size:
         raise InputError(
-            f"{name} has a vocabulary of {vocab_size:,}, the tokenizer {size:,} pieces: they do not belong together; give the "
+            f"{name} has a vocabulary of {vocab_size:,}, the tokenizer {size:,} pieces: they do "
+            "not belong together; give the "
             "model's own tokenizer"
         )
     if vocab_size not in {-(-size // multiple) * multiple for multiple in (1, 8, 16, 32, 64, 128)}:
         logger.warning(
-            "%s has a vocabulary of %s, the tokenizer %s pieces: the other rows are kept, and no text has them; if that is "
+            "%s has a vocabulary of %s, the tokenizer %s pieces: the other rows are kept, and no "
+            "text has them; if that is "
             "not meant, give the model's own tokenizer",
             name,
             f"{vocab_size:,}",
@@ -324,12 +349,15 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
 
 
 REPORT_FILE = "tokenizer_report.json"
-# All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left as it is.
+# All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left
+# as it is.
 _OUR_FILES = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", REPORT_FILE})
 
 
 def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuse, before any work, an output folder whose contents would be lost; a tokenizer alone may be overwritten."""
+    """Refuse, before any work, an output folder whose contents would be lost; a tokenizer alone may
+    be overwritten.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
@@ -339,14 +367,17 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
         )
     if present and not overwrite:
         raise InputError(
-            f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to replace it"
+            f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to "
+            "replace it"
         )
 
 
 def write_tokenizer_folder(
     folder: Path, tokenizer: OriginalBertTokenizer, report: Mapping[str, Any]
 ) -> None:
-    """Write tokenizer and tokenizer_report.json to a folder that passed `check_tokenizer_folder`; it appears complete."""
+    """Write tokenizer and tokenizer_report.json to a folder that passed `check_tokenizer_folder`;
+    it appears complete.
+    """
     with atomic_dir(folder, replace=True) as staged:
         tokenizer.save_pretrained(staged)
         text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
@@ -354,7 +385,9 @@ def write_tokenizer_folder(
 
 
 def find_tokenizer(name: str) -> Path | None:
-    """The folder of a checkpoint's tokenizer files, or None if it has none (or none within reach)."""
+    """The folder of a checkpoint's tokenizer files, or None if it has none (or none within
+    reach).
+    """
     folder = Path(name)
     if folder.is_dir():
         return (

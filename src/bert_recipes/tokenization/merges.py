@@ -1,9 +1,10 @@
 """WordPiece merges chosen by likelihood or by gain, which no library trains.
 
-"likelihood" joins the pair with the highest f(ab) / (f(a) f(b)): Schuster and Nakajima 2012 as the Hugging Face course (chapter 6.6)
-reads them. It ignores how often a pair occurs, so rare pieces that always stand together come first. "gain" joins the pair that raises the
-log-likelihood of the corpus under a unigram model of pieces most, about f(ab) log(f(ab) N / (f(a) f(b))), N pieces in all. Google never published
-its trainer; neither is claimed to be it.
+"likelihood" joins the pair with the highest f(ab) / (f(a) f(b)): Schuster and Nakajima 2012 as the
+Hugging Face course (chapter 6.6) reads them. It ignores how often a pair occurs, so rare pieces
+that always stand together come first. "gain" joins the pair that raises the log-likelihood of the
+corpus under a unigram model of pieces most, about f(ab) log(f(ab) N / (f(a) f(b))), N pieces in
+all. Google never published its trainer; neither is claimed to be it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -99,7 +100,9 @@ class _Pairs:
         return word, list(pairwise(self.splits[word])).index(tuple(self.table[row, :2].tolist()))
 
     def best(self, algorithm: str, min_frequency: int) -> int | None:
-        """The row of the pair to join, the first to occur among equals; None where none is frequent enough."""
+        """The row of the pair to join, the first to occur among equals; None where none is frequent
+        enough.
+        """
         live = np.flatnonzero(self.table[: len(self.words), 2] >= min_frequency)
         if not len(live):
             return None
@@ -135,10 +138,11 @@ def merge_pieces(
     *,
     show_progress: bool = False,
 ) -> Iterator[Merge]:
-    """Yield merges, in order, until they have made `num_pieces` new pieces or no pair occurs `min_frequency` times.
+    """Yield merges, in order, until they have made `num_pieces` new pieces or no pair occurs
+    `min_frequency` times.
 
-    Two merges may make the same piece, which is new once. Ties go to the pair that occurs first in the words as they are split then, so the order
-    of `words` counts.
+    Two merges may make the same piece, which is new once. Ties go to the pair that occurs first in
+    the words as they are split then, so the order of `words` counts.
 
     Args:
         words: Word -> how often it occurs, at least once.

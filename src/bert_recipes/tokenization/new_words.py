@@ -1,7 +1,8 @@
-"""Words that a vocabulary cuts into pieces and a domain needs whole: found in text or listed, put at its end.
+"""Words that a vocabulary cuts into pieces and a domain needs whole: found in text or listed, put
+at its end.
 
-A new word is an entry of the WordPiece vocabulary like any other: it is found at the beginning of longer words too, and what
-begins with it is cut in another way. The ids of the old entries stay.
+A new word is an entry of the WordPiece vocabulary like any other: it is found at the beginning of
+longer words too, and what begins with it is cut in another way. The ids of the old entries stay.
 """
 
 import logging
@@ -38,9 +39,11 @@ def count_for(
 def choose_words(
     tokenizer: OriginalBertTokenizer, counts: WordCounts, *, num_words: int, min_frequency: int
 ) -> list[NewWord]:
-    """Choose the words whose own entry spares the most pieces in the counted text, most first (ties: by the word).
+    """Choose the words whose own entry spares the most pieces in the counted text, most first
+    (ties: by the word).
 
-    Words without a letter and half surrogates are left out; one that was [UNK] counts as if it had had two pieces.
+    Words without a letter and half surrogates are left out; one that was [UNK] counts as if it had
+    had two pieces.
     """
     unknown = (tokenizer.unk_token_id,)
     ranked: list[tuple[int, NewWord]] = []
@@ -63,7 +66,9 @@ def _is_fit(word: str) -> bool:
 
 
 def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
-    """Read a list of words, one per line; blank lines, words of the vocabulary and repeated ones are left out."""
+    """Read a list of words, one per line; blank lines, words of the vocabulary and repeated ones
+    are left out.
+    """
     found: dict[str, NewWord] = {}
     known = repeated = 0
     for number, line in enumerate(read_lines(path), 1):
@@ -72,8 +77,10 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
             continue
         if len(words) > 1 or len(words[0]) > MAX_WORD_CHARACTERS:
             raise InputError(
-                f"{path}, line {number}: {line.strip()[:60]!r} is no single word for this tokenizer ({' | '.join(words)[:80]}); "
-                f"give one word a line, without spaces and punctuation, of at most {MAX_WORD_CHARACTERS} characters"
+                f"{path}, line {number}: {line.strip()[:60]!r} is no single word for this "
+                f"tokenizer ({' | '.join(words)[:80]}); "
+                "give one word a line, without spaces and punctuation, of at most "
+                f"{MAX_WORD_CHARACTERS} characters"
             )
         (word,) = words
         known += word in tokenizer.text_encoder.vocabulary
@@ -92,12 +99,15 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
 def extend_tokenizer(
     tokenizer: OriginalBertTokenizer, words: Sequence[NewWord]
 ) -> OriginalBertTokenizer:
-    """Return a tokenizer with these words at the end of its vocabulary; the given one stays as it is."""
+    """Return a tokenizer with these words at the end of its vocabulary; the given one stays as it
+    is.
+    """
     vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     size = len(vocabulary)
     if tokenizer.extra_tokens or sorted(vocabulary.values()) != list(range(size)):
         raise InputError(
-            f"the tokenizer has {len(tokenizer.extra_tokens)} tokens beside its vocabulary of {size}; words cannot be put behind it"
+            f"the tokenizer has {len(tokenizer.extra_tokens)} tokens beside its vocabulary of "
+            f"{size}; words cannot be put behind it"
         )
     vocabulary |= {new.word: size + number for number, new in enumerate(words)}
     return OriginalBertTokenizer(
@@ -115,13 +125,14 @@ def describe_gain(
 ) -> dict[str, float]:
     """Pieces a word and share of [UNK] before and after, on the counted text.
 
-    A greedy cut that begins with a new word may end in letters that the vocabulary has no piece for; then there are more
-    [UNK] than before, and a warning says so.
+    A greedy cut that begins with a new word may end in letters that the vocabulary has no piece
+    for; then there are more [UNK] than before, and a warning says so.
     """
     before, after = (measure_vocabulary(tokenizer, counts.tokens) for tokenizer in (old, new))
     if after[1] > before[1]:
         logger.warning(
-            "[UNK] rate %.4f %% instead of %.4f %%: some words begin with a new one and continue with what the vocabulary has no piece for",
+            "[UNK] rate %.4f %% instead of %.4f %%: some words begin with a new one and continue "
+            "with what the vocabulary has no piece for",
             100 * after[1],
             100 * before[1],
         )

@@ -1,4 +1,6 @@
-"""Tokenizers that are no WordPiece: byte-level BPE, trained as RoBERTa's, and whatever stock transformers opens."""
+"""Tokenizers that are no WordPiece: byte-level BPE, trained as RoBERTa's, and whatever stock
+transformers opens.
+"""
 
 import hashlib
 import json
@@ -23,7 +25,8 @@ from bert_recipes.tokenization.wordpiece import CONTINUATION, PairLayout
 
 logger = logging.getLogger(__name__)
 
-# The first ids of RoBERTa's dictionary, in their order; <mask> is the last one. Source: fairseq data/dictionary.py.
+# The first ids of RoBERTa's dictionary, in their order; <mask> is the last one. Source: fairseq
+# data/dictionary.py.
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
 # google-research/albert: the control symbols of its SentencePiece models.
@@ -50,22 +53,29 @@ class LibraryEncoder:
         return type(self), (self.serialized, self.before)
 
     def _encode(self, text: str) -> Encoding:
-        # Half a surrogate pair cannot be passed to the library; it becomes "?", so that places stay.
+        # Half a surrogate pair cannot be passed to the library; it becomes "?", so that places
+        # stay.
         text = self.before + text.encode(errors="replace").decode()
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of any string, without special tokens, not truncated; nothing in it is taken for a special token."""
+        """Ids of any string, without special tokens, not truncated; nothing in it is taken for a
+        special token.
+        """
         return self._encode(text).ids
 
     def with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and the characters of the text, (start, end), that each was made of; a space before them may be among them."""
+        """Ids and the characters of the text, (start, end), that each was made of; a space before
+        them may be among them.
+        """
         encoding = self._encode(text)
         return encoding.ids, encoding.offsets
 
 
 def with_bulk_encoding(tokenizer: Any) -> Any:
-    """Give a stock tokenizer what `OriginalBertTokenizer` has: `text_encoder`, `encode_ids`, `encode_word`, `layout`, `fingerprint`, `extra_tokens`."""
+    """Give a stock tokenizer what `OriginalBertTokenizer` has: `text_encoder`, `encode_ids`,
+    `encode_word`, `layout`, `fingerprint`, `extra_tokens`.
+    """
     serialized = tokenizer.backend_tokenizer.to_str()
     tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
     tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
@@ -87,7 +97,9 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
 
 
 def open_stock_tokenizer(folder: Path) -> Any:
-    """Open a folder with a tokenizer.json of any kind, as stock transformers does, for masked-LM training."""
+    """Open a folder with a tokenizer.json of any kind, as stock transformers does, for masked-LM
+    training.
+    """
     from transformers import AutoTokenizer  # takes a second, and WordPiece needs none
 
     try:
@@ -142,12 +154,15 @@ def train_byte_bpe(
     min_frequency: int = 2,
     show_progress: bool = True,
 ) -> tuple[Any, dict[str, float]]:
-    """Train byte-level BPE with RoBERTa's ids: <s>, <pad>, </s>, <unk>, 256 bytes, merges, <mask>. The same texts give the same vocabulary.
+    """Train byte-level BPE with RoBERTa's ids: <s>, <pad>, </s>, <unk>, 256 bytes, merges, <mask>.
+    The same texts give the same vocabulary.
 
-    Nothing is normalised, every text has its ids, and case is kept. Words that are given one by one get the space before them that they have in a text.
+    Nothing is normalised, every text has its ids, and case is kept. Words that are given one by one
+    get the space before them that they have in a text.
 
     Returns:
-        A stock `RobertaTokenizer`, and measurements: texts, characters, words (what spaces part), pieces per word.
+        A stock `RobertaTokenizer`, and measurements: texts, characters, words (what spaces part),
+            pieces per word.
 
     Source: Liu et al. 2019, section 4.4; fairseq data/dictionary.py; GPT-2's pre-tokenization.
     """
@@ -168,7 +183,8 @@ def train_byte_bpe(
     vocabulary = {**learnt["vocab"], MASK: len(learnt["vocab"])}
     if len(vocabulary) < vocab_size:
         logger.warning(
-            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give more text or a smaller vocab_size.",
+            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give "
+            "more text or a smaller vocab_size.",
             *(len(vocabulary), vocab_size, min_frequency),
         )
     from transformers import RobertaTokenizer
@@ -189,9 +205,11 @@ def train_byte_bpe(
 def train_unigram(
     texts: Iterable[str], *, vocab_size: int = 30000, show_progress: bool = True
 ) -> tuple[Any, dict[str, float]]:
-    """Train the `tokenizers` library's Unigram, SentencePiece's model, with ALBERT's ids and normalisation: uncased, no accents.
+    """Train the `tokenizers` library's Unigram, SentencePiece's model, with ALBERT's ids and
+    normalisation: uncased, no accents.
 
-    Ids follow the pieces' letters, not their scores: the library adds those up in changing order, and their last digits differ from run to run.
+    Ids follow the pieces' letters, not their scores: the library adds those up in changing order,
+    and their last digits differ from run to run.
 
     Returns:
         A stock `AlbertTokenizer`, and measurements as `train_byte_bpe` has them.
@@ -229,13 +247,17 @@ def train_unigram(
 
 @dataclass(frozen=True)
 class IdEncoder:
-    """Numbers in a text, parted by spaces, to ids: those of names, which begin behind the special tokens."""
+    """Numbers in a text, parted by spaces, to ids: those of names, which begin behind the special
+    tokens.
+    """
 
     num_names: int
     first: int
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of any string of numbers; another word and a number without a name are an InputError."""
+        """Ids of any string of numbers; another word and a number without a name are an
+        InputError.
+        """
         try:
             numbers = [int(word) for word in text.split()]
         except ValueError as error:
@@ -250,7 +272,9 @@ class IdEncoder:
 
 
 class NamesTokenizer(OriginalBertTokenizer):
-    """A vocabulary of names whose texts are numbers; a saved folder shows the names, and cuts texts as any WordPiece."""
+    """A vocabulary of names whose texts are numbers; a saved folder shows the names, and cuts texts
+    as any WordPiece.
+    """
 
     @property
     def text_encoder(self) -> Any:
@@ -269,7 +293,8 @@ def names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
             or name in SPECIAL_TOKENS
         ):
             raise InputError(
-                f"{path}, line {number + 1}: {name!r} is no name; a name has no spaces, does not begin with {CONTINUATION}, and is none of "
+                f"{path}, line {number + 1}: {name!r} is no name; a name has no spaces, does not "
+                f"begin with {CONTINUATION}, and is none of "
                 f"{', '.join(SPECIAL_TOKENS)}"
             )
     pieces = [*SPECIAL_TOKENS, *names]

@@ -1,8 +1,9 @@
 """A Hugging Face tokenizer that cuts text exactly as google-research/bert does.
 
-Every way into a Hugging Face tokenizer (calling it, `encode`, `tokenize`, batches, pairs, words) ends in `_encode_plus`.
-`OriginalBertTokenizer` normalises the text there by the original's rules and leaves the library nothing but to split at
-spaces and to look up pieces, special tokens, truncation and padding. Offsets are mapped back to the caller's text.
+Every way into a Hugging Face tokenizer (calling it, `encode`, `tokenize`, batches, pairs, words)
+ends in `_encode_plus`. `OriginalBertTokenizer` normalises the text there by the original's rules
+and leaves the library nothing but to split at spaces and to look up pieces, special tokens,
+truncation and padding. Offsets are mapped back to the caller's text.
 """
 
 import hashlib
@@ -24,9 +25,11 @@ from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, PairLayout,
 
 
 class AddedTokens:
-    """Finds added tokens with the library's own search: their flags (single_word, normalized, ...) mean what they mean in stock.
+    """Finds added tokens with the library's own search: their flags (single_word, normalized, ...)
+    mean what they mean in stock.
 
-    The settings are those of `normalize_text`; a token that is `normalized` is looked for in such a text.
+    The settings are those of `normalize_text`; a token that is `normalized` is looked for in such a
+    text.
     """
 
     def __init__(
@@ -50,11 +53,14 @@ class AddedTokens:
         self._search.add_tokens([tokens[token_id] for token_id in self.contents])
 
     def split(self, text: str) -> Iterator[tuple[str, int | None]]:
-        """Yield the parts of a text, one behind the other: a token with its id, or what stands between with None.
+        """Yield the parts of a text, one behind the other: a token with its id, or what stands
+        between with None.
 
-        Spaces that a token takes with it (lstrip, rstrip) are yielded as text, in which they mean nothing.
+        Spaces that a token takes with it (lstrip, rstrip) are yielded as text, in which they mean
+        nothing.
         """
-        # Half a surrogate pair cannot be passed to the library; it becomes "?", so that places stay.
+        # Half a surrogate pair cannot be passed to the library; it becomes "?", so that places
+        # stay.
         encoding = self._search.encode(
             text.encode(errors="replace").decode(), add_special_tokens=False
         )
@@ -76,22 +82,26 @@ Span = tuple[int, int]
 
 
 class AlignedEncoding:
-    """A `tokenizers.Encoding` of normalised text whose character positions are those of the original text.
+    """A `tokenizers.Encoding` of normalised text whose character positions are those of the
+    original text.
 
-    It has the attributes and methods of an `Encoding`. The alignment is computed when a position is asked for, not before.
-    As in the library, a token's span runs from its first to its last character, without marks that were dropped after it.
+    It has the attributes and methods of an `Encoding`. The alignment is computed when a position is
+    asked for, not before. As in the library, a token's span runs from its first to its last
+    character, without marks that were dropped after it.
     """
 
     def __init__(
         self, encoding: Encoding, text: Any, align: Callable[[str], Sequence[int | None]]
     ) -> None:
         self._encoding = encoding
-        self._text = text  # the caller's input: a string, a list of words, or a pair (tuple or list) of either
+        # the caller's input: a string, a list of words, or a pair (tuple or list) of either
+        self._text = text
         self._align = align  # see `_align`
 
     def __getattr__(self, name: str) -> Any:
-        # Whatever is not about characters: ids, type ids, masks, tokens, word ids. Private names are never
-        # the library's, and must not be looked for while an unpickled object is still empty.
+        # Whatever is not about characters: ids, type ids, masks, tokens, word ids. Private names
+        # are never the library's, and must not be looked for while an unpickled object is still
+        # empty.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._encoding, name)
@@ -101,7 +111,9 @@ class AlignedEncoding:
 
     @cached_property
     def offsets(self) -> list[Span]:
-        """For each token the half-open span of characters in its text (or in its word, where words were given)."""
+        """For each token the half-open span of characters in its text (or in its word, where words
+        were given).
+        """
         # With one sequence, a list is a list of words; with two, the pair.
         texts = [self._text] if self._encoding.n_sequences == 1 else self._text
         align = cache(self._align)
@@ -143,7 +155,9 @@ class AlignedEncoding:
         )
 
     def char_to_token(self, char_pos: int, sequence_index: int = 0) -> int | None:
-        """Index of the token whose span holds a character, or None: a space, or a character that was dropped."""
+        """Index of the token whose span holds a character, or None: a space, or a character that
+        was dropped.
+        """
         for index, (span, sequence) in enumerate(
             zip(self.offsets, self._encoding.sequence_ids, strict=True)
         ):
@@ -160,7 +174,8 @@ class AlignedEncoding:
 def _align(
     text: str, normalization: dict[str, bool], kept: AddedTokens | None
 ) -> Sequence[int | None]:
-    """Index in the caller's text for each character of the normalised text: a mirror of how kept tokens are normalised around.
+    """Index in the caller's text for each character of the normalised text: a mirror of how kept
+    tokens are normalised around.
 
     None: a space beside a token that was kept, which may take it with it and is not made of it.
     """
@@ -177,7 +192,8 @@ def _align(
                 None if character == " " else position + origin for character, origin in aligned
             )
         else:
-            # Its first character, and the last one for all others: a token's span runs from the one to the other.
+            # Its first character, and the last one for all others: a token's span runs from the one
+            # to the other.
             last = position + len(part) - 1
             origins.extend([position, *[last] * (len(kept.contents[token_id]) - 1)])
         position += len(part)
@@ -193,18 +209,22 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class OriginalBertTokenizer(BertTokenizer):
-    """BERT's tokenizer with google-research/bert's results for every text, through every entry point.
+    """BERT's tokenizer with google-research/bert's results for every text, through every entry
+    point.
 
-    Differences from the stock `BertTokenizer` (of which `BertTokenizerFast` is another name), all of them in favour of the original:
+    Differences from the stock `BertTokenizer` (of which `BertTokenizerFast` is another name), all
+    of them in favour of the original:
 
     - words of 101 to 200 characters are cut into pieces, not turned into [UNK];
-    - ``[SEP]`` or ``[MASK]`` written in a text is text (``[``, ``sep``, ``]``). To have special tokens recognised, as a
-      fill-mask prompt needs it, pass ``split_special_tokens=False``, or use the stock tokenizer on the saved folder;
+    - ``[SEP]`` or ``[MASK]`` written in a text is text (``[``, ``sep``, ``]``). To have special
+      tokens recognised, as a fill-mask prompt needs it, pass ``split_special_tokens=False``, or use
+      the stock tokenizer on the saved folder;
     - character classes are those of Python's Unicode tables, as in the original.
 
-    Tokens that were added with `add_tokens`, by a caller or in the folder, are recognised in texts as stock recognises them;
-    special ones among them are text, as [SEP] is. (`encode_ids` is exact; a call also takes a word for a token where stock has only
-    the word as it is written, or not beside "_", for the flags ``normalized=False`` and ``single_word``.)
+    Tokens that were added with `add_tokens`, by a caller or in the folder, are recognised in texts
+    as stock recognises them; special ones among them are text, as [SEP] is. (`encode_ids` is exact;
+    a call also takes a word for a token where stock has only the word as it is written, or not
+    beside "_", for the flags ``normalized=False`` and ``single_word``.)
     """
 
     training_report: Any = (
@@ -219,7 +239,9 @@ class OriginalBertTokenizer(BertTokenizer):
         strip_accents: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        """Build the tokenizer from a vocabulary with every piece of `SPECIAL_TOKENS`; users call `load_tokenizer`."""
+        """Build the tokenizer from a vocabulary with every piece of `SPECIAL_TOKENS`; users call
+        `load_tokenizer`.
+        """
         # Set before the base class runs, which may already ask for attributes.
         self._text_encoder: TextEncoder | None = None
         self._searches: dict[tuple[bool, ...], AddedTokens | None] = {}
@@ -242,7 +264,8 @@ class OriginalBertTokenizer(BertTokenizer):
         return self._normalize_around(text, self._added_tokens())
 
     def encode_ids(self, text: str) -> list[int]:
-        """Return the ids of any text, without [CLS] and [SEP], not truncated: the fast way, for bulk work.
+        """Return the ids of any text, without [CLS] and [SEP], not truncated: the fast way, for
+        bulk work.
 
         Added tokens in it are recognised; nothing is taken for a special one.
 
@@ -278,13 +301,17 @@ class OriginalBertTokenizer(BertTokenizer):
 
     @property
     def extra_tokens(self) -> dict[int, AddedToken]:
-        """Id to token: those that were added beside BERT's own special ones, special or not, in the order of their ids."""
+        """Id to token: those that were added beside BERT's own special ones, special or not, in the
+        order of their ids.
+        """
         added = sorted(self.added_tokens_decoder.items())
         return {token_id: token for token_id, token in added if token.content not in SPECIAL_TOKENS}
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of all that decides about ids: the pieces in the order of their ids, and the settings."""
+        """SHA-256 (hex) of all that decides about ids: the pieces in the order of their ids, and
+        the settings.
+        """
         digest = hashlib.sha256(repr(sorted(self._normalization.items())).encode())
         for piece, piece_id in sorted(self.get_vocab().items(), key=lambda item: item[1]):
             digest.update(f"\n{piece_id}\t{piece}".encode())
@@ -314,7 +341,9 @@ class OriginalBertTokenizer(BertTokenizer):
         split_special_tokens: bool | None = None,
         **kwargs: Any,
     ) -> BatchEncoding:
-        """Normalise, let the library encode, and map what it says about characters back to the caller's texts."""
+        """Normalise, let the library encode, and map what it says about characters back to the
+        caller's texts.
+        """
         batch, is_batched = _as_batch(text, text_pair, is_split_into_words=is_split_into_words)
         split_special_tokens = (
             self.split_special_tokens if split_special_tokens is None else split_special_tokens
@@ -346,7 +375,9 @@ class OriginalBertTokenizer(BertTokenizer):
         return super()._add_tokens(new_tokens, special_tokens=special_tokens)
 
     def _added_tokens(self, *, with_special: bool = False) -> AddedTokens | None:
-        """Finds the added tokens that texts may hold; None in the usual case that there are none."""
+        """Finds the added tokens that texts may hold; None in the usual case that there are
+        none.
+        """
         settings = self._normalization
         key = (with_special, *settings.values())
         if key not in self._searches:
@@ -368,7 +399,9 @@ class OriginalBertTokenizer(BertTokenizer):
         )
 
     def stock_tokenizer(self) -> BertTokenizer:
-        """Build the stock tokenizer with the same vocabulary and settings: what `save_pretrained` saves."""
+        """Build the stock tokenizer with the same vocabulary and settings: what `save_pretrained`
+        saves.
+        """
         stock = BertTokenizer(
             vocab=self.backend_tokenizer.get_vocab(with_added_tokens=False),
             do_lower_case=self.do_lower_case,
@@ -380,7 +413,8 @@ class OriginalBertTokenizer(BertTokenizer):
             **self.special_tokens_map,
         )
         stock.add_tokens(list(self.extra_tokens.values()))
-        # Readers of tokenizer.json that honour it cut words of up to 200 characters; the class BertTokenizer does not.
+        # Readers of tokenizer.json that honour it cut words of up to 200 characters; the class
+        # BertTokenizer does not.
         cast(
             WordPiece, stock.backend_tokenizer.model
         ).max_input_chars_per_word = MAX_WORD_CHARACTERS
@@ -389,7 +423,9 @@ class OriginalBertTokenizer(BertTokenizer):
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], **kwargs: Any
     ) -> tuple[str, ...]:
-        """Write a stock folder: tokenizer.json, tokenizer_config.json (class BertTokenizer) and vocab.txt."""
+        """Write a stock folder: tokenizer.json, tokenizer_config.json (class BertTokenizer) and
+        vocab.txt.
+        """
         files = self.stock_tokenizer().save_pretrained(save_directory, **kwargs)
         return files + self.save_vocabulary(str(save_directory), kwargs.get("filename_prefix"))
 
@@ -407,7 +443,8 @@ class OriginalBertTokenizer(BertTokenizer):
 def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[list[Any], bool]:
     """Bring every accepted form of input into one: a list of texts, or of pairs of texts.
 
-    Source: transformers tokenization_utils_tokenizers.py `_encode_plus` (how it tells a batch from a single text).
+    Source: transformers tokenization_utils_tokenizers.py `_encode_plus` (how it tells a batch from
+    a single text).
     """
     is_batched = isinstance(text, (list, tuple)) and (
         not is_split_into_words or (len(text) > 0 and isinstance(text[0], (list, tuple)))
@@ -428,7 +465,8 @@ def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[
 def _map_strings(item: Any, normalize: Callable[[str], str]) -> Any:
     """Normalise every string of nested lists and tuples."""
     if isinstance(item, str):
-        # Half a surrogate pair cannot be passed to the library. A word with either character is [UNK].
+        # Half a surrogate pair cannot be passed to the library. A word with either character is
+        # [UNK].
         return _SURROGATES.sub("\ufffd", normalize(item))
     if isinstance(item, Sequence):
         return type(item)(_map_strings(part, normalize) for part in item)  # type: ignore[call-arg]

@@ -1,12 +1,14 @@
 """Train a WordPiece vocabulary: count words, fix the alphabet, let `tokenizers` find the pieces.
 
-The library's trainer numbers some pieces in the order of a hash map, which differs from run to run. Here the words are
-counted in Python, and every single-character piece is given to the trainer in a fixed order before it starts. What is left
-to it, joining the most frequent pair of pieces, has one possible result. So the vocabulary is a function of the word counts
+The library's trainer numbers some pieces in the order of a hash map, which differs from run to run.
+Here the words are counted in Python, and every single-character piece is given to the trainer in a
+fixed order before it starts. What is left to it, joining the most frequent pair of pieces, has one
+possible result. So the vocabulary is a function of the word counts
 and the settings: not of the order of the texts, the number of threads or the process.
 
-google-research/bert published no trainer. The library's joins pairs by frequency, as BPE does, not by likelihood as
-Wu et al. 2016 describe; that is what everybody's "WordPiece" vocabularies are made with today. `merges` has likelihood.
+google-research/bert published no trainer. The library's joins pairs by frequency, as BPE does, not
+by likelihood as Wu et al. 2016 describe; that is what everybody's "WordPiece" vocabularies are made
+with today. `merges` has likelihood.
 """
 
 import logging
@@ -37,12 +39,15 @@ BYTE_BPE, UNIGRAM = "byte_bpe", "unigram"
 
 @dataclass
 class TokenizerArguments:
-    """What to read, what to train, where to write. Settings that `train_wordpiece` shares mean the same there."""
+    """What to read, what to train, where to write. Settings that `train_wordpiece` shares mean the
+    same there.
+    """
 
     output_dir: str = required("folder to write; must not exist or be empty")
     files: list[str] | None = option(
         None,
-        "files, folders or globs: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet",
+        "files, folders or globs: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, "
+        ".zst), .parquet",
     )
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
@@ -62,7 +67,8 @@ class TokenizerArguments:
     num_unused: int = option(99, "[unusedN] slots")
     algorithm: str = option(
         "frequency",
-        "WordPiece that joins the most frequent pair of pieces, or the best by likelihood or gain; RoBERTa's byte-level BPE, or ALBERT's unigram",
+        "WordPiece that joins the most frequent pair of pieces, or the best by likelihood or "
+        "gain; RoBERTa's byte-level BPE, or ALBERT's unigram",
         choices=(*ALGORITHMS, BYTE_BPE, UNIGRAM),
     )
     overwrite: bool = option(False, "replace a tokenizer that is in output_dir already")
@@ -79,8 +85,8 @@ logger = logging.getLogger(__name__)
 # Our choice: with less text a vocabulary is said to be large for it.
 FEW_WORDS_OF_A_PIECE = 100
 
-# Marks used with many scripts, mostly as accents, or with none: dropping them is what BERT's uncased models do. All other
-# marks (Mn) belong to one script, and most of those write a vowel.
+# Marks used with many scripts, mostly as accents, or with none: dropping them is what BERT's
+# uncased models do. All other marks (Mn) belong to one script, and most of those write a vowel.
 _SHARED_MARK_BLOCKS = (
     (0x0300, 0x036F),
     (0x0483, 0x0487),
@@ -98,7 +104,8 @@ _MIN_MARKS, _MIN_LETTERS = 0.001, 0.005
 
 _NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
 
-# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says how many.
+# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says
+# how many.
 _MAX_DISTINCT_TOKENS = 10_000_000
 
 
@@ -106,8 +113,8 @@ _MAX_DISTINCT_TOKENS = 10_000_000
 class TokenizerReport:
     """Measurements of a vocabulary on the words of a text.
 
-    A *word* is what normalising and splitting at spaces gives, punctuation marks left out; a *token* is a word or a
-    punctuation mark.
+    A *word* is what normalising and splitting at spaces gives, punctuation marks left out; a
+    *token* is a word or a punctuation mark.
     """
 
     num_texts: int  # documents, paragraphs or lines, as they were passed
@@ -126,14 +133,17 @@ class TokenizerReport:
     )
     fertility: float  # pieces per word; [UNK] is one piece
     unk_rate: float  # fraction of the tokens that become [UNK]
-    deleted_marks: float  # fraction of the characters, spaces left out, decomposed, that normalising drops as marks
+    # fraction of the characters, spaces left out, decomposed, that normalising drops as marks
+    deleted_marks: float
     deleted_script_marks: dict[str, float]  # the same for marks of one script: vowel signs
 
     def __str__(self) -> str:
         return (
-            f"vocabulary: {self.vocab_size:,} entries, alphabet of {self.alphabet_size:,} characters "
+            f"vocabulary: {self.vocab_size:,} entries, alphabet of {self.alphabet_size:,} "
+            "characters "
             f"({self.dropped_alphabet_size:,} left out by the limit)\n"
-            f"read: {self.num_texts:,} texts, {self.num_characters:,} characters, {self.num_words:,} words "
+            f"read: {self.num_texts:,} texts, {self.num_characters:,} characters, "
+            f"{self.num_words:,} words "
             f"({self.num_distinct_tokens:,} different ones with punctuation)\n"
             f"on this text: {self.fertility:.3f} pieces a word, [UNK] rate {self.unk_rate:.4%}, "
             f"characters dropped as marks {self.deleted_marks:.3%}"
@@ -148,7 +158,8 @@ class WordCounts:
     num_texts: int = 0
     num_characters: int = 0
     num_forgotten: int = 0  # occurrences of words that were too many and too rare to be kept
-    # Where accents are stripped: the characters of texts that are not ASCII, and the numbers of all others.
+    # Where accents are stripped: the characters of texts that are not ASCII, and the numbers of all
+    # others.
     characters: Counter[str] = field(default_factory=Counter)
     num_ascii: int = 0
     num_ascii_letters: int = 0
@@ -161,7 +172,8 @@ class WordCounts:
             rare = [token for token, number in self.tokens.items() if number <= threshold]
             self.num_forgotten += sum(self.tokens.pop(token) for token in rare)
         logger.warning(
-            "More than %d different words: those seen up to %d times so far are forgotten (%d occurrences in all).",
+            "More than %d different words: those seen up to %d times so far are forgotten (%d "
+            "occurrences in all).",
             _MAX_DISTINCT_TOKENS,
             threshold,
             self.num_forgotten,
@@ -198,7 +210,9 @@ def count_words(
 
 
 def _lost_marks(counts: WordCounts) -> tuple[float, dict[str, float]]:
-    """Fraction of the characters that stripping accents drops; and by script, of marks of one script. Warns of vowel signs and letters."""
+    """Fraction of the characters that stripping accents drops; and by script, of marks of one
+    script. Warns of vowel signs and letters.
+    """
     decomposed: Counter[str] = Counter()
     changed: Counter[str] = Counter()
     letters = counts.num_ascii_letters
@@ -232,12 +246,16 @@ def _lost_marks(counts: WordCounts) -> tuple[float, dict[str, float]]:
     if listed := ", ".join(
         f"{name} {share:.1%}" for name, share in scripts.items() if share >= _MIN_MARKS
     ):
-        message = "Stripping accents deletes vowel signs and other marks that make words: %s of all characters; %s"
+        message = (
+            "Stripping accents deletes vowel signs and other marks that make words: %s of "
+            "all characters; %s"
+        )
         logger.warning(message, listed, advice)
     if changed.total() >= _MIN_LETTERS * max(1, letters):
         most = [letter for letter, _ in changed.most_common(4)]
         logger.warning(
-            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of their own, %s",
+            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of "
+            "their own, %s",
             100 * changed.total() / letters,
             ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in most),
             advice,
@@ -252,10 +270,12 @@ def _is_shared(mark: str) -> bool:
 def measure_vocabulary(
     tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int]
 ) -> tuple[float, float]:
-    """Return fertility and [UNK] rate, as `TokenizerReport` defines them; 0.0 where there is no word.
+    """Return fertility and [UNK] rate, as `TokenizerReport` defines them; 0.0 where there is no
+    word.
 
     Args:
-        token_counts: Words and punctuation marks, as normalised by this tokenizer, with how often they occur.
+        token_counts: Words and punctuation marks, as normalised by this tokenizer, with how often
+            they occur.
     """
     unknown = (tokenizer.unk_token_id,)
     num_words = num_pieces = num_tokens = num_unknown = 0
@@ -284,7 +304,8 @@ def _warn_of_unknown(
         return
     if 2 * num_too_long > unknown.total():
         advice = (
-            f"they are runs of over {MAX_WORD_CHARACTERS} characters without a space: part the words of the text by spaces, "
+            f"they are runs of over {MAX_WORD_CHARACTERS} characters without a space: part the "
+            "words of the text by spaces, "
             f"or train another kind of vocabulary (--algorithm {UNIGRAM})"
         )
     else:
@@ -297,8 +318,8 @@ _FIRST_SLOTS = 99
 
 _CHUNK_CHARACTERS = 1 << 16
 
-# Ten times the largest vocabulary in use. The library makes room for `vocab_size` entries before it starts, and ends the
-# process where there is none.
+# Ten times the largest vocabulary in use. The library makes room for `vocab_size` entries before it
+# starts, and ends the process where there is none.
 _LARGEST_SETTING = 10_000_000
 
 
@@ -317,21 +338,24 @@ def train_wordpiece(
 ) -> OriginalBertTokenizer:
     """Train a WordPiece vocabulary in BERT's id layout. The same texts give the same vocabulary.
 
-    Ids: [PAD] is 0, the first 99 [unused] slots follow, then [UNK], [CLS], [SEP], [MASK], then further [unused] slots, then
-    characters, then pieces by frequency. With ``num_unused=99`` the special tokens have the ids of Google's vocabularies:
-    0, 100, 101, 102, 103; fewer slots move the four down.
+    Ids: [PAD] is 0, the first 99 [unused] slots follow, then [UNK], [CLS], [SEP], [MASK], then
+    further [unused] slots, then characters, then pieces by frequency. With ``num_unused=99`` the
+    special tokens have the ids of Google's vocabularies: 0, 100, 101, 102, 103; fewer slots move
+    the four down.
 
     Args:
-        texts: The training text in pieces of any size, read once. Spaces and line ends part words, nothing else matters.
+        texts: The training text in pieces of any size, read once. Spaces and line ends part words,
+            nothing else matters.
         vocab_size: Entries wanted, everything included. Google's: 30522 uncased, 28996 cased.
-        strip_accents: Whether to drop combining marks. None: where ``lowercase`` does, as in the original.
+        strip_accents: Whether to drop combining marks. None: where ``lowercase`` does, as in the
+            original.
         split_cjk: Whether every Han character is a word of its own. The original always does it.
         min_frequency: A pair of pieces must occur this often to become a piece.
-        limit_alphabet: Keep this many characters, the most frequent ones (ties: by code point). Words with another
-            character become [UNK].
+        limit_alphabet: Keep this many characters, the most frequent ones (ties: by code point).
+            Words with another character become [UNK].
         num_unused: [unusedN] slots to be given a meaning later.
-        algorithm: Which pair of pieces is joined next: "frequency" (the most frequent one, what everybody's vocabularies are made with),
-            "likelihood" or "gain" (`merge_pieces`).
+        algorithm: Which pair of pieces is joined next: "frequency" (the most frequent one, what
+            everybody's vocabularies are made with), "likelihood" or "gain" (`merge_pieces`).
 
     Returns:
         The tokenizer; its ``training_report`` is a `TokenizerReport` on the texts.
@@ -369,7 +393,8 @@ def train_wordpiece(
         for character in token:
             frequency[character] += number
     ranked = sorted(frequency, key=lambda character: (-frequency[character], character))
-    # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a file.
+    # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a
+    # file.
     characters = set(
         [character for character in ranked if not "\ud800" <= character <= "\udfff"][
             :limit_alphabet
@@ -396,8 +421,10 @@ def train_wordpiece(
     fixed = [*special, *sorted(characters), *(CONTINUATION + character for character in inner)]
     if len(fixed) > vocab_size:
         raise InputError(
-            f"vocab_size {vocab_size} is too small: {len(special)} special and [unused] tokens and {len(fixed) - len(special)} single characters "
-            f"need {len(fixed)}; raise vocab_size or lower limit_alphabet ({limit_alphabet}) or num_unused ({num_unused})"
+            f"vocab_size {vocab_size} is too small: {len(special)} special and [unused] tokens "
+            f"and {len(fixed) - len(special)} single characters "
+            f"need {len(fixed)}; raise vocab_size or lower limit_alphabet ({limit_alphabet}) or "
+            f"num_unused ({num_unused})"
         )
     if algorithm == "frequency":
         vocabulary = _train_by_frequency(words, fixed, vocab_size, min_frequency, show_progress)
@@ -409,7 +436,8 @@ def train_wordpiece(
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
     if len(vocabulary) < vocab_size:
         logger.warning(
-            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give more text or a smaller vocab_size.",
+            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give "
+            "more text or a smaller vocab_size.",
             len(vocabulary),
             vocab_size,
             min_frequency,
@@ -423,7 +451,10 @@ def train_wordpiece(
     fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
     words_of_a_piece = counts.tokens.total() // len(tokenizer)
     if words_of_a_piece < FEW_WORDS_OF_A_PIECE and len(tokenizer) > 8000:
-        message = "%d words of text for each of %d pieces: a model learns more of each from a smaller --vocab_size, like 8000"
+        message = (
+            "%d words of text for each of %d pieces: a model learns more of each from a "
+            "smaller --vocab_size, like 8000"
+        )
         logger.info(message, words_of_a_piece, len(tokenizer))
     _warn_of_unknown(tokenizer, counts.tokens, limit_alphabet)
     deleted, scripts = _lost_marks(counts)

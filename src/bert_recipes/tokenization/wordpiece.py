@@ -1,4 +1,6 @@
-"""Text to ids for bulk work. Without the libraries behind the tokenizer, so that other processes start in no time."""
+"""Text to ids for bulk work. Without the libraries behind the tokenizer, so that other processes
+start in no time.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,20 +10,25 @@ from typing import Any
 from bert_recipes.tokenization.normalization import normalize_text
 
 
-# google-research/bert tokenization.py `WordpieceTokenizer`, max_input_chars_per_word. The `tokenizers` library's default is 100.
+# google-research/bert tokenization.py `WordpieceTokenizer`, max_input_chars_per_word. The
+# `tokenizers` library's default is 100.
 MAX_WORD_CHARACTERS = 200
 CONTINUATION = "##"
 
-# Words remembered before starting afresh; some 100 MB. English text needs about 200,000 for its first 100 MB.
+# Words remembered before starting afresh; some 100 MB. English text needs about 200,000 for its
+# first 100 MB.
 _CACHE_CAPACITY = 500_000
 
 
 class WordCache(dict[str, tuple[int, ...]]):
-    """Word to the ids of its pieces. Looking up a word cuts it on the first time and remembers the result.
+    """Word to the ids of its pieces. Looking up a word cuts it on the first time and remembers the
+    result.
 
-    Natural text repeats its words so much that bulk tokenisation is a dictionary look-up for each word.
+    Natural text repeats its words so much that bulk tokenisation is a dictionary look-up for each
+    word.
 
-    Source: google-research/bert tokenization.py `WordpieceTokenizer.tokenize`; Wu et al. 2016, section 4.1.
+    Source: google-research/bert tokenization.py `WordpieceTokenizer.tokenize`; Wu et al. 2016,
+    section 4.1.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], *, unk_token: str) -> None:
@@ -62,7 +69,9 @@ class WordCache(dict[str, tuple[int, ...]]):
 
 @dataclass(frozen=True)
 class PairLayout:
-    """Special ids around one text (prefix, suffix) and between two (middle), and the segment of the second."""
+    """Special ids around one text (prefix, suffix) and between two (middle), and the segment of the
+    second.
+    """
 
     prefix: tuple[int, ...]
     middle: tuple[int, ...]
@@ -88,8 +97,8 @@ class TextEncoder:
     lowercase: bool  # this and the next two: see `normalize_text`
     strip_accents: bool
     split_cjk: bool
-    # Finds the tokens that were added beside the vocabulary: tokenizer.AddedTokens, which needs the library. None, and no work,
-    # in the usual case that there are none.
+    # Finds the tokens that were added beside the vocabulary: tokenizer.AddedTokens, which needs the
+    # library. None, and no work, in the usual case that there are none.
     added: Any = None
     # Word to piece ids, filled on first use. A word is what splitting a normalised text gives.
     words: WordCache = field(init=False, repr=False, compare=False)
@@ -127,7 +136,9 @@ class TextEncoder:
         )
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of any string, without [CLS] and [SEP], not truncated; nothing in it is taken for a special token."""
+        """Ids of any string, without [CLS] and [SEP], not truncated; nothing in it is taken for a
+        special token.
+        """
         if self.added is not None:
             return self._cut_around(self.added, text)
         return list(chain.from_iterable(map(self.words.__getitem__, self.normalize(text).split())))

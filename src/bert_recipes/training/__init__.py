@@ -1,1 +1,3 @@
-"""Pre-training, and what all training shares: the trainer, optimisation, checkpoints and resume, callbacks, launch."""
+"""Pre-training, and what all training shares: the trainer, optimisation, checkpoints and resume,
+callbacks, launch.
+"""

@@ -1,4 +1,6 @@
-"""The settings of a run: `RunArguments` for all, model, data and phases of pre-training, and what follows from them."""
+"""The settings of a run: `RunArguments` for all, model, data and phases of pre-training, and what
+follows from them.
+"""
 
 import os
 from collections.abc import Collection, Mapping
@@ -33,9 +35,11 @@ from bert_recipes.training.optimization import (
 
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Data-loading processes of a process on a GPU, at most: they make ten times the tokens that base takes.
+# Data-loading processes of a process on a GPU, at most: they make ten times the tokens that base
+# takes.
 MAX_DATA_WORKERS = 14
-# Variable of the environment that names the file of an estimate's numbers, for a program that adds up several.
+# Variable of the environment that names the file of an estimate's numbers, for a program that adds
+# up several.
 ESTIMATE_FILE = "BERT_RECIPES_ESTIMATE_FILE"
 
 
@@ -47,9 +51,11 @@ class Precision(NamedTuple):
 
 
 def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
-    """Resolve one of `PRECISIONS` from what the device can do; the same machine always gives the same answer.
+    """Resolve one of `PRECISIONS` from what the device can do; the same machine always gives the
+    same answer.
 
-    Weights, optimiser state and losses stay in float32; the choice is about matrix products under autocast.
+    Weights, optimiser state and losses stay in float32; the choice is about matrix products under
+    autocast.
     """
     units = bfloat16_units("cpu" if use_cpu else "cuda")
     if wanted == "fp16" and use_cpu:
@@ -58,7 +64,8 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
         )
     if wanted == "bf16" and not use_cpu and not units:
         raise InputError(
-            "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): use fp16"
+            "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): "
+            "use fp16"
         )
     if wanted != "auto":
         return Precision(wanted, "as asked")
@@ -74,7 +81,9 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
 
 
 def data_workers(num_processes: int) -> int:
-    """Return how many data-loading processes each of the processes of a machine has on GPUs: one a core, but two for itself."""
+    """Return how many data-loading processes each of the processes of a machine has on GPUs: one a
+    core, but two for itself.
+    """
     num_cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -87,9 +96,12 @@ MOST_STEPS = 100_000_000
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """`TrainingArguments` with the device, precision, batch and optimiser settings of this project."""
+    """`TrainingArguments` with the device, precision, batch and optimiser settings of this
+    project.
+    """
 
-    # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
+    # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be
+    # run elsewhere.
     LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
         [
             "allow_changes",
@@ -110,7 +122,8 @@ class RunArguments(TrainingArguments):
         "logging_nan_inf_filter": "it would hide what is wrong in the log",
         "remove_unused_columns": "the batches hold what the recipe needs",
         "resume_from_checkpoint": "give --resume last, or --resume FOLDER",
-        "save_only_model": "no run could be resumed from such checkpoints; the finished run's folder is a model alone",
+        "save_only_model": "no run could be resumed from such checkpoints; the finished run's "
+        "folder is a model alone",
     }
     # What `--help` shows first.
     MOST_USED: ClassVar[Collection[str]] = (
@@ -168,7 +181,8 @@ class RunArguments(TrainingArguments):
     weight_decay: float = option(0.01, "weight decay (paper: 0.01)", least=0)
     max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)", least=0)
     remove_unused_columns: bool | None = option(False, "must stay false")
-    # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
+    # Declared again for the type checker: the base class assigns them in ways that it cannot
+    # follow.
     per_device_train_batch_size: int = free(8, "examples per process at once, at most", least=1)
     gradient_accumulation_steps: int = free(
         1, "micro-batches of a step, unless global_train_batch_size decides", least=1
@@ -243,7 +257,8 @@ class RunArguments(TrainingArguments):
             chosen.reason,
         )
         self._split_global_batch()
-        # What a launcher or an Accelerate configuration says about precision must not overrule the run's choice.
+        # What a launcher or an Accelerate configuration says about precision must not overrule the
+        # run's choice.
         mixed_precision = "no" if chosen.name == "fp32" else chosen.name
         os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
         try:
@@ -253,7 +268,8 @@ class RunArguments(TrainingArguments):
         except (ValueError, ImportError) as error:  # ImportError: DeepSpeed
             raise InputError(str(error)) from error
         self.mixed_precision = mixed_precision
-        # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves LayerNorm as gamma and beta.
+        # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves
+        # LayerNorm as gamma and beta.
         from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # takes seconds
 
         unset_hf_deepspeed_config()
@@ -289,13 +305,16 @@ class RunArguments(TrainingArguments):
             raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
         if self.hub_token is not None:
             raise InputError(
-                "hub_token: a token on the command line or in a file of settings is seen by everybody who lists the processes, and "
+                "hub_token: a token on the command line or in a file of settings is seen by "
+                "everybody who lists the processes, and "
                 "would be kept; log in with `hf auth login`, or set HF_TOKEN in the environment"
             )
 
     @property
     def global_batch_size(self) -> int:
-        """Return the examples per step of all processes together, given as global_train_batch_size or not."""
+        """Return the examples per step of all processes together, given as global_train_batch_size
+        or not.
+        """
         return (
             self.per_device_train_batch_size
             * self.gradient_accumulation_steps
@@ -311,15 +330,19 @@ class RunArguments(TrainingArguments):
         return int(os.environ.get("LOCAL_WORLD_SIZE", cls._num_processes()))
 
     def _split_global_batch(self) -> None:
-        """Cut the global batch into the largest micro-batches that per_device_train_batch_size allows."""
+        """Cut the global batch into the largest micro-batches that per_device_train_batch_size
+        allows.
+        """
         total, wanted = self.global_train_batch_size, self.gradient_accumulation_steps
         if total is None:
             return
         micro, accumulation = self.split_batch(total, self.per_device_train_batch_size)
         if wanted not in (1, accumulation):
             raise InputError(
-                f"gradient_accumulation_steps is {wanted} and global_train_batch_size {total}, which makes it {accumulation} "
-                f"({micro} examples x {self._num_processes()} processes at once); leave one of them out"
+                f"gradient_accumulation_steps is {wanted} and global_train_batch_size {total}, "
+                f"which makes it {accumulation} "
+                f"({micro} examples x {self._num_processes()} processes at once); leave one of "
+                "them out"
             )
         self.per_device_train_batch_size, self.gradient_accumulation_steps = micro, accumulation
         # It follows from the number of processes, which is another one elsewhere.
@@ -338,11 +361,14 @@ class RunArguments(TrainingArguments):
         )
 
     def split_batch(self, total: int, most: int) -> tuple[int, int]:
-        """Cut a global batch into the largest micro-batches of at most `most` examples: their size, and their number a process."""
+        """Cut a global batch into the largest micro-batches of at most `most` examples: their size,
+        and their number a process.
+        """
         processes = self._num_processes()
         if total < 1 or total % processes:
             raise InputError(
-                f"a global batch of {total} cannot be shared by {processes} processes; give --global_train_batch_size as a "
+                f"a global batch of {total} cannot be shared by {processes} processes; give "
+                "--global_train_batch_size as a "
                 "multiple of their number"
             )
         share = total // processes
@@ -358,7 +384,8 @@ class ModelArguments:
 
     size: str = option(
         "tiny",
-        f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}, of TinyBERT {', '.join(TINYBERT_SIZES)}; or LAYERS/HIDDEN_SIZE",
+        f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}, of "
+        f"TinyBERT {', '.join(TINYBERT_SIZES)}; or LAYERS/HIDDEN_SIZE",
     )
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option(
@@ -366,7 +393,8 @@ class ModelArguments:
     )
     weight_init: str = option(
         "truncated_normal",
-        "new weights: truncated_normal (original), normal (stock), or sinusoidal_positions (ours): what is near is learned sooner",
+        "new weights: truncated_normal (original), normal (stock), or sinusoidal_positions "
+        "(ours): what is near is learned sooner",
     )
     initializer_range: float = option(
         0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1
@@ -390,7 +418,9 @@ class ModelArguments:
     def settle(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Fill in the values of the objective: over a file that is not for it, which is said, but under what was typed."""
+        """Fill in the values of the objective: over a file that is not for it, which is said, but
+        under what was typed.
+        """
         name_of_objective = values.get("objective", "bert")
         if name_of_objective not in OBJECTIVES:
             return values  # refused when the settings are checked
@@ -433,7 +463,8 @@ class ModelArguments:
         }.items():
             if getattr(self, name) is not None and self.objective not in owners:
                 raise InputError(
-                    f"{name} is for --objective {' or '.join(owners)}; it has no meaning with {self.objective}: leave it out"
+                    f"{name} is for --objective {' or '.join(owners)}; it has no meaning with "
+                    f"{self.objective}: leave it out"
                 )
 
 
@@ -464,7 +495,8 @@ class DataArguments:
     whole_word: bool = option(False, "mask whole words")
     selection: str = option(
         "count",
-        "count (the original's fixed number), bernoulli, fairseq (RoBERTa), ngrams (ALBERT), spans (SpanBERT), causal, or none",
+        "count (the original's fixed number), bernoulli, fairseq (RoBERTa), ngrams (ALBERT), "
+        "spans (SpanBERT), causal, or none",
     )
     input_format: str = option(
         "segment_pair", "how sentences become an input", choices=INPUT_FORMATS
@@ -472,7 +504,8 @@ class DataArguments:
     pair_label: str = option("next", "what is learned of a pair", choices=PAIR_LABELS)
     dupe_factor: int | None = option(
         None,
-        "pairs and masks are drawn so many times and come again (static masks); default: anew every epoch",
+        "pairs and masks are drawn so many times and come again (static masks); default: anew "
+        "every epoch",
         least=1,
     )
     max_eval_pairs: int = free(2000, "held-out pairs of an evaluation", least=1)
@@ -482,7 +515,8 @@ class DataArguments:
     def __post_init__(self) -> None:
         if self.store is None and self.train_file is None:
             raise InputError(
-                "no data is given: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE"
+                "no data is given: give --store FOLDER (recipes/prepare_corpus.py) or "
+                "--train_file FILE"
             )
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
@@ -491,7 +525,9 @@ class DataArguments:
 
 @dataclass
 class DistillationArguments:
-    """Choose who teaches, what the student is, and how the losses are weighed: `--objective distilbert` or `tinybert`."""
+    """Choose who teaches, what the student is, and how the losses are weighed: `--objective
+    distilbert` or `tinybert`.
+    """
 
     teacher: str | None = option(
         None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind"
@@ -523,7 +559,8 @@ class DistillationArguments:
         imitates = None not in self.imitation_weights
         if self.teacher is None and (imitates or self.temperature is not None):
             raise InputError(
-                f"--objective {'tinybert' if imitates else 'distilbert'} needs a teacher: give --teacher CHECKPOINT"
+                f"--objective {'tinybert' if imitates else 'distilbert'} needs a teacher: give "
+                "--teacher CHECKPOINT"
             )
         if self.teacher is not None and not imitates and self.temperature is None:
             raise InputError(
@@ -536,7 +573,9 @@ class DistillationArguments:
 
     @property
     def imitation_weights(self) -> tuple[float | None, float | None, float | None]:
-        """Return the weights of attention scores, hidden states and embeddings; None without `--objective tinybert`."""
+        """Return the weights of attention scores, hidden states and embeddings; None without
+        `--objective tinybert`.
+        """
         return self.alpha_attn, self.alpha_hidn, self.alpha_embd
 
 
@@ -544,8 +583,8 @@ class DistillationArguments:
 class PreTrainingArguments(RunArguments):
     """Choose the settings of a pre-training run.
 
-    Defaults: learning rate, Adam and warm-up of Devlin et al. 2019, appendix A.2; epsilon of google-research/bert
-    optimization.py.
+    Defaults: learning rate, Adam and warm-up of Devlin et al. 2019, appendix A.2; epsilon of
+    google-research/bert optimization.py.
     """
 
     run_kind: ClassVar[str] = "pre-training"
@@ -557,7 +596,8 @@ class PreTrainingArguments(RunArguments):
     )
     random_replacements: float = option(
         0.0,
-        "ELECTRA: share of the predicted tokens that any word fills instead of the generator's; it falls to 0 at the end (paper: 0)",
+        "ELECTRA: share of the predicted tokens that any word fills instead of the generator's; "
+        "it falls to 0 at the end (paper: 0)",
         least=0,
         below=1,
     )
@@ -580,7 +620,8 @@ class PreTrainingArguments(RunArguments):
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if str(getattr(self, name)).rsplit(".", 1)[-1].lower() == "epoch":
                 raise InputError(
-                    f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps or no"
+                    f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps "
+                    "or no"
                 )
         if self.max_minutes is not None:
             for name in ("eval_steps", "save_steps", "logging_steps"):
@@ -590,11 +631,13 @@ class PreTrainingArguments(RunArguments):
                     )
             if not 0 <= self.warmup_steps < 1:
                 raise InputError(
-                    f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1"
+                    f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction "
+                    "below 1"
                 )
             if self.max_steps not in (-1, MOST_STEPS):
                 raise InputError(
-                    f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give one of them"
+                    f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give "
+                    "one of them"
                 )
             self.max_steps: int = MOST_STEPS
 
@@ -645,7 +688,8 @@ class PhaseArguments:
             )
         if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
             raise InputError(
-                "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give both, or neither for one "
+                "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give "
+                "both, or neither for one "
                 "schedule over both phases"
             )
 
@@ -667,14 +711,17 @@ class Phase:
 def plan_phases(
     args: PreTrainingArguments, data: DataArguments, second: PhaseArguments
 ) -> list[Phase]:
-    """Return one phase, or two: short inputs first, long ones for the last steps, as one run; a fraction in `second` becomes steps.
+    """Return one phase, or two: short inputs first, long ones for the last steps, as one run; a
+    fraction in `second` becomes steps.
 
-    Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
+    Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one
+    learning-rate schedule.
     """
     total, given = args.max_steps, second.phase2_steps
     if given and args.max_minutes is not None:
         raise InputError(
-            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock has one phase: leave one of "
+            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock "
+            "has one phase: leave one of "
             "them out"
         )
     second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
@@ -687,7 +734,8 @@ def plan_phases(
         return [first]
     if split <= 0:
         raise InputError(
-            f"phase2_steps is {given:g}, max_steps {total}; the second phase is the last part of max_steps: give "
+            f"phase2_steps is {given:g}, max_steps {total}; the second phase is the last part of "
+            "max_steps: give "
             "more of them"
         )
     warmup, rate = second.phase2_warmup_steps, second.phase2_learning_rate
@@ -701,12 +749,16 @@ def plan_phases(
 
 
 def has_second_phase(settings: Mapping[str, Any]) -> bool:
-    """Tell whether a run had two phases, by the values of its run.yaml as they are written there."""
+    """Tell whether a run had two phases, by the values of its run.yaml as they are written
+    there.
+    """
     return settings.get("phase2_steps") not in (None, "0")
 
 
 def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:
-    """Return under which key run.yaml has a field of `DataArguments` as the run's last phase had it: by that the run was measured."""
+    """Return under which key run.yaml has a field of `DataArguments` as the run's last phase had
+    it: by that the run was measured.
+    """
     own = f"phase2_{name}"
     return (
         own if has_second_phase(settings) and own in PhaseArguments.__dataclass_fields__ else name

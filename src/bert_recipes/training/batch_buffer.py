@@ -1,4 +1,6 @@
-"""Batches on their way to a GPU: planned where they are collated, in one buffer, so that one copy brings them there and nothing waits."""
+"""Batches on their way to a GPU: planned where they are collated, in one buffer, so that one copy
+brings them there and nothing waits.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class BatchBuffer:
-    """The tensors of a batch, one after the other in one buffer; `DataLoader` pins it as a whole."""
+    """The tensors of a batch, one after the other in one buffer; `DataLoader` pins it as a
+    whole.
+    """
 
     buffer: torch.Tensor  # uint8
     places: Sequence[TensorPlace]

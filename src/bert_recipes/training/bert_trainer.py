@@ -1,4 +1,6 @@
-"""`BertTrainer`: sentence pairs, two phases, both losses over the global batch, exact evaluation on held-out pairs."""
+"""`BertTrainer`: sentence pairs, two phases, both losses over the global batch, exact evaluation on
+held-out pairs.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +36,8 @@ from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
 
-# The held-out pairs and masks stay the same whatever the seed of the training, so that runs can be compared.
+# The held-out pairs and masks stay the same whatever the seed of the training, so that runs can be
+# compared.
 EVALUATION_SEED = 12345
 # Settings of the data that decide what the held-out pairs and their masks are.
 MEASURED_WITH = (
@@ -72,21 +75,25 @@ class SameEveryEpoch(Dataset):
 
 
 def epoched(dataset: Any) -> Any:
-    """A data set that is asked for (epoch, index): ours as they are; a list, torch's and `datasets`' by number."""
+    """A data set that is asked for (epoch, index): ours as they are; a list, torch's and
+    `datasets`' by number.
+    """
     if hasattr(dataset, "num_pairs"):
         return dataset
     if not hasattr(dataset, "__len__"):
         raise InputError(
-            f"{type(dataset).__name__} has no length, so it cannot be shuffled or resumed; give a map-style data set"
+            f"{type(dataset).__name__} has no length, so it cannot be shuffled or resumed; give a "
+            "map-style data set"
         )
     return SameEveryEpoch(dataset)
 
 
 class EvaluationSampler(Sampler[tuple[int, int]]):
-    """This process's part of the held-out pairs: the first `max_pairs` (None: all) of a fixed shuffled order.
+    """This process's part of the held-out pairs: the first `max_pairs` (None: all) of a fixed
+    shuffled order.
 
-    Every process gets the same number of batches, so that collectives inside the model never hang; what is only there
-    to fill up has `is_padding_batch` True and must not be counted.
+    Every process gets the same number of batches, so that collectives inside the model never hang;
+    what is only there to fill up has `is_padding_batch` True and must not be counted.
     """
 
     def __init__(
@@ -117,18 +124,23 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
-    """float64 (V,), nats: log-probability of each token under add-one counts; `counts` int64 (V,), of the training split."""
+    """float64 (V,), nats: log-probability of each token under add-one counts; `counts` int64 (V,),
+    of the training split.
+    """
     smoothed = counts.astype(np.float64) + 1.0
     return torch.from_numpy(np.log(smoothed / smoothed.sum()))
 
 
 def pair_labels(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return int64 (B,), the labels of the pairs, under our name or that of stock's ALBERT; None without them."""
+    """Return int64 (B,), the labels of the pairs, under our name or that of stock's ALBERT; None
+    without them.
+    """
     return batch.get("next_sentence_label", batch.get("sentence_order_label"))
 
 
 class PreTrainingSums:
-    """Sums over held-out batches from which the metrics follow; the sums of several processes may be added.
+    """Sums over held-out batches from which the metrics follow; the sums of several processes may
+    be added.
 
     `unigram` is float64 (V,) of `unigram_log_probs`, or None without that baseline.
     """
@@ -143,7 +155,9 @@ class PreTrainingSums:
         self.unigram = None if unigram is None else unigram.to(device)
 
     def add(self, output: Any, batch: dict[str, torch.Tensor]) -> None:
-        """Add one batch; `output` is the model's for it with return_full_logits=False, losses being means over this batch."""
+        """Add one batch; `output` is the model's for it with return_full_logits=False, losses being
+        means over this batch.
+        """
         sums = self._sums(output, batch)
         for position, name in enumerate(self.NAMES):
             self.values[position] += sums.get(name, 0)
@@ -177,9 +191,11 @@ class PreTrainingSums:
         return sums
 
     def metrics(self, prefix: str = "eval", pairs_task: str = "nsp") -> dict[str, float]:
-        """`mlm_loss`, `nsp_loss` or another `pairs_task`'s (nats), accuracies (0 to 1) and their baselines under a prefix; what has no data is left out.
+        """`mlm_loss`, `nsp_loss` or another `pairs_task`'s (nats), accuracies (0 to 1) and their
+        baselines under a prefix; what has no data is left out.
 
-        `unigram_accuracy` is that of always saying the most frequent piece, `majority_accuracy` that of the more frequent label.
+        `unigram_accuracy` is that of always saying the most frequent piece, `majority_accuracy`
+        that of the more frequent label.
         """
         sums = dict(zip(self.NAMES, self.values.tolist(), strict=True))
         masked, pairs = sums["masked"], sums["pairs"]
@@ -205,7 +221,9 @@ class PreTrainingSums:
 
 
 def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreTrainingOutput:
-    """Return what a stock model says of a batch as ours say it: losses apart, and the logits of the predicted tokens alone."""
+    """Return what a stock model says of a batch as ours say it: losses apart, and the logits of the
+    predicted tokens alone.
+    """
     logits = output.prediction_logits if "prediction_logits" in output else output.logits
     is_predicted = batch["labels"] != IGNORE_INDEX
     predicted = logits[is_predicted]
@@ -235,19 +253,23 @@ class TrainingPhase:
 class BertTrainer(RecipeTrainer):
     """`Trainer` for `BertForPreTraining`.
 
-    The MLM loss is the mean over all predicted tokens and the NSP loss the mean over all pairs of the *global* batch. Both
-    losses and the rate of real tokens are logged; evaluation is exact over held-out pairs.
+    The MLM loss is the mean over all predicted tokens and the NSP loss the mean over all pairs of
+    the *global* batch. Both losses and the rate of real tokens are logged; evaluation is exact over
+    held-out pairs.
 
     Args:
-        model: One of `models.bert.MEMBERS`, or any model of transformers with a masked-LM head. The loss of the latter, a mean over a
-            micro-batch, counts by its predicted tokens; so a loss of pairs is not quite the mean over those of the global batch.
-        data_collator: Yields `input_ids`, `labels`, and where there are such `token_type_ids`, `attention_mask`,
-            `next_sentence_label`; default: the Trainer's.
+        model: One of `models.bert.MEMBERS`, or any model of transformers with a masked-LM head. The
+            loss of the latter, a mean over a micro-batch, counts by its predicted tokens; so a loss
+            of pairs is not quite the mean over those of the global batch.
+        data_collator: Yields `input_ids`, `labels`, and where there are such `token_type_ids`,
+            `attention_mask`, `next_sentence_label`; default: the Trainer's.
         unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.
         max_eval_pairs: Held-out pairs an evaluation uses; None: all.
         phases: The phases of the run, with their data; None: one, with the data given.
-        old_dataset: Held-out pairs of what the model was trained on before, measured whenever the others are.
-        kwargs: As `Trainer`'s; data sets are any map-style ones. With `compute_metrics` evaluation is stock's.
+        old_dataset: Held-out pairs of what the model was trained on before, measured whenever the
+            others are.
+        kwargs: As `Trainer`'s; data sets are any map-style ones. With `compute_metrics` evaluation
+            is stock's.
     """
 
     def __init__(
@@ -280,7 +302,8 @@ class BertTrainer(RecipeTrainer):
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
         self.old_dataset = old_dataset
-        # Of the last evaluation: its sums, and float64 (1 + batches, sums), what they were before and after each batch.
+        # Of the last evaluation: its sums, and float64 (1 + batches, sums), what they were before
+        # and after each batch.
         self.held_out_sums: tuple[Any, torch.Tensor] | None = None
 
     # Phases
@@ -288,7 +311,9 @@ class BertTrainer(RecipeTrainer):
     def train(
         self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """As stock, one phase after the other: each is resumed from the last checkpoint of the one before."""
+        """As stock, one phase after the other: each is resumed from the last checkpoint of the one
+        before.
+        """
         resumed = self._find_checkpoint(resume_from_checkpoint)
         done = 0 if resumed is None else read_step(resumed)
         *before, last = self.phases
@@ -330,7 +355,9 @@ class BertTrainer(RecipeTrainer):
         self._train_batch_size = self.args.train_batch_size
 
     def _check_batches(self) -> None:
-        """See before the first phase that all can be split, for DeepSpeed into the same number of micro-batches."""
+        """See before the first phase that all can be split, for DeepSpeed into the same number of
+        micro-batches.
+        """
         if len(self.phases) == 1:
             return
         splits = [
@@ -340,8 +367,10 @@ class BertTrainer(RecipeTrainer):
         counts = [accumulation for _, accumulation in splits]
         if self.is_deepspeed_enabled and len(set(counts)) > 1:
             raise InputError(
-                "phase2_per_device_train_batch_size: DeepSpeed takes the same number of micro-batches per step in both phases, here it "
-                f"would be {' and then '.join(map(str, counts))}; give --global_train_batch_size {self.phases[0].phase.global_batch}, "
+                "phase2_per_device_train_batch_size: DeepSpeed takes the same number of "
+                "micro-batches per step in both phases, here it "
+                f"would be {' and then '.join(map(str, counts))}; give --global_train_batch_size "
+                f"{self.phases[0].phase.global_batch}, "
                 "--per_device_train_batch_size and --phase2_per_device_train_batch_size that fit"
             )
 
@@ -396,7 +425,9 @@ class BertTrainer(RecipeTrainer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """With the number of pairs of each epoch up to now, which a run resumed elsewhere would have to count again."""
+        """With the number of pairs of each epoch up to now, which a run resumed elsewhere would
+        have to count again.
+        """
         dataset: Any = self._order.dataset
         name = dataset.index_name if isinstance(dataset, PreTrainingDataset) else None
         known = {
@@ -460,7 +491,8 @@ class BertTrainer(RecipeTrainer):
         if output.loss is None:
             labels = ", ".join(find_labels(type(self.model)))
             raise InputError(
-                f"{type(self.model).__name__} of transformers gives no loss for these batches; it wants all of {labels}"
+                f"{type(self.model).__name__} of transformers gives no loss for these batches; it "
+                f"wants all of {labels}"
             )
         return output.loss * (self.num_items(inputs)[0] / masked), output
 
@@ -468,11 +500,15 @@ class BertTrainer(RecipeTrainer):
 
     @property
     def pairs_task(self) -> str:
-        """What the label of a pair is called in logs and metrics: nsp, or sop where the data asks for the order."""
+        """What the label of a pair is called in logs and metrics: nsp, or sop where the data asks
+        for the order.
+        """
         return getattr(self.train_dataset, "pairs_task", "nsp")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours left to the training log."""
+        """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours
+        left to the training log.
+        """
         if "loss" in logs:
             own = self.meter.read(self.accelerator)
             logs.update(
@@ -480,7 +516,8 @@ class BertTrainer(RecipeTrainer):
             )
             logs.update(self.throughput())
         if hasattr(self, "_order"):
-            # One pass of the loader is a complete phase; what a reader wants to know is how often the run has seen the data.
+            # One pass of the loader is a complete phase; what a reader wants to know is how often
+            # the run has seen the data.
             steps = self.state.global_step - self._part.phase.first_step
             pairs = self._order.dataset.num_pairs(0)
             self.state.epoch = self._epochs_before + steps * self.global_batch_size / pairs
@@ -512,7 +549,9 @@ class BertTrainer(RecipeTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`); `predict` is stock's."""
+        """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`);
+        `predict` is stock's.
+        """
         sampler: Any = dataloader.batch_sampler
         if not isinstance(sampler, EvaluationSampler):
             others = (prediction_loss_only, ignore_keys, metric_key_prefix)
@@ -556,7 +595,9 @@ class BertTrainer(RecipeTrainer):
         return sums.metrics(prefix, self.pairs_task)
 
     def measure_all(self) -> dict[str, Any]:
-        """Return the held-out metrics, and as `jackknife` the `jackknife_replicates` over batches of each loss, to six digits."""
+        """Return the held-out metrics, and as `jackknife` the `jackknife_replicates` over batches
+        of each loss, to six digits.
+        """
         results = super().measure_all()
         if self.held_out_sums is None:  # none, or evaluation was stock's
             return results

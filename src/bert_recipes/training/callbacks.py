@@ -20,22 +20,30 @@ from bert_recipes.training.late_number import LateNumber
 
 logger = logging.getLogger(__name__)
 
-# Our choices: how near to the baseline counts as stuck, and after which fraction of the steps past warm-up a warning comes.
+# Our choices: how near to the baseline counts as stuck, and after which fraction of the steps past
+# warm-up a warning comes.
 STUCK_MARGIN_NATS = 0.1
 STUCK_AFTER_FRACTION = 0.1
 # A model of fewer steps is still at the frequencies, so a short run is warned near its end alone.
 EARLY_STEPS, NEAR_END = 1000, 0.9
-# A discriminator whose loss is nearer than this fraction to the base rate's is stuck; it sits there first, so longer is waited.
+# A discriminator whose loss is nearer than this fraction to the base rate's is stuck; it sits there
+# first, so longer is waited.
 NEAR_BASE_RATE, BASE_RATE_AFTER_FRACTION = 0.05, 0.5
-_SLOWER = "a lower learning rate, a longer warm-up, or resume from an earlier checkpoint (--resume FOLDER)"
+_SLOWER = (
+    "a lower learning rate, a longer warm-up, or resume from an earlier checkpoint "
+    "(--resume FOLDER)"
+)
 
-# A training loss this far above the mean of the lines before, in their deviations and in nats, is a spike.
+# A training loss this far above the mean of the lines before, in their deviations and in nats, is a
+# spike.
 SPIKE_DEVIATIONS, SPIKE_NATS = 6.0, 0.5
 SPIKE_MEMORY = 50
 
 
 def describe_spike(losses: Sequence[float], step: int) -> str | None:
-    """A sentence when the last of the logged training losses (nats) jumps out of the `SPIKE_MEMORY` before it, else None."""
+    """A sentence when the last of the logged training losses (nats) jumps out of the `SPIKE_MEMORY`
+    before it, else None.
+    """
     *before, last = losses[-SPIKE_MEMORY - 1 :]
     before = [loss for loss in before if math.isfinite(loss)]
     if len(before) < SPIKE_MEMORY // 5 or not math.isfinite(last):
@@ -44,55 +52,73 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
     if last - mean < max(SPIKE_NATS, SPIKE_DEVIATIONS * statistics.pstdev(before)):
         return None
     return (
-        f"at step {step} the training loss is {last:.2f}; the {len(before)} lines of the log before have {mean:.2f} on average. If it "
+        f"at step {step} the training loss is {last:.2f}; the {len(before)} lines of the log "
+        f"before have {mean:.2f} on average. If it "
         f"does not come down again: {_SLOWER}"
     )
 
 
 def describe_progress(metrics: dict[str, float], step: int) -> str | None:
-    """A sentence when an evaluation's held-out MLM loss is no better than the unigram loss, or not finite, else None."""
+    """A sentence when an evaluation's held-out MLM loss is no better than the unigram loss, or not
+    finite, else None.
+    """
     values = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     if not {"unigram_loss", "mlm_loss"} <= values.keys():
         return None
     if not math.isfinite(values["mlm_loss"]):
-        return f"at step {step} the held-out masked-LM loss is not finite: training has diverged; {_SLOWER}"
+        return (
+            f"at step {step} the held-out masked-LM loss is not finite: training has diverged; "
+            f"{_SLOWER}"
+        )
     gain = values["unigram_loss"] - values["mlm_loss"]
     if gain > STUCK_MARGIN_NATS:
         return None
     if gain < -STUCK_MARGIN_NATS:
-        advice = f"the model is worse than that. More steps if the loss still falls; if it rose or jumps, {_SLOWER}"
+        advice = (
+            "the model is worse than that. More steps if the loss still falls; if it rose "
+            f"or jumps, {_SLOWER}"
+        )
     else:
         advice = (
-            "the model has not learned more than the frequencies. What helps: more steps (large models sit here for "
-            "thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer warm-up or lower rate if the loss jumps, a "
-            "larger global batch, a smaller model on a small corpus; and look at what the model sees with `make show-data`"
+            "the model has not learned more than the frequencies. What helps: more steps (large "
+            "models sit here for "
+            "thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer warm-up "
+            "or lower rate if the loss jumps, a "
+            "larger global batch, a smaller model on a small corpus; and look at what the model "
+            "sees with `make show-data`"
         )
     return (
-        f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}; guessing by word frequency alone gives "
+        f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}; guessing by "
+        "word frequency alone gives "
         f"{values['unigram_loss']:.2f}: {advice}"
     )
 
 
 def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
-    """Return a sentence when ELECTRA's discriminator knows little more than how many tokens are replaced, else None."""
+    """Return a sentence when ELECTRA's discriminator knows little more than how many tokens are
+    replaced, else None.
+    """
     loss, base_rate = metrics.get("eval_disc_loss"), metrics.get("eval_base_rate_loss")
     if loss is None or base_rate is None or not loss > (1 - NEAR_BASE_RATE) * base_rate:
         return None
     return (
-        f"at step {step} the held-out replaced-token loss is {loss:.4f}; knowing only how many tokens are replaced gives {base_rate:.4f}: the "
-        "discriminator has not learned which. What helps: more steps, and --random_replacements 0.6 where it is not given yet"
+        f"at step {step} the held-out replaced-token loss is {loss:.4f}; knowing only how many "
+        f"tokens are replaced gives {base_rate:.4f}: the "
+        "discriminator has not learned which. What helps: more steps, and --random_replacements "
+        "0.6 where it is not given yet"
     )
 
 
 class LossWatch(TrainerCallback):
     """Warns about the loss.
 
-    After an evaluation that is not too early it logs `describe_progress` and `describe_discriminator`, each once in a run; after a line of
-    the training log `describe_spike`.
+    After an evaluation that is not too early it logs `describe_progress` and
+    `describe_discriminator`, each once in a run; after a line of the training log `describe_spike`.
     """
 
     def __init__(self) -> None:
-        # What describes an evaluation, until it has warned, and after which fraction of the run past the warm-up.
+        # What describes an evaluation, until it has warned, and after which fraction of the run
+        # past the warm-up.
         self.waiting: dict[Callable[[dict[str, float], int], str | None], float] = {
             describe_progress: STUCK_AFTER_FRACTION,
             describe_discriminator: BASE_RATE_AFTER_FRACTION,
@@ -114,7 +140,9 @@ class LossWatch(TrainerCallback):
             logger.warning(message)
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Warn, once in a run, when a held-out loss is no better than what is known without a model."""
+        """Warn, once in a run, when a held-out loss is no better than what is known without a
+        model.
+        """
         if not state.is_world_process_zero:
             return
         done, warmup = 1.0, 0.0  # of a finished model that is measured
@@ -148,7 +176,9 @@ class EarlyStopping(TrainerCallback):
         self.is_training = True
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop where the best value lies `patience` evaluations back; one that is not finite is none."""
+        """Stop where the best value lies `patience` evaluations back; one that is not finite is
+        none.
+        """
         name, sign = (
             f"eval_{args.metric_for_best_model.removeprefix('eval_')}",
             1 if args.greater_is_better else -1,
@@ -162,17 +192,24 @@ class EarlyStopping(TrainerCallback):
         ):
             control.should_training_stop, self.is_training = True, False
             if state.is_world_process_zero:
-                message = "stopped early: %d evaluations in a row have no better %s than the one before them"
+                message = (
+                    "stopped early: %d evaluations in a row have no better %s than the one "
+                    "before them"
+                )
                 logger.info(message, self.patience, name.removeprefix("eval_"))
 
 
-# At least so often a run by the clock is measured and saved, and logged, in fractions of its minutes; evaluations take a
-# fifth of them at most. Our choices: a file's intervals are in steps, and a slow machine has few of them.
+# At least so often a run by the clock is measured and saved, and logged, in fractions of its
+# minutes; evaluations take a
+# fifth of them at most. Our choices: a file's intervals are in steps, and a slow machine has few of
+# them.
 MEASURED_EVERY, LOGGED_EVERY, MOST_FOR_EVALUATIONS = 0.2, 0.02, 0.2
 
 
 class ClockIntervals(TrainerCallback):
-    """Logs, measures and saves a run by the clock where the intervals of its settings, in steps, are too long for its minutes."""
+    """Logs, measures and saves a run by the clock where the intervals of its settings, in steps,
+    are too long for its minutes.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -186,7 +223,8 @@ class ClockIntervals(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Ask for what is due."""
-        # The clock is the same in all processes, and the evaluation after a step is part of the next one's time.
+        # The clock is the same in all processes, and the evaluation after a step is part of the
+        # next one's time.
         clock = self.trainer.clock
         self.longest_step = max(self.longest_step, clock - self.clock_of_last_step)
         self.clock_of_last_step = clock
@@ -207,10 +245,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopOnSignal(TrainerCallback):
-    """Ends a run after the step that is being computed, with a checkpoint, once SIGTERM or SIGINT has come to one of its processes.
+    """Ends a run after the step that is being computed, with a checkpoint, once SIGTERM or SIGINT
+    has come to one of its processes.
 
-    A second SIGINT ends the process at once, with exit code 130: whoever presses Ctrl-C twice does not want to wait. Later
-    SIGTERMs change nothing, as launchers pass them on more than once.
+    A second SIGINT ends the process at once, with exit code 130: whoever presses Ctrl-C twice does
+    not want to wait. Later SIGTERMs change nothing, as launchers pass them on more than once.
     """
 
     def __init__(self) -> None:
@@ -221,11 +260,14 @@ class StopOnSignal(TrainerCallback):
     def begin(self) -> None:
         """A training begins."""
         self.is_stopped = False
-        # By step, how many processes have been asked; `RecipeTrainer` adds it with the step's counts.
+        # By step, how many processes have been asked; `RecipeTrainer` adds it with the step's
+        # counts.
         self.flags: list[LateNumber] = []
 
     def stop(self, control: TrainerControl) -> None:
-        """End the training at this step; `control.is_interrupted` tells other callbacks that it is no end of a run."""
+        """End the training at this step; `control.is_interrupted` tells other callbacks that it is
+        no end of a run.
+        """
         self.is_stopped = control.should_training_stop = True
         control.is_interrupted = True
 
@@ -243,7 +285,9 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle both signals inside of the block; in a thread other than the main one Python cannot."""
+        """Handle both signals inside of the block; in a thread other than the main one Python
+        cannot.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -256,7 +300,9 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """While listening: the first signal leaves the block where it is, so the block must wait for no other process and write nothing."""
+        """While listening: the first signal leaves the block where it is, so the block must wait
+        for no other process and write nothing.
+        """
         self._leaves_block = True
         try:
             yield
@@ -271,7 +317,8 @@ class StopOnSignal(TrainerCallback):
             self.signal = number
             if os.environ.get("RANK", "0") == "0":
                 _say(
-                    f"{signal.Signals(number).name}: the run saves and stops; Ctrl-C again ends it at once"
+                    f"{signal.Signals(number).name}: the run saves and stops; Ctrl-C again ends "
+                    "it at once"
                 )
             if self._leaves_block:
                 raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
@@ -281,7 +328,9 @@ class StopOnSignal(TrainerCallback):
 
 
 def ignore_signals(worker: int = 0) -> None:
-    """Leave signals to the process that trains: for `DataLoader`'s workers, which get Ctrl-C too."""
+    """Leave signals to the process that trains: for `DataLoader`'s workers, which get Ctrl-C
+    too.
+    """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,6 @@
-"""What a run prints while it goes: one aligned line per logging step and per evaluation, instead of the library's dictionaries."""
+"""What a run prints while it goes: one aligned line per logging step and per evaluation, instead of
+the library's dictionaries.
+"""
 
 import time
 from collections.abc import Mapping
@@ -9,7 +11,8 @@ from transformers import ProgressCallback, TrainerCallback
 from bert_recipes.training.arguments import MOST_STEPS
 
 
-# Name in the log -> label, and how its value is written. What is not listed is in trainer_state.json and with the trackers.
+# Name in the log -> label, and how its value is written. What is not listed is in
+# trainer_state.json and with the trackers.
 _TRAINING = {
     "loss": ("loss", "{:.3f}"),
     "mlm_loss": ("masked-LM", "{:.3f}"),
@@ -45,7 +48,8 @@ _LEFT_OUT = (
     "unigram",
     "majority",
 )
-# Our choices, in seconds: the time of a step is known well enough, this early or of one micro-batch; and so long nothing is printed.
+# Our choices, in seconds: the time of a step is known well enough, this early or of one
+# micro-batch; and so long nothing is printed.
 FIRST_LINE_AFTER, FIRST_LINE_OF_ONE_MICRO_BATCH = 3.0, 8.0
 LONGEST_SILENCE = 60.0
 # docs/books.md: what a run by the clock should have.
@@ -79,7 +83,10 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
         if steps < FEW_STEPS:
-            all_steps += f", which are few: the smallest models learn most in their first {FEW_STEPS:,} (docs/books.md)"
+            all_steps += (
+                ", which are few: the smallest models learn most in their first "
+                f"{FEW_STEPS:,} (docs/books.md)"
+            )
     pace = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
     return f"{_at(state.global_step, state.max_steps)}a step takes {pace} s: {all_steps}"
 
@@ -99,7 +106,9 @@ def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
 
 
 def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
-    """Return a line of an evaluation: each metric beside what is reached without a model, where that is known."""
+    """Return a line of an evaluation: each metric beside what is reached without a model, where
+    that is known.
+    """
     is_test = any(name.startswith("test_") for name in logs)
     prefix = "test_" if is_test else "eval_"
     parts = []
@@ -107,7 +116,8 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
         metric = name.removeprefix(prefix)
         if metric == name or not isinstance(value, int | float):
             continue
-        # A capital letter begins the name of a type of entities or questions: the table at the end has them.
+        # A capital letter begins the name of a type of entities or questions: the table at the end
+        # has them.
         if metric[0].isupper() or any(part in name for part in _LEFT_OUT):
             continue
         for short, long in _LONG_WORDS.items():
@@ -126,7 +136,9 @@ def _at(step: int, max_steps: int) -> str:
 
 
 class Lines(TrainerCallback):
-    """Print these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE` after the one before."""
+    """Print these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE`
+    after the one before.
+    """
 
     _pace_is_said = False
 

@@ -1,4 +1,6 @@
-"""DistilBERT: a student of half the layers, copied from its teacher, that learns its teacher's answers beside the masked LM."""
+"""DistilBERT: a student of half the layers, copied from its teacher, that learns its teacher's
+answers beside the masked LM.
+"""
 
 import hashlib
 from dataclasses import replace
@@ -23,7 +25,9 @@ from bert_recipes.training.trainer import RecipeTrainer
 
 
 def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
-    """Which of the teacher's layers the student begins with: 0, 2, 4, 7, 9, 11 of 12, as in scripts/extract_distilbert.py."""
+    """Which of the teacher's layers the student begins with: 0, 2, 4, 7, 9, 11 of 12, as in
+    scripts/extract_distilbert.py.
+    """
     if num_student > num_teacher:
         raise InputError(f"student_layers is {num_student}; the teacher has {num_teacher}")
     return np.linspace(0, num_teacher - 1, num_student).round().astype(int).tolist()
@@ -31,7 +35,9 @@ def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
 
 @torch.no_grad()
 def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTrainingModel:
-    """A model of fewer layers that begins with some of the teacher's, unless told not to: DistilBERT for BERT, RoBERTa for RoBERTa."""
+    """A model of fewer layers that begins with some of the teacher's, unless told not to:
+    DistilBERT for BERT, RoBERTa for RoBERTa.
+    """
     set_seed(seed)
     config, base = teacher.config, teacher.base_model
     layers = chosen_layers(
@@ -60,7 +66,8 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
         )
     else:
         raise InputError(
-            f"{args.teacher}: model_type {config.model_type} does not teach here; give a BERT or a RoBERTa"
+            f"{args.teacher}: model_type {config.model_type} does not teach here; give a BERT or "
+            "a RoBERTa"
         )
     if args.start_from_teacher is False:
         return student
@@ -80,7 +87,9 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
 
 
 def take_teacher(trainer: RecipeTrainer, teacher: Any) -> Any:
-    """Put a teacher beside a trainer's model, without dropout and gradients; a run is resumed with the same one."""
+    """Put a teacher beside a trainer's model, without dropout and gradients; a run is resumed with
+    the same one.
+    """
     digest = hashlib.sha256()
     for weights in teacher.state_dict().values():
         digest.update(weights.cpu().numpy().tobytes())
@@ -89,9 +98,11 @@ def take_teacher(trainer: RecipeTrainer, teacher: Any) -> Any:
 
 
 class DistillationTrainer(BertTrainer):
-    """`BertTrainer` whose student also learns its teacher's probabilities of all tokens, and its last hidden states.
+    """`BertTrainer` whose student also learns its teacher's probabilities of all tokens, and its
+    last hidden states.
 
-    The losses between both are means over the real tokens of the *global* batch; the teacher reads the same masked input.
+    The losses between both are means over the real tokens of the *global* batch; the teacher reads
+    the same masked input.
     """
 
     def __init__(
@@ -106,7 +117,8 @@ class DistillationTrainer(BertTrainer):
         super().__init__(model, args, *others, **kwargs)
         if teacher.config.vocab_size != model.config.vocab_size:
             raise InputError(
-                f"the teacher has {teacher.config.vocab_size:,} pieces, the student {model.config.vocab_size:,}; both need one vocabulary"
+                f"the teacher has {teacher.config.vocab_size:,} pieces, the student "
+                f"{model.config.vocab_size:,}; both need one vocabulary"
             )
         self.teacher = take_teacher(self, teacher)
         enable_packed_layers(self.teacher, self.args.fast_layers, self.args)
@@ -119,7 +131,9 @@ class DistillationTrainer(BertTrainer):
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """The masked LM's, and those against the teacher. Source: distillation/distiller.py, `Distiller.step`."""
+        """The masked LM's, and those against the teacher. Source: distillation/distiller.py,
+        `Distiller.step`.
+        """
         masked, tokens = counts
         names = ("input_ids", "attention_mask", "token_type_ids", PACKING)
         texts = {name: inputs[name] for name in names if name in inputs}

@@ -1,8 +1,9 @@
 """What a run costs: hours, and estimates of energy and CO2.
 
-Energy is the power draw that the user gives times the time, or what codecarbon (an extra) reads off or models on each machine;
-CO2 is that times the carbon intensity that is given, or codecarbon's for a country. Nothing here reaches the network, and
-nothing that goes wrong while it is measured ends a run.
+Energy is the power draw that the user gives times the time, or what codecarbon (an extra) reads off
+or models on each machine; CO2 is that times the carbon intensity that is given, or codecarbon's for
+a country. Nothing here reaches the network, and nothing that goes wrong while it is measured ends a
+run.
 """
 
 import logging
@@ -25,7 +26,9 @@ _COUNTRIES = "allowed: three letters of ISO 3166-1, for example DEU, USA, FRA"
 
 @dataclass(frozen=True)
 class EnergySettings:
-    """How the energy of a run is estimated; nothing given: not at all. Watts, ISO 3166-1 alpha-3, g CO2e/kWh."""
+    """How the energy of a run is estimated; nothing given: not at all. Watts, ISO 3166-1 alpha-3, g
+    CO2e/kWh.
+    """
 
     power_watts: float | None = None
     country_iso_code: str | None = None
@@ -45,13 +48,16 @@ class EnergySettings:
             raise InputError(f"country_iso_code is '{code}'; {_COUNTRIES}")
         elif intensity is not None and not has_energy:
             raise InputError(
-                "carbon_intensity turns energy into CO2, but the energy is not known: give --power_watts too, or "
+                "carbon_intensity turns energy into CO2, but the energy is not known: give "
+                "--power_watts too, or "
                 "--country_iso_code, with which codecarbon measures it"
             )
 
     @property
     def grams_per_kilowatt_hour(self) -> float | None:
-        """Carbon intensity: the one given, else that of the country; None where neither is known."""
+        """Carbon intensity: the one given, else that of the country; None where neither is
+        known.
+        """
         if self.carbon_intensity is not None or self.country_iso_code is None:
             return self.carbon_intensity
         return intensity_of_country(self.country_iso_code)
@@ -61,7 +67,8 @@ def intensity_of_country(code: str) -> float:
     """Carbon intensity of a country's electricity as codecarbon has it on the disk, g CO2e/kWh."""
     if find_spec("codecarbon") is None:
         raise InputError(
-            "country_iso_code: codecarbon is not installed; pip install 'bert-recipes[emissions]', or give --power_watts and "
+            "country_iso_code: codecarbon is not installed; pip install "
+            "'bert-recipes[emissions]', or give --power_watts and "
             "--carbon_intensity"
         )
     from codecarbon.input import DataSource
@@ -74,9 +81,11 @@ def intensity_of_country(code: str) -> float:
 
 
 class CostMeter:
-    """Hours, energy and CO2 of a run: those of its parts before, as the checkpoint says, and of this one, the `with` block.
+    """Hours, energy and CO2 of a run: those of its parts before, as the checkpoint says, and of
+    this one, the `with` block.
 
-    What a process computed after its last checkpoint and before it was killed is in no sum: that work is lost.
+    What a process computed after its last checkpoint and before it was killed is in no sum: that
+    work is lost.
     """
 
     def __init__(self, args: Any) -> None:
@@ -105,13 +114,16 @@ class CostMeter:
             self._tracker = None
 
     def resume(self, before: Mapping[str, Any] | None) -> None:
-        """Add what `so_far` said in a checkpoint; None for one that says nothing: then the sums are not complete."""
+        """Add what `so_far` said in a checkpoint; None for one that says nothing: then the sums are
+        not complete.
+        """
         self._before = before or {"is_whole": False}
 
     def so_far(self) -> dict[str, Any]:
         """The sums over all parts, processes and machines, JSON; every process must call it.
 
-        `is_whole`: whether `seconds` are known from the run's first step on; `energy_seconds`: for which the energy is known.
+        `is_whole`: whether `seconds` are known from the run's first step on; `energy_seconds`: for
+        which the energy is known.
         """
         from accelerate.utils import gather_object
 
@@ -144,7 +156,9 @@ class CostMeter:
         return self._seconds if self._since is None else time.perf_counter() - self._since
 
     def _measure(self, seconds: float) -> tuple[float, str] | None:
-        """KWh of this part and how they are known; None where this process measures nothing, or codecarbon could not."""
+        """KWh of this part and how they are known; None where this process measures nothing, or
+        codecarbon could not.
+        """
         if (watts := self.settings.power_watts) is not None:
             # It is that of all processes: the main one counts it.
             method = f"a given power draw of {watts:g} W times the hours"
@@ -159,11 +173,16 @@ class CostMeter:
             " + ".join(f"{part} {watts:.1f} W" for part, watts in powers.items() if watts)
             or "no power"
         )
-        method = f"codecarbon {last.codecarbon_version}, tracking mode {last.tracking_mode}; on average {means}"
+        method = (
+            f"codecarbon {last.codecarbon_version}, tracking mode {last.tracking_mode}; on "
+            f"average {means}"
+        )
         return float(last.energy_consumed), method
 
     def _make_tracker(self) -> Any:
-        """A tracker of codecarbon that writes no file and asks nobody; its methods log what goes wrong and raise nothing."""
+        """A tracker of codecarbon that writes no file and asks nobody; its methods log what goes
+        wrong and raise nothing.
+        """
         logging.getLogger("codecarbon").setLevel(
             logging.CRITICAL
         )  # it also speaks before it knows its own level
@@ -178,7 +197,8 @@ class CostMeter:
         )
         return OfflineEmissionsTracker(
             country_iso_code=self.settings.country_iso_code,
-            # Whatever the user's own configuration of codecarbon says: no file, no service, no lock.
+            # Whatever the user's own configuration of codecarbon says: no file, no service, no
+            # lock.
             output_methods=[],
             output_handlers=[output],
             emissions_endpoint=None,
@@ -193,7 +213,9 @@ class CostMeter:
 
 
 def cost_facts(cost: Mapping[str, Any], settings: EnergySettings) -> dict[str, Any]:
-    """What all_results.json says of `CostMeter.so_far` after training: `train_seconds`, `train_seconds_is_whole`, `energy`."""
+    """What all_results.json says of `CostMeter.so_far` after training: `train_seconds`,
+    `train_seconds_is_whole`, `energy`.
+    """
     facts: dict[str, Any] = {
         "train_seconds": round(cost["seconds"], 1),
         "train_seconds_is_whole": cost["is_whole"],

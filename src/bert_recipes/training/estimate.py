@@ -21,7 +21,8 @@ from bert_recipes.training.trainer import RecipeTrainer
 
 # The first steps allocate, compile and fill the caches.
 WARMUP_STEPS, TIMED_STEPS = 3, 10
-# So many seconds after the first step two are enough: where one takes minutes, the first is as slow as the others.
+# So many seconds after the first step two are enough: where one takes minutes, the first is as slow
+# as the others.
 MOST_SECONDS = 60.0
 
 
@@ -57,7 +58,9 @@ class _StepTimer(TrainerCallback):
 
 
 def measure_steps(trainer: RecipeTrainer) -> Estimate:
-    """Train a few steps, in all processes, and return what the run will take; the model is changed."""
+    """Train a few steps, in all processes, and return what the run will take; the model is
+    changed.
+    """
     args = trainer.args
     timer = _StepTimer()
     trainer.add_callback(timer)
@@ -68,7 +71,8 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
     times = timer.times if timer.is_slow else timer.times[WARMUP_STEPS:]
     if len(times) < 2:
         raise InputError(
-            f"estimate: a run of {len(timer.times)} steps is too short; {WARMUP_STEPS + 2} are needed"
+            f"estimate: a run of {len(timer.times)} steps is too short; {WARMUP_STEPS + 2} are "
+            "needed"
         )
     seconds = statistics.median(after - before for before, after in itertools.pairwise(times))
     rates = [
@@ -85,7 +89,9 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
 
 
 def print_estimate(trainer: RecipeTrainer) -> None:
-    """Train a few steps, in all processes, and print what the run will take; leaves nothing on disk, and the model changed."""
+    """Train a few steps, in all processes, and print what the run will take; leaves nothing on
+    disk, and the model changed.
+    """
     try:
         estimate = measure_steps(trainer)
     finally:

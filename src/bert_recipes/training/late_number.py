@@ -8,7 +8,8 @@ import torch
 class LateNumber:
     """A tensor () on its way to the host.
 
-    `tensor.item()` waits for all work that has been given to a GPU, that of the coming step too. This waits only for what was given to it before the
+    `tensor.item()` waits for all work that has been given to a GPU, that of the coming step too.
+    This waits only for what was given to it before the
     number was made: nearly nothing, one step later.
     """
 

@@ -1,4 +1,6 @@
-"""Launches that this machine can run and how they end; engines (DeepSpeed, FSDP2); what the main process finds out for all."""
+"""Launches that this machine can run and how they end; engines (DeepSpeed, FSDP2); what the main
+process finds out for all.
+"""
 
 import logging
 import os
@@ -22,7 +24,8 @@ from bert_recipes.errors import InputError, describe_os_error
 
 logger = logging.getLogger(__name__)
 
-# What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may take longer.
+# What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may
+# take longer.
 SHUTDOWN_VARIABLE, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 600
 # What `accelerate launch` raises where the run that it has started has not ended well.
 LAUNCHER_ERRORS = (SignalException, ChildFailedError, subprocess.CalledProcessError)
@@ -32,16 +35,20 @@ LAUNCHER_ERRORS = (SignalException, ChildFailedError, subprocess.CalledProcessEr
 
 
 def checked(start: Callable[[Any], None]) -> Callable[[Any], None]:
-    """One of Accelerate's launchers, or `become`, that first sees whether this machine can run what is asked for."""
+    """One of Accelerate's launchers, or `become`, that first sees whether this machine can run what
+    is asked for.
+    """
     return lambda args: (
         start if check_machine(args, torch.accelerator.device_count()) else become
     )(args)
 
 
 def check_machine(args: Any, gpus: int) -> bool:
-    """Refuse, before a process is started, a launch that this machine has not the packages or the GPUs for.
+    """Refuse, before a process is started, a launch that this machine has not the packages or the
+    GPUs for.
 
-    Without any GPU, what one machine alone would train is made one process on the CPU, with a warning, and False is returned.
+    Without any GPU, what one machine alone would train is made one process on the CPU, with a
+    warning, and False is returned.
     """
     where = args.config_file or ("--use_deepspeed" if args.use_deepspeed else "the launch")
     if args.use_deepspeed and not is_deepspeed_available():
@@ -74,19 +81,24 @@ def check_machine(args: Any, gpus: int) -> bool:
         return False
     if gpus == 0:
         raise InputError(
-            f"{where} starts {processes} process(es) on this machine, one a GPU, and it has no GPU that torch can use; on CPUs: "
+            f"{where} starts {processes} process(es) on this machine, one a GPU, and it has no "
+            "GPU that torch can use; on CPUs: "
             "LAUNCH=cpu, or LAUNCH=ddp_cpu (accelerate_configs/ddp_cpu.yaml) for several processes"
         )
     if processes > gpus:
         raise InputError(
-            f"{where}: num_processes is {args.num_processes} for {machines} machine(s), which makes {processes} on this one, and it has "
-            f"{gpus} GPU(s); allowed: one process a GPU: set num_processes there, or give the launcher --num_processes {gpus * machines}"
+            f"{where}: num_processes is {args.num_processes} for {machines} machine(s), which "
+            f"makes {processes} on this one, and it has "
+            f"{gpus} GPU(s); allowed: one process a GPU: set num_processes there, or give the "
+            f"launcher --num_processes {gpus * machines}"
         )
     return True
 
 
 def become(args: Any) -> NoReturn:
-    """Become the one process that is to be started, instead of waiting for it: signals reach it, and its exit code counts."""
+    """Become the one process that is to be started, instead of waiting for it: signals reach it,
+    and its exit code counts.
+    """
     command, environment = prepare_simple_launcher_cmd_env(args)
     os.execvpe(command[0], command, environment)
 
@@ -104,8 +116,9 @@ def exit_code_of(error: Exception) -> int:
     return code if code > 0 else 128 - code
 
 
-# Engines: what makes training under them the same as without. In bfloat16 the forward pass is computed under autocast;
-# weights that learn, gradients summed over micro-batches, and what processes add up stay in float32.
+# Engines: what makes training under them the same as without. In bfloat16 the forward pass is
+# computed under autocast; weights that learn, gradients summed over micro-batches, and what
+# processes add up stay in float32.
 
 
 def asks_for_fsdp(args: TrainingArguments) -> bool:
@@ -115,7 +128,9 @@ def asks_for_fsdp(args: TrainingArguments) -> bool:
 
 
 def announce_compilation() -> None:
-    """Say before DeepSpeed compiles its communication of CPUs, once a machine, that it will: it takes minutes and prints nothing."""
+    """Say before DeepSpeed compiles its communication of CPUs, once a machine, that it will: it
+    takes minutes and prints nothing.
+    """
     from torch.utils.cpp_extension import (
         get_default_build_root,
     )  # takes time, and is needed here only
@@ -123,12 +138,15 @@ def announce_compilation() -> None:
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     if not any(folder.rglob("deepspeed_shm_comm.so")):
         logger.info(
-            "DeepSpeed compiles its communication between CPU processes, once a machine: this takes minutes"
+            "DeepSpeed compiles its communication between CPU processes, once a machine: this "
+            "takes minutes"
         )
 
 
 def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a model's layers, which are what stands in its lists of modules."""
+    """Return the names of the classes of a model's layers, which are what stands in its lists of
+    modules.
+    """
     names: set[str] = set()
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList):
@@ -137,7 +155,9 @@ def layer_classes(model: torch.nn.Module) -> list[str]:
 
 
 def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str, Any]:
-    """Set what engines leave to their user, in the arguments that the Trainer has built for Accelerate."""
+    """Set what engines leave to their user, in the arguments that the Trainer has built for
+    Accelerate.
+    """
     deepspeed, is_fsdp = built["deepspeed_plugin"], asks_for_fsdp(args)
     if args.fp16 and (deepspeed is not None or is_fsdp):
         raise InputError("precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32")
@@ -148,25 +168,30 @@ def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str,
         config = deepspeed.deepspeed_config
         if own := {"optimizer", "scheduler"} & config.keys():
             raise InputError(
-                f"the configuration of DeepSpeed has a section '{min(own)}'; take it out: --optimizer and --schedule decide"
+                f"the configuration of DeepSpeed has a section '{min(own)}'; take it out: "
+                "--optimizer and --schedule decide"
             )
-        # In DeepSpeed's own bf16 mode weights, sums of micro-batches and what processes add up would be bfloat16. A section "bf16"
-        # that is missing would be filled in, one that says false would be held against the run's precision. For an optimiser that
-        # is offloaded Accelerate would take an Adam of DeepSpeed's.
+        # In DeepSpeed's own bf16 mode weights, sums of micro-batches and what processes add up
+        # would be bfloat16. A section "bf16" that is missing would be filled in, one that says
+        # false would be held against the run's precision. For an optimiser that is offloaded
+        # Accelerate would take an Adam of DeepSpeed's.
         config |= {"bf16": {}, "fp16": {"enabled": False}, "zero_force_ds_cpu_optimizer": False}
     elif is_fsdp:
         plugin = built["fsdp_plugin"] = built["fsdp_plugin"] or FullyShardedDataParallelPlugin()
         if plugin.fsdp_version != 2:
             raise InputError(
-                f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml"
+                f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in "
+                "accelerate_configs/fsdp.yaml"
             )
         if args.bf16:
-            # Inputs and outputs of the model are counts and losses: they are not rounded, nor are the sums of gradients.
+            # Inputs and outputs of the model are counts and losses: they are not rounded, nor are
+            # the sums of gradients.
             plugin.mixed_precision_policy = MixedPrecisionPolicy(
                 param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
             )
         if args.device.type == "cpu":
-            # Of processes on CPUs Accelerate makes DDP and does not say so, though torch's FSDP2 runs there.
+            # Of processes on CPUs Accelerate makes DDP and does not say so, though torch's FSDP2
+            # runs there.
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     return built
 
@@ -175,7 +200,9 @@ def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str,
 
 
 def join_processes_on_cpus(timeout: timedelta) -> None:
-    """Form the group of several processes on CPUs, so that none waits longer for a frozen one: the Trainer leaves the timeout out."""
+    """Form the group of several processes on CPUs, so that none waits longer for a frozen one: the
+    Trainer leaves the timeout out.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", timeout=timeout)
 
@@ -184,7 +211,8 @@ Answer = TypeVar("Answer")
 
 
 def run_on_main_process(args: TrainingArguments, question: Callable[[], Answer]) -> Answer:
-    """Let the main process find something out, so that all processes do the same and the world is asked once.
+    """Let the main process find something out, so that all processes do the same and the world is
+    asked once.
 
     An `InputError` of the question is raised in every process; so is an `OSError`, as one.
     """

@@ -1,4 +1,6 @@
-"""What a run learns: an objective is a row, of how text becomes inputs, what is predicted, and which model does it."""
+"""What a run learns: an objective is a row, of how text becomes inputs, what is predicted, and
+which model does it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,8 @@ class Objective:
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # of a new model
-    # Of the original's Adam and a new model: they say nothing of LAMB or Muon, nor of training that goes on from a checkpoint.
+    # Of the original's Adam and a new model: they say nothing of LAMB or Muon, nor of training that
+    # goes on from a checkpoint.
     training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -29,13 +32,15 @@ OBJECTIVES = {
     "bert": Objective("bert"),
     # The same inputs, or others of `input_format`, without a loss for pairs.
     "mlm": Objective("bert_mlm", {"pair_label": "none"}),
-    # Devlin et al. 2019, section 5.1, "LTR & No NSP": every token is predicted from those before it.
+    # Devlin et al. 2019, section 5.1, "LTR & No NSP": every token is predicted from those before
+    # it.
     "ltr": Objective(
         "bert_ltr",
         {"pair_label": "none", "selection": "causal"},
         {"is_decoder": True, "use_cache": False},
     ),
-    # Liu et al. 2019, section 4; fairseq examples/roberta/config/pretraining/base.yaml and models/roberta/model.py.
+    # Liu et al. 2019, section 4; fairseq examples/roberta/config/pretraining/base.yaml and
+    # models/roberta/model.py.
     "roberta": Objective(
         "roberta",
         {
@@ -46,9 +51,11 @@ OBJECTIVES = {
             "weight_init": "normal",
         },
     ),
-    # Lan et al. 2020, sections 3.1 and 4.1: masked n-grams and sentence order; without dropout as version 2.
+    # Lan et al. 2020, sections 3.1 and 4.1: masked n-grams and sentence order; without dropout as
+    # version 2.
     "albert": Objective("albert", {"pair_label": "order", "selection": "ngrams", "dropout": 0.0}),
-    # Clark et al. 2020; google-research/electra configure_pretraining.py, pretrain/pretrain_helpers.py `mask` and util/training_utils.py.
+    # Clark et al. 2020; google-research/electra configure_pretraining.py,
+    # pretrain/pretrain_helpers.py `mask` and util/training_utils.py.
     "electra": Objective(
         "electra",
         {
@@ -61,7 +68,8 @@ OBJECTIVES = {
         },
         training={"learning_rate": 5e-4},
     ),
-    # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md and train.py.
+    # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md and
+    # train.py.
     "distilbert": Objective(
         "distilbert",
         {
@@ -80,7 +88,8 @@ OBJECTIVES = {
             "max_grad_norm": 5.0,
         },
     ),
-    # Jiao et al. 2020, section 3.2, general distillation, and TinyBERT/general_distill.py; its released data has no [MASK].
+    # Jiao et al. 2020, section 3.2, general distillation, and TinyBERT/general_distill.py; its
+    # released data has no [MASK].
     "tinybert": Objective(
         "bert_mlm",
         {

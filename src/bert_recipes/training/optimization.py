@@ -1,4 +1,6 @@
-"""Optimisers and schedules by name: the paper's Adam and its schedule, AdamW, LAMB, Muon, and everything of the Trainer."""
+"""Optimisers and schedules by name: the paper's Adam and its schedule, AdamW, LAMB, Muon, and
+everything of the Trainer.
+"""
 
 import logging
 import re
@@ -27,18 +29,19 @@ MIN_MATRIX = 32
 class BertAdam(torch.optim.AdamW):
     """Adam as in google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
 
-    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  theta <- theta - lr (m / (sqrt(v) + eps) + decay theta).
-    It is AdamW without bias correction. torch's fused AdamW computes
-    theta (1 - lr' decay') - lr' (m / (1 - b1^t)) / (sqrt(v) / sqrt(1 - b2^t) + eps'), which is the same step for
-    lr' = lr (1 - b1^t) / sqrt(1 - b2^t), eps' = eps / sqrt(1 - b2^t), decay' = decay lr / lr': one pass over the memory
-    instead of eight.
+    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  theta <- theta - lr (m / (sqrt(v) + eps) +
+    decay theta). It is AdamW without bias correction. torch's fused AdamW computes
+    theta (1 - lr' decay') - lr' (m / (1 - b1^t)) / (sqrt(v) / sqrt(1 - b2^t) + eps'), which is the
+    same step for lr' = lr (1 - b1^t) / sqrt(1 - b2^t), eps' = eps / sqrt(1 - b2^t), decay' = decay
+    lr / lr': one pass over the memory instead of eight.
     """
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-4, eps: float = 1e-6, **settings: Any
     ) -> None:
         super().__init__(params, lr=lr, eps=eps, fused=True, **settings)
-        # A loss scaler must skip a step from outside: the steps are counted here, without asking the device.
+        # A loss scaler must skip a step from outside: the steps are counted here, without asking
+        # the device.
         self._step_supports_amp_scaling = False
         # id of a parameter -> its steps up to now; read off its state when it is first met.
         self._counts: dict[int, int] = {}
@@ -90,17 +93,20 @@ class BertAdam(torch.optim.AdamW):
                 numbers.add(self._counts[key])
         if len(numbers) > 1:
             raise RuntimeError(
-                "parameters of one group have had a gradient in different numbers of steps; put those that are trained at other "
+                "parameters of one group have had a gradient in different numbers of steps; put "
+                "those that are trained at other "
                 "times into a group of their own"
             )
         return numbers.pop() if numbers else 0
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al. 2020) as in google-research/albert lamb_optimizer.py, `LAMBOptimizer`: without bias correction.
+    """LAMB (You et al. 2020) as in google-research/albert lamb_optimizer.py, `LAMBOptimizer`:
+    without bias correction.
 
-    u = m / (sqrt(v) + eps) + decay theta, with the moments of `BertAdam`;  theta <- theta - lr (|theta| / |u|) u for each tensor. The
-    ratio is 1 where either norm is 0, and in groups with `layer_adaptation` False: LayerNorm and biases.
+    u = m / (sqrt(v) + eps) + decay theta, with the moments of `BertAdam`;  theta <- theta - lr
+    (|theta| / |u|) u for each tensor. The ratio is 1 where either norm is 0, and in groups with
+    `layer_adaptation` False: LayerNorm and biases.
     """
 
     def __init__(
@@ -110,7 +116,9 @@ class Lamb(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
     ) -> None:
-        """Groups may have `weight_decay` and `layer_adaptation`; the parameters are whole tensors."""
+        """Groups may have `weight_decay` and `layer_adaptation`; the parameters are whole
+        tensors.
+        """
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -157,9 +165,11 @@ class Lamb(torch.optim.Optimizer):
 
 
 class Muon(torch.optim.Optimizer):
-    """`torch.optim.Muon` (Jordan et al. 2024) for groups with `momentum`, fused AdamW for those with `betas`: one state, one file.
+    """`torch.optim.Muon` (Jordan et al. 2024) for groups with `momentum`, fused AdamW for those
+    with `betas`: one state, one file.
 
-    The matrices of one shape are orthogonalised together, which torch's class does one by one; that is the only difference.
+    The matrices of one shape are orthogonalised together, which torch's class does one by one; that
+    is the only difference.
     """
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
@@ -224,9 +234,11 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
-    """(N, R, C) with singular values near 1, of (N, R, C) with R <= C: Newton-Schulz with the constants of torch.optim.Muon.
+    """(N, R, C) with singular values near 1, of (N, R, C) with R <= C: Newton-Schulz with the
+    constants of torch.optim.Muon.
 
-    In bfloat16 as there, but in float32 where products of bfloat16 are emulated: on a CPU with AVX2 alone they take more than half of a step.
+    In bfloat16 as there, but in float32 where products of bfloat16 are emulated: on a CPU with AVX2
+    alone they take more than half of a step.
     """
     x = matrices.to(torch.bfloat16 if bfloat16_units(matrices.device.type) else torch.float32)
     x /= x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
@@ -239,14 +251,18 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing), as torch's fused ones do under a loss scaler."""
+    """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing), as torch's
+    fused ones do under a loss scaler.
+    """
     return hasattr(optimizer, "found_inf") or getattr(
         optimizer, "_step_supports_amp_scaling", False
     )
 
 
 def bfloat16_units(device_type: str) -> list[str]:
-    """What multiplies bfloat16 in hardware, on a CPU or else on the current GPU; [] where nothing does."""
+    """What multiplies bfloat16 in hardware, on a CPU or else on the current GPU; [] where nothing
+    does.
+    """
     if device_type == "cpu":
         units = {
             "AMX": torch.cpu._is_amx_tile_supported,
@@ -260,7 +276,9 @@ def bfloat16_units(device_type: str) -> list[str]:
 def muon_groups(
     model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any
 ) -> list[dict[str, Any]]:
-    """The weights of all linear layers but pooler and output layers for Muon; the rest as `decay_groups` for AdamW with `adam`."""
+    """The weights of all linear layers but pooler and output layers for Muon; the rest as
+    `decay_groups` for AdamW with `adam`.
+    """
     # The pooler sees one token of a sequence: next sentences are learned sooner without.
     modules = [module for name, module in model.named_modules() if "pooler" not in name]
     layers = [module.weight for module in modules if isinstance(module, nn.Linear)]
@@ -287,7 +305,9 @@ def muon_groups(
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: with decay, embeddings too as in the original, and without for names that contain one of `NO_DECAY`."""
+    """Two groups: with decay, embeddings too as in the original, and without for names that contain
+    one of `NO_DECAY`.
+    """
     pattern = re.compile("|".join(NO_DECAY))
     named = [
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
@@ -311,7 +331,9 @@ def create_optimizer(
     weight_decay: float = 0.01,
     muon_learning_rate: float = 0.02,
 ) -> torch.optim.Optimizer:
-    """Build "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" or "muon" over `decay_groups`."""
+    """Build "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" or "muon" over
+    `decay_groups`.
+    """
     settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
     if name == "bert_adam":
         return BertAdam(decay_groups(model, weight_decay), **settings)
@@ -319,7 +341,8 @@ def create_optimizer(
         return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
     if name == "muon":
         return Muon(muon_groups(model, weight_decay, muon_learning_rate, **settings))
-    # LAMB. Which ones have neither decay nor ratio their names say: the others may have no decay either.
+    # LAMB. Which ones have neither decay nor ratio their names say: the others may have no decay
+    # either.
     groups = decay_groups(model, 1.0)
     for group in groups:
         group |= {
@@ -331,11 +354,13 @@ def create_optimizer(
 
 @dataclass(frozen=True)
 class Schedule:
-    """A warm-up and a decay; `start` is the step of the run that is step 0 of the schedule, `steps` are all of it.
+    """A warm-up and a decay; `start` is the step of the run that is step 0 of the schedule, `steps`
+    are all of it.
 
-    step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0, the decay counts from step
-    0, so the peak is (1 - warmup / total) ^ power. Source: google-research/bert optimization.py, `create_optimizer`, with power 1;
-    NVIDIA DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
+    step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0,
+    the decay counts from step 0, so the peak is (1 - warmup / total) ^ power. Source:
+    google-research/bert optimization.py, `create_optimizer`, with power 1; NVIDIA
+    DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
     """
 
     start: int
@@ -345,7 +370,9 @@ class Schedule:
     power: float = 1.0
 
     def factor(self, step: int) -> float:
-        """Factor of the learning rate at a step of the run; before the start it is that of the start."""
+        """Factor of the learning rate at a step of the run; before the start it is that of the
+        start.
+        """
         own = max(step - self.start, 0)
         if own < self.warmup_steps:
             return own / self.warmup_steps
@@ -353,7 +380,9 @@ class Schedule:
 
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
-    """Give a scheduler that was loaded from a checkpoint another peak: that of the phase which begins."""
+    """Give a scheduler that was loaded from a checkpoint another peak: that of the phase which
+    begins.
+    """
     groups = scheduler.optimizer.param_groups
     scheduler.base_lrs = [learning_rate * group.get("rate_ratio", 1.0) for group in groups]
     for group, peak, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):

@@ -1,4 +1,6 @@
-"""The parts of a pre-training run: data of a store or of instance files, a model, and the trainer of both."""
+"""The parts of a pre-training run: data of a store or of instance files, a model, and the trainer
+of both.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ MASK_FIELDS = ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection
 INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
 # Enough for token frequencies: more than six million tokens at 128 a pair.
 MAX_COUNTED_INSTANCES = 50_000
-# The quickstart's data, in the current folder: what a script leaves when it is done; the script; its configuration.
+# The quickstart's data, in the current folder: what a script leaves when it is done; the script;
+# its configuration.
 QUICKSTART = Path("data/quickstart")
 QUICKSTART_STEPS = (
     ("corpus.json", "recipes/collect_docstrings.py", None),
@@ -77,7 +80,9 @@ QUICKSTART_STEPS = (
 
 
 def build_missing_quickstart(store: str | None, repository: Path) -> None:
-    """Make the quickstart's data, from the first part that is missing on, where a run is to train on its store."""
+    """Make the quickstart's data, from the first part that is missing on, where a run is to train
+    on its store.
+    """
     missing = [not (QUICKSTART / made).is_file() for made, *_ in QUICKSTART_STEPS]
     if store is None or Path(store) != QUICKSTART / "store" or not missing[-1]:
         return
@@ -95,7 +100,9 @@ def build_missing_quickstart(store: str | None, repository: Path) -> None:
 
 @dataclass(frozen=True)
 class PreTrainingData:
-    """What a run trains on and is measured with; `identity` must be the same where it is resumed."""
+    """What a run trains on and is measured with; `identity` must be the same where it is
+    resumed.
+    """
 
     tokenizer: OriginalBertTokenizer
     train: PreTrainingDataset | InstanceDataset
@@ -114,7 +121,9 @@ class PreTrainingData:
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
-        """int64 (V,), how often each token stands in the training data; counted when it is first asked for."""
+        """int64 (V,), how often each token stands in the training data; counted when it is first
+        asked for.
+        """
         return self.count_tokens()
 
 
@@ -130,12 +139,15 @@ def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list
 
 
 def load_data(data: DataArguments, seed: int) -> PreTrainingData:
-    """Open the store or the instance files; `seed` is that of training, the held-out pairs and masks do not depend on it."""
+    """Open the store or the instance files; `seed` is that of training, the held-out pairs and
+    masks do not depend on it.
+    """
     if data.store is None:
         return _load_instances(data, seed)
     if data.validation_file is not None:
         raise InputError(
-            "validation_file belongs to --train_file; a store has its own held-out part: leave it out"
+            "validation_file belongs to --train_file; a store has its own held-out part: leave it "
+            "out"
         )
     store = open_store(data.store)
     tokenizer = load_tokenizer(data.tokenizer or store.tokenizer_path)
@@ -146,7 +158,8 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
         old.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
         if old.validation is None:
             raise InputError(
-                f"old_store {data.old_store} has no held-out part; prepare it with --validation_fraction"
+                f"old_store {data.old_store} has no held-out part; prepare it with "
+                "--validation_fraction"
             )
 
     def pairs(store: Store, split: str, seed: int) -> PreTrainingDataset:
@@ -198,7 +211,9 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
 
 
 def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
-    """int64 (V,): tokens of instances as they were before masking, of at most `MAX_COUNTED_INSTANCES` at equal distances."""
+    """int64 (V,): tokens of instances as they were before masking, of at most
+    `MAX_COUNTED_INSTANCES` at equal distances.
+    """
     chosen = (
         np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES))
         .round()
@@ -216,7 +231,9 @@ def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
 def make_collator(
     data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int
 ) -> DataCollatorForPreTraining:
-    """The collator that the settings describe; the limit of predictions defaults to the share of the longest pair."""
+    """The collator that the settings describe; the limit of predictions defaults to the share of
+    the longest pair.
+    """
     rates = {
         name: getattr(data, name)
         for name in ("mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)
@@ -240,10 +257,11 @@ def load_model(
     needs_head: bool = False,
     heads: int | None = None,
 ) -> PreTrainingModel:
-    """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from scratch, with a warning.
+    """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from
+    scratch, with a warning.
 
-    `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is measured, and refused without a masked-LM head.
-    `heads` are a new model's own; None: one for 64 units.
+    `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is measured, and
+    refused without a masked-LM head. `heads` are a new model's own; None: one for 64 units.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
@@ -268,7 +286,8 @@ def load_model(
         _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
     if num_positions(network.config) < max_seq_length:
         raise InputError(
-            f"max_seq_length is {max_seq_length}, the model has {num_positions(network.config)} positions; "
+            f"max_seq_length is {max_seq_length}, the model has {num_positions(network.config)} "
+            "positions; "
             "lower it, or train a new model with --max_position_embeddings"
         )
     return network
@@ -283,8 +302,10 @@ def _load_checkpoint(model: ModelArguments, *, needs_head: bool) -> PreTrainingM
         network, new_heads = open_checkpoint(name, cached_only=cached_only, member=member)
     if needs_head and any(key.startswith(MASKED_LM_HEADS) for key in new_heads):
         raise InputError(
-            f"{name} is {(network.config.architectures or ['an unnamed class'])[0]}, without a masked-LM head, so that of pre-training "
-            "there is nothing to measure; a fine-tuned checkpoint is measured with --task NAME or --task_file CHECKPOINT/task.yaml"
+            f"{name} is {(network.config.architectures or ['an unnamed class'])[0]}, without a "
+            "masked-LM head, so that of pre-training "
+            "there is nothing to measure; a fine-tuned checkpoint is measured with --task NAME or "
+            "--task_file CHECKPOINT/task.yaml"
         )
     if new_heads:
         warn_once("%s has no weights for %s; they start from scratch", name, ", ".join(new_heads))
@@ -292,8 +313,13 @@ def _load_checkpoint(model: ModelArguments, *, needs_head: bool) -> PreTrainingM
 
 
 def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
-    """Refuse data that was not made with the checkpoint's tokenizer: its ids would mean other pieces."""
-    advice = "both belong together: give the checkpoint's own tokenizer and data made with it, or another checkpoint"
+    """Refuse data that was not made with the checkpoint's tokenizer: its ids would mean other
+    pieces.
+    """
+    advice = (
+        "both belong together: give the checkpoint's own tokenizer and data made with it, or "
+        "another checkpoint"
+    )
     size, folder = len(tokenizer), find_tokenizer(name)
     if folder is not None and load_tokenizer(folder).fingerprint != tokenizer.fingerprint:
         raise InputError(f"{name} has another tokenizer than the data ({size:,} pieces); {advice}")
@@ -327,12 +353,15 @@ def make_trainer(
     phases: Sequence[Phase] | None = None,
     kind: Callable[..., BertTrainer] | None = None,
 ) -> BertTrainer:
-    """Join the parts: the data of the run or of each phase, and the phases (None: one), in a Trainer of a kind."""
+    """Join the parts: the data of the run or of each phase, and the phases (None: one), in a
+    Trainer of a kind.
+    """
     parts = [data] if isinstance(data, PreTrainingData) else list(data)
     first = parts[0]
     if first.validation is None and args.eval_strategy != "no":
         raise InputError(
-            f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
+            f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; "
+            "make the store with "
             "--validation_files or --validation_fraction, or give --eval_strategy no"
         )
     planned = None
@@ -340,7 +369,8 @@ def make_trainer(
         learns_pairs = type(model)._pair_logits is not PreTrainingModel._pair_logits
         if learns_pairs and not getattr(first.train, "has_label", True):
             raise InputError(
-                "pairs have no label here, and the model has a head for them: give --objective mlm, "
+                "pairs have no label here, and the model has a head for them: give --objective "
+                "mlm, "
                 "or --input_format segment_pair with a --pair_label"
             )
         joined = zip(phases, parts, strict=True)

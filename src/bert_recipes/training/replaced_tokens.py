@@ -14,7 +14,9 @@ from bert_recipes.training.speed import BatchStats, training_flops
 
 
 class ReplacedTokenSums(PreTrainingSums):
-    """With the discriminator's: a verdict is right where it is above 0 for a replaced token, and not for another one."""
+    """With the discriminator's: a verdict is right where it is above 0 for a replaced token, and
+    not for another one.
+    """
 
     NAMES = (*PreTrainingSums.NAMES, "disc_loss", "disc_correct", "tokens", "replaced", "found")
 
@@ -31,8 +33,9 @@ class ReplacedTokenSums(PreTrainingSums):
     def metrics(self, prefix: str = "eval", pairs_task: str = "disc") -> dict[str, float]:
         """With the discriminator's, and what it reaches without looking at the text.
 
-        `disc_loss` (nats) is beside `base_rate_loss`, that of saying of every token how many are replaced; `disc_accuracy` beside
-        `original_accuracy`, that of always saying original. `replaced_recall` is the fraction of the replaced tokens that is found.
+        `disc_loss` (nats) is beside `base_rate_loss`, that of saying of every token how many are
+        replaced; `disc_accuracy` beside `original_accuracy`, that of always saying original.
+        `replaced_recall` is the fraction of the replaced tokens that is found.
         """
         result, sums = (
             super().metrics(prefix, pairs_task),
@@ -88,7 +91,9 @@ class ElectraTrainer(BertTrainer):
 
     @property
     def random_share(self) -> float:
-        """The share of the predicted tokens that random words fill: it falls to 0 at the end of the run."""
+        """The share of the predicted tokens that random words fill: it falls to 0 at the end of the
+        run.
+        """
         done = (
             self.clock
             if self.args.max_minutes is not None

@@ -1,4 +1,6 @@
-"""May this run use the folder, from which checkpoint is it resumed, with what state; and DeepSpeed's checkpoints as one model."""
+"""May this run use the folder, from which checkpoint is it resumed, with what state; and
+DeepSpeed's checkpoints as one model.
+"""
 
 import contextlib
 import json
@@ -60,12 +62,14 @@ RUN_FILES = (
         "card.yaml",
         ".gitattributes",
     ),
-    # Of sweeps, and of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
+    # Of sweeps, and of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets
+    # aside).
     *("weights_removed.txt", "runs", "wandb", "emissions.csv*"),
 )
-# Stock settings that change nothing of what the remaining steps learn: where files lie, what is logged, saved and measured, how
-# the work is shared out. Ours say it in their metadata, {"resume": "may change"}. Data, tokenizer, precision and global batch
-# are compared by what they are (`RecipeTrainer.resume_fingerprint`).
+# Stock settings that change nothing of what the remaining steps learn: where files lie, what is
+# logged, saved and measured, how the work is shared out. Ours say it in their metadata, {"resume":
+# "may change"}. Data, tokenizer, precision and global batch are compared by what they are
+# (`RecipeTrainer.resume_fingerprint`).
 _FREE_PREFIXES = (
     "logging_",
     "eval_",
@@ -117,7 +121,9 @@ _FREE = frozenset(
 
 
 def check_output_dir(args: Any) -> None:
-    """Refuse at once what `prepare_output_dir` would refuse of the folder; the main process looks, nothing is changed."""
+    """Refuse at once what `prepare_output_dir` would refuse of the folder; the main process looks,
+    nothing is changed.
+    """
     folder = Path(args.output_dir)
     begins = (
         args.overwrite_run
@@ -133,7 +139,8 @@ def prepare_output_dir(
 ) -> str | None:
     """Make the output folder this run's own; returns the checkpoint folder to resume from, or None.
 
-    A run is resumed with the settings (`configs`) that it was started with. `sources` are the files and folders that the run reads,
+    A run is resumed with the settings (`configs`) that it was started with. `sources` are the files
+    and folders that the run reads,
     by setting: they are not deleted with an old run.
     """
     return run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
@@ -158,7 +165,8 @@ def _lock_and_prepare(
                 and Path(path).resolve().is_relative_to(folder.resolve())
             ):
                 raise InputError(
-                    f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another --output_dir"
+                    f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would "
+                    "delete; give another --output_dir"
                 )
     else:
         for later in retire_later_checkpoints(folder, resume_from):
@@ -177,13 +185,17 @@ def _lock_and_prepare(
 
 
 def is_run_file(path: Path) -> bool:
-    """Whether a run leaves files of this name in its folder, or a process that is killed while it writes one."""
+    """Whether a run leaves files of this name in its folder, or a process that is killed while it
+    writes one.
+    """
     name = Path(final_name(path.name))
     return any(name.match(pattern) for pattern in RUN_FILES)
 
 
 def run_name(folder: Path) -> str:
-    """What a run is called: as its folder; that of a seed says nothing without the folder around it."""
+    """What a run is called: as its folder; that of a seed says nothing without the folder around
+    it.
+    """
     folder = folder.resolve()
     return f"{folder.parent.name}-{folder.name}" if folder.name.startswith("seed-") else folder.name
 
@@ -209,7 +221,8 @@ def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
         logger.info("the run in %s is resumed from %s", folder, found.name)
     elif wanted == "last" or incomplete or (folder / RESULTS_FILE).is_file():
         raise InputError(
-            f"{folder} holds no complete checkpoint to resume from; start from scratch with --overwrite_run true"
+            f"{folder} holds no complete checkpoint to resume from; start from scratch with "
+            "--overwrite_run true"
         )
     else:
         logger.info("the run in %s has no checkpoint yet: it starts from scratch", folder)
@@ -222,7 +235,8 @@ def _check_free(folder: Path, args: Any) -> None:
         return
     if not (folder / CONFIG_FILE).is_file():
         raise InputError(
-            f"output_dir {folder} holds files that are no run of this project; give another --output_dir"
+            f"output_dir {folder} holds files that are no run of this project; give another "
+            "--output_dir"
         )
     if not args.overwrite_run and args.resume == "auto" and is_unfinished(folder):
         return
@@ -234,14 +248,16 @@ def _check_free(folder: Path, args: Any) -> None:
             else "; continue it with --resume last,"
         )
         raise InputError(
-            f"output_dir {folder} holds {what}{resume} replace it with --overwrite_run true, or give another --output_dir"
+            f"output_dir {folder} holds {what}{resume} replace it with --overwrite_run true, or "
+            "give another --output_dir"
         )
     foreign = sorted(path.name for path in folder.iterdir() if not is_run_file(path))
     if not is_generated_card(folder):
         foreign.append(f"{CARD_FILE}, which was edited")
     if foreign:
         raise InputError(
-            f"output_dir {folder} holds more than a run ({', '.join(foreign[:3])}), so it is not replaced; move that away "
+            f"output_dir {folder} holds more than a run ({', '.join(foreign[:3])}), so it is not "
+            "replaced; move that away "
             "or give another --output_dir"
         )
 
@@ -271,7 +287,8 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
         mend = f"leave --{name} out" if was is None else f"give --{name} {_format(was)}"
         _refuse_change(
             f"resume: {name} is {_format(new)}, but in {file} {_format(was)}",
-            f"a run is resumed with its own settings: {mend}, start from scratch with --overwrite_run true,",
+            f"a run is resumed with its own settings: {mend}, start from scratch with "
+            "--overwrite_run true,",
             allow=allow,
         )
 
@@ -301,14 +318,18 @@ def read_trainer_state(
     *,
     allow_changes: bool,
 ) -> dict[str, Any]:
-    """What a complete checkpoint keeps; refused where it is another run's, or its optimiser cannot be opened under this engine."""
+    """What a complete checkpoint keeps; refused where it is another run's, or its optimiser cannot
+    be opened under this engine.
+    """
     state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
     before, parts = state["engine"], len(state["processes"])
     # DeepSpeed opens parts of its own stage from as many processes only; nobody else opens them.
     if before != engine or (parts != processes and engine.startswith("DeepSpeed")):
         raise InputError(
-            f"{checkpoint} was written by {parts} process(es) with engine {before}, this run has {processes} with engine {engine} and "
-            "cannot load its optimizer state; launch it as before, or start a new run from its weights with --model_name_or_path (of "
+            f"{checkpoint} was written by {parts} process(es) with engine {before}, this run has "
+            f"{processes} with engine {engine} and "
+            "cannot load its optimizer state; launch it as before, or start a new run from its "
+            "weights with --model_name_or_path (of "
             "DeepSpeed's checkpoints recipes/consolidate_checkpoint.py makes a model)"
         )
     if engine.startswith("DeepSpeed"):
@@ -324,7 +345,9 @@ def read_trainer_state(
 
 
 def own_state(everyone: Sequence[dict[str, Any]], index: int, processes: int) -> dict[str, Any]:
-    """What one process takes up of what all of them kept; where there were more or fewer, each gets an equal part of the sum."""
+    """What one process takes up of what all of them kept; where there were more or fewer, each gets
+    an equal part of the sum.
+    """
     if len(everyone) == processes:
         return everyone[index]
     return {
@@ -338,8 +361,8 @@ def own_state(everyone: Sequence[dict[str, Any]], index: int, processes: int) ->
 def check_zero_checkpoint(checkpoint: Path) -> None:
     """See that a folder is a complete checkpoint of DeepSpeed.
 
-    The parts are pickles, as DeepSpeed writes them: opening one from elsewhere may run code. The manifest says that they are
-    what was written, not who wrote them.
+    The parts are pickles, as DeepSpeed writes them: opening one from elsewhere may run code. The
+    manifest says that they are what was written, not who wrote them.
     """
     if (reason := why_incomplete(checkpoint)) is not None:
         raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
@@ -347,12 +370,15 @@ def check_zero_checkpoint(checkpoint: Path) -> None:
         checkpoint / "latest"
     ).is_file():  # DeepSpeed's name of the folder with the parts of all processes
         raise InputError(
-            f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens with from_pretrained"
+            f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens "
+            "with from_pretrained"
         )
 
 
 def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedModel":
-    """The model of a checkpoint that passed `check_zero_checkpoint`, in float32, with stock's class and names."""
+    """The model of a checkpoint that passed `check_zero_checkpoint`, in float32, with stock's class
+    and names.
+    """
     try:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
     except ImportError as error:

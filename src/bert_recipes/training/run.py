@@ -1,4 +1,6 @@
-"""A run from its start to its results: launch checks, log, training, evaluation, files; and what it was made from."""
+"""A run from its start to its results: launch checks, log, training, evaluation, files; and what it
+was made from.
+"""
 
 import ctypes
 import json
@@ -41,7 +43,9 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
-    """What a run was trained on and measured with: `describe_store`, or the instance files of each split."""
+    """What a run was trained on and measured with: `describe_store`, or the instance files of each
+    split.
+    """
     if settings.store is not None:
         return describe_store(settings.store)
     files = {}
@@ -58,7 +62,9 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
 
 
 def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
-    """Which checkpoint a run began with: its folder's or Hub name, the hash of one local file of weights, the Hub's revision."""
+    """Which checkpoint a run began with: its folder's or Hub name, the hash of one local file of
+    weights, the Hub's revision.
+    """
     folder = Path(name)
     if not folder.is_dir():
         revision = getattr(config, "_commit_hash", None)
@@ -83,25 +89,30 @@ def check_launch(args: TrainingArguments) -> None:
         args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED
     ):
         raise InputError(
-            f"{started} processes were started but this one trains alone (world size {args.world_size}): all would write "
-            "to the same output_dir; on CPUs give --use_cpu true or use accelerate_configs/ddp_cpu.yaml, and leave "
+            f"{started} processes were started but this one trains alone (world size "
+            f"{args.world_size}): all would write "
+            "to the same output_dir; on CPUs give --use_cpu true or use "
+            "accelerate_configs/ddp_cpu.yaml, and leave "
             "ddp_backend to the default"
         )
     tasks = max(int(os.environ.get(name, "1")) for name in _TASK_COUNTS)
     if started == 1 and args.world_size == 1 and tasks > 1:
         raise InputError(
-            f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same output_dir; start one launcher a "
+            f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same "
+            "output_dir; start one launcher a "
             "machine, as recipes/cluster/pretrain.slurm does, or one task"
         )
     if args.n_gpu > 1:
         raise InputError(
-            f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
+            f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) "
+            "for one process a GPU, or "
             "CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
     if args.device.type == "cpu":
         _check_cpu(args, started)
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
-        # A launcher that is killed can pass nothing on: the system sends SIGTERM then (PR_SET_PDEATHSIG).
+        # A launcher that is killed can pass nothing on: the system sends SIGTERM then
+        # (PR_SET_PDEATHSIG).
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
@@ -109,7 +120,8 @@ def _check_cpu(args: TrainingArguments, started: int) -> None:
     """Engines are for GPUs; a run that is on CPUs for want of a GPU says so."""
     if asks_for_fsdp(args) and torch.accelerator.is_available():
         raise InputError(
-            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that"
+            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu "
+            "is for that"
         )
     engine = (
         "DeepSpeed"
@@ -125,11 +137,15 @@ def _check_cpu(args: TrainingArguments, started: int) -> None:
         return
     if engine is not None:
         raise InputError(
-            f"{engine} is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or give --use_cpu true"
+            f"{engine} is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or give "
+            "--use_cpu true"
         )
     if args.process_index == 0:
         threads, cores = torch.get_num_threads(), (os.cpu_count() or 1) // started
-        message = "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each (OMP_NUM_THREADS)"
+        message = (
+            "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) "
+            "each (OMP_NUM_THREADS)"
+        )
         logger.warning(message, started, threads)
         if threads < cores:
             logger.warning("OMP_NUM_THREADS=%d lets each process use %d cores", cores, cores)
@@ -155,18 +171,21 @@ def run_training(
     facts: Mapping[str, Any] | None = None,
     finish: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
-    """Train, evaluate, save; the same for every recipe. Returns the results that all_results.json holds.
+    """Train, evaluate, save; the same for every recipe. Returns the results that all_results.json
+    holds.
 
-    Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved configuration),
-    all_results.json, trainer_state.json (with the logged history). The training ends with a checkpoint: ended anywhere after
-    that, a run is resumed from it, which trains nothing and does again what follows.
+    Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved
+    configuration), all_results.json, trainer_state.json (with the logged history). The training
+    ends with a checkpoint: ended anywhere after that, a run is resumed from it, which trains
+    nothing and does again what follows.
 
     Args:
         trainer: Ready to train; its processing_class is the tokenizer.
         configs: The dataclasses of the run, in the order of run.yaml.
         resume_from: Checkpoint folder of `prepare_output_dir`.
         facts: What else all_results.json is to say, for example about the data.
-        finish: Called with the results in all processes: predictions, report, card, trackers' end, push.
+        finish: Called with the results in all processes: predictions, report, card, trackers' end,
+            push.
     """
     args = trainer.args
     folder = Path(args.output_dir)
@@ -236,7 +255,8 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
         trainer.save_model(_internal_call=True)  # pushes nothing yet
         trainer.save_state()
         if trainer.is_world_process_zero():
-            # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
+            # The Trainer pickles its arguments beside the weights; run.yaml says the same and is
+            # safe to open.
             (folder / "training_args.bin").unlink(missing_ok=True)
             # Its being there, and the other's not, says that the run has come to its end.
             (folder / UNFINISHED_FILE).touch()

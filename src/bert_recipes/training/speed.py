@@ -2,8 +2,8 @@
 
 Model FLOPs are the useful work of a step, the same for every side whatever it computes besides.
 
-Legend: H hidden size, I feed-forward size, L layers, V vocabulary, T real tokens (no pads), l length of a sequence,
-M predicted tokens, B sequences.
+Legend: H hidden size, I feed-forward size, L layers, V vocabulary, T real tokens (no pads), l
+length of a sequence, M predicted tokens, B sequences.
 """
 
 import ctypes
@@ -26,8 +26,9 @@ import transformers
 from accelerate import Accelerator
 
 
-# Dense bfloat16 TFLOP/s without sparsity. Source: NVIDIA data sheets, which print the figure with sparsity: "H100 Tensor
-# Core GPU" (SXM: 1,979), "H200 Tensor Core GPU" (SXM: 1,979), "A100 Tensor Core GPU" (312 dense). Other GPUs are left out.
+# Dense bfloat16 TFLOP/s without sparsity. Source: NVIDIA data sheets, which print the figure with
+# sparsity: "H100 Tensor Core GPU" (SXM: 1,979), "H200 Tensor Core GPU" (SXM: 1,979), "A100 Tensor
+# Core GPU" (312 dense). Other GPUs are left out.
 DENSE_PEAK_TFLOPS = {
     **dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA H200"), 989.4),
     **dict.fromkeys(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 312.0),
@@ -36,7 +37,9 @@ DENSE_PEAK_TFLOPS = {
 
 @dataclass(frozen=True)
 class BatchStats:
-    """What some steps have computed: T real tokens, the sum of l^2 over the sequences, B sequences, M predicted tokens."""
+    """What some steps have computed: T real tokens, the sum of l^2 over the sequences, B sequences,
+    M predicted tokens.
+    """
 
     tokens: int
     squares: int
@@ -52,11 +55,13 @@ def inner_size(config: Any) -> int:
 def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
     """FLOPs of the matrix products of a forward pass; a product (a, b) x (b, c) has 2abc.
 
-    Each layer has, for a token, the projections to query, key, value and output, 4 x 2 H^2, and two feed-forward
-    products, 2 x 2 H I. A sequence of l tokens adds Q K^T and P V over all heads, 2 x 2 l^2 H. The masked-LM head is counted for the
-    M predicted tokens alone: the transform 2 H^2 and the vocabulary 2 H V. The pooler has 2 H^2 a sequence (models of tokens have
-    none), the next-sentence head 4 H. Embeddings of another size E add 2 E H a token, and the head is 2 H E + 2 E V then. A task's own head is less
-    than a thousandth of the total and is not counted.
+    Each layer has, for a token, the projections to query, key, value and output, 4 x 2 H^2, and two
+    feed-forward products, 2 x 2 H I. A sequence of l tokens adds Q K^T and P V over all heads, 2 x
+    2 l^2 H. The masked-LM head is counted for the
+    M predicted tokens alone: the transform 2 H^2 and the vocabulary 2 H V. The pooler has 2 H^2 a
+    sequence (models of tokens have none), the next-sentence head 4 H. Embeddings of another size E
+    add 2 E H a token, and the head is 2 H E + 2 E V then. A task's own head is less than a
+    thousandth of the total and is not counted.
     """
     hidden, inner = config.hidden_size, inner_size(config)
     size = getattr(config, "embedding_size", hidden)
@@ -70,13 +75,16 @@ def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bo
 
 
 def training_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
-    """Three times the forward pass: each product has two more in the backward pass, for its input and its weight."""
+    """Three times the forward pass: each product has two more in the backward pass, for its input
+    and its weight.
+    """
     return 3 * forward_flops(config, work, nsp=nsp, pooler=pooler)
 
 
 logger = logging.getLogger(__name__)
 
-# Instructions that decide how fast matrix products are, by their names in /proc/cpuinfo (x86, then ARM).
+# Instructions that decide how fast matrix products are, by their names in /proc/cpuinfo (x86, then
+# ARM).
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16", "i8mm")
 
 # Line of /proc/cpuinfo -> what it is called in a results file.
@@ -91,8 +99,9 @@ _NUMBERS = {
 def describe_machine() -> dict[str, Any]:
     """Machine and versions, for results files.
 
-    `processor` is the name the system gives; virtual machines often hide all but the maker, so `processor_model` (family and
-    model, or part, as the processor numbers itself) and `instructions` tell those of one name apart, where the system says them.
+    `processor` is the name the system gives; virtual machines often hide all but the maker, so
+    `processor_model` (family and model, or part, as the processor numbers itself) and
+    `instructions` tell those of one name apart, where the system says them.
     """
     facts = _cpu_facts()
     flags = (facts.get("flags") or facts.get("Features") or "").split()
@@ -126,7 +135,9 @@ REPETITIONS, SLOW_SECONDS, SLOW_REPETITIONS = 20, 0.5, 5
 
 
 def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, int, int]]:
-    """Name -> (a, b, c) of the products (a, b) x (b, c) of a step with that many tokens, `masked` of them predicted."""
+    """Name -> (a, b, c) of the products (a, b) x (b, c) of a step with that many tokens, `masked`
+    of them predicted.
+    """
     hidden, inner = config.hidden_size, inner_size(config)
     shapes = {"square": (4096, 4096, 4096), "projection": (tokens, hidden, hidden)}
     shapes |= {
@@ -139,7 +150,9 @@ def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, 
 def measure_rates(
     shapes: dict[str, tuple[int, int, int]], precision: str, device: torch.device
 ) -> dict[str, dict[str, Any]]:
-    """Name of `model_shapes` -> {"shape", "gflops" (median, GFLOP/s), "repetitions"}, in "fp32", "bf16" or "fp16"."""
+    """Name of `model_shapes` -> {"shape", "gflops" (median, GFLOP/s), "repetitions"}, in "fp32",
+    "bf16" or "fp16".
+    """
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     generator = torch.Generator(device).manual_seed(0)  # a run's own numbers stay as they are
     rates = {}
@@ -162,7 +175,9 @@ def measure_rates(
 
 
 def best_rate(config: Any, tokens: int, precision: str, device: torch.device) -> float:
-    """FLOP/s that the machine can reach: by its data sheet where that is known, else the best of the products of a micro-batch."""
+    """FLOP/s that the machine can reach: by its data sheet where that is known, else the best of
+    the products of a micro-batch.
+    """
     known = (
         DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     )
@@ -192,16 +207,18 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep the blocks that a training step frees, for the next step; the process never gives memory back.
+    """Let glibc keep the blocks that a training step frees, for the next step; the process never
+    gives memory back.
 
-    By default every block above 32 MB goes back to the kernel when it is freed and comes back as empty pages, one page
-    fault each. The logits of one batch of 32 x 128 alone are 75 MB. Elsewhere than on Linux with glibc nothing is changed (False).
+    By default every block above 32 MB goes back to the kernel when it is freed and comes back as
+    empty pages, one page fault each. The logits of one batch of 32 x 128 alone are 75 MB. Elsewhere
+    than on Linux with glibc nothing is changed (False).
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # An older glibc takes no more than 32 MB. If it takes neither, nothing is changed: setting the others alone would
-    # freeze the threshold at its low start.
+    # An older glibc takes no more than 32 MB. If it takes neither, nothing is changed: setting the
+    # others alone would freeze the threshold at its low start.
     if not any(mallopt(_M_MMAP_THRESHOLD, size) == 1 for size in (1 << 30, 1 << 25)):
         logger.info("glibc does not keep freed memory; steps will be slower")
         return False
@@ -212,13 +229,16 @@ def keep_freed_memory() -> bool:
     )
     if is_done:
         logger.info(
-            "memory: freed blocks are kept for the next step (--keep_freed_memory false gives them back)"
+            "memory: freed blocks are kept for the next step (--keep_freed_memory false gives "
+            "them back)"
         )
     return is_done
 
 
 def peak_memory_mb() -> float:
-    """Peak memory of this process in MB: resident memory, or allocated GPU memory where there is a GPU."""
+    """Peak memory of this process in MB: resident memory, or allocated GPU memory where there is a
+    GPU.
+    """
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -226,7 +246,8 @@ def peak_memory_mb() -> float:
 
 
 class ThroughputMeter:
-    """Sums between two lines of the training log, kept where their parts are so that no step waits for the device.
+    """Sums between two lines of the training log, kept where their parts are so that no step waits
+    for the device.
 
     Args:
         device: Of the losses.
@@ -242,11 +263,14 @@ class ThroughputMeter:
         self._steps = self._timed_steps = 0
         self._waited = 0.0
         self._since: Any = None  # a time; None before measuring begins
-        # What the steps since the reading before have computed, their seconds and number; None where nothing was timed.
+        # What the steps since the reading before have computed, their seconds and number; None
+        # where nothing was timed.
         self.interval: tuple[BatchStats, float, int] | None = None
 
     def count_step(self, work: torch.Tensor, waited: float) -> None:
-        """Count an optimiser step: float64 (4,), the fields of `BatchStats` over all processes; seconds for which it waited for data."""
+        """Count an optimiser step: float64 (4,), the fields of `BatchStats` over all processes;
+        seconds for which it waited for data.
+        """
         self._steps += 1
         self._timed_steps += 1
         self._work += work
@@ -262,7 +286,9 @@ class ThroughputMeter:
                 self._has_loss[position] = True
 
     def sums(self) -> list[float]:
-        """The sums of this process since the last reading, for a checkpoint: both losses, steps, which losses are known."""
+        """The sums of this process since the last reading, for a checkpoint: both losses, steps,
+        which losses are known.
+        """
         return [*self._losses.tolist(), float(self._steps), *map(float, self._has_loss)]
 
     def take_sums(self, sums: list[float]) -> None:
@@ -273,7 +299,9 @@ class ThroughputMeter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside is no training. Measuring begins with the first pause: after the first step, which is slow everywhere."""
+        """What is done inside is no training. Measuring begins with the first pause: after the
+        first step, which is slow everywhere.
+        """
         start = time.perf_counter()
         if self._since is None:
             self._start_interval(start)
@@ -284,7 +312,8 @@ class ThroughputMeter:
     def read(self, accelerator: Accelerator) -> dict[str, float]:
         """Means since the last reading; the sums start again.
 
-        Losses in nats; `data_wait_share` is the fraction of the time (0 to 1) for which the model waited for its data.
+        Losses in nats; `data_wait_share` is the fraction of the time (0 to 1) for which the model
+        waited for its data.
         """
         losses = (
             accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)

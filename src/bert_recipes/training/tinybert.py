@@ -1,9 +1,11 @@
-"""TinyBERT: a student learns its teacher's embeddings, hidden states and attention scores, of text or of a task's examples.
+"""TinyBERT: a student learns its teacher's embeddings, hidden states and attention scores, of text
+or of a task's examples.
 
 Layers are stock's: the packed ones hold neither attention scores nor all hidden states.
 
 Legend: B batch, S positions, h heads, L layers of the student, D its hidden size, E the teacher's.
-Source: Jiao et al. 2020, section 3; huawei-noah/Pretrained-Language-Model, TinyBERT/general_distill.py and task_distill.py.
+Source: Jiao et al. 2020, section 3; huawei-noah/Pretrained-Language-Model,
+TinyBERT/general_distill.py and task_distill.py.
 """
 
 import logging
@@ -37,7 +39,9 @@ FIT_FILE = "fit_dense.safetensors"
 def attend(
     module: Any, query: torch.Tensor, key: torch.Tensor, *others: Any, scaling: float, **kwargs: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As stock's sdpa; what it calls `attentions` are the scores before mask and softmax, (B, h, S, S)."""
+    """As stock's sdpa; what it calls `attentions` are the scores before mask and softmax, (B, h, S,
+    S).
+    """
     out, _ = sdpa_attention_forward(module, query, key, *others, scaling=scaling, **kwargs)
     return out, query @ key.transpose(2, 3) * scaling
 
@@ -56,12 +60,14 @@ def check_pair(teacher: Any, student: Any) -> None:
             )
     if own.num_attention_heads != other.num_attention_heads:
         raise InputError(
-            f"the teacher has {other.num_attention_heads} heads, the student {own.num_attention_heads}; scores are compared head by "
+            f"the teacher has {other.num_attention_heads} heads, the student "
+            f"{own.num_attention_heads}; scores are compared head by "
             "head: give a student of as many"
         )
     if other.num_hidden_layers % own.num_hidden_layers:
         raise InputError(
-            f"the teacher has {other.num_hidden_layers} layers, the student {own.num_hidden_layers}; each layer of the student learns "
+            f"the teacher has {other.num_hidden_layers} layers, the student "
+            f"{own.num_hidden_layers}; each layer of the student learns "
             "from every n-th of the teacher: give a student whose layers divide the teacher's"
         )
 
@@ -69,14 +75,17 @@ def check_pair(teacher: Any, student: Any) -> None:
 def imitation_losses(
     student: Any, teacher: Any, fit: nn.Module, attention_mask: torch.Tensor
 ) -> torch.Tensor:
-    """float32 (3,): squared errors of attention scores, hidden states and embeddings, summed over the layers.
+    """float32 (3,): squared errors of attention scores, hidden states and embeddings, summed over
+    the layers.
 
-    Scores are summed over the pairs of real tokens and averaged over the heads; states are summed over the real tokens and averaged
-    over E. Layer m of L learns from layer m * n of L * n. The original averages over padding too: its loss depends on it.
+    Scores are summed over the pairs of real tokens and averaged over the heads; states are summed
+    over the real tokens and averaged over E. Layer m of L learns from layer m * n of L * n. The
+    original averages over padding too: its loss depends on it.
 
     Args:
         student: Output with `hidden_states` and `attentions` (`attend`); `teacher` too.
-        fit: From D to E, one for all layers and the embeddings as in the original's code; the paper has two.
+        fit: From D to E, one for all layers and the embeddings as in the original's code; the paper
+            has two.
         attention_mask: int64 (B, S).
     """
     every = len(teacher.attentions) // len(student.attentions)
@@ -95,14 +104,16 @@ def imitation_losses(
 
 
 class ImitationTrainer(RecipeTrainer):
-    """A Trainer in which the student's embeddings and layers learn from a teacher's; its pooler and heads stay as they are.
+    """A Trainer in which the student's embeddings and layers learn from a teacher's; its pooler and
+    heads stay as they are.
 
-    Each loss is a mean over the real tokens, or pairs of them, of the *global* batch. The teacher has no dropout, which the original forgot to
-    switch off.
+    Each loss is a mean over the real tokens, or pairs of them, of the *global* batch. The teacher
+    has no dropout, which the original forgot to switch off.
 
     Args:
         weights: Of attention scores, hidden states and embeddings (paper: 1 each).
-        starts_from: What the student was loaded from, whose `FIT_FILE` is taken up where there is one.
+        starts_from: What the student was loaded from, whose `FIT_FILE` is taken up where there is
+            one.
     """
 
     def __init__(
@@ -134,7 +145,8 @@ class ImitationTrainer(RecipeTrainer):
         super().__init__(model, args, *others, **kwargs)
         if self.engine != NO_ENGINE:
             raise InputError(
-                f"{self.engine} splits the student's weights, which TinyBERT needs whole: give LAUNCH=ddp"
+                f"{self.engine} splits the student's weights, which TinyBERT needs whole: give "
+                "LAUNCH=ddp"
             )
         self.teacher = take_teacher(self, teacher)
         self.weights = torch.tensor(weights, dtype=torch.float32, device=self.args.device)
@@ -225,7 +237,9 @@ class ImitationSums:
 
 
 class TinyBertTrainer(ImitationTrainer, BertTrainer):
-    """The general stage: the student learns from text, as it is in the data or masked, from a teacher that was pre-trained only."""
+    """The general stage: the student learns from text, as it is in the data or masked, from a
+    teacher that was pre-trained only.
+    """
 
     def new_sums(self) -> Any:
         """`ImitationSums`."""

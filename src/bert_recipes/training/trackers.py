@@ -1,4 +1,6 @@
-"""Trackers of a run (Weights & Biases, TensorBoard, Trackio): callbacks of transformers, guarded so that none can harm the run."""
+"""Trackers of a run (Weights & Biases, TensorBoard, Trackio): callbacks of transformers, guarded so
+that none can harm the run.
+"""
 
 import contextlib
 import copy
@@ -44,16 +46,19 @@ _FILES = (
     "all_results.json",
 )
 _MODEL = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*.json", "vocab.txt")
-# Ours: how long a run waits for wandb's server before it starts, and at its end. wandb itself waits 90 seconds and for ever.
+# Ours: how long a run waits for wandb's server before it starts, and at its end. wandb itself waits
+# 90 seconds and for ever.
 _SECONDS = {"init_timeout": 30.0, "finish_timeout": 120.0}
 
 
 class Trackers(TrainerCallback):
-    """What `report_to` names, for one run; in the main process only. A tracker that fails is dropped with one warning.
+    """What `report_to` names, for one run; in the main process only. A tracker that fails is
+    dropped with one warning.
 
-    A tracker is started before its first event. `on_train_end` waits for `finish`, as a run may have several phases, is measured
-    after the last, and its report is written after that; `on_push_begin`, with which Trackio would publish the log in a Space
-    that nobody has asked for, is not passed on. Callbacks may have `start(trackers, state, model)`, `add_files(files)` and
+    A tracker is started before its first event. `on_train_end` waits for `finish`, as a run may
+    have several phases, is measured after the last, and its report is written after that;
+    `on_push_begin`, with which Trackio would publish the log in a Space that nobody has asked for,
+    is not passed on. Callbacks may have `start(trackers, state, model)`, `add_files(files)` and
     `close(failed)` beside transformers' events.
     """
 
@@ -107,7 +112,9 @@ class Trackers(TrainerCallback):
 
     @contextmanager
     def recording(self, configs: Sequence[Any], *, resumes: bool) -> Iterator[None]:
-        """Tell the trackers of the run (its resolved dataclasses), and end them if its training fails."""
+        """Tell the trackers of the run (its resolved dataclasses), and end them if its training
+        fails.
+        """
         self.config, self.resumes = resolved_values(*configs), resumes
         if self.callbacks and not resumes:
             self._notes_file.unlink(
@@ -120,7 +127,9 @@ class Trackers(TrainerCallback):
             raise
 
     def finish(self) -> None:
-        """Keep the finished run's card, report, plots, configuration and results with each tracker's run, and end that."""
+        """Keep the finished run's card, report, plots, configuration and results with each
+        tracker's run, and end that.
+        """
         self._end(_find(self.folder, _FILES), failed=False)
 
     def _end(self, files: Sequence[Path], *, failed: bool) -> None:
@@ -156,7 +165,8 @@ class _TensorBoard(TensorBoardCallback):
     def start(self, run: Trackers, state: Any, model: Any) -> None:
         own = run.folder / "runs"
         folder = Path(self.logging_dir or own)
-        # Steps that an interrupted run had made after its last checkpoint are made again: their first figures count no more.
+        # Steps that an interrupted run had made after its last checkpoint are made again: their
+        # first figures count no more.
         first_step = (
             state.global_step + 1 if run.resumes else 0 if folder == own and own.is_dir() else None
         )
@@ -186,7 +196,9 @@ class _TensorBoard(TensorBoardCallback):
 
 
 class _Trackio(TrackioCallback):
-    """Its run has a name of its own, which is found again; what trackio prints is no result of the recipe."""
+    """Its run has a name of its own, which is found again; what trackio prints is no result of the
+    recipe.
+    """
 
     def start(self, run: Trackers, state: Any, model: Any) -> None:
         args = run.args
@@ -202,7 +214,8 @@ class _Trackio(TrackioCallback):
                 os.environ.pop(name, None)
             self._init(run, model, None)
             logger.warning(
-                "trackio: %s; the run is recorded on this machine. To put it online later: trackio sync --project %s "
+                "trackio: %s; the run is recorded on this machine. To put it online later: "
+                "trackio sync --project %s "
                 "--space-id %s",
                 *(" ".join(str(error).split()), args.project, space or "NAME"),
             )
@@ -227,7 +240,9 @@ class _Trackio(TrackioCallback):
         run.note("trackio", {"name": opened.name})
 
     def on_train_end(self, args: Any, *others: Any, **kwargs: Any) -> None:
-        """As stock, which then publishes a copy of the Space; here only under a name that the user has given it."""
+        """As stock, which then publishes a copy of the Space; here only under a name that the user
+        has given it.
+        """
         if not args.trackio_static_space_id:
             self._space_id = None
         with contextlib.redirect_stdout(sys.stderr):
@@ -255,9 +270,11 @@ class _Wandb(WandbCallback):
     """Its run lies in the run's folder, and is recorded offline where it cannot be online."""
 
     def start(self, run: Trackers, state: Any, model: Any) -> None:
-        """Start a run of wandb, unless the caller's program has one; with the same id where our run goes on.
+        """Start a run of wandb, unless the caller's program has one; with the same id where our run
+        goes on.
 
-        A run that goes on offline, or online where the server does not know it, as it was started offline, gets the log of all its
+        A run that goes on offline, or online where the server does not know it, as it was started
+        offline, gets the log of all its
         steps: what is put online replaces what was there under its id.
         """
         wandb, self._folder = self._wandb, run.folder
@@ -311,7 +328,8 @@ class _Wandb(WandbCallback):
         except (wandb.Error, OSError) as error:
             begin("offline")
             logger.warning(
-                "wandb: %s; the run is recorded offline. To put it online later: wandb login, then wandb sync %s; "
+                "wandb: %s; the run is recorded offline. To put it online later: wandb login, "
+                "then wandb sync %s; "
                 "WANDB_MODE=offline says that this is meant",
                 *(" ".join(str(error).split()), Path(wandb.run.dir).parent),
             )
@@ -321,10 +339,14 @@ class _Wandb(WandbCallback):
             super().on_save(*args, **kwargs)
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: stock makes a second Trainer to write the model, which lies in the run's folder as a whole."""
+        """Nothing: stock makes a second Trainer to write the model, which lies in the run's folder
+        as a whole.
+        """
 
     def add_files(self, files: Sequence[Path]) -> None:
-        """One artifact with all files, and the plots as images; with WANDB_LOG_MODEL the model, too."""
+        """One artifact with all files, and the plots as images; with WANDB_LOG_MODEL the model,
+        too.
+        """
         wandb = self._wandb
         if wandb.run.disabled:
             return
@@ -344,7 +366,9 @@ class _Wandb(WandbCallback):
 
     @contextmanager
     def _copies_in_run(self) -> Iterator[None]:
-        """Copy an artifact's files into the run's folder, from which `wandb sync` takes them, not into the user's home."""
+        """Copy an artifact's files into the run's folder, from which `wandb sync` takes them, not
+        into the user's home.
+        """
         name, run = "WANDB_DATA_DIR", self._wandb.run
         if name in os.environ or run.disabled:
             yield

@@ -1,4 +1,6 @@
-"""`RecipeTrainer`: the loss of the global batch, one order of examples, exact resume, an orderly end at a signal."""
+"""`RecipeTrainer`: the loss of the global batch, one order of examples, exact resume, an orderly
+end at a signal.
+"""
 
 import itertools
 import json
@@ -64,7 +66,8 @@ from bert_recipes.training.trackers import Trackers
 
 logger = logging.getLogger(__name__)
 
-# Our settings, for stock `TrainingArguments`, which lack them; optimiser and schedule are then the Trainer's.
+# Our settings, for stock `TrainingArguments`, which lack them; optimiser and schedule are then the
+# Trainer's.
 OWN_DEFAULTS: dict[str, Any] = {
     "optimizer": "trainer",
     "schedule": "trainer",
@@ -90,7 +93,8 @@ def _overridden(args: TrainingArguments, **settings: Any) -> Iterator[None]:
         vars(args).update(before)
 
 
-# DeepSpeed warns of a machine without a GPU wherever it is installed; stock of a split of the batch that may change here.
+# DeepSpeed warns of a machine without a GPU wherever it is installed; stock of a split of the batch
+# that may change here.
 _NOISE = ("Setting accelerator to", "do not match the ones in the `trainer_state.json`")
 
 
@@ -99,13 +103,15 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class RecipeTrainer(Trainer):
-    """`Trainer` whose loss is a mean over the global batch, whose step s trains on fixed examples, and whose checkpoints are complete or absent.
+    """`Trainer` whose loss is a mean over the global batch, whose step s trains on fixed examples,
+    and whose checkpoints are complete or absent.
 
-    The global batch G is all micro-batches of all processes; stock BERT heads scale the loss with both. Step s trains on the
-    samples [s * G, (s + 1) * G) of one order, however G is split. SIGTERM and SIGINT end the run after the step that is being
-    computed, with a checkpoint. A step whose gradient is not finite changes nothing and is counted. A subclass says what the
-    loss is a mean over (`num_items`), and computes its part of it (`part_of_loss`). `resume_fingerprint` names what must be the
-    same where a run is resumed, such as the data and the tokenizer.
+    The global batch G is all micro-batches of all processes; stock BERT heads scale the loss with
+    both. Step s trains on the samples [s * G, (s + 1) * G) of one order, however G is split.
+    SIGTERM and SIGINT end the run after the step that is being computed, with a checkpoint. A step
+    whose gradient is not finite changes nothing and is counted. A subclass says what the loss is a
+    mean over (`num_items`), and computes its part of it (`part_of_loss`). `resume_fingerprint`
+    names what must be the same where a run is resumed, such as the data and the tokenizer.
     """
 
     args: Any
@@ -129,7 +135,8 @@ class RecipeTrainer(Trainer):
                 setattr(args, name, value)
         for library in ("DeepSpeed", "transformers.trainer_utils"):
             logging.getLogger(library).addFilter(_is_news)
-        # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
+        # FSDP gathers the weights of a layer where it is called as a module, which the fast ones
+        # are not.
         enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers, args)
         if args.device.type == "cpu" and args.keep_freed_memory:
             keep_freed_memory()
@@ -155,13 +162,15 @@ class RecipeTrainer(Trainer):
             self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
         if args.optimizer in ("lamb", "muon") and self.engine != NO_ENGINE:
             raise InputError(
-                f"optimizer is {args.optimizer}; {self.engine} splits tensors over the processes, and it needs whole ones: give "
+                f"optimizer is {args.optimizer}; {self.engine} splits tensors over the processes, "
+                "and it needs whole ones: give "
                 "--optimizer bert_adam or adamw, or LAUNCH=ddp"
             )
         self.accelerator.ddp_handler.gradient_as_bucket_view = (
             True  # no second copy of the gradients
         )
-        # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
+        # Our losses are divided by the counts of the whole step: the Trainer shall not divide them
+        # again.
         self.model_accepts_loss_kwargs = True
         self.meter = ThroughputMeter(
             args.device, args.device if args.world_size > 1 else torch.device("cpu")
@@ -183,18 +192,21 @@ class RecipeTrainer(Trainer):
         self.steps_done = 0  # before this call of train()
         # Name of a file -> what writes it into each checkpoint: what a resumed run must find again.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
-        # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended while it is measured is resumed from it.
+        # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended
+        # while it is measured is resumed from it.
         self.ends_with_checkpoint = False
         self._save_total_limit = args.save_total_limit
         self._loaded: dict[str, Any] = {}
-        # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed run begins with it.
+        # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed
+        # run begins with it.
         self._evaluation_is_due = False
         self._last_metrics: tuple[int, dict[str, float]] | None = (
             None  # step and metrics of the last evaluation while training
         )
         self._writes_to: Path | None = None
         self._peak: float | None = None  # FLOP/s of matrix products of a process
-        # Of a run by the clock: the fraction of its minutes that are over, the same in all processes, and the longest evaluation.
+        # Of a run by the clock: the fraction of its minutes that are over, the same in all
+        # processes, and the longest evaluation.
         self.clock = self._longest_pause = 0.0
         if args.max_minutes is not None:
             self.add_callback(ClockIntervals(self))
@@ -207,7 +219,9 @@ class RecipeTrainer(Trainer):
     def train(
         self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """Train as stock; raise `Interrupted` where a signal asked for the end, when everything is saved."""
+        """Train as stock; raise `Interrupted` where a signal asked for the end, when everything is
+        saved.
+        """
         args, checkpoint = self.args, self._find_checkpoint(resume_from_checkpoint)
         logger.info(
             "batch: %d examples x %d micro-batches x %d processes = %d examples per step",
@@ -222,14 +236,16 @@ class RecipeTrainer(Trainer):
             logger.warning(
                 "push_to_hub is true: nothing is pushed before you call trainer.push_to_hub()"
             )
-        # The weights are made. Each process drops elements of its own; a resume loads the states of its checkpoint after this.
+        # The weights are made. Each process drops elements of its own; a resume loads the states of
+        # its checkpoint after this.
         if args.process_index > 0:
             torch.manual_seed(args.seed + args.process_index)
         with self.cost:
             self.steps_done, self._loaded = 0, {}
             if checkpoint is not None:
                 self.steps_done = read_step(checkpoint)
-                # Read now, as the data may need it; applied by `_Boundaries`, when everything else is loaded.
+                # Read now, as the data may need it; applied by `_Boundaries`, when everything else
+                # is loaded.
                 self._loaded = read_trainer_state(
                     checkpoint,
                     self.resume_fingerprint,
@@ -243,7 +259,8 @@ class RecipeTrainer(Trainer):
             self.stop_request.begin()
             # A resumed run has its first evaluation in its log.
             begins = args.eval_on_start and self.steps_done == 0
-            # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
+            # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be
+            # done.
             stock = _overridden(
                 args, push_to_hub=False, save_total_limit=None, eval_on_start=begins
             )
@@ -260,7 +277,9 @@ class RecipeTrainer(Trainer):
         return output
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
-        """Return the folder that stock's `resume_from_checkpoint` means; True: the newest complete one in output_dir."""
+        """Return the folder that stock's `resume_from_checkpoint` means; True: the newest complete
+        one in output_dir.
+        """
         if resume is not True:
             return Path(resume) if resume else None
         if (found := last_complete(Path(self.args.output_dir))[0]) is None:
@@ -278,7 +297,9 @@ class RecipeTrainer(Trainer):
 
     @property
     def mean_loss(self) -> float:
-        """Return the mean of the training loss over all steps of the run, those before a resume too; after `train`."""
+        """Return the mean of the training loss over all steps of the run, those before a resume
+        too; after `train`.
+        """
         # What came after the last line of the log is each process' own.
         own = torch.tensor([self._total_loss_scalar], dtype=torch.float64, device=self.args.device)
         return self.accelerator.gather(own).mean().item() / max(self.state.global_step, 1)
@@ -287,13 +308,17 @@ class RecipeTrainer(Trainer):
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Let a signal end what is measured or predicted inside of the block, in all processes, where `check_stop` is called, and at the end."""
+        """Let a signal end what is measured or predicted inside of the block, in all processes,
+        where `check_stop` is called, and at the end.
+        """
         with self.stop_request.listening():
             yield
             self.check_stop()
 
     def check_stop(self) -> None:
-        """Raise `Interrupted` between two batches that are measured or predicted; all processes call it together."""
+        """Raise `Interrupted` between two batches that are measured or predicted; all processes
+        call it together.
+        """
         # At the end of a phase the next one's data would be measured when the run is resumed.
         if not self._ends_here() and (number := self._signal_of_any()):
             self._interrupt(number, "before all was measured and predicted", "does the rest")
@@ -312,7 +337,9 @@ class RecipeTrainer(Trainer):
         )
 
     def _signal_of_any(self) -> int:
-        """Return the signal by which any process was asked to stop, 0 for none; all call it together."""
+        """Return the signal by which any process was asked to stop, 0 for none; all call it
+        together.
+        """
         number = self.stop_request.signal or 0
         if self.args.world_size == 1:
             return number
@@ -330,7 +357,9 @@ class RecipeTrainer(Trainer):
         raise Interrupted(f"stopped by {signal.Signals(number).name} {where}{mend}", 128 + number)
 
     def _ends_here(self) -> bool:
-        """Tell whether this step is the last one of a part of the run, which ends with a checkpoint."""
+        """Tell whether this step is the last one of a part of the run, which ends with a
+        checkpoint.
+        """
         return False
 
     # 3. Examples of a step
@@ -342,9 +371,11 @@ class RecipeTrainer(Trainer):
         first_step: int = 0,
         dataset: Any = None,
     ) -> DataLoader:
-        """Return the micro-batches of this process as one pass over the whole run; those that are done are not read.
+        """Return the micro-batches of this process as one pass over the whole run; those that are
+        done are not read.
 
-        `keys` and `num_samples` are of the samples from step `first_step` on; `dataset` (default: train_dataset) takes its keys.
+        `keys` and `num_samples` are of the samples from step `first_step` on; `dataset` (default:
+        train_dataset) takes its keys.
         """
         args = self.args
         batches = ResumableBatchSampler(
@@ -364,7 +395,8 @@ class RecipeTrainer(Trainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
-            # A worker that cannot hand a batch over (shared memory is full) says so and reads on; nobody would ever get that batch.
+            # A worker that cannot hand a batch over (shared memory is full) says so and reads on;
+            # nobody would ever get that batch.
             timeout=args.ddp_timeout if args.dataloader_num_workers else 0,
             worker_init_fn=ignore_signals,
         )
@@ -387,7 +419,8 @@ class RecipeTrainer(Trainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return what stock does; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, 1 instead of 0.
+        """Return what stock does; the counts are float64 (K,): `num_items` of the step over all
+        micro-batches and processes, 1 instead of 0.
 
         They are on the CPU where there is one process. Nothing waits for the device.
         """
@@ -405,7 +438,8 @@ class RecipeTrainer(Trainer):
         ]
         fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
-            # The request to stop and the clock travel with the counts: no collective of its own in each step.
+            # The request to stop and the clock travel with the counts: no collective of its own in
+            # each step.
             shared = counts.new_tensor(
                 [self.stop_request.signal is not None, fraction / self.args.world_size]
             )
@@ -424,19 +458,25 @@ class RecipeTrainer(Trainer):
         return batches, torch.where(items > 0, items, 1.0)
 
     def _counts_of(self, batch: Any) -> torch.Tensor:
-        """Return int64 (K + 4,) on the CPU where the batch comes from the loader: `num_items` and `count_work`."""
+        """Return int64 (K + 4,) on the CPU where the batch comes from the loader: `num_items` and
+        `count_work`.
+        """
         tensors = batch.tensors() if isinstance(batch, BatchBuffer) else batch
         items = self.num_items(tensors)
         return torch.cat([items, self.count_work(tensors, items)])
 
     def _elapsed_fraction(self) -> float:
-        """Return the fraction of `max_minutes` that is over in this process; the last evaluation and checkpoint are inside of the minutes."""
+        """Return the fraction of `max_minutes` that is over in this process; the last evaluation
+        and checkpoint are inside of the minutes.
+        """
         if not self.args.max_minutes:
             return 0.0
         return self.cost.seconds / max(60 * self.args.max_minutes - self._longest_pause, 1e-9)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
-        """Count nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of one batch."""
+        """Count nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of
+        one batch.
+        """
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return int64 (K,), what each part of the loss is a mean over, in this batch."""
@@ -449,7 +489,8 @@ class RecipeTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
-        """Return the loss of one micro-batch; those of a step add up to that of the global batch, of which num_items_in_batch is `num_items`.
+        """Return the loss of one micro-batch; those of a step add up to that of the global batch,
+        of which num_items_in_batch is `num_items`.
 
         Autocast is Accelerate's, around the model's `forward`.
         """
@@ -465,11 +506,15 @@ class RecipeTrainer(Trainer):
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """Return what a micro-batch adds to the loss, and the model's output; float32 `counts` are those of `num_items`, of the whole step."""
+        """Return what a micro-batch adds to the loss, and the model's output; float32 `counts` are
+        those of `num_items`, of the whole step.
+        """
         raise NotImplementedError
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """Return int64 (4,), the fields of `BatchStats` for a batch; `items` are those of `num_items`."""
+        """Return int64 (4,), the fields of `BatchStats` for a batch; `items` are those of
+        `num_items`.
+        """
         mask = (
             batch["attention_mask"]
             if "attention_mask" in batch
@@ -480,7 +525,9 @@ class RecipeTrainer(Trainer):
         return torch.stack([lengths.sum(), (lengths**2).sum(), number, none])
 
     def autocast(self) -> torch.autocast:
-        """Return the autocast of the run's precision, for a teacher: Accelerate's has no effect under an engine."""
+        """Return the autocast of the run's precision, for a teacher: Accelerate's has no effect
+        under an engine.
+        """
         dtype = torch.float16 if self.args.fp16 else torch.bfloat16
         return torch.autocast(
             self.args.device.type, dtype, enabled=self.args.bf16 or self.args.fp16
@@ -509,7 +556,10 @@ class RecipeTrainer(Trainer):
         if self.lr_scheduler is None:
             schedule = self.schedule_of(num_training_steps)
             if schedule.warmup_steps >= schedule.steps:
-                message = "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak"
+                message = (
+                    "warmup_steps %d is not shorter than the run of %d steps: the learning "
+                    "rate will not reach its peak"
+                )
                 logger.warning(message, schedule.warmup_steps, schedule.steps)
 
             def by_clock(step: int) -> float:
@@ -533,7 +583,8 @@ class RecipeTrainer(Trainer):
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Leave everything as it is where the gradient is not finite.
 
-        On a GPU the optimiser decides that on the device, and the host reads the norm one step later: it would wait otherwise.
+        On a GPU the optimiser decides that on the device, and the host reads the norm one step
+        later: it would wait otherwise.
         """
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is None:
@@ -562,22 +613,27 @@ class RecipeTrainer(Trainer):
             self._note_norm(step, norm.read())
 
     def _note_norm(self, step: int, norm: Any) -> bool:
-        """Return whether the gradient of a step is finite; count, report and at last refuse those that are not."""
+        """Return whether the gradient of a step is finite; count, report and at last refuse those
+        that are not.
+        """
         if math.isfinite(norm):
             self._skipped_in_a_row = 0
             return True
         self.skipped_steps += 1
         self._skipped_in_a_row += 1
         scaler = self.accelerator.scaler
-        # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is not the scale that is wrong.
+        # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is
+        # not the scale that is wrong.
         if scaler is None or scaler.get_scale() < 1:
             times = self._skipped_in_a_row
             # DeepSpeed has updated the weights by the time that it tells the norm.
             if times >= self.args.max_skipped_steps or self.is_deepspeed_enabled:
                 why = ", and DeepSpeed cannot leave a step out" if self.is_deepspeed_enabled else ""
                 raise InputError(
-                    f"step {step}: the gradient was not finite for {f'{times} steps in a row' if times > 1 else 'one step'}{why}; the "
-                    "checkpoints are from before. Lower learning_rate, give more warmup_steps, or --precision fp32"
+                    f"step {step}: the gradient was not finite for "
+                    f"{f'{times} steps in a row' if times > 1 else 'one step'}{why}; the "
+                    "checkpoints are from before. Lower learning_rate, give more warmup_steps, or "
+                    "--precision fp32"
                 )
             if self.is_world_process_zero():
                 logger.warning(
@@ -590,12 +646,16 @@ class RecipeTrainer(Trainer):
         return 6 * self.model.num_parameters(exclude_embeddings=True)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Count as stock, 6 x parameters x tokens; stock walks through all modules at every step to count the parameters."""
+        """Count as stock, 6 x parameters x tokens; stock walks through all modules at every step to
+        count the parameters.
+        """
         return self._flops_per_token * inputs[self.model.main_input_name].numel()
 
     @property
     def engine(self) -> str:
-        """Return what shares the optimiser's state out: its files in a checkpoint are of this form."""
+        """Return what shares the optimiser's state out: its files in a checkpoint are of this
+        form.
+        """
         if self.is_deepspeed_enabled:
             return f"DeepSpeed ZeRO {self.accelerator.state.deepspeed_plugin.zero_stage}"
         return "FSDP" if self.is_fsdp_enabled else NO_ENGINE
@@ -604,7 +664,9 @@ class RecipeTrainer(Trainer):
         return complete_engine(self.args, super()._build_accelerator_args(**kwargs))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn as stock, which takes the second name of a tied weight for a missing one: safetensors keeps one name of each."""
+        """Warn as stock, which takes the second name of a tied weight for a missing one:
+        safetensors keeps one name of each.
+        """
         missing = [
             name
             for name in load_result.missing_keys
@@ -613,7 +675,9 @@ class RecipeTrainer(Trainer):
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
-        """Load as stock; under FSDP the main process reads the weights, where stock needs a second copy of them in a file of its own."""
+        """Load as stock; under FSDP the main process reads the weights, where stock needs a second
+        copy of them in a file of its own.
+        """
         if not self.is_fsdp_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
@@ -638,11 +702,14 @@ class RecipeTrainer(Trainer):
             super()._load_best_model()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Prepare as stock; under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
+        """Prepare as stock; under FSDP Accelerate finds no embeddings: they stay in one group with
+        the heads, which share weight and bias with them.
+        """
         if not self.is_fsdp_enabled:
             return super()._prepare_for_training(*args, **kwargs)
         self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
-        # In a group of their own they would leave the other name of the decoder's bias, `cls.predictions.bias`, in another.
+        # In a group of their own they would leave the other name of the decoder's bias,
+        # `cls.predictions.bias`, in another.
         self.model.get_input_embeddings = self.model.get_output_embeddings = lambda: None
         try:
             return super()._prepare_for_training(*args, **kwargs)
@@ -654,7 +721,9 @@ class RecipeTrainer(Trainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
-        """Save as stock; engines give a tied weight under both of its names, of which the file keeps the first."""
+        """Save as stock; engines give a tied weight under both of its names, of which the file
+        keeps the first.
+        """
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
             state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
@@ -667,7 +736,9 @@ class RecipeTrainer(Trainer):
         return super()._get_output_dir(trial) if self._writes_to is None else str(self._writes_to)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write everything into a staging folder, seal it, and only then give it its name; rotate when that is done."""
+        """Write everything into a staging folder, seal it, and only then give it its name; rotate
+        when that is done.
+        """
         target = self._checkpoint_folder()
         staging = staging_dir(target.parent)
         try:
@@ -690,16 +761,20 @@ class RecipeTrainer(Trainer):
                 shutil.rmtree(staging, ignore_errors=True)
 
     def _finish_checkpoint(self, written: Path, target: Path, state: Mapping[str, Any]) -> None:
-        """In the main process: write our state, correct what names folders, seal, rename, rotate."""
+        """In the main process: write our state, correct what names folders, seal, rename,
+        rotate.
+        """
         (written / PROGRESS_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
+        # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe
+        # to open.
         (written / "training_args.bin").unlink(missing_ok=True)
         # Under FSDP it writes the weights a second time, not as safetensors.
         (written / "pytorch_model_fsdp.bin").unlink(missing_ok=True)
         self.state.save_to_json(str(written / STATE_FILE))
         if (states := len(list(written.glob("rng_state*.pth")))) != self.args.world_size:
             raise InputError(
-                f"output_dir {target.parent}: {states} of {self.args.world_size} processes wrote their part of the checkpoint "
+                f"output_dir {target.parent}: {states} of {self.args.world_size} processes wrote "
+                "their part of the checkpoint "
                 "there; it must be one folder that all machines share"
             )
         for name, write in self.checkpoint_files.items():
@@ -717,7 +792,9 @@ class RecipeTrainer(Trainer):
         )
 
     def _name_best(self, target: Path) -> None:
-        """Return the best checkpoint by its final name; stock looks for it in the folder that is being written to."""
+        """Return the best checkpoint by its final name; stock looks for it in the folder that is
+        being written to.
+        """
         if self.state.best_global_step:
             best = target.with_name(f"checkpoint-{self.state.best_global_step}")
             self.state.best_model_checkpoint = (
@@ -725,7 +802,9 @@ class RecipeTrainer(Trainer):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside stock's files, JSON; all processes call it together. `process` is this process' own part."""
+        """Return what a checkpoint keeps beside stock's files, JSON; all processes call it
+        together. `process` is this process' own part.
+        """
         return {
             "identity": self.resume_fingerprint,
             "engine": self.engine,
@@ -739,7 +818,9 @@ class RecipeTrainer(Trainer):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the sums where the checkpoint left them, and make up for an evaluation; everything else is loaded by now."""
+        """Restore the sums where the checkpoint left them, and make up for an evaluation;
+        everything else is loaded by now.
+        """
         own = own_state(state["processes"], self.args.process_index, self.args.world_size)
         self._tr_loss.fill_(own["loss"])
         self.meter.take_sums(own["meter"])
@@ -753,13 +834,17 @@ class RecipeTrainer(Trainer):
     # 6. Log
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; `train_loss` at the end is the mean over all steps, where stock divides the sum of all by the steps since a resume."""
+        """Log; `train_loss` at the end is the mean over all steps, where stock divides the sum of
+        all by the steps since a resume.
+        """
         if "train_loss" in logs:
             logs["train_loss"] = self.mean_loss
         super().log(logs, start_time)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Save the last step before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
+        """Save the last step before it is measured; an evaluation that a signal ends is made up for
+        by the resumed run.
+        """
         start = time.perf_counter()
         if self.control.should_log or self.control.should_save or self.control.should_evaluate:
             self._read_norm()
@@ -791,7 +876,9 @@ class RecipeTrainer(Trainer):
         return metrics
 
     def evaluate_at_end(self) -> dict[str, float]:
-        """Return the metrics of the finished model; they are measured now unless its step was the last one measured."""
+        """Return the metrics of the finished model; they are measured now unless its step was the
+        last one measured.
+        """
         step = self.state.global_step
         if self.args.load_best_model_at_end and self.state.best_global_step:
             step = self.state.best_global_step
@@ -799,7 +886,9 @@ class RecipeTrainer(Trainer):
         return metrics if measured_step == step else self.evaluate()
 
     def flops_of(self, work: BatchStats) -> int | None:
-        """Return the model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
+        """Return the model FLOPs of training steps (`speed.training_flops`); None where nobody
+        knows them.
+        """
         return None
 
     def measure_all(self) -> dict[str, Any]:
@@ -807,7 +896,9 @@ class RecipeTrainer(Trainer):
         return {} if self.eval_dataset is None else self.evaluate_at_end()
 
     def throughput(self) -> dict[str, float]:
-        """Return, of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`."""
+        """Return, of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix
+        products, and `hours_left`.
+        """
         if self.meter.interval is None:
             return {}
         args, (work, seconds, steps) = self.args, self.meter.interval
@@ -825,13 +916,16 @@ class RecipeTrainer(Trainer):
 
 
 class _Boundaries(TrainerCallback):
-    """Restore a checkpoint's state where training begins, and ask for a checkpoint where a part of the run ends."""
+    """Restore a checkpoint's state where training begins, and ask for a checkpoint where a part of
+    the run ends.
+    """
 
     def __init__(self, trainer: RecipeTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        # How often to log: as this run says, where stock would take the checkpoint's, and before stock's loop reads it.
+        # How often to log: as this run says, where stock would take the checkpoint's, and before
+        # stock's loop reads it.
         state.compute_steps(args, state.max_steps)
         if self.trainer._loaded:
             self.trainer.load_state_dict(self.trainer._loaded)

@@ -2,8 +2,8 @@
 
     python example.py < choices.txt
 
-A line is a text and its possible endings, all with tabs between them; every line has as many. Needs onnxruntime and tokenizers
-(and numpy, which comes with the first).
+A line is a text and its possible endings, all with tabs between them; every line has as many. Needs
+onnxruntime and tokenizers (and numpy, which comes with the first).
 """
 
 import json

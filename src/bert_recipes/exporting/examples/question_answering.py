@@ -2,8 +2,8 @@
 
     python example.py < questions.txt
 
-A line is a question, a tab, and the paragraph with the answer; of a long paragraph only the beginning is read. Needs
-onnxruntime and tokenizers (and numpy, which comes with the first).
+A line is a question, a tab, and the paragraph with the answer; of a long paragraph only the
+beginning is read. Needs onnxruntime and tokenizers (and numpy, which comes with the first).
 """
 
 import json

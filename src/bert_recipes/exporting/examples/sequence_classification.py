@@ -2,7 +2,8 @@
 
     python example.py < texts.txt
 
-A line is a text, or two with a tab between them. Needs onnxruntime and tokenizers (and numpy, which comes with the first).
+A line is a text, or two with a tab between them. Needs onnxruntime and tokenizers (and numpy, which
+comes with the first).
 """
 
 import json

@@ -2,7 +2,8 @@
 
     python example.py < sentences.txt
 
-A line is a sentence, words apart by spaces. Needs onnxruntime and tokenizers (and numpy, which comes with the first).
+A line is a sentence, words apart by spaces. Needs onnxruntime and tokenizers (and numpy, which
+comes with the first).
 """
 
 import json

@@ -1,1 +1,3 @@
-"""The passes over memory between a BERT layer's matrix products: compiled for this CPU, or with torch operations."""
+"""The passes over memory between a BERT layer's matrix products: compiled for this CPU, or with
+torch operations.
+"""

@@ -43,13 +43,15 @@ def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | 
     """Open, and where needed compile, what computes layers on packed rows.
 
     Args:
-        name: "auto": the kernels for a CPU where they can be compiled, otherwise None; `CompiledLayers` on a GPU. "compiled": `CompiledLayers`.
-            "eager": the same operations one by one. "plain": the operations of the CPU's kernels in torch (slow, for comparison), as
-            "eager" on a GPU. "off": None.
+        name: "auto": the kernels for a CPU where they can be compiled, otherwise None;
+            `CompiledLayers` on a GPU. "compiled": `CompiledLayers`. "eager": the same operations
+            one by one. "plain": the operations of the CPU's kernels in torch (slow, for
+            comparison), as "eager" on a GPU. "off": None.
         device: Of the model.
 
     Returns:
-        A module with the functions of `kernels.plain`, `CompiledLayers`, or None: stock layers are then the best choice.
+        A module with the functions of `kernels.plain`, `CompiledLayers`, or None: stock layers are
+        then the best choice.
     """
     if name == "off":
         return None
@@ -92,7 +94,9 @@ def _why_not() -> str | None:
 
 @contextlib.contextmanager
 def _interpreters_tools() -> Iterator[None]:
-    """What pip has installed beside the interpreter is found, though its environment may not be activated."""
+    """What pip has installed beside the interpreter is found, though its environment may not be
+    activated.
+    """
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
     try:
@@ -114,8 +118,9 @@ def _build() -> Kernels:
     if not library.is_file():
         _compile(library)
     torch.ops.load_library(str(library))
-    # A library that was compiled elsewhere, or against another OpenMP, shows itself here and not in somebody's weights.
-    # So many rows are shared by the threads, and the numbers are small enough for every order of adding to be exact.
+    # A library that was compiled elsewhere, or against another OpenMP, shows itself here and not in
+    # somebody's weights. So many rows are shared by the threads, and the numbers are small enough
+    # for every order of adding to be exact.
     values = (torch.arange(CHECKED_ROWS * 8) % 13).float().view(CHECKED_ROWS, 8)
     if not torch.equal(torch.ops.bert_recipes.column_sum(values), plain.column_sum(values)):
         raise RuntimeError(f"{library} computes wrong sums; delete it")
@@ -124,7 +129,9 @@ def _build() -> Kernels:
 
 @functools.cache
 def _library() -> Path:
-    """Where the library is or will be. A home folder may be shared between machines: the name says what it is compiled for."""
+    """Where the library is or will be. A home folder may be shared between machines: the name says
+    what it is compiled for.
+    """
     from torch.utils import cpp_extension  # takes time, and is needed here only
 
     identity = [file.read_text(encoding="utf-8") for file in (HEADER, *SOURCES)]
@@ -138,7 +145,8 @@ def _compile(library: Path) -> None:
 
     from torch.utils import cpp_extension
 
-    # The system gives this lock back however a process ends; torch's own lock file stays behind a killed one.
+    # The system gives this lock back however a process ends; torch's own lock file stays behind a
+    # killed one.
     with (library.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if library.is_file():

@@ -1,8 +1,8 @@
 """What the C++ files in cpu/ compute, with torch operations: what the kernels are tested against.
 
-Legend: T packed rows (real tokens), B sequences, S positions that the longest of them has, h heads, d their size, N columns.
-`offsets` int64 (B + 1): the rows of sequence b are offsets[b] .. offsets[b + 1] - 1; `keys` int64 (B): how many of them, from
-the first on, it attends to.
+Legend: T packed rows (real tokens), B sequences, S positions that the longest of them has, h heads,
+d their size, N columns. `offsets` int64 (B + 1): the rows of sequence b are offsets[b] .. offsets[b
++ 1] - 1; `keys` int64 (B): how many of them, from the first on, it attends to.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def _signed(value: int) -> int:
 
 
 def _mix(key: int) -> int:
-    """SplitMix64's finaliser: keys that differ in one bit become keys that differ in half of them."""
+    """SplitMix64's finaliser: keys that differ in one bit become keys that differ in half of
+    them.
+    """
     key &= 2**64 - 1
     key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
     key = (key ^ (key >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
@@ -39,9 +41,11 @@ def _mix(key: int) -> int:
 def dropout_factors(
     shape: tuple[int, ...], seed: int, stream: int, p: float, device: torch.device | None = None
 ) -> torch.Tensor:
-    """float32 (shape): 0 with probability p, else 1 / (1 - p), a function of (seed, stream, position) alone.
+    """float32 (shape): 0 with probability p, else 1 / (1 - p), a function of (seed, stream,
+    position) alone.
 
-    31 bits of a hash of the position under a mixed key; the steps are those of Wellons' "lowbias32".
+    31 bits of a hash of the position under a mixed key; the steps are those of Wellons'
+    "lowbias32".
 
     Args:
         shape: At most 2**31 elements.
@@ -111,7 +115,8 @@ def softmax_dropout_(
     stream: int,
     p: float,
 ) -> torch.Tensor:
-    """Scores (B, h, S, S) -> probabilities over the sequence's own keys, in place; other rows and columns are 0.
+    """Scores (B, h, S, S) -> probabilities over the sequence's own keys, in place; other rows and
+    columns are 0.
 
     Returns:
         The probabilities after dropout; `scores` itself where p is 0.
@@ -172,7 +177,9 @@ def dropout_add_norm_backward(
     stream: int,
     p: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of `dropout_add_norm`: of residual and values (T, N), of weight, shift and bias float32 (N,)."""
+    """Gradients of `dropout_add_norm`: of residual and values (T, N), of weight, shift and bias
+    float32 (N,).
+    """
     gradient, wide = grad.float(), normal.float()
     weighted = gradient * weight
     mean = weighted.mean(dim=-1, keepdim=True)
@@ -184,7 +191,9 @@ def dropout_add_norm_backward(
 
 
 def bias_gelu(values: torch.Tensor, bias: torch.Tensor, exact: bool) -> torch.Tensor:
-    """GELU(values + bias) of rows (T, N); by the error function, or by the tanh formula of the original."""
+    """GELU(values + bias) of rows (T, N); by the error function, or by the tanh formula of the
+    original.
+    """
     return F.gelu(values.float() + bias, approximate="none" if exact else "tanh").to(values.dtype)
 
 
@@ -215,13 +224,15 @@ def cross_entropy_(
     scale: float,
     needs_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropy in nats of logits (T, N) + bias (V,) with targets int64 (T,); V <= N, the columns after V are filling.
+    """Cross-entropy in nats of logits (T, N) + bias (V,) with targets int64 (T,); V <= N, the
+    columns after V are filling.
 
-    With `needs_gradient` the logits become the gradient of `scale` times the summed losses. A row whose target is
-    negative has loss and gradient 0.
+    With `needs_gradient` the logits become the gradient of `scale` times the summed losses. A row
+    whose target is negative has loss and gradient 0.
 
     Returns:
-        The losses float32 (T,), and the gradient of the bias float32 (V,), 0 without `needs_gradient`.
+        The losses float32 (T,), and the gradient of the bias float32 (V,), 0 without
+        `needs_gradient`.
     """
     width, is_real = len(bias), targets >= 0
     log_probs = torch.log_softmax(logits[:, :width].float() + bias, dim=-1)
