@@ -246,5 +246,10 @@ format: $(READY)  ## format the code
 screenshots: $(READY)  ## pictures of reports, with Chromium, in runs/pictures: RUNS="runs/quickstart runs/sst2"
 	$(PYTHON) tools/screenshots.py $(or $(RUNS),runs/quickstart) $(ARGS)
 
+# Targets of earlier versions.
+define removed
+	@echo "make $@ was removed: $(1)" >&2; exit 2
+endef
+
 clean:  ## remove the quickstart's data and run, and caches; .venv stays
 	rm -rf data/quickstart runs/quickstart .pytest_cache .ruff_cache .mypy_cache build

@@ -29,7 +29,7 @@ from transformers.hf_argparser import HfArgumentParser
 from bert_recipes.effects import settings_without_effect
 from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.files import atomic_write
-from bert_recipes.settings import check
+from bert_recipes.settings import REMOVED_OPTIONS, check
 from bert_recipes.yaml_files import Loader, compose, pairs
 
 
@@ -246,6 +246,8 @@ def read_text(hint: Any, text: str) -> Any:
 
 def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Name the valid name that is most like an unknown one, as the end of a message."""
+    if name in REMOVED_OPTIONS:
+        return f"; it was removed: {REMOVED_OPTIONS[name]}"
     hint = did_you_mean(name.lower(), names, shown=lambda match: prefix + match)
     return f"; {hint.rstrip() or '--help lists the valid names'}"
 

@@ -18,6 +18,9 @@ _LIMITS = {
 }
 
 
+# Options of earlier versions -> what to use instead.
+REMOVED_OPTIONS: dict[str, str] = {}
+
 # numpy and torch take these; Python's generator takes -3 for 3.
 SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1}
 
