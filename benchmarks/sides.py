@@ -59,6 +59,7 @@ from bert_recipes.training.arguments import (
     PhaseArguments,
     PreTrainingArguments,
 )
+from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.pretraining import (
     PreTrainingData,
     load_data,
@@ -305,7 +306,8 @@ def our_pretraining(sample: Sample) -> Any:
     model_args, data_args, args = our_settings(sample)
     data = make_data(sample, data_args)
     model = load_model(model_args, data.tokenizer, sample.length, sample.seed)
-    return make_trainer(model, args, data, data_args.max_eval_pairs)
+    trainer_class = OBJECTIVES[model_args.objective].trainer_class()
+    return make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
 
 
 def stock_pretraining(sample: Sample) -> Any:

@@ -103,6 +103,7 @@ def measure_pretraining(
     model_args: ModelArguments, data_args: DataArguments, args: PreTrainingArguments
 ) -> dict[str, Any]:
     """Losses and accuracies of both pre-training tasks on held-out pairs."""
+    from bert_recipes.training.objectives import OBJECTIVES
     from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
     if model_args.model_name_or_path is None:
@@ -119,7 +120,8 @@ def measure_pretraining(
     logger.info(
         "inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs
     )
-    trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
+    objective = OBJECTIVES["electra" if model.config.model_type == "electra" else "bert"]
+    trainer = make_trainer(model, args, data, data_args.max_eval_pairs, objective.trainer_class())
     results = trainer.measure_all()
     return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}
 

@@ -24,6 +24,7 @@ from bert_recipes.training.arguments import (
     PreTrainingArguments,
     plan_phases,
 )
+from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.resume import check_output_dir, prepare_output_dir
 
 
@@ -33,8 +34,8 @@ logger = logging.getLogger("pretrain")
 
 
 def main() -> None:
-    """Parse, check, train, report, push."""
-    model_args, data_args, args, phase_args, distillation = parse_arguments(
+    """Pre-train, evaluate, report and push one model."""
+    settings = parse_arguments(
         ModelArguments,
         DataArguments,
         PreTrainingArguments,
@@ -42,75 +43,55 @@ def main() -> None:
         DistillationArguments,
         default_config=QUICKSTART,
     )
+    model_args, data_args, args, phase_args, distillation_args = settings
     check_output_dir(args)
-    # Imported only now, for it takes seconds.
-    from bert_recipes.hub import PushCheckpoints, check_push, push_run
-    from bert_recipes.reports.facts import describe_run, gather_pretraining
-    from bert_recipes.reports.finish import finish_run
-    from bert_recipes.reports.page import pretraining_table
-    from bert_recipes.training.distillation import DistillationTrainer, make_student
+
+    # Imported when the settings are right, for it takes seconds.
+    from bert_recipes.hub import PushCheckpoints, check_push
+    from bert_recipes.reports.facts import describe_run
+    from bert_recipes.training import pretraining
     from bert_recipes.training.estimate import print_estimate
-    from bert_recipes.training.launch import run_on_main_process
-    from bert_recipes.training.pretraining import (
-        build_missing_quickstart,
-        load_model,
-        load_phases,
-        load_teacher,
-        make_trainer,
-    )
-    from bert_recipes.training.run import (
-        check_launch,
-        describe_checkpoint,
-        describe_pretraining_data,
-        run_training,
-        start_logging,
-    )
-    from bert_recipes.training.tinybert import TinyBertTrainer
+    from bert_recipes.training.run import check_launch, run_training, start_logging
 
     start_logging(args)
     check_launch(args)
     check_push(args)
     phases = plan_phases(args, data_args, phase_args)
-    run_on_main_process(args, lambda: build_missing_quickstart(data_args.store, REPOSITORY))
-    parts = load_phases(data_args, args.seed, phases)
-    data, longest = parts[0], max(part.max_seq_length for part in parts)
-    teacher = load_teacher(distillation, data.tokenizer)
-    kind: Any = None
-    weights = distillation.imitation_weights
-    if teacher is None:
-        model = load_model(model_args, data.tokenizer, longest, args.seed)
-    elif None not in weights:
-        model = load_model(
-            model_args, data.tokenizer, longest, args.seed, heads=teacher.config.num_attention_heads
-        )
-        start = model_args.model_name_or_path
-        kind = partial(TinyBertTrainer, teacher=teacher, weights=weights, starts_from=start)
-    else:
-        model = make_student(teacher, distillation, args.seed)
-        kind = partial(DistillationTrainer, teacher=teacher, settings=distillation)
-    trainer = make_trainer(model, args, parts, data_args.max_eval_pairs, phases, kind)
+    pretraining.build_missing_quickstart(args, data_args.store, REPOSITORY)
+    data = pretraining.load_phases(data_args, phases, args.seed)
+    objective = OBJECTIVES[model_args.objective]
+    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
+    model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
+    trainer_class = objective.trainer_class(teacher, distillation_args)
+    trainer = pretraining.make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
     if args.estimate:
         print_estimate(trainer)
         return
-    configs = (model_args, data_args, args, phase_args, distillation)
     if args.push_to_hub:
         trainer.add_callback(PushCheckpoints())
-    resume_from = prepare_output_dir(args, configs)
+    checkpoint = prepare_output_dir(args, settings)
     description = describe_run(trainer, data)
-    logger.info(
-        "run: %s",
-        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in description.items()),
-    )
-    facts = {"data": describe_pretraining_data(data_args, data)}
-    if model_args.model_name_or_path is not None:
-        facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)
+    facts = pretraining.describe_inputs(model_args, data_args, data, model)
+    log_description(description)
+    run_training(trainer, settings, checkpoint, facts, partial(finish, trainer, data, description))
 
-    def finish(results: dict[str, Any]) -> None:
-        gather = partial(gather_pretraining, trainer, data, description)
-        push = partial(push_run, args, trainer.state.global_step)
-        finish_run(trainer, results, gather=gather, table=pretraining_table, push=push)
 
-    run_training(trainer, configs, resume_from, facts, finish)
+def log_description(description: dict[str, Any]) -> None:
+    """Log the sizes of a run in one line."""
+    sizes = [f"{name.replace('_', ' ')} {value}" for name, value in description.items()]
+    logger.info("run: %s", ", ".join(sizes))
+
+
+def finish(trainer: Any, data: Any, description: dict[str, Any], results: dict[str, Any]) -> None:
+    """Write the report and the card of a trained model, and push it."""
+    from bert_recipes.hub import push_run
+    from bert_recipes.reports.facts import gather_pretraining
+    from bert_recipes.reports.finish import finish_run
+    from bert_recipes.reports.page import pretraining_table
+
+    gather = partial(gather_pretraining, trainer, data, description)
+    push = partial(push_run, trainer.args, trainer.state.global_step)
+    finish_run(trainer, results, gather=gather, table=pretraining_table, push=push)
 
 
 if __name__ == "__main__":

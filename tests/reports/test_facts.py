@@ -380,11 +380,11 @@ def train(store, folder, second, **settings):
     args = PreTrainingArguments(**own, **settings)
     data_args = DataArguments(store=str(store), max_seq_length=32, max_eval_pairs=12)
     phases = plan_phases(args, data_args, PhaseArguments(phase2_max_seq_length=48, **second))
-    parts = load_phases(data_args, args.seed, phases)
-    model = load_model(ModelArguments(size="tiny"), parts[0].tokenizer, 48, args.seed)
-    trainer = make_trainer(model, args, parts, data_args.max_eval_pairs, phases)
+    data = load_phases(data_args, phases, args.seed)
+    model = load_model(ModelArguments(size="tiny"), data.tokenizer, 48, args.seed)
+    trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
     trainer.train()
-    return trainer, parts
+    return trainer, data
 
 
 @pytest.fixture(scope="module")
@@ -396,17 +396,17 @@ def trained(small_store, tmp_path_factory):
 
 def test_the_counts_are_those_of_the_pairs_that_were_trained_on(trained, monkeypatch):
     monkeypatch.setattr(facts_module, "SAMPLED_PAIRS", 10_000)
-    trainer, parts = trained
-    for part, data, steps in zip(trainer.phases, parts, (30, 10), strict=True):
+    trainer, _ = trained
+    for part, steps in zip(trainer.phases, (30, 10), strict=True):
         counted = count_phase(trainer, part)
         samples = steps * 8
         assert counted["trained_pairs"] == samples
-        keys = EpochShuffle(data.train, samples, 3).keys(0, samples)
+        keys = EpochShuffle(part.train_dataset, samples, 3).keys(0, samples)
         # The sample is taken of the last pass over the data alone; all of it where that is the
         # whole run.
         keys = keys[samples - counted["pairs"] :]
         assert counted["sampled_from"] == counted["pairs"]
-        pairs = [data.train[key] for key in keys]
+        pairs = [part.train_dataset[key] for key in keys]
         assert counted["tokens"] == sum(len(pair["input_ids"]) for pair in pairs)
         assert counted["random_next"] == sum(pair["next_sentence_label"] for pair in pairs)
         assert counted["next"] + counted["random_next"] == counted["pairs"] == len(pairs)
@@ -501,8 +501,8 @@ def test_lengths_and_masks_are_counted_as_the_batch_has_them():
 
 
 def test_guesses_and_verdicts_are_the_models(trained):
-    trainer, parts = trained
-    tokenizer, model = parts[0].tokenizer, trainer.model
+    trainer, data = trained
+    tokenizer, model = data.tokenizer, trainer.model
     features = [trainer.eval_dataset[(0, index)] for index in range(16)]
     batch = trainer.eval_collator(features)
     found = look_at_pairs(model, tokenizer, batch)
@@ -555,8 +555,8 @@ def test_guesses_and_verdicts_are_the_models(trained):
 
 
 def test_the_text_around_a_mask_is_that_of_its_own_sentence(trained):
-    trainer, parts = trained
-    tokenizer = parts[0].tokenizer
+    trainer, data = trained
+    tokenizer = data.tokenizer
     ids = [
         tokenizer.cls_token_id,
         *range(10, 50),
@@ -583,19 +583,17 @@ def test_the_text_around_a_mask_is_that_of_its_own_sentence(trained):
 
 
 def test_everything_is_json_and_a_report_follows_from_the_main_process(trained, tmp_path):
-    trainer, parts = trained
+    trainer, data = trained
     results = trainer.evaluate()
     (tmp_path / "all_results.json").write_text(json.dumps(results))
-    gather = partial(
-        gather_pretraining, trainer, parts[0], describe_run(trainer, parts[0]), results
-    )
+    gather = partial(gather_pretraining, trainer, data, describe_run(trainer, data), results)
     names = {path.name for path in report_run(tmp_path, gather, is_main=True)}
     assert names == {"report.md", "report.html", "losses.png", "report.json"}
     facts = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
     assert [phase["steps"] for phase in facts["phases"]] == [[0, 30], [30, 40]]
     assert facts["identity"].keys() == {"store", "tokenizer"}
     assert facts["corpus"]["training"]["documents"] == 40
-    assert facts["corpus"]["training"]["inputs in epoch 0"] == parts[0].train.num_pairs(0)
+    assert facts["corpus"]["training"]["inputs in epoch 0"] == data.train.num_pairs(0)
     assert "Phase 2, steps 30 to 40: counted over" in (tmp_path / "report.md").read_text()
     (tmp_path / "other").mkdir()
     assert (

@@ -45,10 +45,10 @@ def data(small_store):
 
 def make_trainer(data, folder, teacher, student, **changes):
     tokenizer, dataset = data
-    own = {
-        "weights": changes.pop("weights", WEIGHTS),
-        "starts_from": changes.pop("starts_from", None),
-    }
+    attention, hidden, embeddings = changes.pop("weights", WEIGHTS)
+    settings = DistillationArguments(
+        teacher="a BERT", alpha_attn=attention, alpha_hidn=hidden, alpha_embd=embeddings
+    )
     defaults = {
         "max_steps": 2,
         "precision": "fp32",
@@ -60,7 +60,13 @@ def make_trainer(data, folder, teacher, student, **changes):
     collator = DataCollatorForPreTraining(tokenizer, selection="none")
     more = {"processing_class": tokenizer, "eval_dataset": dataset, "max_eval_pairs": 20}
     return TinyBertTrainer(
-        student, args, collator, train_dataset=dataset, teacher=teacher, **own, **more
+        student,
+        args,
+        collator,
+        train_dataset=dataset,
+        teacher=teacher,
+        settings=settings,
+        **more,
     )
 
 
@@ -167,7 +173,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(data, tmp_path):
     teacher, student = make_model(len(data[0]), 0), make_model(len(data[0]), 0)
     trainer = make_trainer(data, tmp_path, teacher, student)
     torch.nn.init.eye_(student.fit_dense.weight)
-    losses = trainer.imitate(student.train(), make_batch(data))
+    losses = trainer.teacher.losses(student.train(), make_batch(data))
     losses.sum().backward()
     assert losses.abs().max() < 1e-6
     assert (
@@ -178,7 +184,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(data, tmp_path):
 def test_the_teacher_has_no_dropout_and_gives_one_answer(data, tmp_path):
     teacher, student = make_model(len(data[0]), 0, dropout=0.5).train(), make_model(len(data[0]), 1)
     trainer, batch = make_trainer(data, tmp_path, teacher, student), make_batch(data)
-    first, second = (trainer.imitate(student.train(), batch) for _ in range(2))
+    first, second = (trainer.teacher.losses(student.train(), batch) for _ in range(2))
     assert torch.equal(first, second)
     assert not teacher.training
 
@@ -225,13 +231,8 @@ def test_a_run_is_resumed_to_the_bit_and_leaves_stocks_weights(data, tmp_path):
     assert not info["unexpected_keys"]
     # The projection is handed on, as the original's state_dict does.
     start = str(tmp_path / "a" / "checkpoint-4")
-    other = make_trainer(
-        data,
-        tmp_path / "c",
-        make_model(len(data[0]), 0, "mini"),
-        make_model(len(data[0]), 1),
-        starts_from=start,
-    )
+    teacher = make_model(len(data[0]), 0, "mini")
+    other = make_trainer(data, tmp_path / "c", teacher, BertForPreTraining.from_pretrained(start))
     assert (tmp_path / "a" / "checkpoint-4" / FIT_FILE).is_file()
     assert torch.equal(other.model.fit_dense.weight, whole.model.fit_dense.weight)
 

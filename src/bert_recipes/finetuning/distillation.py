@@ -18,13 +18,31 @@ from bert_recipes.finetuning.kind import Batch, TaskKind
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.training.distillation import take_teacher
-from bert_recipes.training.tinybert import ImitationTrainer
+from bert_recipes.training.tinybert import LayerTeacher, prepare_student
 
 
-class IntermediateTrainer(ImitationTrainer, FineTuningTrainer):
-    """The student's layers learn from the teacher's; its head does not learn, so there is nothing
-    to measure.
+class IntermediateTrainer(FineTuningTrainer):
+    """A Trainer whose student's layers learn from the teacher's; its head does not learn, so there
+    is nothing to measure.
     """
+
+    def __init__(
+        self, model: Any, args: Any, *positional: Any, teacher: Any, settings: Any, **kwargs: Any
+    ) -> None:
+        args.fast_layers = "off"
+        prepare_student(model, teacher)
+        super().__init__(model, args, *positional, **kwargs)
+        self.teacher = LayerTeacher(self, teacher, settings)
+
+    def num_items(self, batch: Batch) -> torch.Tensor:
+        """Return the teacher's counts."""
+        return self.teacher.num_items(batch)
+
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
+        """Return the teacher's loss."""
+        return self.teacher.part_of_loss(model, inputs, counts)
 
 
 class AnswerTrainer(FineTuningTrainer):
@@ -84,10 +102,4 @@ def choose_trainer(
     teacher = open_model(name, task, type(kind), tokenizer, settings, seed=seed, needs_head=True)
     if teaching.distil == "prediction":
         return partial(AnswerTrainer, teacher=teacher, temperature=teaching.temperature)
-    weights = (teaching.alpha_attn, teaching.alpha_hidn, teaching.alpha_embd)
-    return partial(
-        IntermediateTrainer,
-        teacher=teacher,
-        weights=weights,
-        starts_from=settings.model_name_or_path,
-    )
+    return partial(IntermediateTrainer, teacher=teacher, settings=teaching)

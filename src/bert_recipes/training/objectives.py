@@ -2,8 +2,10 @@
 which model does it.
 """
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 
@@ -15,11 +17,22 @@ class Objective:
     """
 
     model: str
+    # Module of this package and class of its Trainer.
+    trainer: str = "bert_trainer.BertTrainer"
+    copies_teacher: bool = False  # the model begins with layers of its teacher
     settings: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # of a new model
     # Of the original's Adam and a new model: they say nothing of LAMB or Muon, nor of training that
     # goes on from a checkpoint.
     training: Mapping[str, Any] = field(default_factory=dict)
+
+    def trainer_class(self, teacher: Any = None, settings: Any = None) -> Callable[..., Any]:
+        """Import the class of the Trainer, and bind a teacher and its settings where it has one."""
+        module, name = self.trainer.split(".")
+        trainer_class = getattr(importlib.import_module(f"bert_recipes.training.{module}"), name)
+        if teacher is None:
+            return trainer_class
+        return partial(trainer_class, teacher=teacher, settings=settings)
 
     @property
     def model_type(self) -> str:
@@ -31,19 +44,19 @@ OBJECTIVES = {
     # Devlin et al. 2019, section 3.1: masked LM and next sentence.
     "bert": Objective("bert"),
     # The same inputs, or others of `input_format`, without a loss for pairs.
-    "mlm": Objective("bert_mlm", {"pair_label": "none"}),
+    "mlm": Objective("bert_mlm", settings={"pair_label": "none"}),
     # Devlin et al. 2019, section 5.1, "LTR & No NSP": every token is predicted from those before
     # it.
     "ltr": Objective(
         "bert_ltr",
-        {"pair_label": "none", "selection": "causal"},
-        {"is_decoder": True, "use_cache": False},
+        settings={"pair_label": "none", "selection": "causal"},
+        config={"is_decoder": True, "use_cache": False},
     ),
     # Liu et al. 2019, section 4; fairseq examples/roberta/config/pretraining/base.yaml and
     # models/roberta/model.py.
     "roberta": Objective(
         "roberta",
-        {
+        settings={
             "input_format": "full_sentences",
             "pair_label": "none",
             "selection": "fairseq",
@@ -53,12 +66,15 @@ OBJECTIVES = {
     ),
     # Lan et al. 2020, sections 3.1 and 4.1: masked n-grams and sentence order; without dropout as
     # version 2.
-    "albert": Objective("albert", {"pair_label": "order", "selection": "ngrams", "dropout": 0.0}),
+    "albert": Objective(
+        "albert", settings={"pair_label": "order", "selection": "ngrams", "dropout": 0.0}
+    ),
     # Clark et al. 2020; google-research/electra configure_pretraining.py,
     # pretrain/pretrain_helpers.py `mask` and util/training_utils.py.
     "electra": Objective(
         "electra",
-        {
+        trainer="replaced_tokens.ElectraTrainer",
+        settings={
             "input_format": "electra",
             "pair_label": "none",
             "mask_rate": 0.85,
@@ -72,7 +88,9 @@ OBJECTIVES = {
     # train.py.
     "distilbert": Objective(
         "distilbert",
-        {
+        trainer="distillation.DistillationTrainer",
+        copies_teacher=True,
+        settings={
             "pair_label": "none",
             "temperature": 2.0,
             "alpha_ce": 5.0,
@@ -92,7 +110,8 @@ OBJECTIVES = {
     # released data has no [MASK].
     "tinybert": Objective(
         "bert_mlm",
-        {
+        trainer="tinybert.TinyBertTrainer",
+        settings={
             "pair_label": "none",
             "selection": "none",
             "alpha_attn": 1.0,

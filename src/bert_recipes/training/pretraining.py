@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import (
     MASKED_LM_HEADS,
     MEMBERS,
-    ElectraForPreTraining,
     PreTrainingModel,
     open_checkpoint,
 )
@@ -43,8 +42,10 @@ from bert_recipes.training.arguments import (
 )
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
 from bert_recipes.training.callbacks import LossWatch
+from bert_recipes.training.distillation import make_student
+from bert_recipes.training.launch import run_on_main_process
 from bert_recipes.training.objectives import OBJECTIVES
-from bert_recipes.training.replaced_tokens import ElectraTrainer
+from bert_recipes.training.run import describe_checkpoint, describe_pretraining_data
 
 
 if TYPE_CHECKING:
@@ -79,23 +80,44 @@ QUICKSTART_STEPS = (
 # Data
 
 
-def build_missing_quickstart(store: str | None, repository: Path) -> None:
-    """Make the quickstart's data, from the first part that is missing on, where a run is to train
-    on its store.
+def build_missing_quickstart(
+    args: PreTrainingArguments, store: str | None, repository: Path
+) -> None:
+    """Create what is missing of the quickstart's data, if that is what a run trains on.
+
+    All processes call it; the main process does the work.
     """
-    missing = [not (QUICKSTART / made).is_file() for made, *_ in QUICKSTART_STEPS]
-    if store is None or Path(store) != QUICKSTART / "store" or not missing[-1]:
-        return
-    for _, script, config in QUICKSTART_STEPS[missing.index(True) :]:
-        logger.info("%s is missing, %s makes it", store, script)
-        flags = [] if config is None else ["--config", str(repository / config)]
-        code = subprocess.run(
-            [sys.executable, str(repository / script), *flags], check=False
-        ).returncode
-        if code:
+    if store is not None and Path(store) == QUICKSTART / "store":
+        run_on_main_process(args, partial(_build_quickstart, repository))
+
+
+def _build_quickstart(repository: Path) -> None:
+    for result, script, config in QUICKSTART_STEPS:
+        if (QUICKSTART / result).is_file():
+            continue
+        logger.info("%s not found; running %s to create it", QUICKSTART / result, script)
+        command = [sys.executable, str(repository / script)]
+        if config is not None:
+            command += ["--config", str(repository / config)]
+        exit_code = subprocess.run(command, check=False).returncode
+        if exit_code:
             raise InputError(
-                f"{store} is missing and could not be made: {script} ended with exit code {code}"
+                f"{QUICKSTART / result} could not be created: {script} ended with exit code "
+                f"{exit_code}"
             )
+
+
+def describe_inputs(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    data: PreTrainingData,
+    model: PreTrainingModel,
+) -> dict[str, Any]:
+    """Return what all_results.json says of the data and the checkpoint that a run began with."""
+    facts = {"data": describe_pretraining_data(data_args, data)}
+    if model_args.model_name_or_path is not None:
+        facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)
+    return facts
 
 
 @dataclass(frozen=True)
@@ -111,13 +133,15 @@ class PreTrainingData:
     count_tokens: Callable[[], np.ndarray]
     identity: Mapping[str, Any] = field(default_factory=dict)
     old: PreTrainingDataset | None = None  # the held-out part of other text
+    phases: Sequence[TrainingPhase] | None = None  # None: one, with the data above
 
     @property
     def max_seq_length(self) -> int:
-        """Positions that the longest input, in training or evaluation, needs."""
-        return max(
-            part.max_seq_length for part in (self.train, self.validation) if part is not None
-        )
+        """Return the positions that the longest input, in training or evaluation, needs."""
+        datasets = [self.train, self.validation]
+        for phase in self.phases or ():
+            datasets += [phase.train_dataset, phase.eval_dataset]
+        return max(dataset.max_seq_length for dataset in datasets if dataset is not None)
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
@@ -127,15 +151,26 @@ class PreTrainingData:
         return self.count_tokens()
 
 
-def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list[PreTrainingData]:
-    """The data of each phase, of the same store."""
-    if len(phases) > 1 and data.store is None:
+def load_phases(data_args: DataArguments, phases: Sequence[Phase], seed: int) -> PreTrainingData:
+    """Open the data of a run of one or two phases, which share a store.
+
+    Returns:
+        The data of the first phase, with `phases`.
+    """
+    if len(phases) > 1 and data_args.store is None:
         raise InputError("phase2_steps: instance files have one length; two phases need a --store")
-    own = ("max_seq_length", "max_predictions_per_seq")
-    return [
-        load_data(replace(data, **{name: getattr(phase, name) for name in own}), seed)
-        for phase in phases
-    ]
+    data_of_phases = []
+    training_phases = []
+    for phase in phases:
+        phase_args = replace(
+            data_args,
+            max_seq_length=phase.max_seq_length,
+            max_predictions_per_seq=phase.max_predictions_per_seq,
+        )
+        data = load_data(phase_args, seed)
+        data_of_phases.append(data)
+        training_phases.append(TrainingPhase(phase, data.train, data.validation, data.collator))
+    return replace(data_of_phases[0], phases=training_phases)
 
 
 def load_data(data: DataArguments, seed: int) -> PreTrainingData:
@@ -255,13 +290,13 @@ def load_model(
     seed: int,
     *,
     needs_head: bool = False,
-    heads: int | None = None,
+    num_heads: int | None = None,
 ) -> PreTrainingModel:
     """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from
     scratch, with a warning.
 
     `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is measured, and
-    refused without a masked-LM head. `heads` are a new model's own; None: one for 64 units.
+    refused without a masked-LM head. `num_heads` are those of a new model; None: one for 64 units.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
@@ -271,7 +306,7 @@ def load_model(
             "vocab_size": len(tokenizer),
             "pad_token_id": tokenizer.pad_token_id,
             "model_type": objective.model_type,
-            "num_attention_heads": heads,
+            "num_attention_heads": num_heads,
         }
         own |= dict(objective.config) | (
             {} if model.positions is None else {"positions": model.positions}
@@ -342,56 +377,69 @@ def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrai
     return teacher
 
 
+def build_model(
+    model_args: ModelArguments,
+    distillation_args: DistillationArguments,
+    data: PreTrainingData,
+    teacher: PreTrainingModel | None,
+    seed: int,
+) -> PreTrainingModel:
+    """Return the model that a run trains: a new one, a checkpoint, or layers of its teacher."""
+    if OBJECTIVES[model_args.objective].copies_teacher:
+        return make_student(teacher, distillation_args, seed)
+    # TinyBERT compares attention head by head.
+    num_heads = None if teacher is None else teacher.config.num_attention_heads
+    model = load_model(model_args, data.tokenizer, data.max_seq_length, seed, num_heads=num_heads)
+    learns_pairs = type(model)._pair_logits is not PreTrainingModel._pair_logits
+    if learns_pairs and not getattr(data.train, "has_label", True):
+        raise InputError(
+            "pairs have no label here, and the model has a head for them: give --objective mlm, "
+            "or --input_format segment_pair with a --pair_label"
+        )
+    return model
+
+
 # Trainer
 
 
 def make_trainer(
     model: PreTrainingModel,
     args: PreTrainingArguments,
-    data: PreTrainingData | Sequence[PreTrainingData],
+    data: PreTrainingData,
     max_eval_pairs: int,
-    phases: Sequence[Phase] | None = None,
-    kind: Callable[..., BertTrainer] | None = None,
+    trainer_class: Callable[..., BertTrainer] = BertTrainer,
+    **kwargs: Any,
 ) -> BertTrainer:
-    """Join the parts: the data of the run or of each phase, and the phases (None: one), in a
-    Trainer of a kind.
+    """Return the Trainer of a model on the data of a run.
+
+    Args:
+        model: What is trained.
+        args: How it is trained.
+        data: What it is trained on, in one or two phases.
+        max_eval_pairs: How many held-out pairs to measure at most.
+        trainer_class: That of the run's objective.
+        **kwargs: Further arguments of `trainer_class`: a teacher and its settings.
     """
-    parts = [data] if isinstance(data, PreTrainingData) else list(data)
-    first = parts[0]
-    if first.validation is None and args.eval_strategy != "no":
+    if data.validation is None and args.eval_strategy != "no":
         raise InputError(
             f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; "
-            "make the store with "
-            "--validation_files or --validation_fraction, or give --eval_strategy no"
+            "make the store with --validation_files or --validation_fraction, or give "
+            "--eval_strategy no"
         )
-    planned = None
-    if phases is not None:
-        learns_pairs = type(model)._pair_logits is not PreTrainingModel._pair_logits
-        if learns_pairs and not getattr(first.train, "has_label", True):
-            raise InputError(
-                "pairs have no label here, and the model has a head for them: give --objective "
-                "mlm, "
-                "or --input_format segment_pair with a --pair_label"
-            )
-        joined = zip(phases, parts, strict=True)
-        planned = [
-            TrainingPhase(phase, part.train, part.validation, part.collator)
-            for phase, part in joined
-        ]
-    kind = kind or (ElectraTrainer if isinstance(model, ElectraForPreTraining) else BertTrainer)
-    trainer = kind(
+    trainer = trainer_class(
         model,
         args,
-        first.collator,
-        train_dataset=first.train,
-        eval_dataset=first.validation,
-        processing_class=first.tokenizer,
-        resume_fingerprint=first.identity,
-        unigram_counts=None if first.validation is None else first.unigram_counts,
+        data.collator,
+        train_dataset=data.train,
+        eval_dataset=data.validation,
+        processing_class=data.tokenizer,
+        resume_fingerprint=data.identity,
+        unigram_counts=None if data.validation is None else data.unigram_counts,
         max_eval_pairs=max_eval_pairs,
-        old_dataset=first.old,
-        phases=planned,
+        old_dataset=data.old,
+        phases=data.phases,
         callbacks=[LossWatch()],
+        **kwargs,
     )
     logger.info("precision %s: %s", trainer.precision, args.precision_reason)
     return trainer

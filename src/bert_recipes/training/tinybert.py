@@ -9,12 +9,11 @@ TinyBERT/general_distill.py and task_distill.py.
 """
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -103,112 +102,91 @@ def imitation_losses(
     return torch.stack([sum(scores), sum(states), embeddings])
 
 
-class ImitationTrainer(RecipeTrainer):
-    """A Trainer in which the student's embeddings and layers learn from a teacher's; its pooler and
-    heads stay as they are.
+def prepare_student(student: Any, teacher: Any) -> None:
+    """Add `fit_dense` to a student, and freeze what does not learn: its pooler and its heads.
+
+    Both models then return attention scores as `attentions` (`attend`).
+    """
+    check_pair(teacher, student)
+    for model in (student, teacher):
+        model.set_attn_implementation(SCORED)
+    # A part of the model, so that optimiser and DDP know it.
+    student.fit_dense = nn.Linear(student.config.hidden_size, teacher.config.hidden_size)
+    student._init_weights(student.fit_dense)
+    student._keys_to_ignore_on_save = {"fit_dense.weight", "fit_dense.bias"}
+    prefix = student.base_model_prefix
+    learning = ("fit_dense.", f"{prefix}.embeddings.", f"{prefix}.encoder.")
+    for name, parameter in student.named_parameters():
+        if not name.startswith(learning):
+            parameter.requires_grad_(False)
+
+
+class LayerTeacher:
+    """A teacher whose embeddings and layers the student of a trainer imitates.
 
     Each loss is a mean over the real tokens, or pairs of them, of the *global* batch. The teacher
     has no dropout, which the original forgot to switch off.
 
     Args:
-        weights: Of attention scores, hidden states and embeddings (paper: 1 each).
-        starts_from: What the student was loaded from, whose `FIT_FILE` is taken up where there is
-            one.
+        trainer: Its model went through `prepare_student`; `FIT_FILE` is loaded where the student
+            comes from a folder that has one.
+        teacher: A BERT.
+        settings: `alpha_attn`, `alpha_hidn` and `alpha_embd`, the weights of attention scores,
+            hidden states and embeddings (paper: 1 each).
     """
 
-    def __init__(
-        self,
-        model: Any,
-        args: Any,
-        *others: Any,
-        teacher: Any,
-        weights: Sequence[float],
-        starts_from: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        check_pair(teacher, model)
-        args.fast_layers = "off"
-        for each in (model, teacher):
-            each.set_attn_implementation(SCORED)
-        sizes = model.config.hidden_size, teacher.config.hidden_size
-        # A part of the model, so that optimiser and DDP know it.
-        model.fit_dense = fit = nn.Linear(*sizes)
-        model._init_weights(fit)
-        model._keys_to_ignore_on_save = {f"fit_dense.{name}" for name in fit.state_dict()}
-        inside = (
-            "fit_dense",
-            *(f"{model.base_model_prefix}.{part}." for part in ("embeddings", "encoder")),
-        )
-        for name, parameter in model.named_parameters():
-            if not name.startswith(inside):
-                parameter.requires_grad_(False)
-        super().__init__(model, args, *others, **kwargs)
-        if self.engine != NO_ENGINE:
+    def __init__(self, trainer: RecipeTrainer, teacher: Any, settings: Any) -> None:
+        if trainer.engine != NO_ENGINE:
             raise InputError(
-                f"{self.engine} splits the student's weights, which TinyBERT needs whole: give "
+                f"{trainer.engine} splits the student's weights, which TinyBERT needs whole: give "
                 "LAUNCH=ddp"
             )
-        self.teacher = take_teacher(self, teacher)
-        self.weights = torch.tensor(weights, dtype=torch.float32, device=self.args.device)
-        if starts_from is not None and (file := Path(starts_from) / FIT_FILE).is_file():
-            fits = load_file(file)["weight"].shape == fit.weight.shape
-            logger.info(
-                "%s: %s",
-                file,
-                "taken up" if fits else "of another teacher's size, drawn from scratch",
-            )
-            if fits:
-                self._load_fit(file)
+        self.trainer = trainer
+        self.model = take_teacher(trainer, teacher)
+        self.fit: Any = trainer.model.fit_dense
+        weights = (settings.alpha_attn, settings.alpha_hidn, settings.alpha_embd)
+        self.weights = torch.tensor(weights, dtype=torch.float32, device=trainer.args.device)
+        trainer.module_files[FIT_FILE] = self.fit
+        if trainer.model.name_or_path:
+            self._load_fit(Path(trainer.model.name_or_path) / FIT_FILE)
 
-    def _load_fit(self, file: Path) -> None:
-        fit: Any = self.model.fit_dense
-        fit.load_state_dict(load_file(file))
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        if not self.args.should_save:  # stock calls this in every process
+    def _load_fit(self, path: Path) -> None:
+        if not path.is_file():
             return
-        fit: Any = self.model.fit_dense
-        save_file(fit.state_dict(), Path(output_dir or self.args.output_dir) / FIT_FILE)
-
-    def _load_from_checkpoint(self, checkpoint: str, model: Any = None) -> None:
-        super()._load_from_checkpoint(checkpoint, model)
-        self._load_fit(Path(checkpoint) / FIT_FILE)
+        weights = load_file(path)
+        if weights["weight"].shape == self.fit.weight.shape:
+            logger.info("%s: loaded", path)
+            self.fit.load_state_dict(weights)
+        else:
+            logger.info("%s: of a teacher of another size; initialising a new one", path)
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """int64 (2,): real tokens, and pairs of real tokens."""
+        """Return int64 (3,): predicted tokens (none), real tokens, and pairs of real tokens."""
         lengths = batch["attention_mask"].sum(dim=-1)
-        return torch.stack([lengths.sum(), lengths.square().sum()])
+        return torch.stack([lengths.new_zeros(()), lengths.sum(), lengths.square().sum()])
 
-    def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """Without predicted tokens."""
-        return RecipeTrainer.count_work(self, batch, items)
-
-    def imitate(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """`imitation_losses` of a batch."""
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        texts: dict[str, Any] = {name: batch[name] for name in names}
-        texts |= {"output_hidden_states": True, "output_attentions": True}
-        with torch.no_grad(), self.autocast():
-            taught = self.teacher.base_model(**texts)
-        if isinstance(
-            self.model, PreTrainingModel
-        ):  # without labels it computes the logits of all tokens
-            texts |= {
-                "labels": torch.full_like(batch["input_ids"], IGNORE_INDEX),
-                "return_full_logits": False,
-            }
-        output = model(**texts)
-        fit: Any = self.model.fit_dense
-        return imitation_losses(output, taught, fit, batch["attention_mask"])
+    def losses(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the `imitation_losses` of a batch."""
+        inputs: dict[str, Any] = {}
+        for name in ("input_ids", "attention_mask", "token_type_ids"):
+            inputs[name] = batch[name]
+        inputs["output_hidden_states"] = inputs["output_attentions"] = True
+        with torch.no_grad(), self.trainer.autocast():
+            teacher_output = self.model.base_model(**inputs)
+        if isinstance(self.trainer.model, PreTrainingModel):
+            # Without labels it computes the logits of all tokens.
+            inputs["labels"] = torch.full_like(batch["input_ids"], IGNORE_INDEX)
+            inputs["return_full_logits"] = False
+        student_output = model(**inputs)
+        return imitation_losses(student_output, teacher_output, self.fit, batch["attention_mask"])
 
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """The sum of the three, weighed."""
-        tokens, pairs = counts
-        parts = self.imitate(model, inputs) / torch.stack([pairs, tokens, tokens])
-        return (parts * self.weights).sum(), {}
+        """Return the weighted sum of the three losses."""
+        _, tokens, pairs = counts
+        losses = self.losses(model, inputs) / torch.stack([pairs, tokens, tokens])
+        return (losses * self.weights).sum(), {}
 
 
 class ImitationSums:
@@ -236,15 +214,33 @@ class ImitationSums:
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
 
-class TinyBertTrainer(ImitationTrainer, BertTrainer):
+class TinyBertTrainer(BertTrainer):
     """The general stage: the student learns from text, as it is in the data or masked, from a
     teacher that was pre-trained only.
     """
 
+    def __init__(
+        self, model: Any, args: Any, *positional: Any, teacher: Any, settings: Any, **kwargs: Any
+    ) -> None:
+        args.fast_layers = "off"
+        prepare_student(model, teacher)
+        super().__init__(model, args, *positional, **kwargs)
+        self.teacher = LayerTeacher(self, teacher, settings)
+
+    def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the teacher's counts."""
+        return self.teacher.num_items(batch)
+
+    def part_of_loss(
+        self, model: Any, inputs: Any, counts: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
+        """Return the teacher's loss."""
+        return self.teacher.part_of_loss(model, inputs, counts)
+
     def new_sums(self) -> Any:
-        """`ImitationSums`."""
-        return ImitationSums(self.weights)
+        """Return `ImitationSums`."""
+        return ImitationSums(self.teacher.weights)
 
     def measure(self, batch: dict[str, torch.Tensor]) -> Any:
-        """`imitation_losses`."""
-        return self.imitate(self.model, batch)
+        """Return the `imitation_losses` of a held-out batch."""
+        return self.teacher.losses(self.model, batch)

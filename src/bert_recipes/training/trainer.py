@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32, gather_object
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
@@ -192,6 +192,8 @@ class RecipeTrainer(Trainer):
         self.steps_done = 0  # before this call of train()
         # Name of a file -> what writes it into each checkpoint: what a resumed run must find again.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
+        # Name of a file -> a module of the model whose weights it holds, apart from stock's.
+        self.module_files: dict[str, torch.nn.Module] = {}
         # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended
         # while it is measured is resumed from it.
         self.ends_with_checkpoint = False
@@ -680,6 +682,8 @@ class RecipeTrainer(Trainer):
         """
         if not self.is_fsdp_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+            for name, module in self.module_files.items():
+                module.load_state_dict(load_file(Path(resume_from_checkpoint) / name))
             return
         # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
         self.model.reshard()
@@ -728,6 +732,9 @@ class RecipeTrainer(Trainer):
             tied = self.model.all_tied_weights_keys
             state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
         super()._save(output_dir, state_dict)
+        if self.args.should_save:  # stock calls this in every process
+            for name, module in self.module_files.items():
+                save_file(module.state_dict(), Path(output_dir or self.args.output_dir) / name)
 
     def _checkpoint_folder(self) -> Path:
         return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
