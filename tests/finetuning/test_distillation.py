@@ -128,9 +128,7 @@ def test_one_model_however_the_batch_is_split(prepare, distil):
         teacher = trainer.teacher.model if distil == "intermediate" else trainer.teacher
         before = {name: value.clone() for name, value in teacher.state_dict().items()}
         trainer.train()
-        assert all(
-            torch.equal(value, before[name]) for name, value in teacher.state_dict().items()
-        )
+        assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
         weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-5)

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from bert_recipes.yaml_files import read_tree
 
 NUM_PIECES = 117
 QUICKSTART_STORE = QUICKSTART / "store"
+ONE_PROCESS = SimpleNamespace(process_index=0, world_size=1)
 
 
 def make_vocabulary(folder, name="vocab.txt", words="abcdefgh"):
@@ -330,16 +332,16 @@ def test_every_part_is_made_once_and_again_what_comes_after_a_missing_one(
     repository_of_notes: Path,
 ):
     for store in (None, "my_store"):
-        build_missing_quickstart(store, repository_of_notes)
+        build_missing_quickstart(ONE_PROCESS, store, repository_of_notes)
     assert not Path("calls").exists()
-    build_missing_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+    build_missing_quickstart(ONE_PROCESS, str(QUICKSTART_STORE), repository_of_notes)
     configs = [f"--config {repository_of_notes / file}" for *_, file in QUICKSTART_STEPS[1:]]
     assert Path("calls").read_text().splitlines() == ["", *configs]
-    build_missing_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+    build_missing_quickstart(ONE_PROCESS, str(QUICKSTART_STORE), repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 3
     (QUICKSTART / "tokenizer" / "vocab.txt").unlink()
     (QUICKSTART_STORE / "store.json").unlink()
-    build_missing_quickstart("data/quickstart/store/", repository_of_notes)
+    build_missing_quickstart(ONE_PROCESS, "data/quickstart/store/", repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 5
 
 
@@ -347,9 +349,9 @@ def test_a_script_that_fails_ends_the_run_in_one_line(repository_of_notes: Path)
     (repository_of_notes / "tokenizer" / "train.py").write_text("raise SystemExit(3)")
     with pytest.raises(
         InputError,
-        match=r"store is missing and could not be made: tokenizer/train\.py ended with exit code 3",
+        match=r"vocab\.txt could not be created: tokenizer/train\.py ended with exit code 3",
     ):
-        build_missing_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+        build_missing_quickstart(ONE_PROCESS, str(QUICKSTART_STORE), repository_of_notes)
 
 
 def test_configurations_and_scripts_name_the_same_files(repository: Path):

@@ -92,9 +92,11 @@ def build_missing_quickstart(
 
 
 def _build_quickstart(repository: Path) -> None:
-    for result, script, config in QUICKSTART_STEPS:
-        if (QUICKSTART / result).is_file():
-            continue
+    missing = [not (QUICKSTART / result).is_file() for result, _, _ in QUICKSTART_STEPS]
+    if not missing[-1]:
+        return
+    # What comes after a missing part was made from another one.
+    for result, script, config in QUICKSTART_STEPS[missing.index(True) :]:
         logger.info("%s not found; running %s to create it", QUICKSTART / result, script)
         command = [sys.executable, str(repository / script)]
         if config is not None:
