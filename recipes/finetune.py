@@ -29,54 +29,60 @@ logger = logging.getLogger("finetune")
 
 
 def main() -> None:
-    """Parse, check, train, measure, predict, push."""
-    settings, args, teaching = parse_arguments(
+    """Fine-tune, measure, predict, report and push one model."""
+    task_args, args, teaching_args = parse_arguments(
         TaskArguments, FineTuningArguments, TeachingArguments, check_first=check_access
     )
-    configs = (settings, args) if teaching.teacher is None else (settings, args, teaching)
-    task = load_task(settings)
     if not args.has_output_dir:
-        args.output_dir = f"runs/{task.name}"
+        args.output_dir = f"runs/{load_task(task_args).name}"
     check_output_dir(args)
-    # Imported only now, for it takes seconds: what is out of reach has been reported before.
-    from bert_recipes.finetuning.run import describe_origin, prepare_run, read_by, write_predictions
-    from bert_recipes.hub import PushCheckpoints, check_push, push_run
-    from bert_recipes.reports.facts import gather_finetuning
-    from bert_recipes.reports.finish import finish_run
-    from bert_recipes.reports.page import finetuning_table
+
+    # Imported when the settings are right, for it takes seconds.
+    from bert_recipes.finetuning.run import describe_origin, files_read, prepare_run
+    from bert_recipes.hub import PushCheckpoints, check_push
     from bert_recipes.training.estimate import print_estimate
     from bert_recipes.training.run import check_launch, run_training, start_logging
 
     start_logging(args)
     check_launch(args)
     check_push(args)
-
-    # 1. Data, checkpoint, head; every mistake is found here
-    run = prepare_run(settings, args, teaching)
+    run = prepare_run(task_args, args, teaching_args)
     if args.estimate:
         print_estimate(run.trainer)
         return
     if args.push_to_hub:
         run.trainer.add_callback(PushCheckpoints())
-    resume_from = prepare_output_dir(
-        args, configs, sources=read_by(settings) | {"teacher": teaching.teacher}
-    )
+    settings = [task_args, args]
+    if teaching_args.teacher is not None:
+        settings.append(teaching_args)
+    checkpoint = prepare_output_dir(args, settings, files_read(task_args, teaching_args))
     facts = describe_origin(run)
-    sizes = ", ".join(f"{name} {split['examples']:,}" for name, split in facts["splits"].items())
-    logger.info(
-        "%s on task %s: examples: %s; %d steps", run.checkpoint, task.name, sizes, args.max_steps
-    )
+    log_examples(run, facts)
+    run_training(run.trainer, settings, checkpoint, facts, partial(finish, run))
 
-    def finish(results: dict[str, Any]) -> None:
-        # 3. Predictions, line k for row k, the report, the card, the Hub
-        files = write_predictions(run, Path(args.output_dir))
-        gather = partial(gather_finetuning, run)
-        push = partial(push_run, args, run.trainer.state.global_step)
-        table = partial(finetuning_table, best_metric=task.best_metric)
-        finish_run(run.trainer, results, gather=gather, table=table, push=push, files=files)
 
-    # 2. Training, and the metrics on the validation splits
-    run_training(run.trainer, configs, resume_from, facts, finish)
+def log_examples(run: Any, facts: dict[str, Any]) -> None:
+    """Log the checkpoint, the task and the sizes of its splits in one line."""
+    sizes = [f"{name} {split['examples']:,}" for name, split in facts["splits"].items()]
+    message = "%s on task %s: examples: %s; %d steps"
+    max_steps = run.trainer.args.max_steps
+    logger.info(message, run.checkpoint, run.task.name, ", ".join(sizes), max_steps)
+
+
+def finish(run: Any, results: dict[str, Any]) -> None:
+    """Write the predictions, the report and the card of a trained model, and push it."""
+    from bert_recipes.finetuning.run import write_predictions
+    from bert_recipes.hub import push_run
+    from bert_recipes.reports.facts import gather_finetuning
+    from bert_recipes.reports.finish import finish_run
+    from bert_recipes.reports.page import finetuning_table
+
+    trainer = run.trainer
+    files = write_predictions(run, Path(trainer.args.output_dir))
+    gather = partial(gather_finetuning, run)
+    push = partial(push_run, trainer.args, trainer.state.global_step)
+    table = partial(finetuning_table, best_metric=run.task.best_metric)
+    finish_run(trainer, results, gather=gather, table=table, push=push, files=files)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class FineTuningTrainer(RecipeTrainer):
             self.add_callback(EarlyStopping(args.early_stopping_patience))
         # Metric prefix -> test split with labels, which is measured once, when the training is
         # done.
-        self.test_splits: Mapping[str, EncodedSplit] = {}
+        self.test_splits: dict[str, EncodedSplit] = {}
         # split name -> predictions of the last evaluation
         self.predictions: dict[str, list[Prediction]] = {}
         if train_dataset is not None:

@@ -135,7 +135,7 @@ def check_output_dir(args: Any) -> None:
 
 
 def prepare_output_dir(
-    args: Any, configs: Sequence[Any], *, sources: Mapping[str, str | None] | None = None
+    args: Any, configs: Sequence[Any], sources: Mapping[str, str | None] | None = None
 ) -> str | None:
     """Make the output folder this run's own; returns the checkpoint folder to resume from, or None.
 
