@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from bert_recipes.data import dataset as dataset_module
+from bert_recipes.data import formats
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import StoreWriter, open_store
 from bert_recipes.errors import InputError
@@ -191,16 +191,18 @@ def test_data_loading_workers_see_the_same_pairs(make, num_workers, context):
     assert all(same(item, reference[key]) for item, key in zip(items, keys, strict=True))
 
 
-def test_the_table_is_the_same_for_any_number_of_processes_and_blocks(store, tmp_path, monkeypatch):
-    settings = {"max_seq_length": 64, "short_seq_prob": 0.1, "seed": 1, "epoch": 3}
-    alone, small, many = tmp_path / "alone", tmp_path / "small", tmp_path / "many"
-    num_pairs = dataset_module.write_pairs(alone, store, **settings)
-    assert num_pairs == len(np.fromfile(alone, dtype=dataset_module.PAIR_DTYPE))
-    monkeypatch.setattr(dataset_module, "BLOCK_SENTENCES", 50)
-    dataset_module.write_pairs(small, store, **settings)
-    monkeypatch.setattr(dataset_module, "MIN_SENTENCES_PER_PROCESS", 1)
-    assert dataset_module.write_pairs(many, store, num_processes=2, **settings) == num_pairs
-    assert alone.read_bytes() == small.read_bytes() == many.read_bytes()
+def test_the_table_is_the_same_for_any_number_of_processes_and_blocks(make, monkeypatch):
+    pairs = make().format
+
+    def table(num_processes):
+        return b"".join(rows.tobytes() for rows in pairs.index(3, num_processes))
+
+    alone = table(1)
+    assert len(alone) > 24
+    monkeypatch.setattr(formats, "BLOCK_SENTENCES", 50)
+    assert table(1) == alone
+    monkeypatch.setattr(formats, "MIN_SENTENCES_PER_PROCESS", 1)
+    assert table(2) == alone
 
 
 def test_the_dataset_travels_without_its_maps(make):
@@ -357,7 +359,7 @@ def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
     """Liu et al. 2019, section 4.1: full sentences across documents with one more separator, or
     within documents.
     """
-    monkeypatch.setattr(dataset_module, "BLOCK_SENTENCES", block)
+    monkeypatch.setattr(formats, "BLOCK_SENTENCES", block)
     dataset = make(input_format=input_format, pair_label="none")
     items = [dataset[index] for index in range(len(dataset))]
     assert dataset.lengths(0).tolist() == [len(item["input_ids"]) for item in items]

@@ -75,13 +75,11 @@ class Prediction:
     probabilities: dict[str, float] | list[float] | float | None = None
 
     def as_line(self, idx: int | str) -> dict[str, Any]:
-        """`idx`, `prediction` and, where there are any, `probabilities` (6 digits), as JSON."""
+        """Return `idx`, `prediction` and, where there are any, `probabilities` (6 digits)."""
         line = {"idx": idx, "prediction": self.value}
-        return (
-            line
-            if self.probabilities is None
-            else line | {"probabilities": _rounded(self.probabilities)}
-        )
+        if self.probabilities is not None:
+            line["probabilities"] = _rounded(self.probabilities)
+        return line
 
 
 class TaskKind(ABC):
@@ -106,12 +104,10 @@ class TaskKind(ABC):
         settings: TaskArguments,
         label2id: Mapping[str, int],
     ) -> None:
-        self.task, self.tokenizer, self.settings, self.label2id = (
-            task,
-            tokenizer,
-            settings,
-            dict(label2id),
-        )
+        self.task = task
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.label2id = dict(label2id)
 
     @abstractmethod
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
@@ -135,40 +131,40 @@ class TaskKind(ABC):
         return torch.tensor(len(batch["labels"]), device=batch["labels"].device)
 
     def class_weights(self, train: EncodedSplit) -> torch.Tensor | None:
-        """float32 (C,): what an item of each class counts for in the training loss; None: all the
-        same.
+        """Return float32 (C,), the weight of each class in the training loss; None: all the same.
 
         auto is N / (C * N of the class), as scikit-learn's class_weight="balanced".
         """
-        wanted, names = self.settings.class_weights, list(self.label2id)
-        if wanted is None:
+        weights_by_name = self.settings.class_weights
+        if weights_by_name is None:
             return None
-        kind, problem = self.task.kind, self.task.problem_type
-        if (kind, problem) != (
-            "sequence_classification",
-            "single_label_classification",
-        ) and kind != "token_classification":
+        if not self._has_single_class():
             raise InputError(
                 f"class_weights: task {self.task.name} has no single class to choose; leave them "
                 "out"
             )
-        if isinstance(wanted, str):  # auto
+        names = list(self.label2id)
+        if isinstance(weights_by_name, str):  # auto
             classes = np.concatenate([np.ravel(feature["labels"]) for feature in train.features])
             counts = np.bincount(classes[classes != IGNORE_INDEX], minlength=len(names))
             return torch.from_numpy(counts.sum() / (len(names) * counts.clip(min=1))).float()
         weights = torch.ones(len(names))
-        for name, weight in wanted.items():
-            if (
-                name not in names
-                or not isinstance(weight, int | float)
-                or not 0 <= weight < math.inf
-            ):
+        for name, weight in weights_by_name.items():
+            is_weight = isinstance(weight, int | float) and 0 <= weight < math.inf
+            if name not in names or not is_weight:
                 raise InputError(
                     f"class_weights: {name!r}: {weight}; allowed: {', '.join(names)}, each with 0 "
                     "or more"
                 )
             weights[self.label2id[name]] = weight
         return weights
+
+    def _has_single_class(self) -> bool:
+        """Tell whether an item of the task has one class."""
+        if self.task.kind == "token_classification":
+            return True
+        is_single = self.task.problem_type == "single_label_classification"
+        return self.task.kind == "sequence_classification" and is_single
 
     @abstractmethod
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
@@ -199,9 +195,8 @@ class TaskKind(ABC):
         path = folder / f"predictions_{split_name}.jsonl"
         with path.open("w", encoding="utf-8") as file:
             for prediction in predictions:
-                file.write(
-                    json.dumps(prediction.as_line(prediction.idx), ensure_ascii=False) + "\n"
-                )
+                line = json.dumps(prediction.as_line(prediction.idx), ensure_ascii=False)
+                file.write(line + "\n")
         return [path]
 
     def pad(
@@ -214,31 +209,31 @@ class TaskKind(ABC):
         )
 
 
-# Features of a split that are looked at for unknown words, spread over it.
-_MOST_SAMPLED = 5_000
+# Features of a split in which unknown words are counted, at equal distances.
+_MAX_SAMPLED = 5_000
 
 
 def warn_of_unknown(encoded: EncodedSplit, tokenizer: Any) -> bool:
     """Warn where much of a split is [UNK] for a checkpoint's tokenizer; return whether it is so."""
     num_unknown = num_tokens = 0
-    for number in range(0, len(encoded), max(1, len(encoded) // _MOST_SAMPLED)):
+    for number in range(0, len(encoded), max(1, len(encoded) // _MAX_SAMPLED)):
         input_ids = encoded[number]["input_ids"]
         sequences = input_ids if isinstance(input_ids[0], list) else [input_ids]
-        for ids in map(list, sequences):
-            num_tokens += len(ids)
-            num_unknown += ids.count(tokenizer.unk_token_id)
+        for sequence in sequences:
+            num_tokens += len(sequence)
+            num_unknown += list(sequence).count(tokenizer.unk_token_id)
     if num_unknown == 0:
         return False
     texts = [text for example in encoded.split.examples[:100] for text in list_texts(example)]
-    said = describe_unknown({name_script(" ".join(texts)): num_unknown}, num_tokens)
-    if said is not None:
-        logger.warning(
-            "%s: %s; give a checkpoint whose tokenizer was trained on such text "
-            "(--model_name_or_path)",
-            encoded.split.source,
-            said,
-        )
-    return said is not None
+    counts = {name_script(" ".join(texts)): num_unknown}
+    description = describe_unknown(counts, num_tokens)
+    if description is None:
+        return False
+    message = (
+        "%s: %s; give a checkpoint whose tokenizer was trained on such text (--model_name_or_path)"
+    )
+    logger.warning(message, encoded.split.source, description)
+    return True
 
 
 def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> None:
@@ -248,31 +243,32 @@ def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> 
     odd token, which stock `longest_first` gives to B). Source: google-research/bert
     run_classifier.py `_truncate_seq_pair`.
     """
-    excess = max(0, len(tokens_a) + len(tokens_b) - max_tokens)
-    # Popping the longer one by one first brings them to one length, then takes turns, B first.
-    difference = len(tokens_a) - len(tokens_b)
-    first = min(excess, abs(difference))
-    rest = excess - first
-    cut_a = (first if difference > 0 else 0) + rest // 2
-    del tokens_a[len(tokens_a) - cut_a :], tokens_b[len(tokens_b) - (excess - cut_a) :]
+    while len(tokens_a) + len(tokens_b) > max_tokens:
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        longer.pop()
 
 
 def join_texts(
     tokenizer: Any, first: list[int], second: list[int] | None, max_seq_length: int
 ) -> dict[str, Any]:
-    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (also of an empty second), cut to
-    max_seq_length positions; RoBERTa has two [SEP] between.
+    """Join one or two texts with special tokens, cut to max_seq_length positions.
+
+    [CLS] first [SEP], or [CLS] first [SEP] second [SEP], also of an empty second; RoBERTa has two
+    [SEP] between.
+
+    Returns:
+        input_ids and token_type_ids, lists of int.
     """
     layout = tokenizer.layout
-    ends = len(layout.prefix) + len(layout.suffix)
+    max_tokens = max_seq_length - len(layout.prefix) - len(layout.suffix)
     if second is None:
-        input_ids = [*layout.prefix, *first[: max_seq_length - ends], *layout.suffix]
+        input_ids = [*layout.prefix, *first[:max_tokens], *layout.suffix]
         return {"input_ids": input_ids, "token_type_ids": [0] * len(input_ids)}
-    truncate_pair(first, second, max_seq_length - ends - len(layout.middle))
-    start = [*layout.prefix, *first, *layout.middle]
-    rest = [*second, *layout.suffix]
-    types = [0] * len(start) + [layout.second_segment] * len(rest)
-    return {"input_ids": start + rest, "token_type_ids": types}
+    truncate_pair(first, second, max_tokens - len(layout.middle))
+    segment_a = [*layout.prefix, *first, *layout.middle]
+    segment_b = [*second, *layout.suffix]
+    token_type_ids = [0] * len(segment_a) + [layout.second_segment] * len(segment_b)
+    return {"input_ids": segment_a + segment_b, "token_type_ids": token_type_ids}
 
 
 def pad_batch(
@@ -287,20 +283,17 @@ def pad_batch(
 
     label_pads has further per-position keys -> the value at padding, for example {"labels": -100}.
     """
-    length = max(len(feature["input_ids"]) for feature in features) if pad_to is None else pad_to
-    pads = {
-        "input_ids": pad_token_id,
-        "attention_mask": 0,
-        "token_type_ids": 0,
-        **(label_pads or {}),
-    }
+    lengths = [len(feature["input_ids"]) for feature in features]
+    length = max(lengths) if pad_to is None else pad_to
+    pad_values = {"input_ids": pad_token_id, "token_type_ids": 0, **(label_pads or {})}
     batch = {}
-    for key, pad in pads.items():
-        array = np.full((len(features), length), pad, dtype=np.int64)
+    for key, pad_value in pad_values.items():
+        array = np.full((len(features), length), pad_value, dtype=np.int64)
         for row, feature in zip(array, features, strict=True):
-            values = [1] * len(feature["input_ids"]) if key == "attention_mask" else feature[key]
-            row[: len(values)] = values
+            row[: len(feature[key])] = feature[key]
         batch[key] = torch.from_numpy(array)
+    is_token = np.arange(length) < np.array(lengths)[:, None]
+    batch["attention_mask"] = torch.from_numpy(is_token.astype(np.int64))
     return batch
 
 

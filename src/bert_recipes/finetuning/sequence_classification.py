@@ -59,35 +59,35 @@ class SequenceClassification(TaskKind):
         details: the features of each example.
         """
         features: list[dict[str, Any]] = []
-        counts = []
+        num_features = []  # of each example
         for example in cast(Sequence[TextExample], split.examples):
             # run_classifier.py `convert_single_example`: a pair only where its second text has
             # tokens
             pair = self.tokenizer.encode_ids(example.text_pair or "") or None
-            texts = self._parts(self.tokenizer.encode_ids(example.text), is_pair=pair is not None)
-            own = [
-                join_texts(self.tokenizer, text, pair, self.settings.max_seq_length)
-                for text in texts
-            ]
-            if (label := self._label_of(example)) is not None:
-                own = [feature | {"labels": label} for feature in own]
-            features += own
-            counts.append(len(own))
+            text = self.tokenizer.encode_ids(example.text)
+            label = self._label_of(example)
+            parts = self._parts(text, is_pair=pair is not None)
+            for part in parts:
+                feature = join_texts(self.tokenizer, part, pair, self.settings.max_seq_length)
+                if label is not None:
+                    feature["labels"] = label
+                features.append(feature)
+            num_features.append(len(parts))
         lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
-        return EncodedSplit(split=split, features=features, lengths=lengths, details=counts)
+        return EncodedSplit(split, features, lengths, details=num_features)
 
     def _label_of(self, example: TextExample) -> Any:
         label = example.label
-        if isinstance(label, tuple):
-            wanted = {self._class_of_label[number] for number in label}
-            return [float(number in wanted) for number in range(len(self._class_of_label))]
         if label is None:
             return None
-        return (
-            float(label)
-            if self.task.problem_type == "regression"
-            else self._class_of_label[int(label)]
-        )
+        if isinstance(label, tuple):  # several labels: one flag a class
+            flags = [0.0] * len(self._class_of_label)
+            for number in label:
+                flags[self._class_of_label[number]] = 1.0
+            return flags
+        if self.task.problem_type == "regression":
+            return float(label)
+        return self._class_of_label[int(label)]
 
     def _parts(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
         """What is read of a text, in one input or several."""
@@ -113,54 +113,52 @@ class SequenceClassification(TaskKind):
         """Cross-entropy, squared error, or the binary cross-entropy averaged over the labels;
         summed over examples.
         """
-        logits, labels = output.logits.float(), batch["labels"]
+        logits = output.logits.float()
+        labels = batch["labels"]
         if self.task.problem_type == "regression":
             return F.mse_loss(logits.squeeze(-1), labels, reduction="sum")
         if self.task.problem_type == "multi_label_classification":
-            return (
-                F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-                .mean(dim=-1)
-                .sum()
-            )
+            losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+            return losses.mean(dim=-1).sum()
         return F.cross_entropy(logits, labels, reduction="sum")
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
         """The largest logit, the number itself, or every label of probability 0.5 and more."""
         predictions = []
-        ends = np.cumsum(encoded.details)
-        windows = np.split(np.stack(outputs), ends[:-1]) if len(outputs) else []
-        for example, own in zip(encoded.split.examples, windows, strict=True):
-            output = pool_logits(own, self.settings.pool or "mean")
+        start = 0
+        for example, num_features in zip(encoded.split.examples, encoded.details, strict=True):
+            windows = np.stack(outputs[start : start + num_features])
+            start += num_features
+            logits = pool_logits(windows, self.settings.pool or "mean")
             if self.task.problem_type == "regression":
-                predictions.append(Prediction(example.idx, float(output[0])))
-                continue
-            logits = output.astype(np.float64)[self._class_of_label]
-            if self.task.problem_type == "multi_label_classification":
-                values = 1.0 / (1.0 + np.exp(-logits))
-                chosen: Any = [
-                    name
-                    for name, value in zip(self.task.labels, values, strict=True)
-                    if value >= 0.5
-                ]
+                predictions.append(Prediction(example.idx, float(logits[0])))
             else:
-                values = softmax(logits)
-                chosen = self.task.labels[int(values.argmax())]
-            probabilities = dict(zip(self.task.labels, values.tolist(), strict=True))
-            predictions.append(Prediction(example.idx, chosen, probabilities))
+                predictions.append(self._decode_labels(example.idx, logits))
         return predictions
+
+    def _decode_labels(self, idx: int | str, logits: np.ndarray) -> Prediction:
+        """Return the prediction that float (C,) logits stand for, in the order of the classes."""
+        logits_of_labels = logits.astype(np.float64)[self._class_of_label]
+        names = self.task.labels
+        if self.task.problem_type == "multi_label_classification":
+            probabilities = 1.0 / (1.0 + np.exp(-logits_of_labels))
+            value: Any = [names[number] for number in np.flatnonzero(probabilities >= 0.5)]
+        else:
+            probabilities = softmax(logits_of_labels)
+            value = names[int(probabilities.argmax())]
+        return Prediction(idx, value, dict(zip(names, probabilities.tolist(), strict=True)))
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
         """The metrics that the task's row names."""
         labels = self.task.labels
         references: Any = [example.label for example in examples]
-        values: Any = [item.value for item in predictions]
+        values: Any = [prediction.value for prediction in predictions]
         if self.task.problem_type == "single_label_classification":
             values = [labels.index(name) for name in values]
         elif self.task.problem_type == "multi_label_classification":  # bool (N, C)
-            values = np.array([[name in value for name in labels] for value in values])
-            references = np.array(
-                [[number in label for number in range(len(labels))] for label in references]
-            )
+            values = np.array([np.isin(labels, names) for names in values])
+            numbers = np.arange(len(labels))
+            references = np.array([np.isin(numbers, label) for label in references])
         return compute(self.task.metrics, values, references)
 
 
@@ -170,8 +168,10 @@ def pool_logits(windows: np.ndarray, pool: str) -> np.ndarray:
     """
     if len(windows) == 1 or pool == "first":
         return windows[0]
+    if pool == "max":
+        return windows.max(0)
     if pool == "vote":
         votes = np.bincount(windows.argmax(-1), minlength=windows.shape[-1])
         # Equal votes: the mean decides. The log of a share is a logit of that probability.
         return np.log(np.maximum(votes / len(windows), 1e-6)) + 1e-9 * windows.mean(0)
-    return windows.max(0) if pool == "max" else windows.mean(0)
+    return windows.mean(0)

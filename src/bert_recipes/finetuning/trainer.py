@@ -249,63 +249,57 @@ class FineTuningTrainer(RecipeTrainer):
         return metrics
 
     def measure_all(self) -> dict[str, Any]:
-        """Return the metrics of the validation splits (`eval_`) and of the labelled test splits
-        (`test_`), and how sure they are.
+        """Return the metrics of all labelled splits, and how certain they are.
 
-        `intervals` and `baselines` are those of `describe_certainty`; names of a test split keep
-        their `test_` there.
+        Those of validation splits begin with `eval_`, those of test splits with `test_`.
+        `intervals` and `baselines` are those of `describe_certainty`.
         """
-        results: dict[str, Any] = self.evaluate_at_end() if self.eval_splits else {}
+        results: dict[str, Any] = {}
         if self.eval_splits:
-            results |= describe_certainty(self.kind, self.eval_splits, self.predictions)
+            results.update(self.evaluate_at_end())
+            results.update(describe_certainty(self.kind, self.eval_splits, self.predictions))
         if self.test_splits:
-            results |= self._measure_splits(self.test_splits, "test")
-            for name, values in describe_certainty(
-                self.kind, self.test_splits, self.predictions
-            ).items():
-                of_tests = {f"test_{metric}": value for metric, value in values.items()}
-                results[name] = {**results.get(name, {}), **of_tests}
+            results.update(self._measure_splits(self.test_splits, "test"))
+            certainty = describe_certainty(self.kind, self.test_splits, self.predictions)
+            for name, values in certainty.items():
+                values_of_tests = {f"test_{metric}": value for metric, value in values.items()}
+                results.setdefault(name, {}).update(values_of_tests)
         return results
 
     def _measure_splits(self, splits: Mapping[str, EncodedSplit], prefix: str) -> dict[str, float]:
-        """Return the metrics of some splits, `prefix_<metric>` or `prefix_<split>_<metric>`, and
-        log them.
-        """
+        """Return and log the metrics of splits: `prefix_<metric>` or `prefix_<split>_<metric>`."""
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         with self.stoppable():
-            for name, encoded in splits.items():
-                figures = self._measure(encoded)
-                metrics |= {
-                    f"{prefix}_{with_suffix(name, key)}": value for key, value in figures.items()
-                }
+            for suffix, encoded in splits.items():
+                for metric, value in self._measure(encoded).items():
+                    metrics[f"{prefix}_{with_suffix(suffix, metric)}"] = value
         metrics[f"{prefix}_seconds"] = round(time.perf_counter() - start, 2)
         self.log(dict(metrics))
         return metrics
 
     def _measure(self, encoded: EncodedSplit) -> dict[str, float]:
-        """Metrics of one split, whose predictions are kept; all NaN, and no predictions, where the
-        model has diverged.
+        """Return the metrics of a split, and keep its predictions.
+
+        All are NaN, and nothing is predicted, where the model has diverged.
         """
         outputs, loss = self.predict_outputs(encoded)
+        name = encoded.split.name
         metrics = {} if loss is None else {"loss": loss}
         if not _all_finite(outputs):
-            self.predictions.pop(encoded.split.name, None)
+            self.predictions.pop(name, None)
             if self.is_world_process_zero():
-                logger.warning(
-                    "%s: %s; metrics are undefined, nothing is predicted",
-                    encoded.split.name,
-                    NOT_FINITE,
-                )
-            names = figure_names(
-                self.kind.task.metrics, [encoded.split.name], self.kind.task.labels
+                message = "%s: %s; metrics are undefined, nothing is predicted"
+                logger.warning(message, name, NOT_FINITE)
+            task = self.kind.task
+            return dict.fromkeys(
+                [*metrics, *figure_names(task.metrics, [name], task.labels)], math.nan
             )
-            return dict.fromkeys([*metrics, *names], math.nan)
         with self.stop_request.at_once():
             predictions = self.kind.decode(encoded, outputs)
-            metrics |= self.kind.score(encoded.split.examples, predictions)
+            metrics.update(self.kind.score(encoded.split.examples, predictions))
         self.check_stop()
-        self.predictions[encoded.split.name] = predictions
+        self.predictions[name] = predictions
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
@@ -319,45 +313,52 @@ class FineTuningTrainer(RecipeTrainer):
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
         """Run the model over a split, the longest features first.
 
-        Gives the kind's output of each feature, in the order of the features, and the mean loss
-        (None without labels, and for question answering).
+        Returns:
+            The kind's output of each feature, in the order of the features, and the mean loss: None
+            without labels, and where padding counts in the loss, which would change with the size
+            of the batches.
         """
-        model, was_training = self.model, self.model.training
-        model.eval()
-        order = np.argsort(-encoded.lengths, kind="stable")
-        size, rank, world = self.args.eval_batch_size, self.args.process_index, self.args.world_size
-        batches = [order[start : start + size] for start in range(0, len(order), size)]
-        # As many for each process, or a collective inside the model hangs; the results of what
-        # fills up are dropped.
-        filled = [*batches, *[order[:1]] * (-len(batches) % world)]
-        # Where padding counts in the loss, that of a split would change with the size of the
-        # batches: it is left out.
         has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
-        has_labels = has_labels and not self.kind.loss_counts_padding
-        own: list[tuple[int, np.ndarray]] = []
-        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
-        quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        computes_loss = has_labels and not self.kind.loss_counts_padding
+        was_training = self.model.training
+        self.model.eval()
+        outputs: list[tuple[int, np.ndarray]] = []
+        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # loss, items
         collate = self.device_collator(self.kind.collate)
-        own_batches = list(enumerate(filled))[rank::world]
-        for index, numbers in tqdm(
-            own_batches, desc=encoded.split.name, leave=False, disable=quiet or None
+        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        batches = self._evaluation_batches(encoded)
+        for numbers, is_filler in tqdm(
+            batches, desc=encoded.split.name, leave=False, disable=is_quiet or None
         ):
             self.check_stop()
             batch = self._prepare_input(collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():
-                output = model(**self.model_inputs(batch))
-            if index >= len(batches):
+                output = self.model(**self.model_inputs(batch))
+            if is_filler:
                 continue
-            if has_labels:
+            if computes_loss:
                 loss = self.kind.loss_sum(output, batch)
                 sums += torch.stack([loss.double(), self.kind.count_items(batch).double()])
-            own += zip(numbers.tolist(), self.kind.split_outputs(output, batch), strict=True)
-        model.train(was_training)
-        if world > 1:
-            own = gather_object(own)
+            outputs += zip(numbers, self.kind.split_outputs(output, batch), strict=True)
+        self.model.train(was_training)
+        if self.args.world_size > 1:
+            outputs = gather_object(outputs)
             sums = self.accelerator.reduce(sums, reduction="sum")
-        outputs = [array for _, array in sorted(own, key=lambda item: item[0])]
-        return outputs, (sums[0] / sums[1].clamp(min=1)).item() if has_labels else None
+        outputs.sort(key=lambda numbered: numbered[0])
+        mean_loss = (sums[0] / sums[1].clamp(min=1)).item() if computes_loss else None
+        return [array for _, array in outputs], mean_loss
+
+    def _evaluation_batches(self, encoded: EncodedSplit) -> list[tuple[list[int], bool]]:
+        """Return this process's batches: numbers of features, and whether it only fills up.
+
+        Every process has as many, or a collective inside of the model would hang.
+        """
+        order = np.argsort(-encoded.lengths, kind="stable").tolist()
+        size = self.args.eval_batch_size
+        batches = [(order[start : start + size], False) for start in range(0, len(order), size)]
+        while len(batches) % self.args.world_size:
+            batches.append((order[:1], True))
+        return batches[self.args.process_index :: self.args.world_size]
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
         """One prediction for each example of a split, in its order."""

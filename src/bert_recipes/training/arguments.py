@@ -11,7 +11,7 @@ import torch
 from transformers import TrainingArguments
 
 from bert_recipes.config import PARTS, TOTAL, settle, warn_early
-from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
+from bert_recipes.data.formats import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
 from bert_recipes.models.sizes import (

@@ -1,0 +1,512 @@
+"""The input formats: which sentences make the inputs of an epoch, and the tokens of an input.
+
+The inputs of an epoch are a table, one row an input, made from the sentence lengths alone. Each
+(seed, epoch, document) has a random generator of its own, so the table does not depend on how the
+documents are split into blocks or on how many processes index them.
+"""
+
+import hashlib
+import multiprocessing
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bert_recipes.data.pairs import (
+    NUM_SPECIAL_TOKENS,
+    SentencePair,
+    build_segments,
+    build_sentence_pairs,
+    build_single_sentence_pairs,
+    pack_items,
+    split_segments,
+    truncate_pair,
+)
+from bert_recipes.data.store import Split
+from bert_recipes.progress import Progress
+
+
+# 24 bytes a row.
+PAIR_DTYPE = np.dtype(
+    [
+        ("a_begin", "<i8"),  # first sentence of A, counted over the whole split
+        ("b_begin", "<i8"),  # first sentence of B, counted over the whole split
+        ("a_count", "<u2"),  # sentences in A
+        ("b_count", "<u2"),  # sentences in B
+        ("length", "<u2"),  # tokens of the input after truncation, special tokens included
+        ("label", "<u2"),  # a label of a pair; two bytes keep the rows aligned
+    ]
+)
+# Labels of a pair: B follows A; B was drawn at random, or comes before A where the order is asked
+# for; there is nothing to learn.
+IN_ORDER, RANDOM_OR_SWAPPED, NO_LABEL = 0, 1, 2
+BLOCK_DTYPE = np.dtype(
+    [
+        ("sentence", "<i8"),  # the first one, counted over the whole split
+        ("document", "<i8"),  # of that sentence
+        ("offset", "<u4"),  # tokens of that sentence in the block before
+        ("count", "<u2"),  # sentences, the cut ones too
+        ("length", "<u2"),  # tokens of the input, special tokens included
+    ]
+)
+_ITEM_DTYPE = np.dtype(
+    [("sentence", "<i8"), ("document", "<i8"), ("offset", "<i8"), ("size", "<i8")]
+)
+
+# Sentences per block of documents: large enough to make processes worth their messages, small
+# enough for a few MB of memory each.
+BLOCK_SENTENCES = 2**16
+# Some ten seconds of work: with less, one process is done before others have started (they import
+# the main script again).
+MIN_SENTENCES_PER_PROCESS = 2**23
+# Sentence lengths of another document fetched at a time: a random B rarely needs more.
+NUM_FETCHED_LENGTHS = 16
+
+
+def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random:
+    """Return a generator that is a pure function of its arguments, on every machine and Python
+    version.
+    """
+    key = f"{purpose}:{seed}:{epoch}:{number}".encode("ascii")
+    digest = hashlib.blake2b(key, digest_size=8).digest()
+    return random.Random(int.from_bytes(digest, "little"))
+
+
+@dataclass(frozen=True)
+class InputFormat(ABC):
+    """Make the inputs of an epoch out of the sentences of a store.
+
+    Attributes:
+        store: A split of a store.
+        cls_id: Id of [CLS].
+        sep_id: Id of [SEP].
+        max_seq_length: Most tokens of an input, special tokens included.
+        short_seq_prob: Fraction of documents whose pairs aim at a shorter length.
+        seed: Of all draws.
+        pair_label: What the label of a pair says: "next", "order" or "none".
+    """
+
+    store: Split
+    cls_id: int
+    sep_id: int
+    max_seq_length: int
+    short_seq_prob: float
+    seed: int
+    pair_label: str
+
+    dtype: ClassVar[np.dtype]
+    is_pair: ClassVar[bool] = False
+    is_new_every_epoch: ClassVar[bool] = True
+
+    @abstractmethod
+    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+        """Yield the table of an epoch in parts: rows of `dtype`, document by document."""
+
+    @abstractmethod
+    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return input_ids and token_type_ids of an input, int64 (L,).
+
+        Args:
+            row: Of the table.
+            epoch: That of the row.
+            index: The row's place in the table.
+        """
+
+
+class DocumentFormat(InputFormat):
+    """A format of one or two segments of a document; only B may be drawn from another one."""
+
+    dtype = PAIR_DTYPE
+
+    @abstractmethod
+    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
+        """Return the rows of documents ``documents[0]`` to ``documents[1]`` (excluded)."""
+
+    @abstractmethod
+    def read_segments(
+        self, row: tuple[int, ...], epoch: int, index: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of both segments of an input, without special tokens."""
+
+    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return input_ids and token_type_ids of [CLS] A [SEP] B [SEP]."""
+        return self.join(*self.read_segments(row, epoch, index))
+
+    def join(self, tokens_a: np.ndarray, tokens_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Join segments to [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where B is empty.
+
+        Returns:
+            input_ids and token_type_ids, int64 (L,).
+        """
+        begin_b = len(tokens_a) + 2
+        length = begin_b + len(tokens_b) + (1 if len(tokens_b) else 0)
+        input_ids = np.full(length, self.sep_id, dtype=np.int64)
+        input_ids[0] = self.cls_id
+        input_ids[1 : begin_b - 1] = tokens_a
+        input_ids[begin_b : begin_b + len(tokens_b)] = tokens_b
+        token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
+        token_type_ids[begin_b:] = 1
+        return input_ids, token_type_ids
+
+    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+        """Yield rows block by block; small splits use one process in any case."""
+        blocks = list(split_into_blocks(self.store))
+        most_useful = max(1, self.store.num_sentences // MIN_SENTENCES_PER_PROCESS)
+        num_processes = min(num_processes, most_useful, len(blocks))
+        if multiprocessing.current_process().daemon:
+            # A data-loading worker may not have children; this happens only if the launching
+            # process did not ask first.
+            num_processes = 1
+        index_block = partial(self.index_documents, epoch=epoch)
+        with ExitStack() as stack:
+            tables: Iterable[np.ndarray] = map(index_block, blocks)
+            if num_processes > 1:
+                # spawn: forking a process that runs threads (torch, CUDA) can hang.
+                context = multiprocessing.get_context("spawn")
+                pool = ProcessPoolExecutor(
+                    num_processes, context, initializer=_start_worker, initargs=(index_block,)
+                )
+                tables = stack.enter_context(pool).map(_index_in_worker, blocks)
+            description = f"pairs of epoch {epoch}"
+            yield from Progress(tables, total=len(blocks), desc=description, unit="block", delay=2)
+
+
+class SegmentPairs(DocumentFormat):
+    """Pairs of segments of several sentences, as BERT has them.
+
+    Source: `build_sentence_pairs`.
+    """
+
+    is_pair = True
+
+    def build(
+        self, document: int, lengths_of: Callable[[int], Sequence[int]], rng: random.Random
+    ) -> Iterator[SentencePair]:
+        """Yield the pairs of a document."""
+        return build_sentence_pairs(
+            document,
+            lengths_of,
+            self.store.num_documents,
+            max_seq_length=self.max_seq_length,
+            short_seq_prob=self.short_seq_prob,
+            rng=rng,
+            is_ordered=self.pair_label == "order",
+        )
+
+    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
+        """Return one row for each pair."""
+        lengths_of = DocumentLengths(self.store, documents)
+        rows = []
+        for document in range(*documents):
+            lengths_of.open(document)
+            rng = keyed_rng("pairs", self.seed, epoch, document)
+            for pair in self.build(document, lengths_of, rng):
+                num_tokens = pair.length_a + pair.length_b + NUM_SPECIAL_TOKENS
+                row = (
+                    lengths_of.first_sentence(document) + pair.a_begin,
+                    lengths_of.first_sentence(pair.b_document) + pair.b_begin,
+                    pair.a_end - pair.a_begin,
+                    pair.b_end - pair.b_begin,
+                    min(num_tokens, self.max_seq_length),
+                    self.label_of(pair),
+                )
+                rows.append(row)
+        return np.array(rows, dtype=PAIR_DTYPE)
+
+    def label_of(self, pair: SentencePair) -> int:
+        """Return the label of a pair."""
+        if self.pair_label != "order":
+            return int(pair.is_random)
+        # Google's ALBERT calls the random B of a lone sentence swapped, which is no question of
+        # order.
+        return NO_LABEL if pair.is_random else int(pair.is_swapped)
+
+    def read_segments(
+        self, row: tuple[int, ...], epoch: int, index: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return A and B, truncated as the original does."""
+        a_begin, b_begin, a_count, b_count, _, _ = row
+        tokens_a = self.store.tokens(a_begin, a_begin + a_count)
+        tokens_b = self.store.tokens(b_begin, b_begin + b_count)
+        max_num_tokens = self.max_seq_length - NUM_SPECIAL_TOKENS
+        if len(tokens_a) + len(tokens_b) <= max_num_tokens:
+            return tokens_a, tokens_b
+        rng = keyed_rng("truncation", self.seed, epoch, index)
+        keep_a, keep_b = truncate_pair(len(tokens_a), len(tokens_b), max_num_tokens, rng)
+        return tokens_a[keep_a], tokens_b[keep_b]
+
+
+class SentencePairs(SegmentPairs):
+    """Pairs of one sentence each.
+
+    Source: `build_single_sentence_pairs`.
+    """
+
+    def build(
+        self, document: int, lengths_of: Callable[[int], Sequence[int]], rng: random.Random
+    ) -> Iterator[SentencePair]:
+        """Yield the pairs of a document."""
+        return build_single_sentence_pairs(document, lengths_of, self.store.num_documents, rng)
+
+
+class ElectraSegments(DocumentFormat):
+    """One or two segments of the same document, as ELECTRA has them.
+
+    A row's sentences are split when they are read: its `a_begin` and `a_count` say which they are,
+    `b_count` the length that was aimed at. Source: `build_segments`.
+    """
+
+    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
+        """Return one row for each input."""
+        lengths_of = DocumentLengths(self.store, documents)
+        rows = []
+        for document in range(*documents):
+            offset = lengths_of.first_sentence(document)
+            lengths = lengths_of.open(document)
+            rng_of = partial(self._rng_of, epoch, offset)
+            examples = build_segments(lengths, self.max_seq_length, self.max_seq_length, rng_of)
+            for begin, end, is_first, target, _ in examples:
+                size_a, size_b = self._segment_sizes(lengths[begin:end], is_first)
+                num_special_tokens = NUM_SPECIAL_TOKENS if size_b else NUM_SPECIAL_TOKENS - 1
+                length = size_a + size_b + num_special_tokens
+                rows.append((offset + begin, 0, end - begin, target, length, NO_LABEL))
+        return np.array(rows, dtype=PAIR_DTYPE)
+
+    def read_segments(
+        self, row: tuple[int, ...], epoch: int, index: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return both segments; the second may be empty."""
+        begin, _, count, target, _, _ = row
+        lengths = self.store.sentence_lengths(begin, begin + count).tolist()
+        is_first = split_segments(lengths, target, self._rng_of(epoch, 0, begin))
+        size_a, size_b = self._segment_sizes(lengths, is_first)
+        tokens = self.store.tokens(begin, begin + count)
+        is_token_of_a = np.repeat(is_first, lengths)
+        return tokens[is_token_of_a][:size_a], tokens[~is_token_of_a][:size_b]
+
+    def _rng_of(self, epoch: int, offset: int, begin: int) -> random.Random:
+        return keyed_rng("electra", self.seed, epoch, offset + begin)
+
+    def _segment_sizes(self, lengths: Sequence[int], is_first: Sequence[bool]) -> tuple[int, int]:
+        """Return the tokens of both segments that fit into an input."""
+        num_first = 0
+        for length, belongs_to_a in zip(lengths, is_first, strict=True):
+            num_first += length if belongs_to_a else 0
+        size_a = min(num_first, self.max_seq_length - 2)
+        room = max(0, self.max_seq_length - size_a - NUM_SPECIAL_TOKENS)
+        return size_a, min(sum(lengths) - num_first, room)
+
+
+class FullSentences(InputFormat):
+    """Blocks of whole sentences across documents, as RoBERTa has them; the same in every epoch.
+
+    A block is [CLS], then sentences that each end with [SEP]; between two documents stands one more
+    [SEP]. A sentence that is too long for a block is cut: fairseq's blocks would be longer than the
+    model reads. Source: Liu et al. 2019, section 4.1.
+    """
+
+    dtype = BLOCK_DTYPE
+    is_new_every_epoch = False
+
+    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+        """Yield one row for each block."""
+        waiting = np.empty(0, dtype=_ITEM_DTYPE)  # items of a block that is not full
+        for documents in split_into_blocks(self.store):
+            items = np.concatenate([waiting, self._separated_items(documents)])
+            bounds = pack_items(items["size"], self.max_seq_length - 1)
+            if documents[1] < self.store.num_documents:
+                waiting = items[bounds[-2] :]
+                bounds = bounds[:-1]
+            yield block_rows(items, bounds)
+
+    def _separated_items(self, documents: tuple[int, int]) -> np.ndarray:
+        """Return the sentences, and after each document but the last of all its separator, which
+        counts as a part of its last sentence.
+        """
+        items = sentence_items(self.store, documents, self.max_seq_length - 1)
+        ends = np.flatnonzero(np.diff(items["document"], append=documents[1])) + 1
+        if documents[1] == self.store.num_documents:
+            ends = ends[:-1]
+        separators = items[ends - 1]
+        separators["offset"] += separators["size"]
+        separators["size"] = 1
+        return np.insert(items, ends, separators)
+
+    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return input_ids and token_type_ids of a block; all types are 0."""
+        sentence, document, offset, count, length = row
+        lengths = self.store.sentence_lengths(sentence, sentence + count)
+        sizes = lengths + self._num_separators(sentence, document, count)
+        starts = np.cumsum(sizes) - sizes
+        place_in_sentence = np.arange(sizes.sum()) - np.repeat(starts, sizes)
+        tokens = np.full(len(place_in_sentence), self.sep_id, dtype=np.int64)
+        is_token = place_in_sentence < np.repeat(lengths, sizes)
+        tokens[is_token] = self.store.tokens(sentence, sentence + count)
+        input_ids = np.concatenate([[self.cls_id], tokens[offset : offset + length - 1]])
+        return input_ids, np.zeros_like(input_ids)
+
+    def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
+        """Return int64 (count,), the [SEP] after each sentence of a block: one more after a
+        document, but not after the last of all.
+        """
+        num_separators = np.ones(count, dtype=np.int64)
+        last = min(document + count, self.store.num_documents - 1)
+        ends = self.store.sentence_offsets(document, last)[1:] - 1 - sentence
+        num_separators[ends[ends < count]] += 1
+        return num_separators
+
+
+class DocSentences(FullSentences):
+    """Blocks of whole sentences that end with their document."""
+
+    def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
+        """Yield one row for each block."""
+        for documents in split_into_blocks(self.store):
+            items = sentence_items(self.store, documents, self.max_seq_length - 1)
+            ends = np.flatnonzero(np.diff(items["document"], append=documents[1])) + 1
+            bounds = [0]
+            for begin, end in pairwise([0, *ends.tolist()]):
+                starts = pack_items(items["size"][begin:end], self.max_seq_length - 1)
+                bounds += [begin + start for start in starts[1:]]
+            yield block_rows(items, bounds)
+
+    def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
+        return np.ones(count, dtype=np.int64)
+
+
+INPUT_FORMATS: dict[str, type[InputFormat]] = {
+    "segment_pair": SegmentPairs,
+    "sentence_pair": SentencePairs,
+    "full_sentences": FullSentences,
+    "doc_sentences": DocSentences,
+    "electra": ElectraSegments,
+}
+# What the label of a pair says.
+PAIR_LABELS = ("next", "order", "none")
+
+
+# Parts of a split
+
+
+def split_into_blocks(store: Split) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of consecutive documents with about ``BLOCK_SENTENCES`` sentences
+    together, at least one document.
+    """
+    begin = 0
+    while begin < store.num_documents:
+        offsets = store.sentence_offsets(begin, min(begin + BLOCK_SENTENCES, store.num_documents))
+        count = int(np.searchsorted(offsets, offsets[0] + BLOCK_SENTENCES, side="right")) - 1
+        end = begin + max(1, count)
+        yield begin, end
+        begin = end
+
+
+class DocumentLengths:
+    """The sentence lengths of the open document of a block, and of any other one, a few at a
+    time.
+    """
+
+    def __init__(self, store: Split, documents: tuple[int, int]) -> None:
+        self.first_document, self.end_document = documents
+        self.offsets = store.sentence_offsets(*documents).tolist()
+        self.lengths = store.sentence_lengths(self.offsets[0], self.offsets[-1]).tolist()
+        # A random B is drawn from few documents at a time.
+        self.open_lazily = lru_cache(maxsize=16)(partial(LazyLengths, store))
+        self.open_document = -1
+        self.open_lengths: list[int] = []
+
+    def open(self, document: int) -> list[int]:
+        """Open a document of the block; return the tokens of each of its sentences."""
+        number = document - self.first_document
+        begin = self.offsets[number] - self.offsets[0]
+        end = self.offsets[number + 1] - self.offsets[0]
+        self.open_document = document
+        self.open_lengths = self.lengths[begin:end]
+        return self.open_lengths
+
+    def __call__(self, document: int) -> Sequence[int]:
+        """Return the tokens of each sentence of any document."""
+        if document == self.open_document:
+            return self.open_lengths
+        return self.open_lazily(document)
+
+    def first_sentence(self, document: int) -> int:
+        """Return the number of a document's first sentence in the split."""
+        if self.first_document <= document < self.end_document:
+            return int(self.offsets[document - self.first_document])
+        return self.open_lazily(document).begin
+
+
+class LazyLengths(Sequence[int]):
+    """Sentence lengths of one document, fetched a few at a time: a document may be a complete
+    book.
+    """
+
+    def __init__(self, store: Split, document: int) -> None:
+        self._store = store
+        self.begin, self._end = store.sentence_offsets(document, document + 1).tolist()
+        self._first = 0
+        self._fetched: list[int] = []
+
+    def __len__(self) -> int:
+        return self._end - self.begin
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index - self._first < len(self._fetched):
+            begin = self.begin + index
+            end = min(begin + NUM_FETCHED_LENGTHS, self._end)
+            self._fetched = self._store.sentence_lengths(begin, end).tolist()
+            self._first = index
+        return self._fetched[index - self._first]
+
+
+def sentence_items(store: Split, documents: tuple[int, int], max_size: int) -> np.ndarray:
+    """Return the sentences of documents with their [SEP] as `_ITEM_DTYPE` rows; those that are too
+    long are cut into several.
+    """
+    offsets = store.sentence_offsets(*documents)
+    sizes = store.sentence_lengths(int(offsets[0]), int(offsets[-1])) + 1
+    num_items = -(-sizes // max_size)  # of each sentence
+    sentences = np.repeat(np.arange(len(sizes)), num_items)
+    document_of_sentence = np.repeat(np.arange(*documents), np.diff(offsets))
+    first_items = np.cumsum(num_items) - num_items
+    items = np.empty(len(sentences), dtype=_ITEM_DTYPE)
+    items["sentence"] = offsets[0] + sentences
+    items["document"] = document_of_sentence[sentences]
+    items["offset"] = (np.arange(len(items)) - first_items[sentences]) * max_size
+    items["size"] = np.minimum(max_size, sizes[sentences] - items["offset"])
+    return items
+
+
+def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
+    """Return a ``BLOCK_DTYPE`` row for the items between each bound and the next."""
+    rows = np.empty(len(bounds) - 1, dtype=BLOCK_DTYPE)
+    first_items = items[bounds[:-1]]
+    last_items = items[np.array(bounds[1:]) - 1]
+    for name in ("sentence", "document", "offset"):
+        rows[name] = first_items[name]
+    rows["count"] = last_items["sentence"] - first_items["sentence"] + 1
+    sizes_before = np.concatenate([[0], np.cumsum(items["size"])])
+    rows["length"] = 1 + np.diff(sizes_before[bounds])  # with [CLS]
+    return rows
+
+
+# What all blocks share stays in the worker: opening a large store's maps for each block would take
+# longer than the work.
+_index_block: Callable[[tuple[int, int]], np.ndarray]
+
+
+def _start_worker(index_block: Callable[[tuple[int, int]], np.ndarray]) -> None:
+    global _index_block
+    _index_block = index_block
+
+
+def _index_in_worker(block: tuple[int, int]) -> np.ndarray:
+    return _index_block(block)
