@@ -293,7 +293,6 @@ def prepare_on_cluster(
                 kept_shards=total(stats, _KEPT),
                 new_bytes=total(stats, _NEW_BYTES),
                 seconds=time.perf_counter() - started,
-                has_workers=False,
             )
             return f"{format_report(report)}\nlogs: {logs}"
     # The plan is written; the join, which may begin before we have ended, claims the folder for
