@@ -102,7 +102,7 @@ compare-tokenizers: $(READY)  ## vocabularies on the same text: ARGS="--tokenize
 params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
 	$(PYTHON) recipes/count_parameters.py --size $(SIZE) --vocab_size $(VOCAB_SIZE) $(ARGS)
 
-convert: $(READY)  ## a TensorFlow checkpoint of google-research/bert to a Hub folder, and back: ARGS="--tf_checkpoint FOLDER --output_dir my_bert"
+convert: $(READY)  ## a TensorFlow checkpoint of google-research/bert to a Hub folder: ARGS="--tf_checkpoint FOLDER --output_dir my_bert"
 	$(PYTHON) recipes/convert_checkpoint.py $(ARGS)
 
 ## Fine-tune

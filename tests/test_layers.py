@@ -155,7 +155,7 @@ def test_help_loads_no_model_and_that_of_reports_no_torch():
     )
     names += (
         " collect_docstrings consolidate_checkpoint count_parameters export prepare_corpus "
-        "deduplicate_corpus probe_bias"
+        "probe_bias"
     )
     light = tuple(f"{name}.py" for name in names.split())
     scripts = sorted(SCRIPTS, key=lambda path: not path.name.endswith(light))

@@ -1,12 +1,11 @@
-"""Checkpoints of google-research/bert to folders in Hub form, and back.
+"""Checkpoints of google-research/bert to folders in Hub form.
 
-Nothing is changed on the way but the names and the orientation of matrices: there and back again is
-the same bit for bit.
+Nothing is changed on the way but the names, the orientation of matrices, and types that are smaller
+than float32.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -16,25 +15,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import BertConfig
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_dir, read_json_object, write_json
-from bert_recipes.tensorflow_files import INDEX_SUFFIX, BundleReader, BundleWriter, shown
+from bert_recipes.tensorflow_files import INDEX_SUFFIX, BundleReader, shown
 from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
 
 
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME, CONFIG_NAME, VOCABULARY_NAME = "bert_model.ckpt", "bert_config.json", "vocab.txt"
-WEIGHTS_FILE, HUB_CONFIG_FILE, REPORT_FILE = (
-    "model.safetensors",
-    "config.json",
-    "google_checkpoint.json",
-)
+WEIGHTS_FILE, REPORT_FILE = "model.safetensors", "google_checkpoint.json"
 _SIZES = [
     "vocab_size",
     "hidden_size",
@@ -80,7 +73,7 @@ _ARCHITECTURES: Mapping[frozenset[str], tuple[str, bool]] = {
 }
 # What training adds: the number of steps, and the two moments of each variable.
 OF_OPTIMIZER = re.compile(r"global_step|(.*/)?(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?)")
-_LAYER = re.compile(r"layer[_.](\d{1,4})[/.]")
+_LAYER = re.compile(r"layer_(\d{1,4})/")
 
 
 class Weight(NamedTuple):
@@ -155,16 +148,14 @@ def select_weights(
     sizes: Mapping[str, int],
     where: str,
     config_file: Path,
-    *,
-    by_tensor: bool,
 ) -> tuple[list[Weight], str]:
     """Pick the weights that a checkpoint has, and see that they make up one model of its
     configuration: none missing, none unknown.
 
-    Returns the class of transformers that has them as well. `shapes` are those of its variables, or
-    of its tensors where by_tensor says so; `where` and `config_file` are for messages.
+    Returns the class of transformers that has them as well. `shapes` are those of its variables;
+    `where` and `config_file` are for messages.
     """
-    if not any(re.match("bert[/.]", name) for name in shapes):
+    if not any(name.startswith("bert/") for name in shapes):
         what = f"its first is {shown(min(shapes))}" if shapes else "it is empty"
         raise InputError(
             f"{where}: none of the original's weights, whose names begin with bert, is in it; "
@@ -179,11 +170,8 @@ def select_weights(
             f"{sizes['num_hidden_layers']}; they do not belong "
             "together"
         )
-    rows = shapes.get("classifier.weight" if by_tensor else "output_weights", (0,))
-    known = {
-        weight.tensor if by_tensor else weight.variable: weight
-        for weight in list_weights(sizes, rows[0])
-    }
+    rows = shapes.get("output_weights", (0,))
+    known = {weight.variable: weight for weight in list_weights(sizes, rows[0])}
     if unknown := sorted(shapes.keys() - known.keys()):
         raise InputError(
             f"{where}: {_some(unknown)} not of the original's model; leave such out with "
@@ -204,11 +192,10 @@ def select_weights(
     if missing := [name for name in chosen if name not in shapes]:
         raise InputError(f"{where}: {_some(missing)} missing; the checkpoint is not complete")
     for name, weight in chosen.items():
-        wanted = weight.shape[::-1] if by_tensor and weight.is_kernel else weight.shape
-        if shapes[name] != wanted:
+        if shapes[name] != weight.shape:
             raise InputError(
-                f"{where}: {name} is {list(shapes[name])}, by {config_file} it is {list(wanted)}; "
-                "they do not belong together"
+                f"{where}: {name} is {list(shapes[name])}, by {config_file} it is "
+                f"{list(weight.shape)}; they do not belong together"
             )
     return list(chosen.values()), architecture
 
@@ -217,9 +204,7 @@ def select_skipped(names: Collection[str], skipped: Collection[str], where: str)
     """The names that are, or lie below, those that the user leaves out."""
     found = set()
     for start in skipped:
-        below = {
-            name for name in names if name == start or name.startswith((f"{start}/", f"{start}."))
-        }
+        below = {name for name in names if name == start or name.startswith(f"{start}/")}
         if not below:
             raise InputError(f"skip_variables: {where} has nothing that is called {shown(start)}")
         found |= below
@@ -275,45 +260,6 @@ def read_bert_config(path: Path) -> dict[str, Any]:
             ", ".join(map(ascii, ignored[:10])),
         )
     return checked
-
-
-def to_bert_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Make the original's configuration from the values of config.json, whose path is for
-    messages.
-    """
-    activation = values.get("hidden_act", "gelu")
-    original = {
-        "gelu": "gelu",
-        "gelu_new": "gelu",
-        "gelu_pytorch_tanh": "gelu",
-        "relu": "relu",
-        "tanh": "tanh",
-    }
-    for name, allowed, why in (
-        ("model_type", ["bert"], "the original's code has bert only"),
-        ("position_embedding_type", ["absolute"], "it is not the original's"),
-        ("is_decoder", [False], "the original's model sees both sides"),
-        ("hidden_act", list(original), f"the original has {', '.join(_ACTIVATIONS)}"),
-    ):
-        if (
-            values.get(name, allowed[0]) not in allowed
-        ):  # the oldest checkpoints do not name their kind
-            raise InputError(f"{path}: {name} is {values[name]!r:.100}; {why}")
-    if activation == "gelu":
-        logger.warning(
-            "%s: hidden_act is gelu, the exact form; the gelu of the original's code is its tanh "
-            "form, so that its outputs "
-            "differ a little",
-            path,
-        )
-    epsilon = values.get("layer_norm_eps", _LAYER_NORM_EPS)
-    if epsilon != _LAYER_NORM_EPS:
-        logger.warning(
-            "%s: layer_norm_eps is %.100r; the original's code computes with 1e-12", path, epsilon
-        )
-    return dict(
-        sorted((_check_config(values, path) | {"hidden_act": original[activation]}).items())
-    )
 
 
 # From the original to the Hub's form
@@ -437,9 +383,7 @@ def convert_to_hub(
     left_out = of_optimizer | select_skipped(reader.variables, skipped, where)
     found = {name: variable for name, variable in reader.variables.items() if name not in left_out}
     shapes = {name: variable.shape for name, variable in found.items()}
-    weights, architecture = select_weights(
-        shapes, values, where, files.config_file, by_tensor=False
-    )
+    weights, architecture = select_weights(shapes, values, where, files.config_file)
     for name, variable in found.items():
         if variable.dtype not in _READ:
             raise InputError(
@@ -496,162 +440,3 @@ def _label_settings(labels: list[str] | None, weights: list[Weight]) -> dict[str
         "id2label": dict(enumerate(labels)),
         "label2id": {label: number for number, label in enumerate(labels)},
     }
-
-
-# From the Hub's form to the original
-
-# Second names of shared weights, and numbers 0, 1, 2, ... that old versions kept with the weights.
-_SHARED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-_POSITIONS = "bert.embeddings.position_ids"
-
-
-class Written(NamedTuple):
-    """What was written; `labels` are a classifier's, in the order of its rows: the original keeps
-    none.
-    """
-
-    prefix: Path
-    num_variables: int
-    num_parameters: int
-    skipped: list[str]
-    do_lower_case: bool
-    labels: list[str]
-
-
-def convert_to_tensorflow(
-    folder: Path, output_dir: Path, *, skipped: Collection[str] = ()
-) -> Written:
-    """Write bert_model.ckpt, bert_config.json and vocab.txt of a folder in Hub form with its
-    tokenizer, but for skipped tensors.
-    """
-    config_file = folder / HUB_CONFIG_FILE
-    if not config_file.is_file():
-        raise InputError(
-            f"model_name_or_path: {folder} has no config.json; give a checkpoint in Hub form"
-        )
-    # What a configuration does not state is stock's default.
-    hub_config = {**BertConfig().to_dict(), **read_json_object(config_file)}
-    config = to_bert_config(hub_config, config_file)
-    tokenizer = load_tokenizer(folder)
-    pieces = len(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False))
-    if tokenizer.extra_tokens:
-        raise InputError(
-            f"{folder}: its tokenizer has {len(tokenizer.extra_tokens)} added tokens, and "
-            f"{VOCABULARY_NAME} no place for them"
-        )
-    if pieces > config["vocab_size"]:
-        raise InputError(
-            f"{folder}: {pieces:,} pieces in the vocabulary, but vocab_size is "
-            f"{config['vocab_size']:,}; they do not belong together"
-        )
-    files = _open_weights(folder)
-    names = {_full_name(name, files): name for name in files}
-
-    def read(name: str) -> np.ndarray:
-        tensor = files[names[name]].get_tensor(names[name])
-        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise InputError(
-                f"{folder}: {name} is {tensor.dtype}; weights of these types are converted: {_READ}"
-            )
-        return np.asarray(tensor.float().numpy())
-
-    left_out = select_skipped(names, skipped, str(folder)) | ({_POSITIONS} & names.keys())
-    for second, first in _SHARED.items():
-        if second in left_out or second not in names:
-            continue
-        if first not in names:
-            # Files of some versions have a shared weight under its second name only.
-            names[first] = names.pop(second)
-        elif np.array_equal(read(first), read(second)):
-            left_out.add(second)
-        else:
-            raise InputError(
-                f"{folder}: {second} is not {first}; the original has one weight for both"
-            )
-    kept = names.keys() - left_out
-    shapes = {name: tuple(files[names[name]].get_slice(names[name]).get_shape()) for name in kept}
-    weights, _ = select_weights(shapes, config, str(folder), config_file, by_tensor=True)
-    labels = _check_head(hub_config, weights, folder)
-    with atomic_dir(output_dir) as staged:
-        with BundleWriter(staged / CHECKPOINT_NAME) as writer:
-            for weight in sorted(weights):
-                values = read(weight.tensor)
-                writer.add(
-                    weight.variable, np.ascontiguousarray(values.T) if weight.is_kernel else values
-                )
-        (staged / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        tokenizer.save_vocabulary(str(staged))
-    return Written(
-        prefix=output_dir / CHECKPOINT_NAME,
-        num_variables=len(weights),
-        num_parameters=sum(math.prod(weight.shape) for weight in weights),
-        skipped=sorted(left_out - {*_SHARED, _POSITIONS}),
-        do_lower_case=tokenizer.do_lower_case,
-        labels=labels,
-    )
-
-
-def _open_weights(folder: Path) -> dict[str, Any]:
-    """Name of each tensor of a folder -> the open safetensors file that has it; nothing else is
-    opened.
-    """
-    index_file, paths = folder / f"{WEIGHTS_FILE}.index.json", [folder / WEIGHTS_FILE]
-    if not paths[0].is_file():
-        if not index_file.is_file():
-            raise InputError(f"{folder}: no {WEIGHTS_FILE}; no other weights are opened")
-        names = {
-            str(name) for name in (read_json_object(index_file).get("weight_map") or {}).values()
-        }
-        paths = [folder / name for name in sorted(names)]
-    files: dict[str, Any] = {}
-    for path in paths:
-        if path.parent != folder or path.suffix != ".safetensors" or not path.is_file():
-            raise InputError(f"{index_file}: {path.name!r:.100} is no safetensors file beside it")
-        try:
-            file: Any = safe_open(path, framework="pt")
-        except SafetensorError as error:
-            raise InputError(
-                f"{path}: no safetensors file, or damaged ({error}); copy it again"
-            ) from error
-        files |= dict.fromkeys(file.keys(), file)
-    return files
-
-
-def _full_name(name: str, names: Collection[str]) -> str:
-    """The name that a weight has in `BertForPreTraining`, whatever class and age its file is of."""
-    if name.split(".")[0] in ("embeddings", "encoder", "pooler") and f"bert.{name}" not in names:
-        name = f"bert.{name}"
-    # Of the first converted checkpoints, which are on the Hub as they were; transformers renames
-    # them when it loads.
-    return re.sub(
-        r"LayerNorm\.gamma$",
-        "LayerNorm.weight",
-        re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name),
-    )
-
-
-def _check_head(hub_config: Mapping[str, Any], weights: list[Weight], folder: Path) -> list[str]:
-    """See that the original has this head, which the names of weights alone do not say; return a
-    classifier's labels.
-    """
-    rows = _classes_of(weights)
-    if not rows:
-        return []
-    advice = "give --skip_variables classifier to convert the encoder alone"
-    wanted = _ARCHITECTURES[frozenset({"classifier"})][0]
-    built = (hub_config.get("architectures") or [wanted])[0]
-    if built != wanted:
-        raise InputError(f"{folder}: a {built!r:.100}, and the original's code has none; {advice}")
-    problem = hub_config.get("problem_type")
-    # One row without a type is a number, by the rule of transformers.
-    if rows == 1 or problem not in (None, "single_label_classification"):
-        raise InputError(
-            f"{folder}: its classifier is for {problem or 'regression'!r:.100} ({rows} rows), and "
-            "run_classifier.py chooses one of two "
-            f"classes or more; {advice}"
-        )
-    labels = hub_config.get("id2label") or {}
-    return [str(labels.get(str(number), f"LABEL_{number}")) for number in range(rows)]

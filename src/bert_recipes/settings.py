@@ -19,7 +19,9 @@ _LIMITS = {
 
 
 # Options of earlier versions -> what to use instead.
-REMOVED_OPTIONS: dict[str, str] = {}
+REMOVED_OPTIONS: dict[str, str] = {
+    "to_tensorflow": "use the folder in the Hub's form; TensorFlow checkpoints are read only",
+}
 
 # numpy and torch take these; Python's generator takes -3 for 3.
 SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1}

@@ -1,5 +1,5 @@
-"""Two of TensorFlow's file formats without TensorFlow: TFRecord files of `tf.train.Example`, and
-checkpoints of version 2 ("TensorBundle").
+"""Two of TensorFlow's file formats without TensorFlow: TFRecord files of `tf.train.Example`, read
+and written, and checkpoints of version 2 ("TensorBundle"), read.
 
 A checkpoint PREFIX is PREFIX.index, a LevelDB table from names of variables to messages that say
 where each lies, and the shards PREFIX.data-00000-of-00001, which hold nothing but the variables'
@@ -108,22 +108,9 @@ def _int(data: bytes, number: int, default: int = 0) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-# A field of the value 0 is left out: that is what a missing one means.
-
-
-def encode_int(number: int, value: int) -> bytes:
-    """A varint field."""
-    return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
-
-
 def encode_bytes(number: int, value: bytes) -> bytes:
     """A length-delimited field."""
     return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(value)) + value
-
-
-def encode_fixed32(number: int, value: int) -> bytes:
-    """A fixed32 field."""
-    return encode_varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
 
 
 # TFRecord
@@ -247,27 +234,24 @@ def _decode_varints(data: bytes) -> np.ndarray:
 _MAGIC = 0xDB4775248B80FB57
 _TABLE_FOOTER, _TRAILER = 48, 5
 _UNCOMPRESSED, _SNAPPY = 0, 1
-# TensorFlow's, so that our tables are its tables byte for byte.
-BLOCK_BYTES, _RESTART_INTERVAL = 262_144, 16
 # The index of BERT large with the optimiser's moments has some 1,200 entries in less than 100 KB.
 _MOST_BYTES = 1 << 24
 # What reading messages of no sense may raise.
 _DAMAGE = (ValueError, IndexError, struct.error, OSError)
 
 
+def _damaged(path: Path) -> InputError:
+    """Return the refusal of a file that is not what TensorFlow wrote."""
+    return InputError(f"{path}: damaged or incomplete; fetch the checkpoint again")
+
+
 def read_table(path: Path) -> dict[bytes, bytes]:
     """Read a table of at most 16 MB: key -> value, in the order of the keys."""
     if path.stat().st_size > _MOST_BYTES:
-        raise InputError(
-            f"{path}: more than {_MOST_BYTES:,} bytes; no index of a checkpoint is that large"
-        )
+        raise _damaged(path)
     data = path.read_bytes()
     if len(data) < _TABLE_FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
-        raise InputError(
-            f"{path}: no index of a TensorFlow checkpoint, or cut short (its last eight bytes are "
-            "not those of such a file); "
-            "copy it again"
-        )
+        raise _damaged(path)
     table: dict[bytes, bytes] = {}
     num_bytes = 0
     try:
@@ -283,7 +267,7 @@ def read_table(path: Path) -> dict[bytes, bytes]:
                     raise ValueError("keys out of order, or too many")
                 table[key] = value
     except _DAMAGE as error:
-        raise InputError(f"{path}: damaged ({error}); copy it again") from error
+        raise _damaged(path) from error
     return table
 
 
@@ -325,82 +309,6 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         at += own + size
 
 
-def write_table(
-    path: Path, items: Iterable[tuple[bytes, bytes]], *, block_bytes: int = BLOCK_BYTES
-) -> None:
-    """Write a table without compression, byte for byte as TensorFlow does; `items` come in the
-    order of their keys.
-    """
-    index, block = _Block(restart_interval=1), _Block()
-    with open(path, "wb") as file:
-        for key, value in items:
-            if block.buffer and len(block.bytes) >= block_bytes:
-                index.add(_separator(block.last_key, key), _write_block(file, block))
-                block = _Block()
-            block.add(key, value)
-        place = _write_block(file, block) if block.buffer else b""
-        metadata = _write_block(file, _Block())
-        if place:
-            index.add(_successor(block.last_key), place)
-        footer = metadata + _write_block(file, index)
-        file.write(footer.ljust(_TABLE_FOOTER - 8, b"\0") + _MAGIC.to_bytes(8, "little"))
-
-
-class _Block:
-    """A block that is being filled."""
-
-    def __init__(self, restart_interval: int = _RESTART_INTERVAL) -> None:
-        self.buffer, self.last_key = bytearray(), b""
-        self._interval, self._restarts, self._num_entries = restart_interval, [0], 0
-
-    def add(self, key: bytes, value: bytes) -> None:
-        is_restart = self._num_entries > 0 and self._num_entries % self._interval == 0
-        if is_restart:
-            self._restarts.append(len(self.buffer))
-        shared = 0 if is_restart else _num_shared(self.last_key, key)
-        self.buffer += (
-            b"".join(map(encode_varint, (shared, len(key) - shared, len(value))))
-            + key[shared:]
-            + value
-        )
-        self.last_key = key
-        self._num_entries += 1
-
-    @property
-    def bytes(self) -> bytes:
-        return bytes(self.buffer) + struct.pack(
-            f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts)
-        )
-
-
-def _write_block(file: BinaryIO, block: _Block) -> bytes:
-    """Append a block with its trailer; return its place."""
-    data = block.bytes
-    place = encode_varint(file.tell()) + encode_varint(len(data))
-    typed = data + bytes([_UNCOMPRESSED])
-    file.write(typed + struct.pack("<I", masked_crc32c(typed)))
-    return place
-
-
-def _num_shared(first: bytes, second: bytes) -> int:
-    most = min(len(first), len(second))
-    return next((at for at in range(most) if first[at] != second[at]), most)
-
-
-def _separator(last: bytes, following: bytes) -> bytes:
-    """A short key that is no smaller than `last` and smaller than `following`."""
-    at = _num_shared(last, following)
-    if at < min(len(last), len(following)) and last[at] + 1 < following[at]:
-        return last[:at] + bytes([last[at] + 1])
-    return last
-
-
-def _successor(last: bytes) -> bytes:
-    """A short key that is no smaller than `last`."""
-    at = len(last) - len(last.lstrip(b"\xff"))
-    return last[:at] + bytes([last[at] + 1]) if at < len(last) else last
-
-
 # Checkpoints
 
 INDEX_SUFFIX = ".index"
@@ -412,7 +320,6 @@ _VERSION = 1
 BFLOAT16 = "bfloat16"
 # DataType -> its name, which is numpy's but for bfloat16. Others are named but not read.
 _DTYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: BFLOAT16, 19: "float16"}
-_NUMBERS = {name: number for number, name in _DTYPES.items()}
 # One dimension of a slice: where it starts, and how long it is; -1: all of it.
 Extent = tuple[int, int]
 
@@ -439,21 +346,11 @@ def parse_header(data: bytes) -> tuple[int, bool]:
     """Number of shards, and whether their numbers are big-endian; ValueError: no header, or of a
     later version of the format.
     """
-    if any(_int(version, 2) > _VERSION for version in _messages(data, 3)):
-        raise ValueError("a later version of the format")
+    is_later = any(_int(version, 2) > _VERSION for version in _messages(data, 3))
     num_shards, byte_order = _int(data, 1), _int(data, 2)
-    if not 1 <= num_shards <= 99_999 or byte_order not in (0, 1):
-        raise ValueError(f"its header names {num_shards} files of data and byte order {byte_order}")
+    if is_later or not 1 <= num_shards <= 99_999 or byte_order not in (0, 1):
+        raise ValueError("no header of a checkpoint")
     return num_shards, byte_order == 1
-
-
-def serialize_header(num_shards: int, *, is_big_endian: bool = False) -> bytes:
-    """Write the header."""
-    return (
-        encode_int(1, num_shards)
-        + encode_int(2, int(is_big_endian))
-        + encode_bytes(3, encode_int(1, _VERSION))
-    )
 
 
 def parse_entry(data: bytes) -> Entry:
@@ -469,22 +366,6 @@ def parse_entry(data: bytes) -> Entry:
         raise ValueError("a negative place, size or dimension, or too many dimensions")
     number = _int(data, 1)
     return Entry(_DTYPES.get(number, f"type {number}"), shape, shard, offset, size, crc, slices)
-
-
-def serialize_entry(entry: Entry) -> bytes:
-    """Write an entry without slices, byte for byte as TensorFlow does."""
-    dimensions = b"".join(encode_bytes(2, encode_int(1, size)) for size in entry.shape)
-    numbers = [
-        encode_int(number, value)
-        for number, value in ((3, entry.shard), (4, entry.offset), (5, entry.size))
-    ]
-    parts = [
-        encode_int(1, _NUMBERS[entry.dtype]),
-        encode_bytes(2, dimensions),
-        *numbers,
-        encode_fixed32(6, entry.crc),
-    ]
-    return b"".join(parts)
 
 
 def slice_key(name: bytes, extents: tuple[Extent, ...]) -> bytes:
@@ -540,30 +421,27 @@ class BundleReader:
                 if not key.startswith(_SLICE_PREFIX)
             }
         except ValueError as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, what: object) -> InputError:
-        return InputError(f"{self._index_file}: damaged ({what}); copy it again")
+            raise _damaged(self._index_file) from error
 
     def read(self, name: str) -> np.ndarray:
         """Read a variable's values in this machine's byte order; those of bfloat16, which numpy
         does not have, as float32.
         """
         entry = self.variables[name]
-        if entry.dtype not in _NUMBERS or not math.prod(entry.shape):
+        if entry.dtype not in _DTYPES.values() or not math.prod(entry.shape):
             raise InputError(
                 f"{self._index_file}: {shown(name)} is {entry.dtype} {list(entry.shape)}, which "
                 "is no weight of a network"
             )
         if not entry.slices:
-            return self._read_entry(name, entry)
+            return self._read_entry(entry)
         parts = self._find_slices(name, entry)
         dtype = np.float32 if entry.dtype == BFLOAT16 else entry.dtype
         values, seen = np.empty(entry.shape, dtype), np.zeros(entry.shape, dtype=bool)
         for place, part in parts:
-            values[place], seen[place] = self._read_entry(name, part), True
+            values[place], seen[place] = self._read_entry(part), True
         if not seen.all():
-            raise self._damaged(f"the slices of {shown(name)} do not cover it")
+            raise _damaged(self._index_file)
         return values
 
     def _find_slices(self, name: str, entry: Entry) -> list[tuple[tuple[slice, ...], Entry]]:
@@ -590,31 +468,20 @@ class BundleReader:
             math.prod(part.shape) for _, part in found if len(part.shape) == len(entry.shape)
         )
         if len(found) < len(entry.slices) or num_values != math.prod(entry.shape):
-            raise self._damaged(f"the slices of {shown(name)} are not that variable")
+            raise _damaged(self._index_file)
         return found
 
-    def _read_entry(self, name: str, entry: Entry) -> np.ndarray:
+    def _read_entry(self, entry: Entry) -> np.ndarray:
         kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
         if math.prod(entry.shape) * kind.itemsize != entry.size or entry.shard >= self._num_shards:
-            raise self._damaged(
-                f"{shown(name)}, {entry.dtype} {list(entry.shape)}, has {entry.size:,} bytes in "
-                f"file {entry.shard}"
-            )
+            raise _damaged(self._index_file)
         path = shard_file(self.prefix, entry.shard, self._num_shards)
-        if not path.is_file():
-            raise InputError(
-                f"{path}: missing; it belongs to {self._index_file.name}, copy it there"
-            )
         # Before there is memory for what the index speaks of.
-        if entry.offset + entry.size > path.stat().st_size:
-            raise InputError(
-                f"{path}: {path.stat().st_size:,} bytes, but {shown(name)} ends at "
-                f"{entry.offset + entry.size:,}: it is cut "
-                f"short, or belongs to another {self._index_file.name}; copy both again"
-            )
+        if not path.is_file() or entry.offset + entry.size > path.stat().st_size:
+            raise _damaged(path)
         octets = np.fromfile(path, dtype=np.uint8, count=entry.size, offset=entry.offset)
         if masked_crc32c(octets) != entry.crc:
-            raise InputError(f"{path}: damaged (wrong checksum of {shown(name)}); copy it again")
+            raise _damaged(path)
         values = octets.view(kind.newbyteorder(">" if self._is_big_endian else "<")).astype(
             kind, copy=False
         )
@@ -627,55 +494,3 @@ class BundleReader:
 def shard_file(prefix: Path, shard: int, num_shards: int) -> Path:
     """Where a checkpoint's data lies."""
     return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{num_shards:05d}")
-
-
-class BundleWriter:
-    """A checkpoint that is being written, in one file of data. The index is written last, when the
-    block ends well.
-
-    Example:
-        >>> with BundleWriter(Path("bert_model.ckpt")) as writer:  # doctest: +SKIP
-        ...     writer.add("global_step", np.asarray(0))
-    """
-
-    def __init__(self, prefix: Path) -> None:
-        self._prefix = prefix
-        self._entries: dict[str, Entry] = {}
-        self._num_bytes = 0
-
-    def __enter__(self) -> BundleWriter:
-        self._file = open(shard_file(self._prefix, 0, 1), "wb")
-        return self
-
-    def add(self, name: str, values: np.ndarray) -> None:
-        """Write float32, float64, float16, int32 or int64 under a new name. TensorFlow writes names
-        in order; any order is read.
-        """
-        if not name or name in self._entries or values.dtype.name not in _NUMBERS:
-            raise ValueError(f"{name!r} is no new name, or {values.dtype.name} is not written")
-        octets = (
-            np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
-            .reshape(-1)
-            .view(np.uint8)
-        )
-        entry = Entry(
-            values.dtype.name,
-            values.shape,
-            0,
-            self._num_bytes,
-            octets.nbytes,
-            masked_crc32c(octets),
-        )
-        self._file.write(octets.data)
-        self._num_bytes += octets.nbytes
-        self._entries[name] = entry
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._file.close()
-        if error is None:
-            items = sorted(
-                (name.encode("utf-8"), serialize_entry(entry))
-                for name, entry in self._entries.items()
-            )
-            index_file = self._prefix.with_name(self._prefix.name + INDEX_SUFFIX)
-            write_table(index_file, [(HEADER_KEY, serialize_header(1)), *items])

@@ -141,15 +141,6 @@ def test_the_fingerprint_follows_contents_and_tokenizer_only(tmp_path):
     )
 
 
-def test_a_store_of_an_earlier_release_is_read(tmp_path):
-    path = write_store(tmp_path / "store")
-    metadata = metadata_of(path)
-    del metadata["sha256"]
-    (path / "store.json").write_text(json.dumps({**metadata, "format_version": 1}))
-
-    assert documents_of(open_store(path).train) == DOCUMENTS
-
-
 def test_a_split_travels_to_other_processes(tmp_path):
     train = open_store(write_store(tmp_path / "store")).train
 
@@ -230,7 +221,7 @@ def test_missing_and_foreign_folders_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 4}, "update bert-recipes or prepare the store again"),
+        ({"format_version": 2}, "make the store anew with recipes/prepare_corpus.py"),
         ({"vocab_size": 101}, DAMAGED),
         ({"splits": {}}, DAMAGED),
         ({"special_ids": {**SPECIAL_IDS, "cls": 9}}, DAMAGED),

@@ -514,7 +514,7 @@ def _finetune(name: str) -> Callable[[Workspace], dict[str, Any]]:
 
 
 def conversion(work: Workspace) -> dict[str, Any]:
-    """Google's checkpoints to the Hub's form and back."""
+    """Google's checkpoints to the Hub's form."""
     found = {}
     for name in ("pretraining", "classifier", "squad"):
         source = REPOSITORY / "tests" / "fixtures" / "google" / name
@@ -532,21 +532,6 @@ def conversion(work: Workspace) -> dict[str, Any]:
             weights(work.folder / f"hub-{name}"),
             sha(work.folder / f"hub-{name}" / "config.json"),
         ]
-        back = f"tf-{name}"
-        flags = [
-            "--to_tensorflow",
-            "true",
-            "--model_name_or_path",
-            f"hub-{name}",
-            "--output_dir",
-            back,
-        ]
-        work.once(back, lambda: work.run("recipes/convert_checkpoint.py", *flags))
-        found[back] = {
-            file.name: sha(file)
-            for file in sorted((work.folder / back).iterdir())
-            if file.suffix != ".md"
-        }
     return found
 
 

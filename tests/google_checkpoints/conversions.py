@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from fixture_parts import INPUTS
+from fixture_parts import CONFIG, INPUTS
+from safetensors.numpy import load_file
 
-from bert_recipes.google_checkpoints import Converted, convert_to_hub, find_files
+from bert_recipes.google_checkpoints import Converted, convert_to_hub, find_files, list_weights
 from bert_recipes.tensorflow_files import BundleReader
 
 
@@ -18,6 +19,17 @@ def to_hub(folder: Path, output: Path, **settings: Any) -> Converted:
 def read_all(prefix: Path) -> dict[str, np.ndarray]:
     reader = BundleReader(prefix)
     return {name: reader.read(name) for name in reader.variables}
+
+
+def check_weights(folder: Path, variables: dict[str, np.ndarray]) -> None:
+    """Hold the tensors of a converted folder to the original's variables, bit for bit."""
+    tensors = load_file(folder / "model.safetensors")
+    is_bare = "embeddings.word_embeddings.weight" in tensors
+    weights = {weight.variable: weight for weight in list_weights(CONFIG, num_labels=3)}
+    assert len(tensors) == len(variables)
+    for name, values in variables.items():
+        tensor = tensors[weights[name].tensor.removeprefix("bert." * is_bare)]
+        np.testing.assert_array_equal(tensor, values.T if name.endswith("kernel") else values)
 
 
 def check_outputs(model: Any, wanted: dict[str, np.ndarray]) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from bundle_writer import write_bundle
 from fixture_parts import CONFIG, PIECES
-
-from bert_recipes.tensorflow_files import BundleWriter
 
 
 PRETRAINING = ("masked_lm", "next_sentence")
@@ -90,9 +89,7 @@ def write_original(
 ) -> Path:
     """Write a folder as Google's downloads are; returns the checkpoint's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    with BundleWriter(folder / name) as writer:
-        for variable in sorted(variables):
-            writer.add(variable, variables[variable])
+    write_bundle(folder / name, variables)
     (folder / "bert_config.json").write_text(json.dumps(config))
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     return folder / name

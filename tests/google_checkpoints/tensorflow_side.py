@@ -4,7 +4,6 @@
     bert-tensorflow==1.0.1 tfvenv/bin/python tests/google_checkpoints/tensorflow_side.py fixtures
     tests/fixtures/google
 
-    read PREFIX FILE.npz        every variable of a checkpoint, as TensorFlow reads it
     write FILE.npz PREFIX       a checkpoint of such a file, as TensorFlow writes it
     outputs FOLDER FILE.npz     what the code of google-research/bert computes from
     FOLDER/bert_model.ckpt for the inputs in the file fixtures FOLDER             the checkpoints in
@@ -177,12 +176,6 @@ def make_fixtures(folder: Path) -> None:
     make_fixture(folder / "squad", "bert_model.ckpt", "squad", sharded=True)
 
 
-def read(prefix: str, file: str) -> None:
-    """Every variable, with the checks that TensorFlow makes."""
-    reader = tf.train.load_checkpoint(prefix)
-    np.savez(file, **{name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()})
-
-
 def write(file: str, prefix: str) -> None:
     """As `tf.train.Saver` does: in the order of the names."""
     values = dict(np.load(file))
@@ -232,7 +225,6 @@ def outputs(folder: str, file: str) -> None:
 if __name__ == "__main__":
     command, *words = sys.argv[1:]
     {
-        "read": read,
         "write": write,
         "outputs": outputs,
         "fixtures": lambda folder: make_fixtures(Path(folder)),

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from fixture_parts import CONFIG, PIECES
 from original_model import draw_variables, write_original
-
-from bert_recipes.tensorflow_files import BundleReader
+from safetensors.numpy import load_file
 
 
 FLAGS = [
@@ -20,7 +19,6 @@ FLAGS = [
     "4",
 ]
 FLAGS += ["--max_steps", "2", "--eval_strategy", "no", "--precision", "fp32", "--use_cpu", "true"]
-KERNEL = "bert/pooler/dense/kernel"
 
 
 @pytest.fixture
@@ -29,9 +27,7 @@ def convert(call_recipe):
     return partial(call_recipe, "convert_checkpoint")
 
 
-def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(
-    call_recipe, small_store, convert, tmp_path
-):
+def test_a_checkpoint_of_google_is_pre_trained_here(call_recipe, small_store, convert, tmp_path):
     folder = tmp_path / "uncased_L-2_H-8_A-2"
     pieces = (small_store / "tokenizer" / "vocab.txt").read_text().split()
     config = {**CONFIG, "vocab_size": len(pieces)}
@@ -54,25 +50,13 @@ def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(
         "1",
     ]
     call_recipe("pretrain", *flags, "--save_strategy", "no", "--output_dir", tmp_path / "run")
-    back = [
-        "--model_name_or_path",
-        tmp_path / "run",
-        "--to_tensorflow",
-        "--output_dir",
-        tmp_path / "tf",
-    ]
-    said = convert(*back)
-    assert f"--init_checkpoint={tmp_path / 'tf' / 'bert_model.ckpt'} " in said
-    assert "--do_lower_case=True" in said
-    reader = BundleReader(tmp_path / "tf" / "bert_model.ckpt")
-    assert reader.variables.keys() == plain.keys()
-    assert 0 < np.abs(reader.read(KERNEL) - variables[KERNEL]).max() < 0.01  # two steps further
+    kernel = load_file(tmp_path / "run" / "model.safetensors")["bert.pooler.dense.weight"]
+    difference = np.abs(kernel.T - variables["bert/pooler/dense/kernel"]).max()
+    assert 0 < difference < 0.01  # two steps further
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(
-    call_recipe, convert, tmp_path, caplog
-):
+def test_a_checkpoint_of_google_is_fine_tuned_here(call_recipe, convert, tmp_path, caplog):
     write_original(tmp_path / "google", draw_variables())
     convert("--tf_checkpoint", tmp_path / "google", "--output_dir", tmp_path / "hub")
     rows = [{"text": "a b c", "label": 0}, {"text": "x y z", "label": 1}] * 4
@@ -90,34 +74,14 @@ def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(
     ]
     call_recipe("finetune", *flags, "--output_dir", tmp_path / "tuned")
     assert "starts anew" not in caplog.text
-    said = convert(
-        "--model_name_or_path",
-        tmp_path / "tuned",
-        "--to_tensorflow",
-        "--output_dir",
-        tmp_path / "tf",
-    )
-    assert "labels, in the order of the classifier's rows: a, b" in said
-    variables = BundleReader(tmp_path / "tf" / "bert_model.ckpt").variables
-    assert variables["output_weights"].shape == (2, CONFIG["hidden_size"])
+    weights = load_file(tmp_path / "tuned" / "model.safetensors")
+    assert weights["classifier.weight"].shape == (2, CONFIG["hidden_size"])
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "give either --tf_checkpoint, or --model_name_or_path with --to_tensorflow"),
-        (["--tf_checkpoint", "a", "--model_name_or_path", "b"], "give either --tf_checkpoint"),
-        (["--model_name_or_path", "b"], "are given together"),
-        (["--tf_checkpoint", "a", "--to_tensorflow"], "are given together"),
-        (
-            ["--model_name_or_path", "b", "--to_tensorflow", "--vocab_file", "v"],
-            "--vocab_file goes with --tf_checkpoint",
-        ),
-        (
-            ["--model_name_or_path", "b", "--to_tensorflow", "--do_lower_case", "false"],
-            "--do_lower_case goes with",
-        ),
-        (["--model_name_or_path", "nowhere", "--to_tensorflow"], "nowhere has no config.json"),
+        (["--to_tensorflow"], "it was removed: use the folder in the Hub's form"),
         (["--tf_checkpoint", "nowhere"], "no file nowhere.index; give the folder or path"),
         (["--tf_checkpoint", "{google}", "--bert_config_file", "x"], "bert_config_file: no file x"),
         (

@@ -88,15 +88,11 @@ def test_the_command_writes_a_store_and_reports_it(repository, vocabulary, corpu
     result = run(repository, *flags, "--tokenizer", vocabulary, "--output_dir", tmp_path / "store")
 
     assert result.returncode == 0, result.stderr
-    rows = {
-        line.split()[0]: line.split()[1:]
-        for line in result.stdout.splitlines()
-        if line[:1].isalpha()
-    }
-    assert rows["documents"] == ["30", "10"]
-    assert rows["sentences"] == ["180", "60"]
-    assert "peak memory:" in result.stdout
-    assert "MB/s" in result.stdout
+    facts = dict(line.split(": ") for line in result.stdout.splitlines())
+    assert facts["train documents"] == "30"
+    assert facts["validation sentences"] == "60"
+    assert facts["rate"].endswith(" MB/s")
+    assert facts["store"] == str(tmp_path / "store")
     assert "10 files of --files are held out" in result.stderr
     store = open_store(tmp_path / "store")
     tokenizer = load_tokenizer(store.tokenizer_path)
@@ -122,7 +118,7 @@ def test_text_that_the_tokenizer_does_not_know_is_warned_of(vocabulary, tmp_path
     assert unknown["Cyrillic"] == int((tokens == load_tokenizer(vocabulary).unk_token_id).sum())
     assert "of the tokens are [UNK]" in caplog.text
     assert "script Cyrillic; --tokenizer" in caplog.text
-    assert "[UNK] (train): " in format_report(report)
+    assert "train [UNK] tokens: " in format_report(report)
 
 
 @pytest.mark.parametrize("options", [{}, {"validation_fraction": 0.3}, {"shard_gigabytes": 1e-6}])
@@ -404,7 +400,7 @@ def test_anything_else_in_the_output_folder_is_never_touched(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("text")
     for name in ("mine", "mine/thesis.txt"):
-        with pytest.raises(InputError, match="is not a token store, so it is left alone"):
+        with pytest.raises(InputError, match="is no store of this release, so it is left alone"):
             prepare(vocabulary, tmp_path / name, files=[str(corpus)], overwrite=overwrite)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
 

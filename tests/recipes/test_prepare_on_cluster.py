@@ -103,7 +103,7 @@ def test_any_number_of_tasks_and_workers_gives_the_same_bytes(
     vocabulary, texts, straight, tmp_path, workers, tasks
 ):
     said = prepare(vocabulary, texts, tmp_path / "store", workers=workers, tasks=tasks)
-    assert "of which 0 were done before" in said
+    assert "shards done before: 0\n" in said
     assert contents_of(tmp_path / "store") == straight
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "store.logs"]
 
@@ -117,7 +117,7 @@ def test_what_is_done_is_kept_and_what_is_damaged_is_made_anew(
     tokens.write_bytes(tokens.read_bytes()[:-10])
     kept = {name: (shards / name).stat().st_ino for name in ("00000", "00002", "00003")}
     said = prepare(vocabulary, texts, tmp_path / "store", workers=2, tasks=2)
-    assert "of which 3 were done before" in said
+    assert "shards done before: 3\n" in said
     assert contents_of(tmp_path / "store") == straight
     assert {name: (tmp_path / "store" / "shards" / name).stat().st_ino for name in kept} == kept
     assert (
@@ -244,7 +244,7 @@ def test_an_end_in_the_middle_loses_nothing_that_is_done(
     assert 2 <= len(done) < 6
     finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert finished.returncode == 0, finished.stderr
-    assert f"of which {len(done)} were done before" in finished.stdout
+    assert f"shards done before: {len(done)}\n" in finished.stdout
     for name, inode in done.items():
         assert (tmp_path / "store" / "shards" / name).stat().st_ino == inode
     metadata = json.loads((tmp_path / "store" / "store.json").read_text())

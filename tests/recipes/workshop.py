@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from original_model import draw_variables, write_original
 
 
 WORDS = [
@@ -298,8 +299,7 @@ def make_workshop(repository: Path, folder: Path) -> None:
         )
     files = ("--input_file=text.txt", "--output_file=examples.tfrecord", "--vocab_file=vocab.txt")
     run(folder, "recipes/create_pretraining_data.py", *files)
-    google = ("--to_tensorflow", "--output_dir", "uncased_L-12_H-768_A-12")
-    run(folder, "recipes/convert_checkpoint.py", "--model_name_or_path", "runs/my_bert", *google)
+    write_original(folder / "uncased_L-12_H-768_A-12", draw_variables())
 
 
 def open_workshop(workshop: Path, folder: Path, outputs: set[str]) -> None:

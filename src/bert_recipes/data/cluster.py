@@ -36,7 +36,6 @@ from bert_recipes.settings import check, option
 
 
 try:
-    import orjson  # noqa: F401 - datatrove's, for the removal of duplicates
     from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
     from datatrove.executor.base import PipelineExecutor
     from datatrove.pipeline.base import PipelineStep
@@ -207,9 +206,9 @@ def messages_in_task_log() -> Iterator[None]:
         package.setLevel(before)
 
 
-def total(stats: PipelineStats, step: int, name: str) -> int:
-    """What a step of the pipeline counted under a name."""
-    value: Any = stats.stats[step].stats.get(name, 0)
+def total(stats: PipelineStats, name: str) -> int:
+    """Return what the pipeline's one step counted under a name."""
+    value: Any = stats.stats[0].stats.get(name, 0)
     # As it was counted, or as it was read back.
     return int(value["total"] if isinstance(value, dict) else getattr(value, "total", value))
 
@@ -291,10 +290,9 @@ def prepare_on_cluster(
             report = PreparationReport(
                 path=Path(corpus.output_dir),
                 metadata=preparation.join_shards(),
-                kept_shards=total(stats, 0, _KEPT),
-                new_bytes=total(stats, 0, _NEW_BYTES),
+                kept_shards=total(stats, _KEPT),
+                new_bytes=total(stats, _NEW_BYTES),
                 seconds=time.perf_counter() - started,
-                has_workers=False,
             )
             return f"{format_report(report)}\nlogs: {logs}"
     # The plan is written; the join, which may begin before we have ended, claims the folder for

@@ -484,8 +484,8 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         read_metadata(path)
     except InputError as error:
         raise InputError(
-            f"{path}: exists and is not a token store, so it is left alone; give another output "
-            "folder or remove it"
+            f"{path}: exists and is no store of this release, so it is left alone; give another "
+            "output folder or remove it"
         ) from error
     if not overwrite:
         raise InputError(
@@ -519,54 +519,42 @@ class PreparationReport:
     kept_shards: int
     new_bytes: int
     seconds: float
-    has_workers: bool
 
 
 def format_report(report: PreparationReport) -> str:
-    """Return the report as a short text table, with the largest memory of this process and its
-    workers up to now.
-    """
+    """Return the report as text, a fact a line."""
     metadata = report.metadata
     splits = metadata["splits"]
-    lines = _count_lines(splits)
-    for split, counts in metadata["dropped"].items():
-        lines += _reason_lines(f"dropped ({split})", counts)
-    for split, counts in metadata["read"].items():
-        lines += _reason_lines(f"repaired ({split})", counts["repaired"])
+    lines = []
+    for split, counts in splits.items():
+        lines += [f"{split} {name}: {counts[key]:,}" for name, key in COUNTS.items()]
     for split, scripts in metadata["unknown_tokens"].items():
         fraction = sum(scripts.values()) / splits[split]["num_tokens"]
-        lines.append(f"[UNK] ({split}): {fraction:.2%} of the tokens")
-    num_shards = len(metadata[SHARDS_FOLDER])
-    if num_shards > 1:
-        lines.append(f"shards: {num_shards}, of which {report.kept_shards} were done before")
+        lines.append(f"{split} [UNK] tokens: {fraction:.2%}")
+    for split, counts in metadata["dropped"].items():
+        lines += _reason_lines(f"{split} dropped", counts)
+    for split, counts in metadata["read"].items():
+        lines += _reason_lines(f"{split} repaired", counts["repaired"])
     megabytes = report.new_bytes / 1e6
-    speed = megabytes / max(report.seconds, 1e-9)
-    lines.append(f"text {megabytes:,.1f} MB in {report.seconds:,.1f} s: {speed:,.1f} MB/s")
-    memory = f"peak memory: {_peak_megabytes(resource.RUSAGE_SELF):,.0f} MB main process"
-    if report.has_workers:
-        memory += f", {_peak_megabytes(resource.RUSAGE_CHILDREN):,.0f} MB largest worker"
-    lines.append(memory)
     store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
-    lines.append(f"store: {report.path} ({store_bytes / 1e6:,.1f} MB)")
-    return "\n".join(lines)
-
-
-def _count_lines(splits: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the head and the rows of a table with a column a split."""
-    head = f"{'':24}"
-    for split in splits:
-        head += f"{split:>16}"
-    lines = [head]
-    for name, key in COUNTS.items():
-        line = f"{name:24}"
-        for counts in splits.values():
-            line += f"{counts[key]:>16,}"
-        lines.append(line)
-    return lines
+    return "\n".join(
+        [
+            *lines,
+            f"shards: {len(metadata[SHARDS_FOLDER])}",
+            f"shards done before: {report.kept_shards}",
+            f"text: {megabytes:,.1f} MB",
+            f"time: {report.seconds:,.1f} s",
+            f"rate: {megabytes / max(report.seconds, 1e-9):,.1f} MB/s",
+            f"peak memory: {_peak_megabytes(resource.RUSAGE_SELF):,.0f} MB",
+            f"peak memory of a worker: {_peak_megabytes(resource.RUSAGE_CHILDREN):,.0f} MB",
+            f"store: {report.path}",
+            f"store size: {store_bytes / 1e6:,.1f} MB",
+        ]
+    )
 
 
 def _reason_lines(title: str, counts: Mapping[str, int]) -> list[str]:
-    return [f"{title}: {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
+    return [f"{title}, {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
 
 
 def _peak_megabytes(who: int) -> float:
@@ -597,7 +585,6 @@ def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationRepo
         kept_shards=new.count(None),
         new_bytes=sum(size or 0 for size in new),
         seconds=time.perf_counter() - started,
-        has_workers=arguments.resolved_num_processes > 1,
     )
 
 
@@ -849,7 +836,7 @@ class Preparation:
             SHARDS_FOLDER: [{"folder": f"{SHARDS_FOLDER}/{folder.name}"} for folder in folders],
             "sources": sources,
             **self._origin(),
-            **add_counts({name: part.get(name, {}) for name in counted} for part in parts),
+            **add_counts({name: part[name] for name in counted} for part in parts),
         }
         try:
             self._check_documents(metadata)

@@ -1,23 +1,19 @@
-"""The token-id store on disk: documents of sentences of token ids, memory-mapped; always a list of
-shards, of which one is usual.
+"""The token-id store on disk: documents of sentences of token ids, memory-mapped, in shards.
 
 A store is a folder::
 
-    store.json            what it is: format, vocabulary, settings, sources, counts, what was
-    dropped and why, versions, its shards tokenizer/            the tokenizer that made it, as a
-    stock folder shards/00000/         one folder a shard, with a store.json of its own: it can be
-    opened alone
-      train/              one folder a split; ``validation/`` only where held-out documents were
-      asked for
-        tokens.arrow      column token_id         uint16, or uint32 above 65,536 pieces     one row
-        a token sentences.arrow   column token_offset     int64, number of sentences + 1 rows
-        sentence s = tokens[o[s]:o[s+1]] documents.arrow   column sentence_offset  int64, number of
-        documents + 1 rows       document d = sentences[o[d]:o[d+1]] unigram.arrow     column count
-        int64, one row a vocabulary entry         how often each id occurs in the split
+    store.json                  format, vocabulary, settings, sources, counts, versions, shards
+    tokenizer/                  the tokenizer that made it, as a stock folder
+    shards/00000/store.json     a shard can be opened alone
+    shards/00000/train/         one folder a split: train, and validation where text is held out
+        tokens.arrow            token_id: uint16, or uint32 above 65,536 pieces, one row a token
+        sentences.arrow         token_offset: int64, number of sentences + 1 rows
+        documents.arrow         sentence_offset: int64, number of documents + 1 rows
+        unigram.arrow           count: int64, how often each id occurs in the split
 
-Earlier releases wrote a store of one shard without ``shards/``: it is read as the shard that it is.
-``store.json`` is written last, and a folder gets its name only when all of it is on the disk, so a
-folder that `open_store` accepts is complete.
+Sentence s is tokens[o[s]:o[s+1]], document d is sentences[o[d]:o[d+1]]. ``store.json`` is written
+last, and a folder gets its name when all of it is on the disk: what `open_store` accepts is
+complete.
 """
 
 from __future__ import annotations
@@ -358,9 +354,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Read a store's ``store.json``; refuse what is no store of a format that this release
-    reads.
-    """
+    """Read a store's ``store.json``; refuse what is no store of this release's format."""
     make = "make a store with recipes/prepare_corpus.py and name it with --store"
     file = path / METADATA_FILE
     if not file.is_file():
@@ -379,14 +373,12 @@ def read_metadata(path: Path) -> dict[str, Any]:
             f"{file}: not a token store of this project ('format' must be {FORMAT!r}); {make}"
         )
     version = metadata.get("format_version")
-    if version not in range(1, FORMAT_VERSION + 1):
+    if version != FORMAT_VERSION:
         raise InputError(
-            f"{file}: format version {version!r}, this release reads up to version "
-            f"{FORMAT_VERSION}; "
-            "update bert-recipes or prepare the store again"
+            f"{file}: format version {version!r}, this release reads version {FORMAT_VERSION}; "
+            "make the store anew with recipes/prepare_corpus.py"
         )
-    # Versions 1 and 2 have no hash.
-    if metadata.pop("sha256", None) != _sha256(metadata) and version == FORMAT_VERSION:
+    if metadata.pop("sha256", None) != _sha256(metadata):
         raise _damaged(file)
     return metadata
 

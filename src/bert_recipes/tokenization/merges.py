@@ -1,13 +1,12 @@
-"""WordPiece merges chosen by likelihood or by gain, which no library trains.
+"""WordPiece merges chosen by likelihood, which no library trains.
 
-"likelihood" joins the pair with the highest f(ab) / (f(a) f(b)): Schuster and Nakajima 2012 as the
-Hugging Face course (chapter 6.6) reads them. It ignores how often a pair occurs, so rare pieces
-that always stand together come first. "gain" joins the pair that raises the log-likelihood of the
-corpus under a unigram model of pieces most, about f(ab) log(f(ab) N / (f(a) f(b))), N pieces in
-all. Google never published its trainer; neither is claimed to be it.
+The pair with the highest f(ab) / (f(a) f(b)) is joined: Schuster and Nakajima 2012 as the Hugging
+Face course (chapter 6.6) reads them. It ignores how often a pair occurs, so rare pieces that always
+stand together come first. Google never published its trainer; this is not claimed to be it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,16 +25,7 @@ class Merge(NamedTuple):
     frequency: int  # of the pair, when it was joined
 
 
-def _likelihood(pairs: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
-    return pairs / (left.astype(np.float64) * right)
-
-
-def _gain(pairs: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
-    return pairs * np.log(pairs * float(total) / (left.astype(np.float64) * right))
-
-
-SCORES: dict[str, Callable[..., np.ndarray]] = {"likelihood": _likelihood, "gain": _gain}
-# Scores this close are ties, or for "likelihood" compared as fractions of whole numbers.
+# Scores this close are compared as fractions.
 _CLOSE = 1e-12
 
 
@@ -99,40 +89,30 @@ class _Pairs:
         word = min(self.words[row])
         return word, list(pairwise(self.splits[word])).index(tuple(self.table[row, :2].tolist()))
 
-    def best(self, algorithm: str, min_frequency: int) -> int | None:
-        """The row of the pair to join, the first to occur among equals; None where none is frequent
-        enough.
+    def likelihood(self, row: int) -> Fraction:
+        """Return the exact likelihood of a pair."""
+        left, right, frequency = self.table[row].tolist()
+        return Fraction(frequency, int(self.pieces[left]) * int(self.pieces[right]))
+
+    def best(self, min_frequency: int) -> int | None:
+        """Return the row of the pair to join, the first to occur among equals.
+
+        None where no pair is frequent enough.
         """
         live = np.flatnonzero(self.table[: len(self.words), 2] >= min_frequency)
         if not len(live):
             return None
-        left, right, pairs = self.table[live].T
-        scores = SCORES[algorithm](
-            pairs, self.pieces[left], self.pieces[right], int(self.pieces.sum())
-        )
-        top = scores.max()
-        tied: list[int] = live[scores >= top - _CLOSE * abs(top)].tolist()
-        if algorithm == "likelihood" and len(tied) > 1:
-            parts = {
-                row: (pairs, int(self.pieces[a]) * int(self.pieces[b]))
-                for row in tied
-                for a, b, pairs in [self.table[row].tolist()]
-            }
-            best = tied[0]
-            for row in tied:
-                if parts[row][0] * parts[best][1] > parts[best][0] * parts[row][1]:
-                    best = row
-            tied = [
-                row
-                for row in tied
-                if parts[row][0] * parts[best][1] == parts[best][0] * parts[row][1]
-            ]
-        return min(tied, key=self.first_place)
+        left, right, frequency = self.table[live].T
+        scores = frequency / (self.pieces[left].astype(np.float64) * self.pieces[right])
+        close = live[scores >= scores.max() * (1 - _CLOSE)].tolist()
+        likelihoods = {row: self.likelihood(row) for row in close}
+        highest = max(likelihoods.values())
+        ties = [row for row in close if likelihoods[row] == highest]
+        return min(ties, key=self.first_place)
 
 
 def merge_pieces(
     words: Mapping[str, int],
-    algorithm: str,
     num_pieces: int,
     min_frequency: int,
     *,
@@ -146,14 +126,13 @@ def merge_pieces(
 
     Args:
         words: Word -> how often it occurs, at least once.
-        algorithm: "likelihood" or "gain".
     """
     pairs = _Pairs(words, num_pieces)
     most = len(pairs.names) + num_pieces
     with Progress(
         total=num_pieces, desc="Joining pieces", unit=" pieces", disable=not show_progress
     ) as bar:
-        while len(pairs.names) < most and (row := pairs.best(algorithm, min_frequency)) is not None:
+        while len(pairs.names) < most and (row := pairs.best(min_frequency)) is not None:
             known = len(pairs.names)
             yield pairs.join(row)
             bar.update(len(pairs.names) - known)

@@ -27,13 +27,13 @@ from bert_recipes.errors import InputError
 from bert_recipes.progress import Progress
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
-from bert_recipes.tokenization.merges import SCORES, merge_pieces
+from bert_recipes.tokenization.merges import merge_pieces
 from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
 
-ALGORITHMS = ("frequency", *SCORES)
+ALGORITHMS = ("frequency", "likelihood")
 BYTE_BPE, UNIGRAM = "byte_bpe", "unigram"
 
 
@@ -67,8 +67,8 @@ class TokenizerArguments:
     num_unused: int = option(99, "[unusedN] slots")
     algorithm: str = option(
         "frequency",
-        "WordPiece that joins the most frequent pair of pieces, or the best by likelihood or "
-        "gain; RoBERTa's byte-level BPE, or ALBERT's unigram",
+        "WordPiece that joins the most frequent pair of pieces, or the best by likelihood; "
+        "RoBERTa's byte-level BPE, or ALBERT's unigram",
         choices=(*ALGORITHMS, BYTE_BPE, UNIGRAM),
     )
     overwrite: bool = option(False, "replace a tokenizer that is in output_dir already")
@@ -85,24 +85,8 @@ logger = logging.getLogger(__name__)
 # Our choice: with less text a vocabulary is said to be large for it.
 FEW_WORDS_OF_A_PIECE = 100
 
-# Marks used with many scripts, mostly as accents, or with none: dropping them is what BERT's
-# uncased models do. All other marks (Mn) belong to one script, and most of those write a vowel.
-_SHARED_MARK_BLOCKS = (
-    (0x0300, 0x036F),
-    (0x0483, 0x0487),
-    (0x1AB0, 0x1AFF),
-    (0x1DC0, 0x1DFF),
-    (0x20D0, 0x20FF),
-    (0x2DE0, 0x2DFF),
-    (0xFE00, 0xFE0F),
-    (0xFE20, 0xFE2F),
-    (0xE0100, 0xE01EF),
-)
-
 # A stray foreign word in an English corpus is worth no warning. Ours.
-_MIN_MARKS, _MIN_LETTERS = 0.001, 0.005
-
-_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
+_MANY_MARKS = 0.005
 
 # Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says
 # how many.
@@ -133,9 +117,6 @@ class TokenizerReport:
     )
     fertility: float  # pieces per word; [UNK] is one piece
     unk_rate: float  # fraction of the tokens that become [UNK]
-    # fraction of the characters, spaces left out, decomposed, that normalising drops as marks
-    deleted_marks: float
-    deleted_script_marks: dict[str, float]  # the same for marks of one script: vowel signs
 
     def __str__(self) -> str:
         return (
@@ -145,8 +126,7 @@ class TokenizerReport:
             f"read: {self.num_texts:,} texts, {self.num_characters:,} characters, "
             f"{self.num_words:,} words "
             f"({self.num_distinct_tokens:,} different ones with punctuation)\n"
-            f"on this text: {self.fertility:.3f} pieces a word, [UNK] rate {self.unk_rate:.4%}, "
-            f"characters dropped as marks {self.deleted_marks:.3%}"
+            f"on this text: {self.fertility:.3f} pieces a word, [UNK] rate {self.unk_rate:.4%}"
         )
 
 
@@ -158,11 +138,8 @@ class WordCounts:
     num_texts: int = 0
     num_characters: int = 0
     num_forgotten: int = 0  # occurrences of words that were too many and too rare to be kept
-    # Where accents are stripped: the characters of texts that are not ASCII, and the numbers of all
-    # others.
+    # Where accents are stripped: the characters, decomposed, of texts that are not ASCII.
     characters: Counter[str] = field(default_factory=Counter)
-    num_ascii: int = 0
-    num_ascii_letters: int = 0
 
     def _forget_rarest(self) -> None:
         """Drop the rarest words until half of the room is free."""
@@ -199,72 +176,23 @@ def count_words(
             text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk
         )
         counts.tokens.update(normalized.split())
-        if strip_accents and text.isascii():
-            counts.num_ascii += sum(map(len, text.split()))
-            counts.num_ascii_letters += len(text.encode().translate(None, _NO_LETTERS))
-        elif strip_accents:
-            counts.characters.update(unicodedata.normalize("NFC", "".join(text.split())))
+        if strip_accents and not text.isascii():
+            counts.characters.update(unicodedata.normalize("NFD", text))
         if len(counts.tokens) > _MAX_DISTINCT_TOKENS:
             counts._forget_rarest()
     return counts
 
 
-def _lost_marks(counts: WordCounts) -> tuple[float, dict[str, float]]:
-    """Fraction of the characters that stripping accents drops; and by script, of marks of one
-    script. Warns of vowel signs and letters.
-    """
-    decomposed: Counter[str] = Counter()
-    changed: Counter[str] = Counter()
-    letters = counts.num_ascii_letters
-    for character, number in counts.characters.items():
-        parts = unicodedata.normalize("NFD", character)
-        for part in parts:
-            decomposed[part] += number
-        if character.isalpha():
-            letters += number
-            if any(map(_is_shared, parts[1:])):
-                changed[character.lower()] += number
-    total = max(1, counts.num_ascii + decomposed.total())
-    marks = {
-        mark: number
-        for mark, number in sorted(decomposed.items())
-        if unicodedata.category(mark) == "Mn"
-    }
-    numbers: Counter[str] = Counter()
-    for mark, number in marks.items():
-        if not _is_shared(mark):
-            # The first word of its name; the kana's voicing marks are named differently.
-            name = (
-                "Kana"
-                if mark in "\u3099\u309a"
-                else unicodedata.name(mark, "Unnamed").split()[0].capitalize()
-            )
-            numbers[name] += number
-    scripts = {name: number / total for name, number in numbers.items()}
-
-    advice = "train with strip_accents=False (--strip_accents false) to keep them."
-    if listed := ", ".join(
-        f"{name} {share:.1%}" for name, share in scripts.items() if share >= _MIN_MARKS
-    ):
-        message = (
-            "Stripping accents deletes vowel signs and other marks that make words: %s of "
-            "all characters; %s"
-        )
-        logger.warning(message, listed, advice)
-    if changed.total() >= _MIN_LETTERS * max(1, letters):
-        most = [letter for letter, _ in changed.most_common(4)]
+def _warn_of_marks(counts: WordCounts) -> None:
+    """Warn where stripping accents drops many marks: accents of letters, vowel signs."""
+    marks = [mark for mark in counts.characters if unicodedata.category(mark) == "Mn"]
+    share = sum(counts.characters[mark] for mark in marks) / max(1, counts.num_characters)
+    if share >= _MANY_MARKS:
         logger.warning(
-            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of "
-            "their own, %s",
-            100 * changed.total() / letters,
-            ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in most),
-            advice,
+            "Stripping accents drops accents or vowel signs, %.1f%% of the characters. Where they "
+            "make letters or words, keep them by strip_accents=False (--strip_accents false).",
+            100 * share,
         )
-    return sum(marks.values()) / total, scripts
-
-
-def _is_shared(mark: str) -> bool:
-    return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
 
 
 def measure_vocabulary(
@@ -355,7 +283,7 @@ def train_wordpiece(
             Words with another character become [UNK].
         num_unused: [unusedN] slots to be given a meaning later.
         algorithm: Which pair of pieces is joined next: "frequency" (the most frequent one, what
-            everybody's vocabularies are made with), "likelihood" or "gain" (`merge_pieces`).
+            everybody's vocabularies are made with) or "likelihood" (`merge_pieces`).
 
     Returns:
         The tokenizer; its ``training_report`` is a `TokenizerReport` on the texts.
@@ -430,7 +358,7 @@ def train_wordpiece(
         vocabulary = _train_by_frequency(words, fixed, vocab_size, min_frequency, show_progress)
     else:
         merges = merge_pieces(
-            words, algorithm, vocab_size - len(fixed), min_frequency, show_progress=show_progress
+            words, vocab_size - len(fixed), min_frequency, show_progress=show_progress
         )
         pieces = dict.fromkeys([*fixed, *(merge.joined for merge in merges)])
         vocabulary = {piece: number for number, piece in enumerate(pieces)}
@@ -457,7 +385,7 @@ def train_wordpiece(
         )
         logger.info(message, words_of_a_piece, len(tokenizer))
     _warn_of_unknown(tokenizer, counts.tokens, limit_alphabet)
-    deleted, scripts = _lost_marks(counts)
+    _warn_of_marks(counts)
     tokenizer.training_report = TokenizerReport(
         num_texts=counts.num_texts,
         num_characters=counts.num_characters,
@@ -473,8 +401,6 @@ def train_wordpiece(
         dropped_alphabet_size=len(ranked) - len(characters),
         fertility=fertility,
         unk_rate=unk_rate,
-        deleted_marks=deleted,
-        deleted_script_marks=scripts,
     )
     return tokenizer
 
