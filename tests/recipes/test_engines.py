@@ -1,7 +1,7 @@
 """Each launch configuration, with both recipes, on two processes over gloo: all of it as in one
 process; and what engines leave and refuse.
 
-`recipes/launch.py` reads the shipped file; only the number of processes and the device differ from
+`accelerate launch` reads the shipped file; only the number of processes and the device differ from
 a launch on GPUs.
 """
 
@@ -67,7 +67,8 @@ def start(
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = str(found.getsockname()[1])
-        command += ["recipes/launch.py", "--config_file", f"accelerate_configs/{launch}.yaml"]
+        command += ["-m", "accelerate.commands.launch", "--quiet"]
+        command += ["--config_file", f"accelerate_configs/{launch}.yaml"]
         command += [
             "--main_process_port",
             port,

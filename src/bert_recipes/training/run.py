@@ -110,9 +110,11 @@ def check_launch(args: TrainingArguments) -> None:
         )
     if args.device.type == "cpu":
         _check_cpu(args, started)
-    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
-        # A launcher that is killed can pass nothing on: the system sends SIGTERM then
-        # (PR_SET_PDEATHSIG).
+    # Accelerate's launcher sets it, and passes no signal on to a process that it starts alone;
+    # torch's, which passes them on, may be killed. The system sends SIGTERM then
+    # (PR_SET_PDEATHSIG).
+    has_launcher = "ACCELERATE_DYNAMO_BACKEND" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+    if has_launcher and sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
