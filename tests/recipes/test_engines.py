@@ -8,6 +8,7 @@ a launch on GPUs.
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -103,12 +104,11 @@ def succeed(*args) -> None:
 
 
 def fail(*args) -> str:
-    """The one line of a run that is refused."""
+    """The one line of a run that is refused, by one process or by both."""
     code, said = start(*args)
-    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    errors = set(re.findall(r"^error: (?:process \d+: )?(.*)", said, re.MULTILINE))
     assert (code, len(errors)) == (1, 1), said[-3000:]
-    assert "Traceback" not in said
-    return errors[0]
+    return errors.pop()
 
 
 # The run of one process
