@@ -32,6 +32,8 @@ SEEDS ?=
 # OpenMP's waiting threads spin briefly and then sleep: endless spinning starves everything else on the same cores, and sleeping
 # at once costs the small models time at every operation.
 export GOMP_SPINCOUNT ?= 30000
+# Seconds that torch's launcher gives processes that it has told to stop; it gives 30, and a step and a checkpoint may take longer.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 
 # With PYTHON given, nothing is installed and the sources are found on the path.
 ifdef PYTHON
@@ -46,7 +48,7 @@ endif
 ifeq ($(LAUNCH),cpu)
 LAUNCHER := ACCELERATE_USE_CPU=true $(PYTHON)
 else
-LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
+LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
 .PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper paper-all glue-submission squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean

@@ -350,7 +350,7 @@ def problems_of_make(words: list[str], flags_of: Flags) -> Iterator[str]:
 def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
     if words[0] == "make":
         yield from problems_of_make(words[1:], flags_of)
-    elif words[0] == "accelerate" or words[1:2] == ["recipes/launch.py"]:  # the same flags
+    elif words[0] == "accelerate":
         yield from problems_of_launch(words[2:], flags_of)
     elif words[1:2] and words[1].endswith(".py") and not words[1].startswith("tools/"):
         yield from problems_of_script(words[1:], flags_of)

@@ -1,15 +1,12 @@
 """Scripts end with one line and the right exit code; only our own bugs show a traceback."""
 
-import os
 import subprocess
 import sys
-import time
 
 import pytest
 from safetensors import SafetensorError
 
-from bert_recipes import errors
-from bert_recipes.errors import InputError, describe_os_error, run_cli, saving
+from bert_recipes.errors import InputError, describe_os_error, saving
 
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
@@ -80,41 +77,29 @@ def test_describe_os_error(error: OSError, text: str):
     assert describe_os_error(error) == text
 
 
-def fail_with_input_error():
-    raise InputError("no such key")
-
-
-def test_another_process_leaves_the_line_to_the_main_one():
-    code = (
-        "from bert_recipes.errors import InputError, run_cli\ndef main():\n    print('on', "
-        "flush=True)\n    raise InputError('x')\nrun_cli(main)"
-    )
-    environment = {**os.environ, "RANK": "1"}
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    ) as process:
-        process.stdout.readline()
-        time.sleep(0.5)
-        assert process.poll() is None
-        process.terminate()  # as a launcher does when the main process has ended
-        assert process.stderr.read() == b""
-    assert process.returncode != 0
-
-
-@pytest.mark.parametrize(
-    ("rank", "waited", "speaker"), [("3", [10.0], "process 3: "), ("0", [], "")]
-)
-def test_a_mistake_that_only_another_process_met_is_not_lost(
-    monkeypatch, capsys, rank, waited, speaker
-):
+@pytest.mark.parametrize(("rank", "speaker"), [("0", ""), ("3", "process 3: ")])
+def test_each_process_says_its_mistake(monkeypatch, rank: str, speaker: str):
     monkeypatch.setenv("RANK", rank)
-    waits: list[float] = []
-    monkeypatch.setattr(errors.time, "sleep", waits.append)
-    with pytest.raises(SystemExit) as ended:
-        run_cli(fail_with_input_error)
-    assert (ended.value.code, waits) == (1, waited)
-    assert capsys.readouterr().err == f"error: {speaker}no such key\n"
+    result = run("raise InputError('no such key')")
+    assert (result.returncode, result.stderr) == (1, f"error: {speaker}no such key\n")
+
+
+# As torch's handler does for a data worker that ends while the message is being written.
+ONE_MORE = """
+    import os, signal
+    def handler(*_): raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed.")
+    class Mistake(InputError):
+        def __str__(self):
+            os.kill(os.getpid(), signal.SIGCHLD)
+            return "the one line"
+    signal.signal(signal.SIGCHLD, handler)
+    raise Mistake
+"""
+
+
+def test_a_worker_that_ends_while_the_line_is_written_adds_nothing():
+    result = run(ONE_MORE)
+    assert (result.returncode, result.stderr) == (1, "error: the one line\n")
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,13 @@ import difflib
 import gc
 import multiprocessing
 import os
-import re
 import signal
 import sys
-import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
 
-# Long enough for the main process to meet the same mistake: it prints it, and the launcher then
-# ends the others.
-_SECONDS_FOR_MAIN_PROCESS = 10.0
 # What torch.save says of a file that cannot be written; it passes the reason on in some versions
 # only.
 _TORCH_WRITE_ERRORS = (
@@ -25,34 +19,6 @@ _TORCH_WRITE_ERRORS = (
     "file write failed",
     "pytorchstreamwriter failed",
     "unexpected pos",
-)
-_LOST_WORKER = (
-    "a data worker has ended, most often because memory ran out: fewer "
-    "--dataloader_num_workers need less"
-)
-# What torch says of a process that it waits for in vain (the loader of data, gloo, NCCL), and what
-# that means.
-_LOST_PROCESS = (
-    (
-        r"DataLoader worker \(pid.*(exited unexpectedly|is killed by signal)|received 0 items of "
-        r"ancillary data",
-        _LOST_WORKER,
-    ),
-    (
-        r"DataLoader timed out after",
-        "a data worker did not answer within --ddp_timeout seconds; what it could not do is "
-        "above, most often that shared "
-        "memory (/dev/shm) is full: fewer --dataloader_num_workers need less",
-    ),
-    (
-        r"connection (closed|reset) by peer|socket closed|broken pipe|remote process exited",
-        "another process of the run has ended; its own message is above, if it had one",
-    ),
-    (
-        r"timed out waiting|collective operation timeout|timeout after|wait timeout|application "
-        r"timeout",
-        "another process of the run did not answer within --ddp_timeout seconds",
-    ),
 )
 
 
@@ -95,14 +61,11 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     `OSError`               1          ``error: FILE: reason``, one line
     `Interrupted`           143, 130   its message, one line
     Ctrl-C                  130        ``interrupted``
-    a process is lost       1          ``error: ...``, one line
     reader of stdout gone   141        nothing (``script | head`` is no mistake)
-    any other exception     1          its traceback: that is a bug of ours
+    any other exception     1          its traceback
     ======================  =========  ==========================================
 
-    Of several processes all meet the same `InputError`, and one line is enough: those with a `RANK`
-    other than 0 leave it to the main process. A mistake that only they have met is printed after
-    ten seconds, if nobody has ended them.
+    Of several processes each prints its `InputError`, those with a `RANK` other than 0 with it.
     """
     try:
         main()
@@ -126,16 +89,12 @@ def _report(error: Exception) -> NoReturn:
     """Print the one line of an exception and exit, or raise it again: a bug shows its traceback."""
     if isinstance(error, InputError):
         rank = os.environ.get("RANK", "0")
-        if rank != "0":
-            time.sleep(_SECONDS_FOR_MAIN_PROCESS)
         _fail(f"process {rank}: {error}" if rank != "0" else str(error), error.exit_code)
     if isinstance(error, Interrupted):
         _leave_together()
         if os.environ.get("RANK", "0") == "0":
             print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
-    if lost := describe_lost_process(error):
-        _fail(lost)
     if isinstance(error, BrokenPipeError):
         # The interpreter flushes stdout once more on its way out and would print a warning: give it
         # a place to write to.
@@ -222,32 +181,6 @@ def _write_error(error: Exception) -> str | None:
         text
         if is_of_library and ("os error" in text.lower() or "i/o error" in text.lower())
         else None
-    )
-
-
-def describe_lost_process(error: Exception) -> str | None:
-    """Say in one line that another process of the run is gone; None for an error that is about
-    something else.
-    """
-    text = " ".join(str(error).split()) or type(error).__name__
-    meaning = None
-    if isinstance(error, RuntimeError):
-        meaning = next(
-            (means for sign, means in _LOST_PROCESS if re.search(sign, text, re.IGNORECASE)), None
-        )
-    elif isinstance(error, ConnectionError | EOFError | FileNotFoundError):
-        # The connection breaks before torch knows of the worker's end: its method that takes a
-        # batch from one.
-        frames = traceback.walk_tb(error.__traceback__)
-        meaning = (
-            _LOST_WORKER
-            if any(frame.f_code.co_name == "_try_get_data" for frame, _ in frames)
-            else None
-        )
-    return (
-        meaning
-        and f"{meaning} ({text[:120]}); the checkpoints before are complete, the same command "
-        "resumes"
     )
 
 

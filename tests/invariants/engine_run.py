@@ -1,7 +1,7 @@
 """Runs of a step or two of both Trainers under the engine of the launcher's configuration; alone
 where nothing has launched it.
 
-recipes/launch.py --config_file accelerate_configs/fsdp.yaml --num_processes 2
+accelerate launch --config_file accelerate_configs/fsdp.yaml --num_processes 2
 tests/invariants/engine_run.py SETTINGS --use_cpu true
 """
 

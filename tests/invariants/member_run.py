@@ -1,7 +1,7 @@
 """Every member of the family, trained for three steps by several processes, saved and resumed;
 alone where nothing has launched it.
 
-recipes/launch.py --config_file accelerate_configs/fsdp.yaml --num_processes 2
+accelerate launch --config_file accelerate_configs/fsdp.yaml --num_processes 2
 tests/invariants/member_run.py SETTINGS --use_cpu true
 """
 

@@ -1,8 +1,8 @@
 """FSDP2 and DeepSpeed, as their configurations launch them, are the same training as one process
 without them.
 
-What runs is the library's own: recipes/launch.py reads accelerate_configs/, Accelerate prepares the
-model (`fsdp2_prepare_model`, `deepspeed.initialize`), on two processes over gloo. All
+What runs is the library's own: Accelerate reads accelerate_configs/ and prepares the model
+(`fsdp2_prepare_model`, `deepspeed.initialize`), on two processes over gloo. All
 configurations with all recipes: tests/recipes/test_engines.py.
 """
 
@@ -31,7 +31,8 @@ def shared(request, repository, small_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     command = [
         sys.executable,
-        "recipes/launch.py",
+        "-m",
+        "accelerate.commands.launch",
         "--main_process_port",
         "0",
         "--num_processes",

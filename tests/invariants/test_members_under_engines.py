@@ -1,7 +1,7 @@
 """Every member of the family under every engine is the same training as in one process, saved and
 resumed alike.
 
-Two processes over gloo, started by recipes/launch.py with the shipped configuration. One launch
+Two processes over gloo, started by `accelerate launch` with the shipped configuration. One launch
 trains all members: starting takes longer than training. Precision, micro-batches and counts under
 engines: test_engines.py.
 """
@@ -47,7 +47,8 @@ def launched(request, repository, small_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     command = [
         sys.executable,
-        "recipes/launch.py",
+        "-m",
+        "accelerate.commands.launch",
         "--main_process_port",
         "0",
         "--num_processes",

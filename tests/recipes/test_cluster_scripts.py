@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from repeated_flags import keep_last
 
 from bert_recipes.checkpointing import last_complete
 
@@ -179,16 +180,8 @@ def test_torchrun_on_two_machines(repository, small_store, tmp_path):
         "PORT": port,
         "PYTHON": sys.executable,
     }
-    command = [
-        str(script),
-        *FLAGS,
-        "--max_steps",
-        "4",
-        "--store",
-        str(small_store),
-        "--output_dir",
-        str(tmp_path / "run"),
-    ]
+    flags = [*FLAGS, "--max_steps", "4", "--store", small_store, "--output_dir", tmp_path / "run"]
+    command = [str(script), *keep_last(flags)]
     machines = [
         subprocess.Popen(
             command, cwd=repository, env=environment, stderr=subprocess.PIPE, text=True

@@ -69,7 +69,7 @@ def run(
         if not name.upper().endswith(("_PROXY", "_TOKEN"))
     }
     environment |= hub.environment(token) | more
-    command = [sys.executable, *([script] if script == "-c" else [f"recipes/{script}.py"])]
+    command = [sys.executable, *([script] if script[0] == "-" else [f"recipes/{script}.py"])]
     command += map(str, flags) if script == "-c" else keep_last(flags)
     done = subprocess.run(
         command,
@@ -403,6 +403,7 @@ def test_two_processes_ask_once_push_once_and_stop_together(
     repository: Path, hub_server: Any, small_store: Path, tmp_path: Path
 ):
     launch = [
+        "accelerate.commands.launch",
         "--config_file",
         repository / "accelerate_configs" / "ddp_cpu.yaml",
         "--main_process_port",
@@ -411,14 +412,14 @@ def test_two_processes_ask_once_push_once_and_stop_together(
     launch += [repository / "recipes" / "pretrain.py"]
     flags = [*launch, "--store", small_store, "--push_to_hub", "true", *SMALL, "--save_steps", 2]
     flags += ["--output_dir", tmp_path / "run", "--per_device_train_batch_size", 2]
-    run(repository, hub_server, "launch", *flags)
+    run(repository, hub_server, "-m", *flags)
     assert hub_server.count("GET", "whoami") == 1
     assert hub_server.repositories["me/run"].history()[0].message == "End of training, step 4"
     hub_server.add_repository("me/taken", {"config.json": b"{}"})
     done = run(
         repository,
         hub_server,
-        "launch",
+        "-m",
         *flags,
         "--hub_model_id",
         "me/taken",

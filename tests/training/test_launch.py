@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,14 +15,13 @@ import torch
 import transformers
 import yaml
 from accelerate import FullyShardedDataParallelPlugin
-from accelerate.commands import launch as accelerate_launch
 from accelerate.commands.launch import launch_command_parser
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError, PushError
 from bert_recipes.training import launch
 from bert_recipes.training.launch import (
-    check_machine,
+    check_gpus,
     complete_engine,
     layer_classes,
     run_on_main_process,
@@ -33,7 +31,6 @@ from bert_recipes.training.run import check_launch
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGS = {path.stem: path for path in sorted((REPOSITORY / "accelerate_configs").glob("*.yaml"))}
-ACCELERATE, OURS = ["-m", "accelerate.commands.launch"], ["recipes/launch.py"]
 WITHOUT_GPU = pytest.mark.skipif(
     torch.accelerator.is_available(), reason="for machines without a GPU"
 )
@@ -55,22 +52,20 @@ if args.world_size > 1:
 """
 
 
-def start(
-    tmp_path: Path, name: str, *flags: str, launcher=ACCELERATE, script: str = PROBE
-) -> SimpleNamespace:
-    """A script by a launcher with a configuration: its pid, exit code, and what it said."""
-    (tmp_path / "script.py").write_text(script)
-    command = [sys.executable, *launcher, "--config_file", f"accelerate_configs/{name}.yaml"]
-    command += ["--main_process_port", "0", *flags, str(tmp_path / "script.py")]
-    options = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-        "cwd": REPOSITORY,
-    }
-    with subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, **options) as process:
-        out, err = process.communicate(timeout=120)
-    return SimpleNamespace(pid=process.pid, code=process.returncode, out=out, err=err)
+def start(tmp_path: Path, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """The probe with a configuration."""
+    (tmp_path / "probe.py").write_text(PROBE)
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--config_file", f"accelerate_configs/{name}.yaml", "--main_process_port", "0"]
+    return subprocess.run(
+        [*command, *flags, str(tmp_path / "probe.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=REPOSITORY,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
 
 
 # The configurations
@@ -192,8 +187,7 @@ def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(
     [
         pytest.param("cpu", 1, 0, marks=pytest.mark.slow),
         ("ddp_cpu", 2, 0),
-        # Started for GPUs by Accelerate's own launcher, which starts them whatever the machine has:
-        # one run, over gloo.
+        # Started for GPUs, whatever the machine has: one run, over gloo.
         pytest.param("ddp", 2, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
         pytest.param("single_gpu", 1, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
     ],
@@ -202,9 +196,9 @@ def test_configurations_start_what_they_say_and_train_together_on_the_cpu(
     tmp_path, name, processes, warnings
 ):
     done = start(tmp_path, name, *(["--num_processes", str(processes)] if warnings else []))
-    assert done.code == 0, done.err
-    assert f"processes {processes} sum {processes} device cpu" in done.out
-    said = [line for line in done.err.splitlines() if "no GPU" in line]
+    assert done.returncode == 0, done.stderr
+    assert f"processes {processes} sum {processes} device cpu" in done.stdout
+    said = [line for line in done.stderr.splitlines() if "no GPU" in line]
     assert len(said) == warnings
     assert all(f"{processes} process(es) train on the CPU" in line for line in said)
 
@@ -212,98 +206,7 @@ def test_configurations_start_what_they_say_and_train_together_on_the_cpu(
 @pytest.mark.gpu
 def test_the_single_gpu_configuration_uses_the_gpu(tmp_path: Path):
     done = start(tmp_path, "single_gpu")
-    assert "processes 1 sum 1 device cuda" in done.out, done.err
-
-
-# Our launcher
-
-
-@pytest.mark.parametrize(
-    ("end", "code"), [("pass", 0), ("sys.exit(143)", 143), ("os.kill(os.getpid(), 9)", -9)]
-)
-def test_our_launcher_becomes_the_one_process(tmp_path: Path, end: str, code: int):
-    """Its signals and its exit code are the process'."""
-    script = (
-        f"import os, sys\nprint(os.getpid(), os.environ['ACCELERATE_USE_CPU'], flush=True)\n{end}\n"
-    )
-    done = start(tmp_path, "cpu", launcher=OURS, script=script)
-    assert done.code == code, done.err
-    assert done.out.lower().split()[-2:] == [str(done.pid), "true"], done.out
-
-
-@WITHOUT_GPU
-@pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.slow), "single_gpu"])
-def test_our_launcher_starts_one_process_on_the_cpu_where_there_is_no_gpu(
-    tmp_path: Path, name: str
-):
-    done = start(tmp_path, name, launcher=OURS)
-    assert done.code == 0, done.err
-    assert [line for line in done.out.splitlines() if "sum" in line] == [
-        "processes 1 sum 1 device cpu"
-    ]
-    warnings = [line for line in done.err.splitlines() if "GPU" in line]
-    assert warnings == [
-        f"accelerate_configs/{name}.yaml: no GPU that torch can use: one process trains on the CPU"
-    ]
-
-
-def completed(name: str):
-    """The launcher's arguments as Accelerate completes them."""
-    args = launch_command_parser().parse_args(["--config_file", str(CONFIGS[name]), "x.py"])
-    return accelerate_launch._validate_launch_command(args)[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "gpus", "words"),
-    [
-        (
-            "ddp_multi_node",
-            0,
-            r"ddp_multi_node\.yaml starts 8 process\(es\) .* it has no GPU .* LAUNCH=ddp_cpu",
-        ),
-        (
-            "ddp",
-            2,
-            r"is 8 for 1 machine\(s\), which makes 8 on this one, and it has 2 GPU\(s\); .* "
-            r"--num_processes 2$",
-        ),
-        (
-            "ddp_multi_node",
-            4,
-            r"is 16 for 2 machine\(s\), which makes 8 .* it has 4 GPU\(s\).* --num_processes 8$",
-        ),
-        ("fsdp", 0, r"fsdp\.yaml starts 8 process"),
-        *(
-            (name, gpus, None)
-            for name, gpus in (("ddp", 8), ("ddp_multi_node", 8), ("single_gpu", 1))
-        ),
-        *((name, gpus, None) for name, gpus in (("ddp_cpu", 0), ("ddp_cpu", 1), ("cpu", 0))),
-    ],
-)
-def test_gpus_that_are_not_there_are_missed_before_a_process_starts(
-    name: str, gpus: int, words: str | None
-):
-    args = completed(name)
-    with nullcontext() if words is None else pytest.raises(InputError, match=words):
-        assert check_machine(args, gpus)
-    args.training_script_args = ["--use_cpu", "true"]
-    check_machine(args, gpus)
-
-
-def test_deepspeed_needs_its_extra_and_gpus_or_its_own_word_for_cpus(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
-    args = completed("deepspeed_zero2")
-    for is_there, words in (
-        (False, r'zero2\.yaml needs DeepSpeed, .*: pip install -e "\.\[deepspeed\]"$'),
-        (True, "no GPU"),
-    ):
-        monkeypatch.setattr(launch, "is_deepspeed_available", lambda is_there=is_there: is_there)
-        with pytest.raises(InputError, match=words):
-            check_machine(args, 0)
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    check_machine(args, 0)
+    assert "processes 1 sum 1 device cuda" in done.stdout, done.stderr
 
 
 # What a process of a run finds
@@ -328,6 +231,16 @@ def test_processes_that_would_each_train_alone_are_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=words):
         check_launch(args)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    for gpus in (0, 8):
+        monkeypatch.setattr("torch.accelerator.device_count", lambda gpus=gpus: gpus)
+        check_gpus()
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
+    with pytest.raises(InputError, match=r"8 processes were started .* it has 2 GPU"):
+        check_gpus()
 
 
 def test_fsdp_is_not_mixed_over_cpu_and_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

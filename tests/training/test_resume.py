@@ -38,7 +38,6 @@ from bert_recipes.training.resume import (
     read_trainer_state,
 )
 from bert_recipes.training.run import results_text
-from bert_recipes.training.trackers import NOTES_FILE
 
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", PROGRESS_FILE)
@@ -180,7 +179,6 @@ LEFT_BY = {
     "the rest": (
         PROBE_FILE,
         IDENTITY_FILE,
-        NOTES_FILE,
         "wandb",
         "emissions.csv",
         "emissions.csv_0.bak",

@@ -1,4 +1,4 @@
-"""The end of a run: report, card, trackers, push; whatever goes wrong with report or card is a
+"""The end of a run: report, card, push; whatever goes wrong with report or card is a
 warning, for the run itself is done.
 """
 
@@ -29,8 +29,7 @@ def finish_run(
     push: Callable[[], str | None],
     files: Iterable[Path] = (),
 ) -> None:
-    """Leave report and card in the run's folder, print the results, end the trackers, push; called
-    in all processes.
+    """Leave report and card in the run's folder, print the results, push; called in all processes.
 
     `gather` gives what report.json holds, `table` formats the results, `push` gives the model's
     page on the Hub or None, and `files` are what the recipe has written beside the model.
@@ -44,7 +43,6 @@ def finish_run(
             *(file.name for file in (*files, *report, *write_card_of_run(folder))),
         ]
         print(f"model, {', '.join(names)}: {folder}", "", what_next(folder), sep="\n")  # noqa: T201
-    trainer.trackers.finish()
     if is_main and trainer.args.push_to_hub and trainer.args.hub_revision in (None, "main"):
         name_repository(
             folder, str(trainer.args.hub_model_id)

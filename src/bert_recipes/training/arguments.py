@@ -24,7 +24,7 @@ from bert_recipes.models.sizes import (
 )
 from bert_recipes.settings import SEEDS, check, free, option
 from bert_recipes.training.emissions import EnergySettings
-from bert_recipes.training.launch import join_processes_on_cpus
+from bert_recipes.training.launch import check_gpus, join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.optimization import (
     ADAM_OPTIMIZERS,
@@ -240,6 +240,8 @@ class RunArguments(TrainingArguments):
         )
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
+        if not self.use_cpu:
+            check_gpus()
         if self.dataloader_num_workers is None:
             self.dataloader_num_workers = (
                 0 if self.use_cpu else data_workers(self._num_processes_here())

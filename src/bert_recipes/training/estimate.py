@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import TrainerCallback
+from transformers.integrations import get_reporting_integration_callbacks
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import write_json
@@ -64,7 +65,8 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
     args = trainer.args
     timer = _StepTimer()
     trainer.add_callback(timer)
-    trainer.pop_callback(trainer.trackers)
+    for tracker in get_reporting_integration_callbacks(args.report_to):
+        trainer.pop_callback(tracker)
     args.logging_steps = 1
     args.load_best_model_at_end = False
     RecipeTrainer.train(trainer)  # of two phases the first

@@ -1,21 +1,15 @@
-"""Launches that this machine can run and how they end; engines (DeepSpeed, FSDP2); what the main
-process finds out for all.
-"""
+"""Process of a launch: its GPU, engines (DeepSpeed, FSDP2), what the main one finds out for all."""
 
 import logging
 import os
-import subprocess
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
-from accelerate.utils import broadcast_object_list, is_deepspeed_available
-from accelerate.utils.launch import prepare_simple_launcher_cmd_env
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from accelerate.utils import broadcast_object_list
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainingArguments
 
@@ -24,96 +18,20 @@ from bert_recipes.errors import InputError, describe_os_error
 
 logger = logging.getLogger(__name__)
 
-# What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may
-# take longer.
-SHUTDOWN_VARIABLE, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 600
-# What `accelerate launch` raises where the run that it has started has not ended well.
-LAUNCHER_ERRORS = (SignalException, ChildFailedError, subprocess.CalledProcessError)
+
+# The machine
 
 
-# The launcher
-
-
-def checked(start: Callable[[Any], None]) -> Callable[[Any], None]:
-    """One of Accelerate's launchers, or `become`, that first sees whether this machine can run what
-    is asked for.
-    """
-    return lambda args: (
-        start if check_machine(args, torch.accelerator.device_count()) else become
-    )(args)
-
-
-def check_machine(args: Any, gpus: int) -> bool:
-    """Refuse, before a process is started, a launch that this machine has not the packages or the
-    GPUs for.
-
-    Without any GPU, what one machine alone would train is made one process on the CPU, with a
-    warning, and False is returned.
-    """
-    where = args.config_file or ("--use_deepspeed" if args.use_deepspeed else "the launch")
-    if args.use_deepspeed and not is_deepspeed_available():
+def check_gpus() -> None:
+    """Refuse more processes on this machine than it has GPUs."""
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    gpus = torch.accelerator.device_count()
+    if 0 < gpus < processes:
         raise InputError(
-            f'{where} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"'
+            f"{processes} processes were started on this machine, one a GPU, and it has {gpus} "
+            "GPU(s): set num_processes, of all machines together, in the configuration of the "
+            "launch, or give `accelerate launch` --num_processes"
         )
-    asks_for_gpus = (
-        args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
-    )
-    is_on_cpu = (
-        args.cpu
-        or getattr(args, "use_cpu", False)
-        or "--use_cpu true" in " ".join(args.training_script_args).lower()
-    )
-    is_on_cpu = is_on_cpu or (
-        args.use_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu"
-    )  # DeepSpeed's own way
-    if is_on_cpu or not asks_for_gpus:
-        return True
-    machines = args.num_machines or 1
-    processes = max((args.num_processes or 1) // machines, 1)
-    if gpus == 0 and machines == 1 and not (args.use_fsdp or args.use_deepspeed):
-        logger.warning("%s: no GPU that torch can use: one process trains on the CPU", where)
-        args.cpu = args.use_cpu = True
-        args.num_processes, args.gpu_ids, args.num_cpu_threads_per_process = (
-            1,
-            None,
-            torch.get_num_threads(),
-        )
-        return False
-    if gpus == 0:
-        raise InputError(
-            f"{where} starts {processes} process(es) on this machine, one a GPU, and it has no "
-            "GPU that torch can use; on CPUs: "
-            "LAUNCH=cpu, or LAUNCH=ddp_cpu (accelerate_configs/ddp_cpu.yaml) for several processes"
-        )
-    if processes > gpus:
-        raise InputError(
-            f"{where}: num_processes is {args.num_processes} for {machines} machine(s), which "
-            f"makes {processes} on this one, and it has "
-            f"{gpus} GPU(s); allowed: one process a GPU: set num_processes there, or give the "
-            f"launcher --num_processes {gpus * machines}"
-        )
-    return True
-
-
-def become(args: Any) -> NoReturn:
-    """Become the one process that is to be started, instead of waiting for it: signals reach it,
-    and its exit code counts.
-    """
-    command, environment = prepare_simple_launcher_cmd_env(args)
-    os.execvpe(command[0], command, environment)
-
-
-def exit_code_of(error: Exception) -> int:
-    """The code with which the run has ended, by one of `LAUNCHER_ERRORS`."""
-    if isinstance(error, SignalException):
-        return 128 + int(error.sigval)
-    if isinstance(error, ChildFailedError):
-        # The one that failed first says why; those that the agent ended afterwards say nothing.
-        code = min(error.failures.values(), key=lambda failure: failure.timestamp).exitcode
-    else:
-        assert isinstance(error, subprocess.CalledProcessError)
-        code = error.returncode
-    return code if code > 0 else 128 - code
 
 
 # Engines: what makes training under them the same as without. In bfloat16 the forward pass is

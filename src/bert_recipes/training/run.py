@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate.utils import patch_environment
 from transformers import Trainer
 from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import ParallelMode, TrainingArguments
@@ -31,6 +32,7 @@ from bert_recipes.training.emissions import cost_facts
 from bert_recipes.training.launch import asks_for_fsdp
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, UNFINISHED_FILE
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
+from bert_recipes.training.trackers import name_run
 from bert_recipes.training.trainer import RecipeTrainer
 
 
@@ -110,9 +112,11 @@ def check_launch(args: TrainingArguments) -> None:
         )
     if args.device.type == "cpu":
         _check_cpu(args, started)
-    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
-        # A launcher that is killed can pass nothing on: the system sends SIGTERM then
-        # (PR_SET_PDEATHSIG).
+    # Accelerate's launcher sets it, and passes no signal on to a process that it starts alone;
+    # torch's, which passes them on, may be killed. The system sends SIGTERM then
+    # (PR_SET_PDEATHSIG).
+    has_launcher = "ACCELERATE_DYNAMO_BACKEND" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
+    if has_launcher and sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
@@ -184,11 +188,11 @@ def run_training(
         configs: The dataclasses of the run, in the order of run.yaml.
         resume_from: Checkpoint folder of `prepare_output_dir`.
         facts: What else all_results.json is to say, for example about the data.
-        finish: Called with the results in all processes: predictions, report, card, trackers' end,
-            push.
+        finish: Called with the results in all processes: predictions, report, card, push.
     """
     args = trainer.args
     folder = Path(args.output_dir)
+    tracking: dict[str, str] = {}
     if trainer.is_world_process_zero():
         folder.mkdir(parents=True, exist_ok=True)
         save_config(folder / CONFIG_FILE, *configs)
@@ -197,10 +201,10 @@ def run_training(
         trainer.checkpoint_files[CONFIG_FILE] = lambda path: path.write_text(text, encoding="utf-8")
         run_id = keep_run_id(folder, None if resume_from is None else Path(resume_from))
         trainer.checkpoint_files[IDENTITY_FILE] = partial(write_run_id, run_id=run_id)
+        tracking = name_run(args, run_id)
     trainer.accelerator.wait_for_everyone()
-    is_own = resume_from is not None and Path(resume_from).parent.resolve() == folder.resolve()
     trainer.ends_with_checkpoint = True
-    with trainer.trackers.recording(configs, resumes=is_own), trainer.stoppable():
+    with patch_environment(**tracking), trainer.stoppable():
         results = {**(facts or {}), **_train_and_measure(trainer, resume_from)}
         save_run(trainer, results)
     failure = None

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import shutil
 import signal
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from accelerate.utils import convert_outputs_to_fp32, gather_object
+from accelerate.utils import convert_outputs_to_fp32, gather_object, patch_environment
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.optim.lr_scheduler import LambdaLR
@@ -61,7 +62,7 @@ from bert_recipes.training.optimization import (
 )
 from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state
 from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
-from bert_recipes.training.trackers import Trackers
+from bert_recipes.training.trackers import prepare_trackers
 
 
 logger = logging.getLogger(__name__)
@@ -144,11 +145,14 @@ class RecipeTrainer(Trainer):
             args.ddp_find_unused_parameters = (
                 False  # every pass uses all; stock would look for unused ones in each
             )
-        self.trackers = Trackers(args)
-        callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
-        # Our trackers cannot end a run, so the Trainer makes none of its args.
-        with _overridden(args, report_to=[], push_to_hub=False):
-            super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
+        prepare_trackers(args)
+        # One folder, so that a run that resumes is one run there.
+        events = os.environ.get("TENSORBOARD_LOGGING_DIR", str(Path(args.output_dir) / "runs"))
+        with (
+            _overridden(args, push_to_hub=False),
+            patch_environment(TENSORBOARD_LOGGING_DIR=events),
+        ):
+            super().__init__(model=model, args=args, **kwargs)
         if (
             self.pop_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
             is not None
