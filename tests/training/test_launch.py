@@ -19,13 +19,9 @@ from accelerate.commands.launch import launch_command_parser
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError, PushError
-from bert_recipes.training import launch
-from bert_recipes.training.launch import (
-    check_gpus,
-    complete_engine,
-    layer_classes,
-    run_on_main_process,
-)
+from bert_recipes.training import engines, launch
+from bert_recipes.training.engines import complete_engine, layer_classes
+from bert_recipes.training.launch import check_gpus, run_on_main_process
 from bert_recipes.training.run import check_launch
 
 
@@ -168,7 +164,7 @@ def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     plugin = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": 2}})
-    with caplog.at_level("INFO", logger=launch.__name__):
+    with caplog.at_level("INFO", logger=engines.__name__):
         complete_engine(args, {"deepspeed_plugin": plugin})
         assert [record.getMessage() for record in caplog.records] == [
             "DeepSpeed compiles its communication between CPU processes, once a machine: this "

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from bert_recipes.models.bert import DISCRIMINATOR_WEIGHT, GENERATOR_FOLDER, IGNORE_INDEX
 from bert_recipes.training.bert_trainer import BertTrainer, PreTrainingSums, TrainingPhase
-from bert_recipes.training.resume import NO_ENGINE
+from bert_recipes.training.engines import NO_ENGINE
 from bert_recipes.training.speed import BatchStats, training_flops
 
 

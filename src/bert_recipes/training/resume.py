@@ -307,8 +307,6 @@ def _format(value: Any) -> str:
 
 # The state of a trainer
 
-NO_ENGINE = "none"
-
 
 def read_trainer_state(
     checkpoint: Path,

@@ -29,7 +29,7 @@ from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
 from bert_recipes.training.emissions import cost_facts
-from bert_recipes.training.launch import asks_for_fsdp
+from bert_recipes.training.engines import asks_for_fsdp
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, UNFINISHED_FILE
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 from bert_recipes.training.trackers import name_run

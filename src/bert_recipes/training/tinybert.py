@@ -24,7 +24,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.distillation import take_teacher
-from bert_recipes.training.resume import NO_ENGINE
+from bert_recipes.training.engines import NO_ENGINE
 from bert_recipes.training.trainer import RecipeTrainer
 
 

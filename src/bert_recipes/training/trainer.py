@@ -12,15 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from accelerate.utils import convert_outputs_to_fp32, gather_object, patch_environment
+from accelerate.utils import gather_object, patch_environment
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import (
@@ -52,15 +51,22 @@ from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
 from bert_recipes.training.callbacks import ClockIntervals, StopOnSignal, ignore_signals
 from bert_recipes.training.console import Lines, LinesAboveBar
 from bert_recipes.training.emissions import CostMeter, EnergySettings
+from bert_recipes.training.engines import (
+    asks_for_fsdp,
+    complete_engine,
+    fsdp_groups,
+    load_fsdp_weights,
+    name_engine,
+    set_up_engine,
+)
 from bert_recipes.training.late_number import LateNumber
-from bert_recipes.training.launch import asks_for_fsdp, complete_engine, layer_classes
 from bert_recipes.training.optimization import (
     Schedule,
     create_optimizer,
     set_peak_rate,
     skips_on_device,
 )
-from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state
+from bert_recipes.training.resume import own_state, read_trainer_state
 from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
 from bert_recipes.training.trackers import prepare_trackers
 
@@ -160,19 +166,9 @@ class RecipeTrainer(Trainer):
             self.add_callback(
                 LinesAboveBar() if not args.disable_tqdm and sys.stderr.isatty() else Lines()
             )
-        if args.bf16 and self.engine != NO_ENGINE:
-            # Accelerate puts no autocast around a model that an engine has.
-            autocast = torch.autocast(args.device.type, torch.bfloat16)
-            self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
-        if args.optimizer in ("lamb", "muon") and self.engine != NO_ENGINE:
-            raise InputError(
-                f"optimizer is {args.optimizer}; {self.engine} splits tensors over the processes, "
-                "and it needs whole ones: give "
-                "--optimizer bert_adam or adamw, or LAUNCH=ddp"
-            )
-        self.accelerator.ddp_handler.gradient_as_bucket_view = (
-            True  # no second copy of the gradients
-        )
+        set_up_engine(self, args.optimizer)
+        # No second copy of the gradients.
+        self.accelerator.ddp_handler.gradient_as_bucket_view = True
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them
         # again.
         self.model_accepts_loss_kwargs = True
@@ -659,12 +655,8 @@ class RecipeTrainer(Trainer):
 
     @property
     def engine(self) -> str:
-        """Return what shares the optimiser's state out: its files in a checkpoint are of this
-        form.
-        """
-        if self.is_deepspeed_enabled:
-            return f"DeepSpeed ZeRO {self.accelerator.state.deepspeed_plugin.zero_stage}"
-        return "FSDP" if self.is_fsdp_enabled else NO_ENGINE
+        """Return the name of the engine that splits the optimiser's state, or `NO_ENGINE`."""
+        return name_engine(self)
 
     def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
         return complete_engine(self.args, super()._build_accelerator_args(**kwargs))
@@ -681,23 +673,12 @@ class RecipeTrainer(Trainer):
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
-        """Load as stock; under FSDP the main process reads the weights, where stock needs a second
-        copy of them in a file of its own.
-        """
-        if not self.is_fsdp_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            for name, module in self.module_files.items():
-                module.load_state_dict(load_file(Path(resume_from_checkpoint) / name))
+        if self.is_fsdp_enabled:
+            load_fsdp_weights(self, Path(resume_from_checkpoint))
             return
-        # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
-        self.model.reshard()
-        weights: dict[str, Any] = {}
-        if self.is_world_process_zero():
-            stored = self.read_weights(Path(resume_from_checkpoint))
-            weights = {name: stored[name] for name, _ in self.model.named_parameters()}
-        # Not strict: the second name of a shared tensor is missing.
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
-        set_model_state_dict(self.model, weights, options=options)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        for name, module in self.module_files.items():
+            module.load_state_dict(load_file(Path(resume_from_checkpoint) / name))
 
     def read_weights(self, checkpoint: Path) -> dict[str, torch.Tensor]:
         """Return the weights of a checkpoint by their names in the model."""
@@ -710,19 +691,8 @@ class RecipeTrainer(Trainer):
             super()._load_best_model()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Prepare as stock; under FSDP Accelerate finds no embeddings: they stay in one group with
-        the heads, which share weight and bias with them.
-        """
-        if not self.is_fsdp_enabled:
+        with fsdp_groups(self) if self.is_fsdp_enabled else nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
-        self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
-        # In a group of their own they would leave the other name of the decoder's bias,
-        # `cls.predictions.bias`, in another.
-        self.model.get_input_embeddings = self.model.get_output_embeddings = lambda: None
-        try:
-            return super()._prepare_for_training(*args, **kwargs)
-        finally:
-            del self.model.get_input_embeddings, self.model.get_output_embeddings
 
     # 5. Checkpoints
 

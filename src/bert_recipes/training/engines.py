@@ -1,0 +1,173 @@
+"""Training engines (FSDP2, DeepSpeed ZeRO): what makes training under them the same as without.
+
+In bfloat16 the forward pass is computed under autocast; weights that learn, gradients summed over
+micro-batches, and what processes add up stay in float32.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
+from accelerate.utils import convert_outputs_to_fp32
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from transformers import Trainer, TrainingArguments
+
+from bert_recipes.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+NO_ENGINE = "none"
+# They orthogonalise or scale whole tensors.
+WHOLE_TENSOR_OPTIMIZERS = ("lamb", "muon")
+
+
+def asks_for_fsdp(args: TrainingArguments) -> bool:
+    """Tell whether the launcher or a setting asks for FSDP."""
+    by_launcher = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true")
+    return by_launcher or args.fsdp_plugin_args is not None
+
+
+def name_engine(trainer: Trainer) -> str:
+    """Return what splits the optimiser's state: its files in a checkpoint are of this form."""
+    if trainer.is_deepspeed_enabled:
+        plugin: Any = trainer.accelerator.state.deepspeed_plugin
+        return f"DeepSpeed ZeRO {plugin.zero_stage}"
+    return "FSDP" if trainer.is_fsdp_enabled else NO_ENGINE
+
+
+def set_up_engine(trainer: Trainer, optimizer: str) -> None:
+    """Check the optimiser, and compute the forward pass in bfloat16 if the run does: Accelerate
+    puts no autocast around a model that an engine has.
+    """
+    engine = name_engine(trainer)
+    if engine == NO_ENGINE:
+        return
+    if optimizer in WHOLE_TENSOR_OPTIMIZERS:
+        raise InputError(
+            f"optimizer is {optimizer}; {engine} splits tensors over the processes, and it needs "
+            "whole ones: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
+        )
+    if trainer.args.bf16:
+        model: Any = trainer.model
+        autocast = torch.autocast(trainer.args.device.type, torch.bfloat16)
+        model.forward = convert_outputs_to_fp32(autocast(model.forward))
+
+
+def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str, Any]:
+    """Set what engines leave to their user, in the arguments that the Trainer has built for
+    Accelerate.
+    """
+    deepspeed = built["deepspeed_plugin"]
+    if deepspeed is None and not asks_for_fsdp(args):
+        return built
+    if args.fp16:
+        raise InputError("precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32")
+    if deepspeed is not None:
+        if args.device.type == "cpu":
+            announce_compilation()
+        built["mixed_precision"] = "no"
+        _complete_deepspeed(deepspeed.deepspeed_config)
+    else:
+        built["fsdp_plugin"] = built["fsdp_plugin"] or FullyShardedDataParallelPlugin()
+        _complete_fsdp(args, built["fsdp_plugin"])
+    return built
+
+
+def _complete_deepspeed(config: dict[str, Any]) -> None:
+    for section in ("optimizer", "scheduler"):
+        if section in config:
+            raise InputError(
+                f"the configuration of DeepSpeed has a section '{section}'; take it out: "
+                "--optimizer and --schedule decide"
+            )
+    # In DeepSpeed's own bf16 mode weights, sums of micro-batches and what processes add up would be
+    # bfloat16. A section "bf16" that is missing would be filled in, one that says false would be
+    # held against the run's precision.
+    config["bf16"] = {}
+    config["fp16"] = {"enabled": False}
+    # For an optimiser that is offloaded Accelerate would take an Adam of DeepSpeed's.
+    config["zero_force_ds_cpu_optimizer"] = False
+
+
+def _complete_fsdp(args: TrainingArguments, plugin: Any) -> None:
+    if plugin.fsdp_version != 2:
+        raise InputError(
+            f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml"
+        )
+    if args.bf16:
+        # Inputs and outputs of the model are counts and losses: they are not rounded, nor are the
+        # sums of gradients.
+        plugin.mixed_precision_policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+    if args.device.type == "cpu":
+        # Of processes on CPUs Accelerate makes DDP and does not say so, though torch's FSDP2 runs
+        # there.
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+
+
+def announce_compilation() -> None:
+    """Log before DeepSpeed compiles its communication of CPUs, once a machine, that it will: it
+    takes minutes and prints nothing.
+    """
+    # Imported here, for it takes time and is needed here only.
+    from torch.utils.cpp_extension import get_default_build_root
+
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    if not any(folder.rglob("deepspeed_shm_comm.so")):
+        logger.info(
+            "DeepSpeed compiles its communication between CPU processes, once a machine: this "
+            "takes minutes"
+        )
+
+
+def layer_classes(model: torch.nn.Module) -> list[str]:
+    """Return the names of the classes of a model's layers, which are what stands in its lists of
+    modules.
+    """
+    names: set[str] = set()
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList):
+            names.update(type(layer).__name__ for layer in module)
+    return sorted(names)
+
+
+@contextmanager
+def fsdp_groups(trainer: Trainer) -> Iterator[None]:
+    """Let FSDP wrap a model's layers inside of the block, and keep its embeddings in one group with
+    the heads, which share weight and bias with them.
+
+    In a group of their own they would leave the other name of the decoder's bias,
+    `cls.predictions.bias`, in another.
+    """
+    model: Any = trainer.model
+    plugin: Any = trainer.accelerator.state.fsdp_plugin
+    plugin.transformer_cls_names_to_wrap = layer_classes(model)
+    model.get_input_embeddings = model.get_output_embeddings = lambda: None
+    try:
+        yield
+    finally:
+        del model.get_input_embeddings, model.get_output_embeddings
+
+
+def load_fsdp_weights(trainer: Any, checkpoint: Path) -> None:
+    """Load the weights of a checkpoint into a model under FSDP; the main process reads them, where
+    stock needs a second copy of them in a file of its own.
+    """
+    model = trainer.model
+    # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
+    model.reshard()
+    weights = {}
+    if trainer.is_world_process_zero():
+        stored = trainer.read_weights(checkpoint)
+        weights = {name: stored[name] for name, _ in model.named_parameters()}
+    # Not strict: the second name of a shared tensor is missing.
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+    set_model_state_dict(model, weights, options=options)
