@@ -554,9 +554,10 @@ def settle(
         values[name] = measured or -(-steps // 5)
     if too_long:
         warn_early(
-            "the file's %s: longer than the run of %d steps, made shorter",
+            "the file's %s exceed this %d-step run; shortened to %s",
             ", ".join(too_long),
             steps,
+            ", ".join(str(values[name]) for name in too_long),
         )
     return values
 

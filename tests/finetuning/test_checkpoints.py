@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 
 import pytest
@@ -125,7 +126,7 @@ NAMES = ["entailment", "neutral", "contradiction"]
         (
             "mnli",
             {"architectures": ["BertForPreTraining"]},
-            "BertForPreTraining, which has no head ForSequenceClass",
+            "no ForSequenceClassification head in this checkpoint (a BertForPreTraining)",
         ),
     ],
 )
@@ -134,11 +135,11 @@ def test_a_head_for_something_else_is_replaced_and_a_checkpoint_with_it_cannot_b
 ):
     """The encoder is that of the checkpoint: its task is an intermediate one."""
     edit_config(mnli_run, **edited)
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=re.escape(why)):
         open_for(mnli_run, task, needs_head=True)
     with caplog.at_level(logging.INFO):
         model = open_for(mnli_run, task)
-    assert f"gets a new head for task {task}: " in caplog.text
+    assert f"initialising a new head for task {task}" in caplog.text
     assert why in caplog.text
     assert model.classifier.out_features == max(1, len(get_task(task).labels))
     assert model.config.problem_type == get_task(task).problem_type

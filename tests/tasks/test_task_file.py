@@ -140,7 +140,7 @@ def test_a_missing_file_is_named(tmp_path: Path):
     path = write_example(tmp_path, "quiz.yaml")
     (tmp_path / "quiz_train.csv").unlink()
     with pytest.raises(
-        InputError, match=r"task quiz, split 'train': .*quiz_train.csv: no such file; mend `files`"
+        InputError, match=r"task quiz, split 'train': .*quiz_train.csv: no such file; fix `files`"
     ):
         load_split(read_task_file(path), "train", data_dir=None)
 
@@ -363,7 +363,7 @@ def test_a_task_of_ones_own_is_found_again_in_another_folder(tmp_path: Path, nam
     assert dataclasses.replace(again, files={}) == dataclasses.replace(task, files={})
     assert again.relative_files == task.relative_files
     with pytest.raises(
-        InputError, match=r"no such file; mend `files` in the task file, or give --data_dir"
+        InputError, match=r"no such file; fix `files` in the task file, or give --data_dir"
     ):
         load_split(again, "train", data_dir=None)
     moved = load_split(again, "train", data_dir=str(tmp_path / "here"))

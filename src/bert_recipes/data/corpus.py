@@ -385,7 +385,7 @@ class _Texts:
         if not text.isascii() and SURROGATES.search(text):
             if self.reader.encoding_errors == "strict":
                 raise InputError(
-                    f"{where}: lone surrogate in '{column}'; mend it{self.reader.advice}"
+                    f"{where}: lone surrogate in '{column}'; fix it{self.reader.advice}"
                 )
             text, replaced = SURROGATES.subn("\ufffd", text)
             self.counts.repaired["characters_replaced"] += replaced

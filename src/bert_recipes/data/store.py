@@ -437,7 +437,7 @@ def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
             return
     except (OSError, ValueError):
         megabytes = sum(each.st_size for each in status.values()) / 1e6
-        logger.info("%s: %.0f MB are checked", folder, megabytes)
+        logger.info("%s: verifying %.0f MB", folder, megabytes)
     for split, file, schema in files:
         if (
             Column(folder / split / file, schema).sha256()

@@ -78,7 +78,7 @@ def open_model(
             nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
+        logger.info("%s: %s; initialising a new head for task %s", name, why_new, task.name)
     if task.problem_type == "regression":
         for layer in head:
             layer.__class__ = Float32Linear
@@ -205,7 +205,7 @@ def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) ->
     wanted = kind.auto_class.removeprefix("AutoModel")
     built = (config.architectures or ["none"])[0]
     if not built.endswith(wanted):
-        return f"the checkpoint is a {built}, which has no head {wanted}"
+        return f"no {wanted} head in this checkpoint (a {built})"
     if task.kind not in ("sequence_classification", "token_classification"):
         return None
     names = label_names(config)

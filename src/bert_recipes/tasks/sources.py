@@ -248,7 +248,7 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
         path = Path(task.files[split])
         if not path.is_file():
             raise InputError(
-                f"task {task.name}, split '{split}': {path}: no such file; mend `files` in the "
+                f"task {task.name}, split '{split}': {path}: no such file; fix `files` in the "
                 "task file, or give --data_dir"
             )
         return path

@@ -1,4 +1,4 @@
-"""May this run use the folder, from which checkpoint is it resumed, with what state; and
+"""Check the output folder, find the checkpoint to resume from and read its trainer state; read
 DeepSpeed's checkpoints as one model.
 """
 

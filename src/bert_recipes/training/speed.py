@@ -229,8 +229,8 @@ def keep_freed_memory() -> bool:
     )
     if is_done:
         logger.info(
-            "memory: freed blocks are kept for the next step (--keep_freed_memory false gives "
-            "them back)"
+            "freed memory is reused, not returned to the system (--keep_freed_memory false "
+            "returns it)"
         )
     return is_done
 
