@@ -148,9 +148,8 @@ class RecipeTrainer(Trainer):
         if args.device.type == "cpu" and args.keep_freed_memory:
             keep_freed_memory()
         if args.ddp_find_unused_parameters is None and isinstance(model.base_model, PackedModel):
-            args.ddp_find_unused_parameters = (
-                False  # every pass uses all; stock would look for unused ones in each
-            )
+            # Every pass uses all; stock would look for unused ones in each.
+            args.ddp_find_unused_parameters = False
         prepare_trackers(args)
         # One folder, so that a run that resumes is one run there.
         events = os.environ.get("TENSORBOARD_LOGGING_DIR", str(Path(args.output_dir) / "runs"))
@@ -159,13 +158,10 @@ class RecipeTrainer(Trainer):
             patch_environment(TENSORBOARD_LOGGING_DIR=events),
         ):
             super().__init__(model=model, args=args, **kwargs)
-        if (
-            self.pop_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
-            is not None
-        ):
-            self.add_callback(
-                LinesAboveBar() if not args.disable_tqdm and sys.stderr.isatty() else Lines()
-            )
+        stock_console = PrinterCallback if args.disable_tqdm else ProgressCallback
+        if self.pop_callback(stock_console) is not None:
+            has_bar = not args.disable_tqdm and sys.stderr.isatty()
+            self.add_callback(LinesAboveBar() if has_bar else Lines())
         set_up_engine(self, args.optimizer)
         # No second copy of the gradients.
         self.accelerator.ddp_handler.gradient_as_bucket_view = True
@@ -176,11 +172,13 @@ class RecipeTrainer(Trainer):
             args.device, args.device if args.world_size > 1 else torch.device("cpu")
         )
         self.cost = CostMeter(args)
-        self.skipped_steps = self._skipped_in_a_row = 0  # their gradients were not finite
-        self._unread_norm: tuple[int, LateNumber] | None = (
-            None  # a step, and the norm of its gradient
-        )
-        self.precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
+        self.skipped_steps = 0  # their gradients were not finite
+        self._skipped_in_a_row = 0
+        # A step, and the norm of its gradient.
+        self._unread_norm: tuple[int, LateNumber] | None = None
+        self.precision = "fp32"
+        if args.bf16 or args.fp16:
+            self.precision = "bf16" if args.bf16 else "fp16"
         self.resume_fingerprint = {
             "precision": self.precision,  # "auto" may be another one on another machine
             "global batch": self.global_batch_size,
@@ -202,19 +200,18 @@ class RecipeTrainer(Trainer):
         # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed
         # run begins with it.
         self._evaluation_is_due = False
-        self._last_metrics: tuple[int, dict[str, float]] | None = (
-            None  # step and metrics of the last evaluation while training
-        )
+        # Step and metrics of the last evaluation while training.
+        self._last_metrics: tuple[int, dict[str, float]] | None = None
         self._writes_to: Path | None = None
         self._peak: float | None = None  # FLOP/s of matrix products of a process
         # Of a run by the clock: the fraction of its minutes that are over, the same in all
         # processes, and the longest evaluation.
-        self.clock = self._longest_pause = 0.0
+        self.clock = 0.0
+        self._longest_pause = 0.0
         if args.max_minutes is not None:
             self.add_callback(ClockIntervals(self))
-        self._fractions: list[
-            LateNumber
-        ] = []  # of the minutes that were over, by step, the last two
+        # Of the minutes that were over, by step, the last two.
+        self._fractions: list[LateNumber] = []
 
     # 1. A run
 
@@ -224,15 +221,14 @@ class RecipeTrainer(Trainer):
         """Train as stock; raise `Interrupted` where a signal asked for the end, when everything is
         saved.
         """
-        args, checkpoint = self.args, self._find_checkpoint(resume_from_checkpoint)
+        args = self.args
+        checkpoint = self._find_checkpoint(resume_from_checkpoint)
         logger.info(
             "batch: %d examples x %d micro-batches x %d processes = %d examples per step",
-            *(
-                args.train_batch_size,
-                args.gradient_accumulation_steps,
-                args.world_size,
-                self.global_batch_size,
-            ),
+            args.train_batch_size,
+            args.gradient_accumulation_steps,
+            args.world_size,
+            self.global_batch_size,
         )
         if args.push_to_hub and not getattr(args, "hub_is_checked", False):
             logger.warning(
@@ -243,34 +239,18 @@ class RecipeTrainer(Trainer):
         if args.process_index > 0:
             torch.manual_seed(args.seed + args.process_index)
         with self.cost:
-            self.steps_done, self._loaded = 0, {}
-            if checkpoint is not None:
-                self.steps_done = read_step(checkpoint)
-                # Read now, as the data may need it; applied by `_Boundaries`, when everything else
-                # is loaded.
-                self._loaded = read_trainer_state(
-                    checkpoint,
-                    self.resume_fingerprint,
-                    self.engine,
-                    args.world_size,
-                    allow_changes=args.allow_changes,
-                )
-            self.skipped_steps, self._skipped_in_a_row = self._loaded.get("skipped_steps", 0), 0
-            self.clock = self._loaded.get("clock", 0.0)
-            self._evaluation_is_due = False
+            self._start_from(checkpoint)
             self.stop_request.begin()
             # A resumed run has its first evaluation in its log.
-            begins = args.eval_on_start and self.steps_done == 0
-            # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be
-            # done.
-            stock = _overridden(
-                args, push_to_hub=False, save_total_limit=None, eval_on_start=begins
+            eval_on_start = args.eval_on_start and self.steps_done == 0
+            # At its end stock deletes all checkpoints but the best; `rotate` has done that.
+            stock_settings = _overridden(
+                args, push_to_hub=False, save_total_limit=None, eval_on_start=eval_on_start
             )
-            with self.stop_request.listening(), stock:
+            resume_from_checkpoint = None if checkpoint is None else str(checkpoint)
+            with self.stop_request.listening(), stock_settings:
                 try:
-                    output = super().train(
-                        resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs
-                    )
+                    output = super().train(resume_from_checkpoint, **kwargs)
                 except BaseException:
                     end_workers()
                     raise
@@ -278,15 +258,38 @@ class RecipeTrainer(Trainer):
                 self._stop_if_asked()
         return output
 
+    def _start_from(self, checkpoint: Path | None) -> None:
+        """Set the counters to those of a checkpoint, or to none.
+
+        Its state is read here, as the data may need it, and applied by `_Boundaries` when
+        everything else is loaded.
+        """
+        self.steps_done = 0
+        self._loaded = {}
+        if checkpoint is not None:
+            self.steps_done = read_step(checkpoint)
+            self._loaded = read_trainer_state(
+                checkpoint,
+                self.resume_fingerprint,
+                self.engine,
+                self.args.world_size,
+                allow_changes=self.args.allow_changes,
+            )
+        self.skipped_steps = self._loaded.get("skipped_steps", 0)
+        self._skipped_in_a_row = 0
+        self.clock = self._loaded.get("clock", 0.0)
+        self._evaluation_is_due = False
+
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
         """Return the folder that stock's `resume_from_checkpoint` means; True: the newest complete
         one in output_dir.
         """
         if resume is not True:
             return Path(resume) if resume else None
-        if (found := last_complete(Path(self.args.output_dir))[0]) is None:
+        checkpoint, _ = last_complete(Path(self.args.output_dir))
+        if checkpoint is None:
             raise InputError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
-        return found
+        return checkpoint
 
     @property
     def global_batch_size(self) -> int:
@@ -303,8 +306,9 @@ class RecipeTrainer(Trainer):
         too; after `train`.
         """
         # What came after the last line of the log is each process' own.
-        own = torch.tensor([self._total_loss_scalar], dtype=torch.float64, device=self.args.device)
-        return self.accelerator.gather(own).mean().item() / max(self.state.global_step, 1)
+        total = torch.tensor([self._total_loss_scalar], dtype=torch.float64)
+        totals = self.accelerator.gather(total.to(self.args.device))
+        return totals.mean().item() / max(self.state.global_step, 1)
 
     # 2. Stopping
 
@@ -348,15 +352,11 @@ class RecipeTrainer(Trainer):
         return int(self.accelerator.gather(torch.tensor([number], device=self.args.device)).max())
 
     def _interrupt(self, number: int, where: str, what: str) -> NoReturn:
-        command = (
-            "the same command"
-            if self.args.resume == "auto"
-            else "the same command with --resume auto"
-        )
-        mend = (
-            f"; {command} {what}" if self.state.max_steps else ""
-        )  # what only measures or predicts begins again
-        raise Interrupted(f"stopped by {signal.Signals(number).name} {where}{mend}", 128 + number)
+        message = f"stopped by {signal.Signals(number).name} {where}"
+        if self.state.max_steps:  # what only measures or predicts begins again
+            flags = "" if self.args.resume == "auto" else " with --resume auto"
+            message += f"; the same command{flags} {what}"
+        raise Interrupted(message, 128 + number)
 
     def _ends_here(self) -> bool:
         """Tell whether this step is the last one of a part of the run, which ends with a
