@@ -47,49 +47,37 @@ def main() -> None:
     refuse_token_flags(sys.argv[1:])
     (args,) = parse_arguments(PushArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.hub import (
-        PushTarget,
-        check_names,
-        collect_files,
-        open_target,
-        push,
-        push_command,
-        warn_of_what_is_seen,
-    )
+    from bert_recipes.hub import PushTarget, collect_files, open_target, push, push_command
 
-    check_names(args.repo, args.revision)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    model = collect_files(Path(args.run), with_checkpoints=args.checkpoints)
-    for name, path in model.files.items():
-        print(f"{path.stat().st_size:>15,}  {name}")
-    print(f"{model.size:>15,}  bytes in {len(model.files)} files of {model.folder}")
+    folder = Path(args.run)
+    names = collect_files(folder, with_checkpoints=args.checkpoints)
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    for name, size in sizes.items():
+        print(f"{size:>15,}  {name}")
+    print(f"{sum(sizes.values()):>15,}  bytes in {len(names)} files of {folder}")
     if args.dry_run:
         return
-    warn_of_what_is_seen(model, args.private)
-    run_id = read_run_id(model.folder)
-    run_ids = frozenset() if run_id is None else frozenset({run_id})
-    wanted = PushTarget(args.repo, args.revision, args.private, args.overwrite, run_ids)
-    target = open_target(
-        wanted, later="try again later with the same command", hash_weights=model.hash_weights
-    )
-    if CARD_FILE in model.files and args.revision in (None, "main"):
-        from bert_recipes.reports.card import (
-            name_repository,
-        )  # takes seconds, and few folders have a card of ours
+    run_ids = frozenset([read_run_id(folder)]) - {None}
+    tags = tuple(args.tags or ())
+    target = PushTarget(args.repo, args.revision, args.private, args.overwrite, tags, run_ids)
+    target = open_target(target, later="try again later with the same command")
+    if CARD_FILE in names and args.revision in (None, "main"):
+        # Takes seconds, and few folders have a card of ours.
+        from bert_recipes.reports.card import name_repository
 
-        name_repository(model.folder, target.repo_id)
-        model = collect_files(model.folder, with_checkpoints=args.checkpoints)
-    what = f"step {read_step(model.folder)}" if STATE_FILE in model.files else "a model"
+        name_repository(folder, target.repo_id)
+        names = collect_files(folder, with_checkpoints=args.checkpoints)
+    what = f"step {read_step(folder)}" if STATE_FILE in names else "a model"
     try:
-        url = push(target, model, args.message or f"Upload of {what}", tags=args.tags or ())
+        page = push(target, folder, names, args.message or f"Upload of {what}")
     except PushError as error:
-        command = push_command(model.folder, target, args.tags or ())
         raise PushError(
-            f"{error}; what is uploaded already is not sent again: {command}"
+            f"{error}; what is uploaded already is not sent again: {push_command(folder, target)}"
         ) from error
-    print(url)
+    print(page)
 
 
 if __name__ == "__main__":

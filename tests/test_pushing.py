@@ -1,6 +1,4 @@
-"""Settings of a push that cannot be followed, and what is kept of a checkpoint for an upload beside
-the training.
-"""
+"""Settings of a push that cannot be followed, and checkpoints that are pushed while training."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +10,7 @@ from transformers import TrainerControl, TrainerState
 from bert_recipes.checkpointing import IDENTITY_FILE, write_run_id
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
-from bert_recipes.hub import PushCheckpoints, _target, check_push, link_files, push_run
+from bert_recipes.hub import PushCheckpoints, _target, check_push, push_run
 from bert_recipes.sweeps.sweep import check_flags
 from bert_recipes.training.arguments import PreTrainingArguments
 
@@ -45,13 +43,6 @@ def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path, 
             "run",
             {"hub_strategy": "checkpoint"},
             "would upload the optimiser's state, which is a pickle",
-        ),
-        ("run", {"hub_model_id": "not a name"}, "cannot be a repository"),
-        ("run", {"hub_model_id": "me/x", "hub_revision": "0" * 40}, "is a commit"),
-        (
-            "my run",
-            {},
-            "'my run' cannot be a repository.*--hub_model_id, by default the name of output_dir",
         ),
         ("run", {}, "HF_HUB_OFFLINE is set, so .*; train without .*/run --repo NAMESPACE/run$"),
         ("run", {"hub_model_id": "me/x"}, "; train without .*/run --repo me/x$"),
@@ -95,69 +86,56 @@ def test_a_run_may_replace_what_it_pushed_itself(tmp_path: Path):
     assert _target(settings(tmp_path / "new", resume=str(other))).run_ids == {"there"}
 
 
-@pytest.mark.parametrize("has_links", [True, False])
-def test_linked_files_outlive_their_checkpoint(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
-):
-    checkpoint = tmp_path / "checkpoint-4"
-    shutil.copytree(tiny_checkpoint, checkpoint)
-    (checkpoint / "optimizer.pt").write_bytes(b"\x80\x04")
-    (checkpoint / ".env").write_text("secret")
-    if not has_links:
-
-        def refuse(*_: object) -> None:
-            raise OSError(1, "Operation not permitted")
-
-        monkeypatch.setattr("os.link", refuse)
-    model = link_files(checkpoint, with_folder=True)
-    before = {name: (checkpoint / name).read_bytes() for name in model.files if "/" not in name}
-    shutil.rmtree(checkpoint)
-    assert {name: model.files[name].read_bytes() for name in before} == before
-    assert {f"checkpoint-4/{name}" for name in before} == set(model.files) - set(before)
-    assert not {"optimizer.pt", ".env"} & set(before)
-    assert model.folder.name == ".aside-push-checkpoint-4"
-
-
-@pytest.mark.parametrize("is_private", [True, False])
-def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
-    tiny_checkpoint: Path,
-    tmp_path: Path,
-    hub_server: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    is_private: bool,
+def test_checkpoints_are_pushed_beside_the_training(
+    tiny_checkpoint: Path, tmp_path: Path, hub_server: Any, monkeypatch: pytest.MonkeyPatch
 ):
     from huggingface_hub.utils import close_session
 
     hub_server.take_over(monkeypatch)
     folder = tmp_path / "run"
-    args = settings(folder, push_to_hub=True, hub_private_repo=is_private, hub_always_push=True)
+    args = settings(folder, push_to_hub=True, hub_always_push=True)
     check_push(args)
-    write_run_id(folder / IDENTITY_FILE, "here")
     callback, control = PushCheckpoints(), TrainerControl()
     for step in (2, 4, 6):
         checkpoint = folder / f"checkpoint-{step}"
         shutil.copytree(tiny_checkpoint, checkpoint)
-        (checkpoint / "run.yaml").write_text(f"train_file: [/home/me/x.tfrecord]\nseed: {step}\n")
+        (checkpoint / "optimizer.pt").write_bytes(b"\x80\x04")
+        (checkpoint / "run.yaml").write_text(f"seed: {step}\n")
         state = TrainerState(global_step=step, is_world_process_zero=True)
-        control.is_interrupted = (
-            step == 6
-        )  # a signal ends the run there: nobody waits for an upload
+        control.is_interrupted = step == 6  # a signal ends the run there
         callback.on_save(args, state, control)
-    said = (
-        f"{folder}/checkpoint-2/run.yaml names 1 paths of this machine (/home/me/x.tfrecord), "
-        "which everybody will see"
-    )
-    assert [
-        record.getMessage() for record in caplog.records if "machine" in record.getMessage()
-    ] == [said] * (not is_private)
-    PushCheckpoints.last.join()
+        shutil.rmtree(checkpoint)  # as save_total_limit does
+    callback.api.run_as_future(int).result()  # those before it are at their end
+    assert not list(folder.glob(".aside*"))
     hub = hub_server.repositories["me/run"]
     messages = [f"Training in progress, step {step}" for step in (4, 2)]
     assert [commit.message for commit in hub.history()] == [*messages, "initial commit"]
-    assert "run.yaml" in hub.branches["main"].files
-    assert not list(folder.glob(".aside*"))
+    assert hub.read("model.safetensors") == (tiny_checkpoint / "model.safetensors").read_bytes()
+    assert "optimizer.pt" not in hub.branches["main"].files
     close_session()
+
+
+@pytest.mark.parametrize("is_disk_full", [False, True])
+def test_a_checkpoint_that_cannot_be_pushed_is_a_warning(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch, caplog, is_disk_full: bool
+):
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    shutil.copytree(tiny_checkpoint, checkpoint)
+    if is_disk_full:
+        monkeypatch.setattr("shutil.copyfile", refuse)
+    args = settings(tmp_path / "run", push_to_hub=True, hub_model_id="me/run")
+    state = TrainerState(global_step=2, is_world_process_zero=True)
+    callback = PushCheckpoints()
+    callback.on_save(args, state, TrainerControl())
+    callback.api.run_as_future(int).result()  # the one before it is at its end
+    reason = "No space left on device" if is_disk_full else "Token is required"
+    assert f"{checkpoint} is not on the Hub: " in caplog.text
+    assert reason in caplog.text
+    command = f"python recipes/push_to_hub.py --run {checkpoint} --repo me/run"
+    assert f"training continues. To push it: {command}" in caplog.text
 
 
 def test_a_sweep_pushes_none_of_its_runs():

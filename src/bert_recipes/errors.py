@@ -233,6 +233,6 @@ def shorten(items: Sequence[object], most: int = 10) -> str:
     return ", ".join(words)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of what a library says, its error's name where it says nothing."""
     return (str(error) or type(error).__name__).splitlines()[0]

@@ -190,10 +190,9 @@ PreTrainingSums.add = called
 
 
 @pytest.mark.slow
-# Of two batches each: after step 50, 100 (where the second phase begins), 150, 160, and the last
-# one.
+# Of two batches each: after step 50, 100 (where the second phase begins), 150 and 160.
 @pytest.mark.parametrize(
-    "call", [1, 3, 9], ids=["in the training", "at the end of a phase", "last evaluation"]
+    "call", [1, 3, 7], ids=["in the training", "at the end of a phase", "last evaluation"]
 )
 def test_a_signal_to_one_process_ends_the_evaluation_of_both(
     repository, small_store, straight_pair, tmp_path, call
