@@ -75,13 +75,15 @@ def write_rows(path: Path, rows: list[dict]) -> None:
 
 
 def write_texts(folder: Path, rng: random.Random) -> None:
-    for name in ("my_texts", "my_texts_once", "domain_texts", "other_texts", "CORPUS", "books"):
+    for name in ("my_texts", "domain_texts", "other_texts", "CORPUS", "books"):
         # Words that no tokenizer here has, for those that are added.
         new_words = " Retinopathy thrombolysis angioplasty." if name == "domain_texts" else ""
         for number in range(8):
             paragraphs = [document(rng) + new_words for _ in range(8)]
             write(folder / name / f"{number}.txt", "\n\n".join(paragraphs) + "\n")
-    write_rows(folder / "wikipedia" / "0.jsonl", [{"text": document(rng)} for _ in range(20)])
+    rows = [{"text": document(rng)} for _ in range(20)]
+    for name in ("wikipedia/0.jsonl", "corpus/00000.jsonl"):
+        write_rows(folder / name, rows)
     for author in AUTHORS:
         for number in range(3):
             write(folder / "corpus" / "books" / f"{author}_{number}.txt", document(rng) + "\n")

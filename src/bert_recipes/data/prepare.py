@@ -545,8 +545,7 @@ def format_report(report: PreparationReport) -> str:
             f"text: {megabytes:,.1f} MB",
             f"time: {report.seconds:,.1f} s",
             f"rate: {megabytes / max(report.seconds, 1e-9):,.1f} MB/s",
-            f"peak memory: {_peak_megabytes(resource.RUSAGE_SELF):,.0f} MB",
-            f"peak memory of a worker: {_peak_megabytes(resource.RUSAGE_CHILDREN):,.0f} MB",
+            f"peak memory of the largest process: {_peak_megabytes():,.0f} MB",
             f"store: {report.path}",
             f"store size: {store_bytes / 1e6:,.1f} MB",
         ]
@@ -557,13 +556,12 @@ def _reason_lines(title: str, counts: Mapping[str, int]) -> list[str]:
     return [f"{title}, {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
 
 
-def _peak_megabytes(who: int) -> float:
-    """Return the most memory that a process has taken: of this process, or of the largest of those
-    that it started.
-    """
+def _peak_megabytes() -> float:
+    """Return the most memory that this process, or one that it started, has taken."""
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    largest = max(largest, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
     # macOS counts in bytes.
-    unit = 1e6 if sys.platform == "darwin" else 1e6 / 1024
-    return resource.getrusage(who).ru_maxrss / unit
+    return largest / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
 
 
 def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationReport:
