@@ -131,7 +131,7 @@ static: $(READY)  ## TF-IDF and word vectors beside a BERT: TASK=sst2 or conll20
 	$(PYTHON) recipes/static_vs_contextual.py $(if $(TASK),--task $(TASK)) $(MODEL_FLAG) $(ARGS)
 
 paper: $(READY)  ## a table of the paper, with its claims: TABLE=5 PROFILE=cpu ARGS="--store STORE --data_dir DATA"
-	$(PYTHON) recipes/paper.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
+	$(PYTHON) paper/run.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
 
 paper-all: override TABLE :=
 paper-all: paper  ## all tables, which share their runs: PROFILE= SEEDS= ARGS=

@@ -17,15 +17,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
 SETUP_FILES = sorted(
     path
-    for folder in ("recipes", "tokenizer", "accelerate_configs")
+    for folder in ("recipes", "tokenizer", "accelerate_configs", "paper")
     for path in (ROOT / folder).rglob("*.yaml")
 )
 SCRIPTS = sorted(
     path
-    for folder in ("recipes", "tokenizer", "benchmarks")
+    for folder in ("recipes", "tokenizer", "benchmarks", "paper")
     for path in (ROOT / folder).glob("*.py")
     if "__main__"
-    in path.read_text(encoding="utf-8")  # benchmarks/ has modules that several scripts share
+    in path.read_text(encoding="utf-8")  # benchmarks/ and paper/ have modules that scripts share
 )
 
 # What CONFIG=name of a make target stands for, and the script that gets ARGS.
@@ -59,8 +59,8 @@ TARGET_SCRIPTS |= {"export": "recipes/export.py"}
 TARGET_SCRIPTS |= {"demo": "recipes/demo.py"}
 TARGET_SCRIPTS |= {
     "static": "recipes/static_vs_contextual.py",
-    "paper": "recipes/paper.py",
-    "paper-all": "recipes/paper.py",
+    "paper": "paper/run.py",
+    "paper-all": "paper/run.py",
 }
 TARGET_SCRIPTS |= {"blimp": "recipes/blimp.py", "score": "recipes/score_sentences.py"}
 # Scripts that also take the flags of another one.
@@ -159,7 +159,7 @@ def headings(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_file_of_ours_named_in_code_exists(page: Path):
-    folders = "recipes|configs|tokenizer|accelerate_configs|docs|tests|src"
+    folders = "recipes|configs|tokenizer|accelerate_configs|docs|tests|src|paper"
     named = {
         path
         for code in INLINE_CODE.findall(FENCE.sub("", page.read_text(encoding="utf-8")))

@@ -13,6 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "bert_recipes"
 SCRIPTS = sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py")])
+# Scripts and what they share.
+PAPER = sorted((ROOT / "paper").glob("*.py"))
+PAPER_SCRIPTS = [ROOT / "paper" / "pair_task.py", ROOT / "paper" / "run.py"]
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
     for path in PACKAGE.rglob("*.py")
@@ -81,17 +84,25 @@ def test_nobody_imports_a_script_and_none_bears_the_name_of_a_package():
         "wandb",
         "deepspeed",
     }
-    for path in [*MODULES.values(), *SCRIPTS]:
+    of_paper = {path.stem for path in PAPER}
+    for path in [*MODULES.values(), *SCRIPTS, *PAPER]:
+        scripts = {"recipes", "paper"} | (set() if path in PAPER else of_paper)
         for node in ast.walk(ast.parse(path.read_bytes())):
-            assert (
-                not isinstance(node, ast.ImportFrom)
-                or (node.module or "").partition(".")[0] != "recipes"
-            ), path
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").partition(".")[0] not in scripts, path
+
+
+def test_the_papers_tables_are_made_of_public_names():
+    for path in PAPER:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                names = [alias.name for alias in node.names if alias.name.startswith("_")]
+                assert not names, f"{path.name} imports {', '.join(names)}"
 
 
 def test_whatever_is_raised_is_caught_in_its_named_places_only():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    for path in [*PACKAGE.rglob("*.py"), *SCRIPTS]:
+    for path in [*PACKAGE.rglob("*.py"), *SCRIPTS, *PAPER]:
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{path}, line {node.lineno}: a bare except"
@@ -116,7 +127,7 @@ def test_scripts_define_their_settings_and_little_more_than_main():
 
 
 def test_every_script_ends_users_mistakes_in_one_line():
-    for path in SCRIPTS:
+    for path in [*SCRIPTS, *PAPER_SCRIPTS]:
         assert path.read_text(encoding="utf-8").endswith(
             'if __name__ == "__main__":\n    run_cli(main)\n'
         ), path.name
@@ -135,9 +146,9 @@ def test_importing_the_package_is_quick_and_needs_no_heavy_module():
 
 # A user who asks for help, or has mistyped a flag, does not wait for what only the work needs.
 HELP_OF_ALL = """
-import contextlib, io, runpy, sys
+import contextlib, io, os, runpy, sys
 for path in sys.argv[1:]:
-    sys.argv = [path, "--help"]
+    sys.argv, sys.path[0] = [path, "--help"], os.path.dirname(path)
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         runpy.run_path(path, run_name="__main__")
     assert "usage:" in text.getvalue(), path
@@ -158,7 +169,7 @@ def test_help_loads_no_model_and_that_of_reports_no_torch():
         "probe_bias"
     )
     light = tuple(f"{name}.py" for name in names.split())
-    scripts = sorted(SCRIPTS, key=lambda path: not path.name.endswith(light))
+    scripts = sorted([*SCRIPTS, *PAPER_SCRIPTS], key=lambda path: not path.name.endswith(light))
     code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, scripts)], capture_output=True, text=True

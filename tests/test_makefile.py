@@ -99,9 +99,9 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
         ),
         (
             ["paper", "TABLE=6", "SEEDS=1"],
-            "recipes/paper.py --tables 6 --profile cpu --num_seeds 1",
+            "paper/run.py --tables 6 --profile cpu --num_seeds 1",
         ),
-        (["paper-all", "TABLE=6"], "recipes/paper.py  --profile cpu"),
+        (["paper-all", "TABLE=6"], "paper/run.py  --profile cpu"),
         (
             ["score", "MODEL=m", "INPUT=a.txt"],
             "recipes/score_sentences.py --model_name_or_path m --input_file a.txt",

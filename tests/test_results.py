@@ -7,8 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-
-from bert_recipes.sweeps.claims import (
+from claims import (
     BY_SEEDS_ONLY,
     CONTRADICTED,
     NOT_RESOLVED,
@@ -16,7 +15,7 @@ from bert_recipes.sweeps.claims import (
     compare_cells,
     markdown,
 )
-from bert_recipes.sweeps.tables import Cell
+from runs import Cell
 
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -9,7 +9,6 @@ from scipy import stats
 from bert_recipes.metrics.certainty import (
     jackknife_intervals,
     jackknife_replicates,
-    seed_and_row_certainty,
     wilson_interval,
 )
 from bert_recipes.metrics.classification import compute
@@ -105,10 +104,6 @@ def test_the_interval_of_a_mean_is_students_of_its_groups():
     assert groups.mean() == pytest.approx(values.mean())
     error = groups.std(ddof=1) / 20**0.5
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, 19) * error, rel=0.01)
-    ends = seed_and_row_certainty([values.mean()] * 2, [replicates["mean"]] * 2).intervals[
-        "of_rows"
-    ]
-    assert ends == pytest.approx(stats.t.interval(0.95, 19, values.mean(), error))
 
 
 def test_other_models_have_the_same_groups_of_rows():
@@ -125,73 +120,3 @@ def test_a_figure_that_is_undefined_without_a_group_is_nan_there():
     replicates = jackknife_replicates(lambda rows: {"f1": 1.0} if 3 in rows else {}, 5)
     assert np.isnan(replicates["f1"]).tolist().count(True) == 1
     assert jackknife_intervals({"f1": 1.0}, replicates) == {}
-
-
-def test_the_interval_over_seeds_is_students():
-    """Three differences of 1, 2 and 3: 2 +- 4.303 / sqrt(3)."""
-    intervals = seed_and_row_certainty([1.0, 2.0, 3.0]).intervals
-    assert intervals == {
-        "of_seeds": pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-3)
-    }
-
-
-def test_variances_of_seeds_and_rows_are_those_of_a_crossed_design():
-    """Beside the mean squares of an analysis of variance; what is of one seed on one group of rows
-    counts once.
-    """
-    rng = np.random.default_rng(2)
-    seeds, groups = 4, 20
-    table = (
-        rng.normal(size=(seeds, 1))
-        + 3 * rng.normal(size=groups)
-        + 2 * rng.normal(size=(seeds, groups))
-    )
-    figures, means = table.mean(axis=1), table.mean(axis=0)
-    replicates = (table.sum(axis=1, keepdims=True) - table) / (groups - 1)
-    certainty = seed_and_row_certainty(figures, replicates)
-    halves = {name: (high - low) / 2 for name, (low, high) in certainty.intervals.items()}
-    of_rows = seeds * means.var(ddof=1)
-    of_both = ((table - figures[:, None] - means + table.mean()) ** 2).sum() / (
-        (seeds - 1) * (groups - 1)
-    )
-    t_of_seeds, t_of_rows = stats.t.ppf(0.975, [seeds - 1, groups - 1])
-    assert halves["of_seeds"] == pytest.approx(t_of_seeds * (figures.var(ddof=1) / seeds) ** 0.5)
-    assert halves["of_rows"] == pytest.approx(t_of_rows * (of_rows / (seeds * groups)) ** 0.5)
-    rows_alone = t_of_rows * ((of_rows - of_both) / (seeds * groups)) ** 0.5
-    assert halves["of_both"] == pytest.approx(np.hypot(halves["of_seeds"], rows_alone))
-    assert halves["of_both"] > max(halves["of_seeds"], halves["of_rows"])
-    variance = figures.var(ddof=1) / seeds + (of_rows - of_both) / (seeds * groups)
-    assert certainty.error == pytest.approx(variance**0.5)
-    assert seed_and_row_certainty(figures).error == pytest.approx(halves["of_seeds"] / t_of_seeds)
-    same = seed_and_row_certainty([1.0, 1.0], replicates[:2]).intervals
-    assert same["of_both"] == same["of_rows"] != same["of_seeds"]
-
-
-def f1_of(gold, said):
-    return {"f1": 2 * float((gold & said).sum()) / float(gold.sum() + said.sum())}
-
-
-@pytest.mark.slow
-def test_both_intervals_hold_a_true_difference_of_f1():
-    """Five seeds of two classifiers that are equally good, each of which errs on rows that are hard
-    for it.
-    """
-    rng, held = np.random.default_rng(0), 0
-    for _ in range(400):
-        gold = (rng.random(300) < 0.4).astype(int)
-        tables = []
-        for hard in (rng.random(300) < 0.3, rng.random(300) < 0.3):
-            for _ in range(5):
-                rate = np.where(hard, 0.6, 0.05) + rng.uniform(-0.03, 0.03)
-                said = gold ^ (rng.random(300) < rate)
-                replicates = jackknife_replicates(
-                    lambda rows, said=said, gold=gold: f1_of(gold[list(rows)], said[list(rows)]),
-                    300,
-                )
-                tables.append([f1_of(gold, said)["f1"], *replicates["f1"]])
-        differences = np.subtract(tables[:5], tables[5:])
-        low, high = seed_and_row_certainty(differences[:, 0], differences[:, 1:]).intervals[
-            "of_both"
-        ]
-        held += low <= 0 <= high
-    assert held / 400 >= 0.94

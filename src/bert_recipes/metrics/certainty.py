@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -79,66 +79,6 @@ def jackknife_intervals(
         if name in figures and half > 1e-9:  # not where it is nan either
             intervals[name] = (figures[name] - half, figures[name] + half)
     return intervals
-
-
-class SeedAndRowCertainty(NamedTuple):
-    """How far a figure's mean over seeds would move with other seeds and rows."""
-
-    error: float  # standard error, for other seeds and, with replicates, for other rows too
-    intervals: dict[
-        str, tuple[float, float]
-    ]  # 95 %, `of_seeds`, and with replicates `of_rows` and `of_both`
-
-
-def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> SeedAndRowCertainty:
-    """Return the standard error of a figure's mean over seeds, and its intervals: for other seeds,
-    for other rows, and for both.
-
-    Args:
-        figures: One a seed, of two seeds or more.
-        replicates: float (S, G), the `jackknife_replicates` of each seed; None where they are not
-            known.
-
-    The interval over seeds is by Student's t; that of both holds the other two.
-
-    Every seed is measured on the same rows: an effect of the rows is in the figures of all seeds,
-    and no deviation between seeds shows it. What one seed does on one group of rows is in both
-    variances, so it is taken out of one (variance
-    components of a crossed design: Searle, Casella and McCulloch 1992, chapter 4). Half intervals
-    of independent parts add up by their squares (Zou and Donner 2008).
-    """
-    from scipy.stats import t as student  # takes most of a second
-
-    num_seeds = len(figures)
-    error_of_seeds = float(np.std(figures, ddof=1)) / math.sqrt(num_seeds)
-    error = error_of_seeds
-    halves = {"of_seeds": float(student.ppf(0.975, num_seeds - 1)) * error_of_seeds}
-    if replicates is not None:
-        error_of_rows, error_of_rows_alone = _row_errors(np.asarray(replicates))
-        error = max(error_of_rows, math.hypot(error_of_seeds, error_of_rows_alone))
-        quantile = float(student.ppf(0.975, np.shape(replicates)[1] - 1))
-        halves["of_rows"] = quantile * error_of_rows
-        halves["of_both"] = max(
-            halves["of_rows"], math.hypot(halves["of_seeds"], quantile * error_of_rows_alone)
-        )
-    mean = float(np.mean(figures))
-    return SeedAndRowCertainty(
-        error, {name: (mean - half, mean + half) for name, half in halves.items()}
-    )
-
-
-def _row_errors(replicates: np.ndarray) -> tuple[float, float]:
-    """Return the standard error of the mean over seeds by its rows, and that without what differs
-    between seeds.
-    """
-    num_seeds, num_groups = replicates.shape
-    # Pseudo-values of the jackknife, about the mean of their seed.
-    pseudo_values = (num_groups - 1) * (replicates.mean(axis=1, keepdims=True) - replicates)
-    means = pseudo_values.mean(axis=0)
-    variance = float(np.square(means).sum() / (num_groups * (num_groups - 1)))
-    squares = float(np.square(pseudo_values - means).sum() / ((num_seeds - 1) * (num_groups - 1)))
-    interaction = squares / (num_seeds * num_groups)
-    return math.sqrt(variance), math.sqrt(max(0.0, variance - interaction))
 
 
 def half_interval(name: str, results: Mapping[str, Any]) -> float:

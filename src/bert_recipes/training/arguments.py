@@ -38,9 +38,6 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Data-loading processes of a process on a GPU, at most: they make ten times the tokens that base
 # takes.
 MAX_DATA_WORKERS = 14
-# Variable of the environment that names the file of an estimate's numbers, for a program that adds
-# up several.
-ESTIMATE_FILE = "BERT_RECIPES_ESTIMATE_FILE"
 
 
 class Precision(NamedTuple):
@@ -106,6 +103,7 @@ class RunArguments(TrainingArguments):
         [
             "allow_changes",
             "estimate",
+            "estimate_file",
             "overwrite_run",
             "resume",
             "resume_from_checkpoint",
@@ -208,6 +206,7 @@ class RunArguments(TrainingArguments):
     keep_freed_memory: bool = free(True, "on a CPU: glibc keeps what a step frees for the next one")
     global_train_batch_size: int | None = free(None, "examples of a step, all processes together")
     estimate: bool = option(False, "train a few steps, say what the run will take, and end")
+    estimate_file: str | None = option(None, "JSON file for the numbers of that estimate")
     resume: str = option(
         "auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder"
     )

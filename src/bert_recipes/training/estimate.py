@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import statistics
 import time
 from pathlib import Path
@@ -14,7 +13,6 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import write_json
-from bert_recipes.training.arguments import ESTIMATE_FILE
 from bert_recipes.training.console import format_hours
 from bert_recipes.training.speed import peak_memory_mb
 from bert_recipes.training.trainer import RecipeTrainer
@@ -102,8 +100,8 @@ def print_estimate(trainer: RecipeTrainer) -> None:
                 Path(trainer.args.output_dir).rmdir()  # made by the Trainer
     if not trainer.is_world_process_zero():
         return
-    if ESTIMATE_FILE in os.environ:
-        write_json(Path(os.environ[ESTIMATE_FILE]), estimate._asdict())
+    if trainer.args.estimate_file is not None:
+        write_json(Path(trainer.args.estimate_file), estimate._asdict())
     for name, text in _describe(estimate, trainer).items():
         print(f"{name:<16}{text}")  # noqa: T201  (what the user asked for)
 

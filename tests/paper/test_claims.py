@@ -2,24 +2,21 @@
 and never by chance alone.
 """
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from bert_recipes.errors import InputError
-from bert_recipes.sweeps.claims import (
+from claims import (
     BY_SEEDS_ONLY,
     CONTRADICTED,
     NOT_RESOLVED,
     REPRODUCED,
-    check_claim_seeds,
     describe,
     judge,
     markdown,
 )
-from bert_recipes.sweeps.tables import Cell, Claim, Column, Row, Runs, Table
+from runs import Cell, Runs
+from table import Claim, Column, Row, Table
 
 
 ACCURACY = Column("accuracy", "accuracy", task="sst2")
@@ -258,7 +255,7 @@ MEAN = Column("mean", mean_of=[X, Y])
 
 def drawn_runs(folder, rng, table, seeds):
     """Runs of two tasks whose rows and columns are all equal."""
-    runs = Runs(folder, folder, {}, "store")
+    runs = Runs(folder, "", "store")
     for column in (X, Y):
         for row, shared in zip(
             table.rows, (0.8 * GROUPS**0.5 * rng.normal(size=GROUPS), np.zeros(GROUPS)), strict=True
@@ -270,7 +267,7 @@ def drawn_runs(folder, rng, table, seeds):
                     f"eval_{column.metric}": groups.mean(),
                     "jackknife": {column.metric: replicates.tolist()},
                 }
-                runs.known[str(runs.figure_key(row, column, seed))] = {"figures": figures}
+                runs.records[str(runs.figure_key(row, column, seed))] = {"figures": figures}
     return runs
 
 
@@ -293,13 +290,13 @@ def test_a_mean_needs_all_its_columns_and_a_column_is_named_where_it_is_compared
     claims = [Claim("a", "a", "x", "must", worse_column="y")]
     table = replace(table_of([X, Y, MEAN], claims), rows=[Row("a", {})])
     (row,) = table.rows
-    runs = Runs(tmp_path, tmp_path, {}, "store")
-    runs.known = {
+    runs = Runs(tmp_path, "", "store")
+    runs.records = {
         runs.figure_key(row, X, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}}
         for seed in (1, 2, 3)
     }
     assert runs.cell(row, MEAN, 1) is None
-    runs.known |= {
+    runs.records |= {
         runs.figure_key(row, Y, seed): {"figures": {"eval_f1": 0.6}} for seed in (1, 2, 3)
     }
     assert runs.cell(row, MEAN, 1).value == pytest.approx(0.705)
@@ -332,7 +329,7 @@ def test_more_seeds_than_were_fixed_change_no_verdict(tmp_path):
 
 def known_runs(folder, values, metric="accuracy"):
     """A row a name, with a figure for each seed, whose rows are known."""
-    runs = Runs(folder, folder, {}, "store")
+    runs = Runs(folder, "", "store")
     rows = [Row(name, {"size": name}, untrained=name == "untrained") for name in values]
     rng = np.random.default_rng(0)
     for row in rows:
@@ -341,7 +338,7 @@ def known_runs(folder, values, metric="accuracy"):
                 None if value is None else [value + 1e-5 * rng.normal() for _ in range(GROUPS)]
             )
             figures = {f"eval_{metric}": value, "jackknife": {metric: replicates}}
-            runs._keep("finetune", str(runs.figure_key(row, ACCURACY, seed)), {}, figures, 0.0)
+            runs.record(runs.figure_key(row, ACCURACY, seed), "finetune", {}, figures, 0.0)
     return runs, rows
 
 
@@ -358,7 +355,7 @@ def test_a_run_that_diverged_is_kept_as_one_and_says_nothing_of_others(tmp_path)
 
 def test_a_figure_that_is_undefined_without_some_rows_is_one_without_rows(tmp_path):
     runs, rows = known_runs(tmp_path, {"a": [0.9, 0.91], "b": [0.8, 0.8]})
-    next(iter(runs.known.values()))["figures"]["jackknife"]["accuracy"][3] = None
+    next(iter(runs.records.values()))["figures"]["jackknife"]["accuracy"][3] = None
     table = replace(table_of([ACCURACY], [CLAIM], seeds=2), rows=rows)
     assert describe(table, runs)["claims"][0]["verdict"] == BY_SEEDS_ONLY
 
@@ -366,7 +363,7 @@ def test_a_figure_that_is_undefined_without_some_rows_is_one_without_rows(tmp_pa
 def test_a_table_counts_its_verdicts_and_by_seeds_only_is_none(tmp_path):
     runs, rows = known_runs(tmp_path, {"a": [0.9, 0.91], "b": [0.8, 0.8], "c": [0.7, 0.72]})
     for seed in (1, 2):
-        del runs.known[runs.figure_key(rows[2], ACCURACY, seed)]["figures"]["jackknife"]
+        del runs.records[runs.figure_key(rows[2], ACCURACY, seed)]["figures"]["jackknife"]
     claims = [CLAIM, CLAIM._replace(worse="c"), CLAIM._replace(better="b", worse="a")]
     table = replace(table_of([ACCURACY], claims, seeds=2), rows=rows)
     text = markdown(describe(table, runs))
@@ -386,18 +383,3 @@ def test_the_markdown_has_the_papers_figures_in_brackets(tmp_path):
         table_of([ACCURACY], [], seeds=2), rows=[Row("a", {"size": "a"}, {}, {"accuracy": 92.7})]
     )
     assert "| a | 81.5 ± 0.7 (92.7) |" in markdown(describe(table, runs))
-
-
-def test_other_seeds_for_claims_that_were_judged_are_refused(tmp_path):
-    runs, rows = known_runs(tmp_path, {"a": [0.9, 0.91, 0.9], "b": [0.8, 0.8, 0.9]})
-    table = replace(table_of([ACCURACY], [CLAIM], seeds=3), rows=rows)
-    more = replace(table, claim_seeds=[1, 2, 3, 4, 5])
-    file = tmp_path / "table.json"
-    check_claim_seeds(table, file)
-    file.write_text(json.dumps(describe(more, runs)))  # 3 of 5 seeds: not judged yet
-    check_claim_seeds(table, file)
-    file.write_text(json.dumps(describe(table, runs)))
-    check_claim_seeds(table, file)
-    check_claim_seeds(replace(more, profile="gpu"), file)
-    with pytest.raises(InputError, match="has verdicts by 3 seeds, and now seeds is 5"):
-        check_claim_seeds(more, file)

@@ -1,16 +1,15 @@
-"""What the runs of a table say: the figures of its rows, and whether its claims are reproduced."""
+"""Figures of a table's runs, and whether its claims are reproduced."""
 
 import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_recipes.errors import InputError
-from bert_recipes.files import read_json_object
-from bert_recipes.metrics.certainty import seed_and_row_certainty
-from bert_recipes.sweeps.tables import Cell, Claim, Runs, Table
+import numpy as np
+from intervals import seed_and_row_certainty
+from runs import Cell, Runs
+from table import Claim, Table
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"
@@ -24,84 +23,63 @@ Cells = Mapping[tuple[str, str], Mapping[int, Cell]]
 
 
 def describe(table: Table, runs: Runs) -> dict[str, Any]:
-    """Return the table as JSON values: figures by row, column and seed, and a verdict for each
-    claim.
-    """
-    seeds = sorted({*table.seeds, *table.claim_seeds})
-    cells: dict[tuple[str, str], dict[int, Cell]] = {}
-    for row in table.rows:
-        for column in table.columns:
-            of_seeds = cells[row.name, column.name] = {}
-            for seed in seeds:
-                cell = runs.cell(row, column, seed)
-                if cell is not None:
-                    of_seeds[seed] = cell
+    """Return the figures of a table by row, column and seed, and its verdicts, as JSON values."""
+    cells = _read_cells(table, runs)
+    seeds: set[int] = set()
+    used_runs: dict[str, Mapping[str, Any]] = {}
+    for of_seeds in cells.values():
+        seeds.update(of_seeds)
+        for cell in of_seeds.values():
+            if cell.run:
+                used_runs[cell.run["key"]] = cell.run
+    columns = []
+    for column in table.columns:
+        columns.append({"name": column.name, "unit": column.unit, "metric": column.metric})
     rows = []
     for row in table.rows:
-        figures = {column.name: _figures(cells[row.name, column.name]) for column in table.columns}
+        figures = {}
+        for column in table.columns:
+            of_seeds = cells[row.name, column.name]
+            figures[column.name] = {str(seed): cell.value for seed, cell in of_seeds.items()}
         rows.append({"name": row.name, "published": dict(row.published), "figures": figures})
-    used = {
-        cell.run["key"]: cell.run
-        for of_seeds in cells.values()
-        for cell in of_seeds.values()
-        if cell.run
-    }
     return {
         "table": table.name,
         "profile": table.profile,
         "title": table.title,
         "source": table.source,
         "note": table.note,
-        "columns": [
-            {"name": column.name, "unit": column.unit, "metric": column.metric}
-            for column in table.columns
-        ],
-        "seeds": sorted({seed for of_seeds in cells.values() for seed in of_seeds}),
+        "columns": columns,
+        "seeds": sorted(seeds),
         "rows": rows,
         "claim_seeds": list(table.claim_seeds),
         "claims": [claim._asdict() | judge(claim, table, cells) for claim in table.claims],
-        "runs": list(used.values()),
+        "runs": list(used_runs.values()),
     }
 
 
-def check_claim_seeds(table: Table, file: Path) -> None:
-    """Refuse another number of seeds for claims that the table.json of an earlier call has
-    judged.
-    """
-    if not file.is_file():
-        return
-    before = read_json_object(file)
-    was_judged = before.get("profile") == table.profile and any(
-        claim["intervals"] for claim in before["claims"]
-    )
-    if was_judged and before["claim_seeds"] != list(table.claim_seeds):
-        raise InputError(
-            f"{file} has verdicts by {len(before['claim_seeds'])} seeds, and now seeds is "
-            f"{len(table.claim_seeds)}: a number "
-            "that is chosen after a look makes false verdicts likelier; set it back, or start in "
-            "another --output_dir"
-        )
-
-
-def _figures(cells: Mapping[int, Cell]) -> dict[str, float]:
-    return {str(seed): cell.value for seed, cell in cells.items()}
+def _read_cells(table: Table, runs: Runs) -> dict[tuple[str, str], dict[int, Cell]]:
+    cells: dict[tuple[str, str], dict[int, Cell]] = {}
+    for row in table.rows:
+        for column in table.columns:
+            of_seeds = cells[row.name, column.name] = {}
+            for seed in sorted({*table.seeds, *table.claim_seeds}):
+                cell = runs.cell(row, column, seed)
+                if cell is not None:
+                    of_seeds[seed] = cell
+    return cells
 
 
 class Comparison(NamedTuple):
-    """How far one row is ahead of another one: the mean over seeds, its standard error and
-    intervals; or why that is not known.
-    """
+    """How far one row is ahead of another one, or the problem for which that is not known."""
 
-    difference: float | None = None
-    error: float = math.inf
+    difference: float | None = None  # mean over seeds
+    error: float = math.inf  # of that mean
     intervals: Mapping[str, tuple[float, float]] = {}
     problem: str = ""
 
     @property
     def is_ahead(self) -> bool:
-        """Return True where it is known that the first row has learnt more than the other, an
-        untrained one.
-        """
+        """Return True where the first row has surely learnt more than an untrained other one."""
         return self.difference is not None and self.difference > LEARNT * self.error
 
 
@@ -115,23 +93,21 @@ def compare_cells(
     if len(pairs) < len(seeds):
         return Comparison(problem=f"{len(pairs)} of {len(seeds)} seeds")
     differences = [sign * (first.value - second.value) for first, second in pairs]
-    if not all(map(math.isfinite, differences)):
+    if not np.isfinite(differences).all():
         return Comparison(problem="training diverged")
     certainty = seed_and_row_certainty(differences, _subtract_replicates(pairs, sign))
     return Comparison(statistics.fmean(differences), certainty.error, certainty.intervals)
 
 
-def _subtract_replicates(pairs: Sequence[tuple[Cell, Cell]], sign: int) -> list[list[float]] | None:
-    """Return the jackknife's replicates of each seed's difference; None where a run has none, or
-    other groups.
-    """
+def _subtract_replicates(pairs: Sequence[tuple[Cell, Cell]], sign: int) -> list[np.ndarray] | None:
+    """Return the replicates of each seed's difference; None where runs have none, or others."""
     num_groups = len(pairs[0][0].replicates)
     differences = []
     for better, worse in pairs:
         if {len(better.replicates), len(worse.replicates)} != {num_groups} or not num_groups:
             return None
-        values = zip(better.replicates, worse.replicates, strict=True)
-        differences.append([sign * (first - second) for first, second in values])
+        difference = np.subtract(better.replicates, worse.replicates)
+        differences.append(sign * difference)
     return differences
 
 
@@ -179,9 +155,7 @@ def _have_same_rows(cells: Sequence[Cell]) -> bool:
 
 
 def _verdict(comparison: Comparison, within: float | None = None) -> str:
-    """Return what the interval over seeds and rows says, or that over seeds where rows are not
-    known.
-    """
+    """Return what the interval over seeds and rows says, or without rows that over seeds."""
     intervals = comparison.intervals
     low, high = intervals.get("of_both") or intervals.get("of_seeds") or (-math.inf, math.inf)
     if within is not None:
@@ -195,21 +169,22 @@ def _verdict(comparison: Comparison, within: float | None = None) -> str:
 def _compare_with_untrained(
     claim: Claim, table: Table, cells: Cells, sign: int
 ) -> list[Comparison]:
-    """Compare the better row of a claim with each untrained row, but for one that the claim itself
-    names.
+    """Compare the better row of a claim with each untrained row that the claim does not name.
 
     That two rows are alike may be said of rows that have learnt nothing.
     """
     if claim.within is not None:
         return []
     better = cells[claim.better, claim.column]
-    return [
-        compare_cells(better, cells[row.name, claim.column], table.claim_seeds, sign)
-        for row in table.rows
-        if row.untrained
-        and row.name != claim.better
-        and (row.name, None) != (claim.worse, claim.worse_column)
-    ]
+    named_rows = {claim.better}
+    if claim.worse_column is None:
+        named_rows.add(claim.worse)
+    comparisons = []
+    for row in table.rows:
+        if row.untrained and row.name not in named_rows:
+            untrained = cells[row.name, claim.column]
+            comparisons.append(compare_cells(better, untrained, table.claim_seeds, sign))
+    return comparisons
 
 
 # Markdown
@@ -219,7 +194,7 @@ def _compare_with_untrained(
 _UNITS = {"percent": (100, 1), "points": (1, 1), "nats": (1, 3)}
 
 
-def _shown(value: float, unit: str) -> str:
+def _format(value: float, unit: str) -> str:
     factor, digits = _UNITS[unit]
     return "diverged" if math.isnan(value) else f"{factor * value:.{digits}f}"
 
@@ -227,58 +202,50 @@ def _shown(value: float, unit: str) -> str:
 def markdown(described: Mapping[str, Any]) -> str:
     """Return the table, with the paper's figures in brackets, and a line a claim."""
     units = {column["name"]: column["unit"] for column in described["columns"]}
-    lines = [
-        f"# {described['title']}",
-        "",
-        f"Source: {described['source']}.",
-        "",
-        described["note"],
-        "",
-    ]
-    lines.append("| | " + " | ".join(units) + " |")
-    lines.append("| --- |" + " ---: |" * len(units))
-    for row in described["rows"]:
-        texts = [_figure_text(row, name, unit) for name, unit in units.items()]
-        lines.append(f"| {row['name']} | " + " | ".join(texts) + " |")
     num_seeds = len(described["seeds"])
     mean = "Mean ± deviation" if num_seeds > 1 else "Mean"
-    lines += [
-        "",
-        f"{mean} of {num_seeds} pre-training seeds where all are done. In brackets the paper's "
-        "figures, "
-        "which are not comparable: other sizes and other data.",
+    lines = [
+        f"# {described['title']}\n",
+        f"Source: {described['source']}.\n",
+        f"{described['note']}\n",
+        f"| | {' | '.join(units)} |",
+        "| --- |" + " ---: |" * len(units),
     ]
+    for row in described["rows"]:
+        figures = [_format_figures(row, name, unit) for name, unit in units.items()]
+        lines.append(f"| {row['name']} | {' | '.join(figures)} |")
+    lines.append(
+        f"\n{mean} of {num_seeds} pre-training seeds where all are done. In brackets the paper's "
+        "figures, which are not comparable: other sizes and other data."
+    )
     if described["claims"]:
-        lines += ["", _summary(described), ""]
-        lines.append(
-            "| claim | in | expected | difference | by seeds | by rows | by both | verdict |"
-        )
+        heads = "claim | in | expected | difference | by seeds | by rows | by both | verdict"
+        lines.append(f"\n{_count_verdicts(described)}\n")
+        lines.append(f"| {heads} |")
         lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
     for claim in described["claims"]:
-        lines.append(_claim_line(claim, units[claim["column"]]))
+        lines.append(_format_claim(claim, units[claim["column"]]))
     return "\n".join(lines) + "\n"
 
 
-def _figure_text(row: Mapping[str, Any], column: str, unit: str) -> str:
+def _format_figures(row: Mapping[str, Any], column: str, unit: str) -> str:
     """Return the mean of a row's figures in a column, their deviation and the paper's figure."""
     values = list(row["figures"][column].values())
-    text = _shown(statistics.fmean(values), unit) if values else ""
-    if len(values) > 1 and all(map(math.isfinite, values)):
-        text += f" ± {_shown(statistics.stdev(values), unit)}"
+    text = _format(statistics.fmean(values), unit) if values else ""
+    if len(values) > 1 and math.isfinite(sum(values)):
+        text += f" ± {_format(statistics.stdev(values), unit)}"
     if column in row["published"]:
         text += f" ({row['published'][column]:g})"
     return text
 
 
-def _summary(described: Mapping[str, Any]) -> str:
+def _count_verdicts(described: Mapping[str, Any]) -> str:
     """Return how many claims have which verdict, and by which seeds."""
     counts = Counter(claim["verdict"] for claim in described["claims"])
-    verdicts = [
-        f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, CONTRADICTED, NOT_RESOLVED)
-    ]
     text = (
         f"Claims, by seeds 1 to {described['claim_seeds'][-1]} as fixed before: "
-        f"{', '.join(verdicts)}."
+        f"{counts[REPRODUCED]} {REPRODUCED}, {counts[CONTRADICTED]} {CONTRADICTED}, "
+        f"{counts[NOT_RESOLVED]} {NOT_RESOLVED}."
     )
     if counts[BY_SEEDS_ONLY]:
         text += (
@@ -288,20 +255,24 @@ def _summary(described: Mapping[str, Any]) -> str:
     return text
 
 
-def _claim_line(claim: Mapping[str, Any], unit: str) -> str:
+def _format_claim(claim: Mapping[str, Any], unit: str) -> str:
     """Return a claim, its 95 % intervals and its verdict as a row of a table."""
-    relation = (
-        "better than" if claim["within"] is None else f"within {_shown(claim['within'], unit)} of"
-    )
-    worse = (
-        claim["worse"]
-        if claim["worse_column"] is None
-        else f"{claim['worse']} in {claim['worse_column']}"
-    )
-    texts = [f"{claim['better']} {relation} {worse}", claim["column"], claim["expected"]]
-    texts.append("" if claim["difference"] is None else _shown(claim["difference"], unit))
+    relation = "better than"
+    if claim["within"] is not None:
+        relation = f"within {_format(claim['within'], unit)} of"
+    text = f"{claim['better']} {relation} {claim['worse']}"
+    if claim["worse_column"] is not None:
+        text += f" in {claim['worse_column']}"
+    difference = claim["difference"]
+    cells = [
+        text,
+        claim["column"],
+        claim["expected"],
+        "" if difference is None else _format(difference, unit),
+    ]
     for name in ("of_seeds", "of_rows", "of_both"):
-        ends = claim["intervals"].get(name, ())
-        texts.append(" to ".join(_shown(end, unit) for end in ends))
-    texts.append(f"**{claim['verdict']}**" + (f": {claim['because']}" if claim["because"] else ""))
-    return f"| {' | '.join(texts)} |"
+        ends = [_format(end, unit) for end in claim["intervals"].get(name, ())]
+        cells.append(" to ".join(ends))
+    reason = f": {claim['because']}" if claim["because"] else ""
+    cells.append(f"**{claim['verdict']}**{reason}")
+    return f"| {' | '.join(cells)} |"
