@@ -26,8 +26,8 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.order import epoch_order
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
-from bert_recipes.models.bert import open_checkpoint
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.settings import option
 from bert_recipes.training.arguments import (
     DataArguments,

@@ -90,7 +90,7 @@ def main() -> None:
     """Open, choose, extend, write, report."""
     (args,) = parse_arguments(AddTokensArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.models.bert import add_tokens, open_checkpoint
+    from bert_recipes.models.checkpoints import add_tokens, open_checkpoint
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     output_dir = Path(args.output_dir)

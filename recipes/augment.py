@@ -78,7 +78,7 @@ def main() -> None:
 
     from bert_recipes.finetuning.augmentation import Augmenter, as_line
     from bert_recipes.finetuning.checkpoints import open_tokenizer
-    from bert_recipes.models.bert import MASKED_LM_HEADS, open_checkpoint
+    from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
     from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
     name = args.model_name_or_path

@@ -32,7 +32,7 @@ def main() -> None:
     # Imported only now, for it takes seconds.
     import torch
 
-    from bert_recipes.models.bert import MEMBERS
+    from bert_recipes.models.checkpoints import MEMBERS
     from bert_recipes.models.sizes import count_parameters, pretraining_config
 
     config = pretraining_config(

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from bert_recipes.finetuning.augmentation import Augmenter, as_line
-from bert_recipes.models.bert import open_checkpoint
+from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import TextExample
 from bert_recipes.tokenization.loading import load_tokenizer

@@ -16,8 +16,8 @@ from bert_recipes.finetuning.arguments import TaskArguments, choose_checkpoint
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
-from bert_recipes.models.bert import open_checkpoint
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.tasks.catalogue import get_task
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from bert_recipes.models.bert import MEMBERS
+from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.training.arguments import (
     DataArguments,

@@ -10,7 +10,8 @@ import transformers
 from torch.nn import functional as F
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import BertForPreTraining, add_tokens
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.checkpoints import add_tokens
 from bert_recipes.models.sizes import pretraining_config
 
 

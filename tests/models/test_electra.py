@@ -10,14 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import (
-    DISCRIMINATOR_WEIGHT,
-    IGNORE_INDEX,
-    ElectraForPreTraining,
-    open_checkpoint,
-    sample_words,
-)
+from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.checkpoints import open_checkpoint
+from bert_recipes.models.electra import DISCRIMINATOR_WEIGHT, ElectraForPreTraining, sample_words
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 
 from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, make_batch

@@ -6,8 +6,9 @@ import pytest
 import torch
 import transformers
 
-from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS
+from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 from bert_recipes.training.objectives import OBJECTIVES

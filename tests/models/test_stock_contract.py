@@ -10,7 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS, ElectraForMaskedLM
+from bert_recipes.models.bert import IGNORE_INDEX
+from bert_recipes.models.checkpoints import MEMBERS
+from bert_recipes.models.electra import ElectraForMaskedLM
 
 from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, make_batch
 

@@ -8,8 +8,8 @@ from packed_models import LENGTHS, VOCAB, make_batch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_recipes.models import vocabulary_loss
-from bert_recipes.models.bert import MEMBERS
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.training.arguments import DistillationArguments, RunArguments

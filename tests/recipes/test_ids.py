@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bert_recipes.data.store import open_store
-from bert_recipes.models.bert import open_checkpoint
+from bert_recipes.models.checkpoints import open_checkpoint
 
 
 STATES = 6

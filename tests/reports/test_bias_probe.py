@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 
-from bert_recipes.models.bert import BertForPreTraining, ElectraForPreTraining
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.electra import ElectraForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.reports.bias_probe import (
     OCCUPATIONS,

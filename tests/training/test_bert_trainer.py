@@ -13,7 +13,8 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import MEMBERS, BertForPreTraining
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer

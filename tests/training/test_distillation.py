@@ -12,7 +12,7 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import MEMBERS
+from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DistillationArguments, PreTrainingArguments

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from bert_recipes.models.bert import MEMBERS, BertForPreTraining
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.training import optimization
 from bert_recipes.training.optimization import (

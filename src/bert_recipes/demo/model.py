@@ -26,7 +26,7 @@ from bert_recipes.finetuning.arguments import (
 )
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
-from bert_recipes.models.bert import MASKED_LM_HEADS, MEMBERS, open_checkpoint
+from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer

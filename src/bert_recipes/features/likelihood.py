@@ -25,13 +25,8 @@ from bert_recipes.features.extract import choose_device
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
 from bert_recipes.metrics.certainty import wilson_interval
-from bert_recipes.models.bert import (
-    IGNORE_INDEX,
-    MASKED_LM_HEADS,
-    MEMBERS,
-    PreTrainingModel,
-    open_checkpoint,
-)
+from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
+from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.progress import Progress
 from bert_recipes.rows import column_text, read_table

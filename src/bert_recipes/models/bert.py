@@ -1,16 +1,13 @@
-"""BERT and its family with their pre-training heads: stock names, stock weights, an exact and
-sparse loss.
+"""BERT with its pre-training heads: stock names, stock weights, an exact and sparse loss.
 
 Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of the batch.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,40 +22,20 @@ from transformers import (
     PreTrainedModel,
     RobertaConfig,
 )
-from transformers.activations import ACT2FN, NewGELUActivation
-from transformers.models.albert.modeling_albert import AlbertMLMHead, AlbertSOPHead
+from transformers.activations import NewGELUActivation
 from transformers.models.bert.modeling_bert import BertOnlyMLMHead, BertPreTrainingHeads
-from transformers.models.electra.modeling_electra import (
-    ElectraDiscriminatorPredictions,
-    ElectraGeneratorPredictions,
-)
-from transformers.models.roberta.modeling_roberta import RobertaLMHead
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.hub_access import has_safetensors
-from bert_recipes.models.bert_model import (
-    AlbertModel,
-    BertModel,
-    DistilBertModel,
-    ElectraModel,
-    OriginalInitialization,
-    RobertaModel,
-    own_type,
-    say_once,
-)
+from bert_recipes.models.bert_model import BertModel, OriginalInitialization, own_type, say_once
 from bert_recipes.models.packed_encoder import Encoded, is_plain
 from bert_recipes.models.padding_free import make_layout
-from bert_recipes.models.sizes import HEAD_SIZE, check_layers
 from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
 
 
 IGNORE_INDEX = -100
 PREDICTED_STEP = 32
-# google-research/electra configure_pretraining.py.
-DISCRIMINATOR_WEIGHT, GENERATOR_SIZE = 50.0, 0.25
-GENERATOR_FOLDER, _GENERATOR = "generator", "generator."
 INITIALIZERS = ("truncated_normal", "normal", "sinusoidal_positions")
 # The Trainer takes what is not named here for predictions. On the class, as in transformers: an
 # instance would write it to config.json.
@@ -209,7 +186,7 @@ class PreTrainingModel(OriginalInitialization):
 
         mlm_loss = nsp_loss = prediction_logits = None
         if labels is not None:
-            predicted, targets = _predicted_rows(encoded, labels, packing)
+            predicted, targets = predicted_rows(encoded, labels, packing)
             if full_logits is not None:
                 prediction_logits = full_logits.flatten(0, 1)[layout.places_of(predicted)]
                 mlm_loss = mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
@@ -234,7 +211,7 @@ class PreTrainingModel(OriginalInitialization):
             seq_relationship_logits=pair_logits,
             distillation_loss=None
             if distiller is None
-            else distiller(self, _of_tokens(encoded, attention_mask)),
+            else distiller(self, rows_of_tokens(encoded, attention_mask)),
             hidden_states=None if outputs is None else outputs.get("hidden_states"),
             attentions=None if outputs is None else outputs.get("attentions"),
         )
@@ -275,7 +252,7 @@ class PreTrainingModel(OriginalInitialization):
     ) -> torch.Tensor:
         """The last hidden states of the real tokens, (N, H), row after row."""
         encoded, _ = self._encode((input_ids, attention_mask, token_type_ids, None), {}, packing)
-        return _of_tokens(encoded, attention_mask)
+        return rows_of_tokens(encoded, attention_mask)
 
     def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
         """The masked-LM head on hidden states (N, H) -> (N, V)."""
@@ -353,7 +330,7 @@ class PreTrainingModel(OriginalInitialization):
         ), None
 
 
-def _predicted_rows(
+def predicted_rows(
     encoded: Encoded, labels: torch.Tensor, packing: Mapping[str, torch.Tensor] | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows whose token is predicted and what it is, int64 (M,) each; a GPU waits where
@@ -365,7 +342,7 @@ def _predicted_rows(
     return encoded.layout.rows_of(positions), labels.flatten()[positions].long()
 
 
-def _token_places(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
+def token_places(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
     """Return the flat positions of the real tokens in the padded batch, in order; a GPU waits where
     the batch is not planned.
     """
@@ -377,7 +354,7 @@ def _token_places(encoded: Encoded, attention_mask: torch.Tensor | None) -> torc
     return attention_mask.flatten().nonzero()[:, 0]
 
 
-def _of_tokens(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def rows_of_tokens(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """Return the rows of the real tokens, in the order of the padded batch."""
     rows, layout = encoded.rows, encoded.layout
     if attention_mask is None or encoded.is_planned:
@@ -447,374 +424,6 @@ class BertLMHeadModel(_BertWithOneHead, transformers.BertLMHeadModel):
     """
 
 
-class RobertaForMaskedLM(PreTrainingModel, transformers.RobertaForMaskedLM):
-    """RoBERTa: no head for pairs, no pooler. Source: fairseq models/roberta/model.py."""
-
-    def __init__(self, config: Any) -> None:
-        self._build(
-            config, roberta=partial(RobertaModel, add_pooling_layer=False), lm_head=RobertaLMHead
-        )
-
-    @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        return (self.lm_head,)
-
-    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.lm_head.layer_norm(F.gelu(self.lm_head.dense(rows)))
-
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.lm_head(hidden)
-
-
-class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
-    """ALBERT with the masked-LM and the sentence-order head. Source: google-research/albert
-    run_pretraining.py.
-    """
-
-    def __init__(self, config: Any) -> None:
-        self._build(
-            config, albert=AlbertModel, predictions=AlbertMLMHead, sop_classifier=AlbertSOPHead
-        )
-        # `classifier_dropout_prob` is that of fine-tuning: the original has none before this head
-        # (run_pretraining.py).
-        self.sop_classifier.dropout.p = 0.0
-
-    @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        return (self.predictions,)
-
-    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.predictions.LayerNorm(self.predictions.activation(self.predictions.dense(rows)))
-
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.predictions(hidden)
-
-    def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
-        return self.sop_classifier(pooled)
-
-
-class DistilBertForMaskedLM(PreTrainingModel, transformers.DistilBertForMaskedLM):
-    """DistilBERT: no segments, no pooler, no head for pairs."""
-
-    def __init__(self, config: Any) -> None:
-        layers = {
-            "vocab_transform": lambda own: nn.Linear(own.dim, own.dim),
-            "vocab_layer_norm": lambda own: nn.LayerNorm(own.dim, eps=1e-12),
-            "vocab_projector": lambda own: nn.Linear(own.dim, own.vocab_size),
-        }
-        self._build(
-            config,
-            activation=lambda own: ACT2FN[own.activation],
-            distilbert=DistilBertModel,
-            **layers,
-        )
-
-    @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        return ()
-
-    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.vocab_layer_norm(self.activation(self.vocab_transform(rows)))
-
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.vocab_projector(self._transform(hidden))
-
-
-class ElectraForMaskedLM(PreTrainingModel, transformers.ElectraForMaskedLM):
-    """ELECTRA's generator."""
-
-    def __init__(self, config: Any) -> None:
-        layers: dict[str, Callable[[Any], nn.Module]] = {
-            "generator_predictions": ElectraGeneratorPredictions,
-            "generator_lm_head": lambda own: nn.Linear(own.embedding_size, own.vocab_size),
-        }
-        self._build(config, electra=ElectraModel, **layers)
-
-    @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        return (self.generator_predictions,)
-
-    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.generator_predictions(rows)
-
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.generator_lm_head(self._transform(hidden))
-
-
-@dataclass
-class ElectraForPreTrainingOutput(BertForPreTrainingOutput):
-    """Output of `ElectraForPreTraining` for labels: `mlm_loss` and `prediction_logits` (M, V) are
-    the generator's.
-    """
-
-    disc_loss: torch.Tensor | None = (
-        None  # float (), binary cross-entropy of the discriminator, nats per real token
-    )
-    disc_logits: torch.Tensor | None = (
-        None  # float32 (N,) for the real tokens, row after row: above 0 = replaced
-    )
-    replaced: torch.Tensor | None = None  # bool (N,)
-
-
-def sample_words(
-    logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None
-) -> torch.Tensor:
-    """Return int64 (M,), a word for each row of logits (M, V): as Gumbel noise draws, but a pure
-    function of `draws`, float32 (M,) in [0, 1).
-
-    Draws below `random_share` give any word of the vocabulary.
-    """
-    vocab_size = logits.shape[-1]
-    heights = logits.softmax(-1).cumsum(-1)
-    rest = draws if random_share is None else (draws - random_share) / (1 - random_share)
-    words = torch.searchsorted(heights, rest[:, None] * heights[:, -1:], right=True)[:, 0]
-    if random_share is not None:
-        random_words = (draws / random_share * vocab_size).nan_to_num(0, 0).long()
-        words = torch.where(draws < random_share, random_words, words)
-    return words.clamp(max=vocab_size - 1)
-
-
-class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining):
-    """ELECTRA's discriminator with its generator, which share all embeddings.
-
-    A saved folder is the discriminator's; the generator is in its folder `generator`.
-    `config.generator_size` is the generator's width as a fraction of the discriminator's.
-
-    Source: Clark et al. 2020; google-research/electra run_pretraining.py, `PretrainingModel`. There
-    positions are drawn with replacement and those drawn twice count twice in the generator's loss;
-    here each is predicted once.
-    """
-
-    # They are one block in both networks, whatever `config.tie_word_embeddings` says of the
-    # generator's output layer.
-    _tied_weights_keys = {  # noqa: RUF012  # as transformers declares it
-        f"{_GENERATOR}electra.embeddings.{name}": f"electra.embeddings.{name}"
-        for name in (
-            "word_embeddings.weight",
-            "position_embeddings.weight",
-            "token_type_embeddings.weight",
-            "LayerNorm.weight",
-            "LayerNorm.bias",
-        )
-    }
-    # They are in a folder of their own (`load_generator`).
-    _keys_to_ignore_on_load_missing = [rf"^{_GENERATOR}"]  # noqa: RUF012
-
-    def __init__(self, config: Any) -> None:
-        heads = {
-            "discriminator_predictions": ElectraDiscriminatorPredictions,
-            "generator": self._make_generator,
-        }
-        self._build(config, electra=ElectraModel, **heads)
-
-    def _make_generator(self, config: Any) -> ElectraForMaskedLM:
-        hidden = max(8, int(config.hidden_size * getattr(config, "generator_size", GENERATOR_SIZE)))
-        generator_config = copy.deepcopy(config)
-        generator_config.update(
-            {
-                "hidden_size": hidden,
-                "intermediate_size": 4 * hidden,
-                "num_attention_heads": max(1, hidden // HEAD_SIZE),
-            }
-        )
-        return ElectraForMaskedLM(generator_config)
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """With the embeddings, which are shared in any case; first, as the generator's output layer
-        follows its embeddings.
-        """
-        return {**self._tied_weights_keys, **super().get_expanded_tied_weights_keys(all_submodels)}
-
-    @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        return (self.discriminator_predictions,)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        num_tokens_in_batch: torch.Tensor | int | None = None,
-        draws: torch.Tensor | None = None,
-        random_share: torch.Tensor | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Let the generator fill what is masked, and the discriminator tell which tokens are not
-        the text's; without labels as stock.
-
-        Args:
-            input_ids: int64 (B, S), the masked text.
-            labels: int64 (B, S), the id to predict, -100 where none is predicted.
-            num_items_in_batch: Predicted tokens of the global batch; None = of this batch.
-            num_tokens_in_batch: Real tokens of the global batch; None = of this batch.
-            draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
-            random_share: float32 () in [0, 1), the share of the predicted tokens that any word of
-                the vocabulary fills instead; None: 0.
-            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of
-                its tokens.
-        """
-        if labels is None or input_ids is None:
-            inputs = {
-                "input_ids": input_ids,
-                "attention_mask": attention_mask,
-                "token_type_ids": token_type_ids,
-            }
-            return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
-        encoded, _ = self.generator._encode(
-            (input_ids, attention_mask, token_type_ids, None), {}, packing
-        )
-        predicted, targets = _predicted_rows(encoded, labels, packing)
-        places = encoded.layout.places_of(predicted)
-        logits = self.generator.token_logits(encoded.rows[predicted]).float()
-        mlm_loss = mean_cross_entropy(logits, targets, num_items_in_batch)
-        with torch.no_grad():
-            draws = torch.rand(labels.shape, device=labels.device) if draws is None else draws
-            words = sample_words(logits, draws.flatten()[places], random_share)
-            text = torch.where(labels == IGNORE_INDEX, input_ids, labels)
-            shown = text.flatten().index_copy(0, places, words).view_as(text)
-        replaced = (shown != text).flatten()[_token_places(encoded, attention_mask)]
-        encoded, _ = self._encode((shown, attention_mask, token_type_ids, None), {}, packing)
-        verdicts = self.discriminator_predictions(_of_tokens(encoded, attention_mask)).float()
-        total = F.binary_cross_entropy_with_logits(verdicts, replaced.float(), reduction="sum")
-        disc_loss = total / (len(replaced) if num_tokens_in_batch is None else num_tokens_in_batch)
-        return ElectraForPreTrainingOutput(
-            loss=mlm_loss + DISCRIMINATOR_WEIGHT * disc_loss,
-            mlm_loss=mlm_loss,
-            disc_loss=disc_loss,
-            prediction_logits=logits,
-            disc_logits=verdicts,
-            replaced=replaced,
-        )
-
-    def save_pretrained(self, save_directory: Any, state_dict: Any = None, **kwargs: Any) -> Any:
-        """The discriminator in the folder, the generator in its folder `generator`; both load in
-        stock's classes.
-        """
-        weights = self.state_dict() if state_dict is None else state_dict
-        of_generator = {
-            name.removeprefix(_GENERATOR): each
-            for name, each in weights.items()
-            if name.startswith(_GENERATOR)
-        }
-        if self.config.tie_word_embeddings:
-            of_generator.pop("generator_lm_head.weight", None)
-        for name, weight in weights.items():
-            if name.startswith(
-                "electra.embeddings."
-            ):  # shared: engines leave out the second name of a weight
-                of_generator.setdefault(name, weight)
-        self.generator.config.vocab_size = self.config.vocab_size  # it may have been resized
-        self.generator.save_pretrained(
-            Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs
-        )
-        own = {name: each for name, each in weights.items() if not name.startswith(_GENERATOR)}
-        return super().save_pretrained(save_directory, state_dict=own, **kwargs)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: Any,
-        *args: Any,
-        output_loading_info: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        """Open a discriminator as stock does, with the generator that is given or lies in its
-        folder, or a new one.
-        """
-        name = pretrained_model_name_or_path
-        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        is_given = any(key.startswith(_GENERATOR) for key in kwargs.get("state_dict") or ())
-        if not is_given and (name is None or not model.load_generator(Path(name))):
-            info["missing_keys"] = {
-                *info["missing_keys"],
-                f"{_GENERATOR}generator_predictions.dense.weight",
-            }
-        return (model, info) if output_loading_info else model
-
-    def load_generator(self, folder: Path) -> bool:
-        """Take the generator's weights from the folder of a discriminator; whether they are
-        there.
-        """
-        if not (folder / GENERATOR_FOLDER).is_dir():
-            return False
-        stock = transformers.ElectraForMaskedLM.from_pretrained(
-            folder / GENERATOR_FOLDER, dtype=torch.float32
-        )
-        self.generator.load_state_dict(stock.state_dict())
-        return True
-
-
-# Member -> the class that is pre-trained; its `config_class.model_type` is what config.json says.
-MEMBERS: dict[str, type[PreTrainingModel]] = {
-    "bert": BertForPreTraining,
-    "bert_mlm": BertForMaskedLM,
-    "bert_ltr": BertLMHeadModel,
-    "roberta": RobertaForMaskedLM,
-    "albert": AlbertForPreTraining,
-    "distilbert": DistilBertForMaskedLM,
-    "electra": ElectraForPreTraining,
-}
-
-
-# Prefixes of the masked-LM heads' weights.
-MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", _GENERATOR)
-
-
-def open_checkpoint(
-    name: str, *, cached_only: bool, member: str | None = None
-) -> tuple[Any, list[str]]:
-    """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the
-    heads that it lacks: they are new.
-
-    Args:
-        name: Folder or Hub name.
-        cached_only: Ask the local Hub cache only.
-        member: Of `MEMBERS`; None: what its config.json says.
-    """
-    try:
-        config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
-        found = config.get("model_type", "bert")  # the oldest checkpoints do not name their kind
-    except (AttributeError, TypeError) as error:
-        raise InputError(f"{name}: config.json holds no mapping") from error
-    kind = MEMBERS.get(member or found)
-    if kind is None or kind.config_class.model_type != found:
-        wanted = member.partition("_")[0].upper() if member else "BERT"
-        raise InputError(f"{name} is no {wanted}: the model_type in its config.json is {found!r}")
-    network, info = kind.from_pretrained(
-        name,
-        use_safetensors=has_safetensors(name, cached_only=cached_only),
-        output_loading_info=True,
-        # whatever the file holds: weights that learn are kept in full precision
-        dtype=torch.float32,
-        local_files_only=cached_only,
-        ignore_mismatched_sizes=True,  # refused by name below
-    )
-    if wrong := [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]:
-        raise InputError(f"{name}: {_first_of(wrong)} not of the size that config.json says")
-    network.hide_positions()
-    check_layers(name, network.config, info["unexpected_keys"])
-    # A masked-LM checkpoint has neither the head for pairs nor the pooler below it.
-    prefix = f"{network.base_model_prefix}."
-    if lost := [
-        key
-        for key in info["missing_keys"]
-        if key.startswith(prefix) and not key.startswith(f"{prefix}pooler")
-    ]:
-        raise InputError(
-            f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be "
-            "missing"
-        )
-    return network, sorted(info["missing_keys"])
-
-
-def _first_of(names: list[str]) -> str:
-    return f"{min(names)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
-
-
 def _fuse_tanh_gelu(model: nn.Module) -> None:
     """Compute "gelu_new" in one pass instead of the eight in which transformers spells it out."""
     for module in model.modules():
@@ -831,35 +440,3 @@ def mean_cross_entropy(
     """
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
     return total / ((targets >= 0).sum().clamp(min=1) if count is None else count)
-
-
-@torch.no_grad()
-def add_tokens(
-    model: BertForPreTraining, pieces: Mapping[int, Sequence[int]], vocab_size: int
-) -> None:
-    """Give new ids embeddings and output biases, in place: the mean of those of other ids.
-
-    What the model says about texts without new tokens stays what it was, but for the softmax's
-    share of the new ones. A mean of old rows predicts a new word about as often as its pieces.
-
-    Args:
-        pieces: New id -> old ids, at least one.
-        vocab_size: Of the tokenizer. Rows beyond it, which pad a vocabulary, stay.
-    """
-    old_size = model.config.vocab_size
-    size = max(vocab_size, old_size)
-    assert all(
-        0 <= new < size and all(0 <= old < old_size for old in olds) for new, olds in pieces.items()
-    )
-    if size > old_size:
-        model.resize_token_embeddings(size, mean_resizing=False)
-    embedding = model.get_input_embeddings()
-    assert isinstance(embedding, nn.Embedding)
-    predictions = model.cls.predictions
-    # The head keeps its bias under two names.
-    biases = {id(bias): bias for bias in (predictions.bias, predictions.decoder.bias)}.values()
-    for new, olds in pieces.items():
-        rows = torch.tensor(list(olds), device=embedding.weight.device)
-        embedding.weight[new] = embedding.weight[rows].mean(dim=0)
-        for bias in biases:
-            bias[new] = bias[rows].mean()

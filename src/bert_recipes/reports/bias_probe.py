@@ -17,7 +17,8 @@ import torch
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import hash_of, read_json_object, write_json
-from bert_recipes.models.bert import MASKED_LM_HEADS, BertForPreTraining, open_checkpoint
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.run import WEIGHTS_FILE
 

@@ -258,9 +258,9 @@ class BertTrainer(RecipeTrainer):
     held-out pairs.
 
     Args:
-        model: One of `models.bert.MEMBERS`, or any model of transformers with a masked-LM head. The
-            loss of the latter, a mean over a micro-batch, counts by its predicted tokens; so a loss
-            of pairs is not quite the mean over those of the global batch.
+        model: One of `models.checkpoints.MEMBERS`, or any model of transformers with a masked-LM
+            head. The loss of the latter, a mean over a micro-batch, counts by its predicted tokens;
+            so a loss of pairs is not quite the mean over those of the global batch.
         data_collator: Yields `input_ids`, `labels`, and where there are such `token_type_ids`,
             `attention_mask`, `next_sentence_label`; default: the Trainer's.
         unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.

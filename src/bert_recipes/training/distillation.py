@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from transformers import set_seed
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS, PreTrainingModel
+from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.packed_encoder import layers_of
 from bert_recipes.training.arguments import DistillationArguments
 from bert_recipes.training.batch_buffer import PACKING

@@ -23,12 +23,8 @@ from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
-from bert_recipes.models.bert import (
-    MASKED_LM_HEADS,
-    MEMBERS,
-    PreTrainingModel,
-    open_checkpoint,
-)
+from bert_recipes.models.bert import PreTrainingModel
+from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
 from bert_recipes.models.sizes import num_positions, pretraining_config
 from bert_recipes.progress import Progress
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
