@@ -38,7 +38,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from bert_recipes.checkpointing import (
     ASIDE_PREFIX,
     CARD_FILE,
-    EVAL_FILE,
     IDENTITY_FILE,
     MANIFEST_FILE,
     STATE_FILE,
@@ -72,14 +71,13 @@ TOKENIZER_FILES = (
 # pickles, and what a run predicts is its data.
 REPORTS = ("report.md", "report.html")
 OTHER_FILES = (
-    *("generation_config.json", "LICENSE", CARD_FILE, EVAL_FILE, "card.yaml", "bias_probe.json"),
+    *("generation_config.json", "LICENSE", CARD_FILE, "card.yaml", "bias_probe.json"),
     *(SETTINGS_FILE, "task.yaml", IDENTITY_FILE, RESULTS_FILE, STATE_FILE, *REPORTS),
 )
 PICTURES = ("*.png", "*.svg")
 # What a run writes of its weights; beside other weights it would be wrong.
 DESCRIPTIONS = (
     CARD_FILE,
-    EVAL_FILE,
     "bias_probe.json",
     RESULTS_FILE,
     STATE_FILE,

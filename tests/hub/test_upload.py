@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import HfApi, ModelCard
 from transformers import BertForPreTraining
 
-from bert_recipes.checkpointing import CARD_FILE, EVAL_FILE, is_generated_card, seal_card
+from bert_recipes.checkpointing import CARD_FILE, is_generated_card, seal_card
 from bert_recipes.errors import InputError, PushError
 from bert_recipes.hub import (
     DESCRIPTIONS,
@@ -225,7 +225,6 @@ def test_weights_of_an_earlier_push_in_another_form_do_not_stay(hub, run_folder:
 
 DESCRIBED = {
     "README.md",
-    EVAL_FILE,
     "bias_probe.json",
     "all_results.json",
     "report.md",
@@ -238,8 +237,7 @@ DESCRIBED = {
 def finished(hub, run_folder: Path) -> Path:
     """The run is pushed with an own card; beside it lie files of the user's."""
     (run_folder / CARD_FILE).write_text(seal_card((run_folder / CARD_FILE).read_text()))
-    (run_folder / EVAL_FILE).parent.mkdir()
-    for name in ("bias_probe.json", EVAL_FILE, "card.yaml", "task.yaml", "LICENSE"):
+    for name in ("bias_probe.json", "card.yaml", "task.yaml", "LICENSE"):
         (run_folder / name).write_text("{}")
     send(run_folder)
     repository = hub.repositories["me/my-bert"]
@@ -254,7 +252,7 @@ def finished(hub, run_folder: Path) -> Path:
 def checkpoint_of(folder: Path, *, has_other_weights: bool = True) -> ModelFiles:
     """What a checkpoint of the run has: neither card nor figures."""
     checkpoint = folder.with_name("checkpoint-6")
-    left = shutil.ignore_patterns(*DESCRIBED, ".eval_results", "LICENSE", "card.yaml", "task.yaml")
+    left = shutil.ignore_patterns(*DESCRIBED, "LICENSE", "card.yaml", "task.yaml")
     shutil.copytree(folder, checkpoint, ignore=left)
     if has_other_weights:
         model = BertForPreTraining.from_pretrained(folder)
