@@ -26,7 +26,7 @@ class CardTargetArguments:
     )
     overwrite: bool = option(False, "also over a README.md that was edited by hand")
     probe: bool = option(
-        True, "of a pre-trained model: measure bias_probe.json where it is missing"
+        True, "measure bias_probe.json of an English masked-LM where it is missing"
     )
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     folder = Path(target.run_dir)
     card = check_card(folder, given, overwrite=target.overwrite)
-    if target.probe and card.pipeline == "fill-mask" and card.is_english:
+    if target.probe and card.takes_probe:
         refresh_probe(folder)
     print(write_card(folder, given, overwrite=target.overwrite))
 

@@ -32,8 +32,6 @@ from bert_recipes.rows import check_no_lfs_pointer
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE, IDENTITY_FILE, CARD_FILE = "manifest.json", "run_identity.json", "README.md"
-# What the Hub reads of a model's results, beside the card.
-EVAL_FILE = ".eval_results/bert_recipes.yaml"
 TASK_FILE, SWEEP_FILE = "task.yaml", "sweep.json"
 _MANIFEST = {"format": "bert-recipes checkpoint", "format_version": 1}
 _IDENTITY = {"format": "bert-recipes run"}

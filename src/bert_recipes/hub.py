@@ -23,7 +23,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from bert_recipes.checkpointing import (
     ASIDE_PREFIX,
     CARD_FILE,
-    EVAL_FILE,
     IDENTITY_FILE,
     MANIFEST_FILE,
     STATE_FILE,
@@ -60,7 +59,6 @@ MODEL_FILES = (
 OTHER_FILES = (
     "LICENSE",
     CARD_FILE,
-    EVAL_FILE,
     "card.yaml",
     "bias_probe.json",
     SETTINGS_FILE,

@@ -19,8 +19,12 @@ _LIMITS = {
 
 
 # Options of earlier versions -> what to use instead.
+_ENERGY_OF_RUN = "give it to the run, whose card then reports energy and CO2"
 REMOVED_OPTIONS: dict[str, str] = {
     "to_tensorflow": "use the folder in the Hub's form; TensorFlow checkpoints are read only",
+    "power_watts": _ENERGY_OF_RUN,
+    "country_iso_code": _ENERGY_OF_RUN,
+    "carbon_intensity": _ENERGY_OF_RUN,
 }
 
 # numpy and torch take these; Python's generator takes -3 for 3.

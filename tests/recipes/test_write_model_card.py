@@ -50,7 +50,8 @@ def test_the_recipe_writes_probe_and_card(start_recipe, folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--license", "apache2"], "did you mean apache-2.0"),
+        (["--license", "other"], "--license other --license_name NAME"),
+        (["--power_watts", "250"], "give it to the run, whose card then reports energy and CO2"),
         (["--licence", "mit"], "unknown option --licence; did you mean --license?"),
         (["--run_dir", "/nonexistent"], "run: no folder /nonexistent"),
         ([], "missing: give --run_dir"),
@@ -88,5 +89,5 @@ def test_a_fine_tuning_run_has_a_card_without_a_probe(tiny_runs, tmp_path, capsy
     capsys.readouterr()  # what the run said, where this test is the first that needs it
     ENGLISH["run_recipe"]("write_model_card", "--run_dir", tmp_path / "mine", "--license", "mit")
     assert capsys.readouterr().out.strip() == str(tmp_path / "mine" / "README.md")
-    assert "fine-tuned from `start`" in (tmp_path / "mine" / "README.md").read_text()
+    assert "fine-tuned from start" in (tmp_path / "mine" / "README.md").read_text()
     assert not (tmp_path / "mine" / "bias_probe.json").exists()

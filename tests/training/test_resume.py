@@ -173,7 +173,6 @@ LEFT_BY = {
         PAGE_FILE,
         PLOT_FILE,
         CARD_FILE,
-        ".eval_results",
         GIVEN_FILE,
     ),
     "the rest": (

@@ -166,13 +166,20 @@ def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None
     return file
 
 
+def read_probe(folder: Path) -> dict[str, Any]:
+    """Return what `bias_probe.json` holds; empty if it is missing, or of other weights."""
+    weights, file = folder / WEIGHTS_FILE, folder / PROBE_FILE
+    if not weights.is_file() or not file.is_file():
+        return {}
+    probe = read_json_object(file)
+    return probe if probe.get("weights_sha256") == hash_of(weights) else {}
+
+
 def refresh_probe(folder: Path) -> None:
     """Make `bias_probe.json` where it is missing or of other weights; a log line says why a model
     cannot be probed.
     """
-    weights, file = folder / WEIGHTS_FILE, folder / PROBE_FILE
-    probed = read_json_object(file).get("weights_sha256") if file.is_file() else None
-    if weights.is_file() and probed == hash_of(weights):
+    if read_probe(folder):
         return
     try:
         write_probe(folder, probe_checkpoint(str(folder)))

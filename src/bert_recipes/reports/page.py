@@ -131,7 +131,7 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
         "finetuning.j2",
         {PLOT_FILE: plots.panels_png(panels[:2])} if panels else {},
         **_run_content(run, f"Fine-tuning report: {title}", panels),
-        rows=[(words_of(name), *cells) for name, *cells in _metrics_of_all_splits(run.results)],
+        rows=[(words_of(name), *cells) for name, *cells in metrics_of_splits(run.results)],
         metric_heads=METRIC_HEADS,
         best_metric=best,
         is_percent=task is not None and task.kind == "question_answering",
@@ -228,7 +228,8 @@ def metric_rows(
     return rows
 
 
-def _metrics_of_all_splits(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def metrics_of_splits(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return `METRIC_HEADS` of the metrics on the validation and the test splits."""
     return [*metric_rows(results), *metric_rows(results, "test_")]
 
 
@@ -260,7 +261,7 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
     best metric shows nothing.
     """
     table = _terminal(
-        "{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results)
+        "{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=metrics_of_splits(results)
     )
     if best_metric is None or not is_no_better(results, best_metric):
         return table

@@ -34,14 +34,14 @@ class EnergySettings:
     country_iso_code: str | None = None
     carbon_intensity: float | None = None
 
-    def check(self, *, has_energy: bool = False) -> None:
-        """See that the settings can be followed; `has_energy`: the energy is known already."""
+    def check(self) -> None:
+        """Refuse settings that cannot be followed."""
         power, code, intensity = self.power_watts, self.country_iso_code, self.carbon_intensity
         if power is not None and not 0 < power < math.inf:
             raise InputError(f"power_watts is {power}; allowed: above 0")
         if intensity is not None and not 0 <= intensity < math.inf:
             raise InputError(f"carbon_intensity is {intensity}; allowed: 0 or more")
-        has_energy = has_energy or power is not None
+        has_energy = power is not None
         if code is not None and not (has_energy and intensity is not None):
             intensity_of_country(code)
         elif code is not None and not re.fullmatch("[A-Z]{3}", code):

@@ -58,7 +58,6 @@ RUN_FILES = (
         "report.html",
         "losses.png",
         "README.md",
-        ".eval_results",
         "card.yaml",
         ".gitattributes",
     ),
