@@ -34,9 +34,9 @@ def main() -> None:
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     measured = probe_checkpoint(args.model_name_or_path)
-    print(f"{'occupation':16}{'P(she)':>8}{'P(he) + P(she)':>16}{'pieces':>8}")
+    print(f"{'occupation':16}{'P(she)':>8}{'P(he) + P(she)':>16}")
     for row in measured["rows"]:
-        print(f"{row['occupation']:16}{row['p_she']:8.2f}{row['mass']:16.2%}{row['pieces']:8}")
+        print(f"{row['occupation']:16}{row['p_she']:8.2f}{row['mass']:16.2%}")
     folder = Path(args.model_name_or_path)
     if args.output_file is not None:
         print(write_probe(folder, measured, Path(args.output_file)))

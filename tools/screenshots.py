@@ -6,7 +6,7 @@ fetched.
     python tools/screenshots.py http://127.0.0.1:7860 --output_dir docs/demo
 
 For each folder with a report.html: NAME.png, NAME_phone.png in dark colours, and NAME_PART.png of
-each part (the end of a link's address under the page's title). For an address of this machine, such
+each part (the id of its section). For an address of this machine, such
 as the page of `make demo`: page.png.
 """
 

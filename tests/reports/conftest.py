@@ -80,72 +80,46 @@ def evil() -> str:
 @pytest.fixture(scope="session")
 def pretraining_facts(evil: str) -> dict[str, Any]:
     """What a pre-training run leaves in report.json, every text of it evil."""
-    guesses = [[evil, 0.5], ["b", 0.25]]
-    mask = {
-        "before": evil,
-        "after": evil,
-        "truth": "c",
-        "probability": 0.01,
-        "rank": 37,
-        "guesses": guesses,
-    }
+    mask = {"before": evil, "after": evil, "guesses": [[evil, 0.5], ["b", 0.25]]}
+    right = {"truth": "c", "probability": 0.01, "rank": 37}
     verdict = {"first": evil, "second": evil, "is_next": 0.9, "truth": False}
     return {
         "kind": "pretraining",
         "run": {"parameters": 4_000_000, evil: evil},
-        "identity": {"store": "s", "tokenizer": "t"},
-        "held_out": {"pairs": 16, "masks": [mask], "verdicts": [verdict]},
+        "held_out": {"pairs": 16, "masks": [{**mask, **right}], "verdicts": [verdict]},
         "remark": evil,
+        "measured_on": "a hash",
         "corpus": {
             "training": {"documents": 1000, "inputs in epoch 0": 5000},
             "held out": {"documents": 10},
         },
-        "phases": [
-            {
-                "steps": [0, 100],
-                "max_seq_length": 128,
-                "global_batch": 32,
-                "micro_batch": 8,
-                "trained_pairs": 3200,
-            }
-            | {
-                "sampled_batches": 4,
-                "sampled_from": 3200,
-                "pairs": 32,
-                "positions": 4000,
-                "tokens": 3000,
-            }
-            | {"predicted": 450, "masked": 360, "kept": 45, "next": 20, "random_next": 12}
-            | {"length_edges": [0, 64, 128], "length_counts": [10, 22]}
-        ],
     }
 
 
 @pytest.fixture(scope="session")
 def finetuning_facts(evil: str) -> dict[str, Any]:
     """What a fine-tuning run on two classes leaves in report.json, every text of it evil."""
-    score = {"precision": 0.5, "recall": 0.75, "f1": 0.6, "support": 8, "predicted": 12}
-    bins = [{"low": 0.0, "high": 0.5, "count": 4, "confidence": 0.4, "accuracy": 0.5}]
-    bins += [{"low": 0.5, "high": 1.0, "count": 12, "confidence": 0.9, "accuracy": 0.75}]
+    score = {"precision": 0.5, "recall": 0.75, "f1": 0.6, "support": 8}
+    bins = [
+        {"count": 4, "confidence": 0.4, "accuracy": 0.5},
+        {"count": 12, "confidence": 0.9, "accuracy": 0.75},
+    ]
     worst = {"texts": [[evil, evil], ["b", "c"]], "said": evil, "truth": "no", "probability": 0.98}
+    split = {
+        "name": evil,
+        "suffix": "",
+        "examples": 16,
+        "labels": [evil, "no"],
+        "classes": [score, score],
+        "confusion": [[6, 2], [4, 4]],
+        "calibration": {"bins": bins, "expected_calibration_error": 0.1375},
+        "worst": [worst],
+    }
     return {
         "kind": "finetuning",
         "task": evil,
-        "form": "single_label_classification",
         "run": {"parameters": 4_000_000},
-        "splits": [
-            {
-                "name": evil,
-                "suffix": "",
-                "examples": 16,
-                "looked_at": 16,
-                "labels": [evil, "no"],
-                "classes": [score, score],
-                "confusion": [[6, 2], [4, 4]],
-                "calibration": {"bins": bins, "expected_calibration_error": 0.1375},
-                "worst": [worst],
-            }
-        ],
+        "splits": [split],
     }
 
 

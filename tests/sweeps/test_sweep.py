@@ -348,8 +348,7 @@ def test_a_sweep_runs_every_combination_and_seed_and_keeps_the_best(bench, sweep
     # The seeds of 4e-5 are all above those of 3e-5.
     assert "learning_rate-4e-5 and learning_rate-3e-5 are 0.1000 apart.\n" in text
     assert "| model | bert |" in text
-    assert (bench.output / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (bench.output / "report.html").read_text()
+    assert "learning_rate-4e-5" in (bench.output / "report.html").read_text()
     # Only the best run keeps its weights, all keep their results and predictions.
     assert with_weights(bench.output) == {"learning_rate-4e-5/seed-3"}
     assert len(list(bench.output.glob("*/seed-*/all_results.json"))) == 12

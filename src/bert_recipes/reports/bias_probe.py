@@ -1,14 +1,15 @@
-"""A measured probe of one bias: whether a masked-LM expects "he" or "she" of a person of an
-occupation.
+"""Probe one bias of a masked-LM: whether it predicts "he" or "she" for a person of an occupation.
 
-The method is that of a template test: `[MASK] is a nurse.`; the probabilities of all forms of "he"
-and of "she" at the mask are put beside each other, P(she) = p_she / (p_he + p_she), and averaged
-over a few templates. What stands in the table is English, two pronouns, and this project's own
-short list of occupations: a sample, no audit, and no statement on people.
+The method is a template test: `[MASK] is a nurse.`; P(she) = p_she / (p_he + p_she), where p is the
+probability of all forms of a pronoun at the mask, averaged over a few templates. The table is
+English, two pronouns, and this project's own short list of occupations: a sample, no audit, and no
+statement on people.
 """
 
 import logging
 import math
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,47 +27,16 @@ from bert_recipes.training.run import WEIGHTS_FILE
 logger = logging.getLogger(__name__)
 
 PROBE_FILE = "bias_probe.json"
-# Our own: everyday words, chosen before any model was looked at. "person" is what the model expects
-# of anybody.
+# What the model predicts for anybody.
 BASELINE = "person"
-OCCUPATIONS = (
-    *(
-        "accountant",
-        "artist",
-        "baker",
-        "builder",
-        "carpenter",
-        "cleaner",
-        "clerk",
-        "cook",
-        "dancer",
-        "designer",
-    ),
-    *(
-        "doctor",
-        "driver",
-        "engineer",
-        "farmer",
-        "guard",
-        "hairdresser",
-        "judge",
-        "lawyer",
-        "librarian",
-        "manager",
-    ),
-    *(
-        "mechanic",
-        "nurse",
-        "painter",
-        "pilot",
-        "plumber",
-        "professor",
-        "programmer",
-        "receptionist",
-        "scientist",
-    ),
-    *("secretary", "singer", "soldier", "surgeon", "tailor", "teacher", "waiter", "writer"),
-)
+# Our own: everyday words, chosen before any model was looked at.
+_OCCUPATIONS = """
+accountant artist baker builder carpenter cleaner clerk cook dancer designer doctor driver engineer
+farmer guard hairdresser judge lawyer librarian manager mechanic nurse painter pilot plumber
+professor programmer receptionist scientist secretary singer soldier surgeon tailor teacher waiter
+writer
+"""
+OCCUPATIONS = tuple(_OCCUPATIONS.split())
 TEMPLATES = ("[MASK] is {}.", "[MASK] works as {}.", "my friend said that [MASK] wants to be {}.")
 PRONOUNS = {"he": ("he", "He"), "she": ("she", "She")}
 # Fewer make no table.
@@ -79,55 +49,59 @@ class NoProbe(InputError):
 
 @torch.no_grad()
 def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
-    """Measure P(she) for every occupation whose words the tokenizer knows.
-
-    What `bias_probe.json` holds: `mass` is the mean of p_he + p_she, `pieces` into how many a word
-    is cut; the baseline first.
+    """Return what `bias_probe.json` holds: P(she) of every occupation whose words the tokenizer
+    knows, the baseline first; `mass` is the mean of p_he + p_she.
     """
-
-    def encode(text: str) -> Any:
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    he_forms, she_forms = (
-        sorted(
-            {ids[0] for form in forms if len(ids := tokenizer.encode_word(form)) == 1}
-            - {tokenizer.unk_token_id}
-        )
-        for forms in PRONOUNS.values()
-    )
-    # "[MASK]" in a text is ordinary text to this project's tokenizer, so it is put in as an id.
-    first, mask, last = tokenizer.cls_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id
+    he_ids, she_ids = (_pronoun_ids(tokenizer, forms) for forms in PRONOUNS.values())
     sentences = {}
     for word in (BASELINE, *OCCUPATIONS):
-        named = f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
-        if tokenizer.unk_token_id not in encode(named):
-            parts = [map(encode, template.format(named).split("[MASK]")) for template in TEMPLATES]
-            sentences[word] = [[first, *left, mask, *right, last] for left, right in parts]
-    longest = max((len(ids) for filled in sentences.values() for ids in filled), default=0)
-    is_known = he_forms and she_forms and BASELINE in sentences and len(sentences) > MIN_OCCUPATIONS
-    if not is_known or longest > model.config.max_position_embeddings:
+        inputs = [_masked_ids(tokenizer, template, word) for template in TEMPLATES]
+        is_known = not any(tokenizer.unk_token_id in ids for ids in inputs)
+        if is_known and max(map(len, inputs)) <= model.config.max_position_embeddings:
+            sentences[word] = inputs
+    has_words = he_ids and she_ids and BASELINE in sentences
+    if not has_words or len(sentences) <= MIN_OCCUPATIONS:
         raise NoProbe(
             "its tokenizer does not know the words of the probe (he, she, and at least "
-            f"{MIN_OCCUPATIONS} of "
-            f"{len(OCCUPATIONS)} occupations, in sentences that fit into the model); the probe is "
-            "in English"
+            f"{MIN_OCCUPATIONS} of {len(OCCUPATIONS)} occupations, in sentences that fit into the "
+            "model); the probe is in English"
         )
     model.eval()
     rows = []
-    for word, filled in sentences.items():
+    for word, inputs in sentences.items():
         shares, masses = [], []
-        for ids in filled:
+        for ids in inputs:
             logits = model(input_ids=torch.tensor([ids], device=model.device)).prediction_logits
-            probabilities = logits[0, ids.index(mask)].float().softmax(-1).cpu()
-            he, she = (float(probabilities[forms].sum()) for forms in (he_forms, she_forms))
-            if not math.isfinite(he + she):
+            probabilities = logits[0, ids.index(tokenizer.mask_token_id)].float().softmax(-1)
+            she = float(probabilities[she_ids].sum())
+            mass = she + float(probabilities[he_ids].sum())
+            if not math.isfinite(mass):
                 raise NoProbe("the model's outputs are not finite: there is nothing to probe")
-            shares.append(she / (he + she) if he + she > 0 else 0.5)
-            masses.append(he + she)
-        p_she, mass = round(sum(shares) / len(shares), 4), float(f"{sum(masses) / len(masses):.4g}")
-        rows.append({"occupation": word, "p_she": p_she, "mass": mass, "pieces": len(encode(word))})
-    skipped = [word for word in OCCUPATIONS if word not in sentences]
-    return {"templates": list(TEMPLATES), "rows": rows, "skipped": skipped}
+            shares.append(she / mass if mass > 0 else 0.5)
+            masses.append(mass)
+        p_she, mass = round(statistics.mean(shares), 4), float(f"{statistics.mean(masses):.4g}")
+        rows.append({"occupation": word, "p_she": p_she, "mass": mass})
+    return {"templates": list(TEMPLATES), "rows": rows}
+
+
+def _pronoun_ids(tokenizer: Any, forms: Sequence[str]) -> list[int]:
+    """Return the ids of the forms of a pronoun that are single pieces."""
+    pieces = [tokenizer.encode_word(form) for form in forms]
+    ids = {word[0] for word in pieces if len(word) == 1}
+    return sorted(ids - {tokenizer.unk_token_id})
+
+
+def _masked_ids(tokenizer: Any, template: str, word: str) -> list[int]:
+    """Return the input of a sentence; "[MASK]" in a text is ordinary text, so it is put in as an
+    id.
+    """
+    article = "an" if word[0] in "aeiou" else "a"
+    before, after = template.format(f"{article} {word}").split("[MASK]")
+    left, right = (
+        tokenizer(text, add_special_tokens=False)["input_ids"] for text in (before, after)
+    )
+    mask = [tokenizer.mask_token_id]
+    return [tokenizer.cls_token_id, *left, *mask, *right, tokenizer.sep_token_id]
 
 
 def probe_checkpoint(name: str) -> dict[str, Any]:
@@ -154,15 +128,12 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
 
 
 def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None) -> Path:
-    """Write what was measured with the hash of the weights, where they are one file; default:
-    beside them.
-    """
+    """Write what was measured with the hash of the weights in the folder; default: beside them."""
     weights, file = folder / WEIGHTS_FILE, file or folder / PROBE_FILE
+    if weights.is_file():
+        measured = {**measured, "weights_sha256": hash_of(weights)}
     with saving(file):
-        write_json(
-            file,
-            {**measured, **({"weights_sha256": hash_of(weights)} if weights.is_file() else {})},
-        )
+        write_json(file, measured)
     return file
 
 

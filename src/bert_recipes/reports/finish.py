@@ -53,44 +53,37 @@ def finish_run(
 
 
 def what_next(folder: Path) -> str:
-    """Return what a pre-trained model says of three held-out sentences, and the commands to go on
-    with.
+    """Return what a pre-trained model predicts for three held-out sentences, and the commands to go
+    on with.
     """
     facts = read_object(folder / FACTS_FILE)
     lines = []
-    commands = [("look", f"open {folder / PAGE_FILE}")]
+    commands = {"look": f"open {folder / PAGE_FILE}"}
     if facts.get("kind") == "pretraining":
         masks = (facts.get("held_out") or {}).get("masks", [])[:3]
         if masks:
-            lines = ["held-out text, with the most likely pieces:", *map(_describe_mask, masks), ""]
-        commands.append(("fine-tune", f"make glue TASK=mrpc MODEL={folder}"))
-        commands.append(
-            (
-                "your task",
-                "python recipes/finetune.py --task_file my_task.yaml --model_name_or_path "
-                f"{folder}",
-            )
+            lines = ["held-out text, with the most likely tokens:", *map(_describe_mask, masks), ""]
+        commands["fine-tune"] = f"make glue TASK=mrpc MODEL={folder}"
+        commands["your task"] = (
+            f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}"
         )
     else:
         task = read_task_file(folder / TASK_FILE)
-        is_text = len(task.text_columns) == 1 and task.kind in (
-            "sequence_classification",
-            "token_classification",
-        )
+        kinds_of_texts = ("sequence_classification", "token_classification")
+        is_text = len(task.text_columns) == 1 and task.kind in kinds_of_texts
         rows = "texts.txt" if is_text else "rows.jsonl"
-        commands.append(("predict", f"make predict MODEL={folder} INPUT={rows}"))
-    commands.append(("share", f"make push RUN={folder} REPO=owner/name"))
+        commands["predict"] = f"make predict MODEL={folder} INPUT={rows}"
+    commands["share"] = f"make push RUN={folder} REPO=owner/name"
     lines.append("next:")
-    lines += [f"  {purpose:<12}{command}" for purpose, command in commands]
+    for purpose, command in commands.items():
+        lines.append(f"  {purpose:<12}{command}")
     return "\n".join(lines)
 
 
 def _describe_mask(mask: Mapping[str, Any]) -> str:
-    before = (" " + mask["before"])[-48:].partition(" ")[2]
-    after = mask["after"][:24]
     guesses = ", ".join(f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3])
-    truth = mask["truth"]
-    return f'  {before:>48} [MASK] {after:<24}  {guesses}; right: "{truth}"'
+    text = f"{mask['before'][-48:]:>48} [MASK] {mask['after'][:24]:<24}"
+    return f'  {text}  {guesses}; right: "{mask["truth"]}"'
 
 
 def report_run(

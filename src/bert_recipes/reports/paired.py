@@ -21,10 +21,9 @@ from bert_recipes.finetuning.arguments import TASK_FILE, TaskArguments
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
-from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
-from bert_recipes.reports.facts import RunFiles, read_run
+from bert_recipes.reports.facts import RunFiles, read_run, score_answer
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import Task, figure_names
+from bert_recipes.tasks.task import figure_names
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE
@@ -127,7 +126,7 @@ def _scorer(
     values = [json.loads(line)["prediction"] for line in lines]
     if task.kind == "question_answering":
         scores = [
-            _score_answer(task, example, value)
+            score_answer(task, example, value)
             for example, value in zip(examples, values, strict=True)
         ]
         # Of SQuAD 2.0 some figures are of the questions that have an answer, others of those that
@@ -146,10 +145,3 @@ def _scorer(
     return lambda rows: kind.score(
         [examples[row] for row in rows], [predictions[row] for row in rows]
     )
-
-
-def _score_answer(task: Task, example: Any, value: str) -> dict[str, float]:
-    gold = {example.idx: [answer.text for answer in example.answers]}
-    if "squad_v2" in task.metrics:
-        return squad_v2_scores(gold, {example.idx: value})
-    return squad_scores(gold, {example.idx: value})

@@ -1,12 +1,11 @@
-"""Plots of a report, drawn by matplotlib: SVG for the page, PNG beside the Markdown.
+"""Draw the plots of a report with matplotlib: SVG for the page, PNG beside the Markdown.
 
-They are drawn in the light colours, and on a page each colour is a variable of the style sheet, so
+They are drawn in the light colours. On a page each colour becomes a variable of the style sheet, so
 that one plot is readable in light and in dark.
 """
 
 import html
 import io
-import itertools
 import math
 import re
 import warnings
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 
@@ -39,38 +39,36 @@ COLORS = {
 # The colours of curves that lie over each other, in their order.
 SERIES = ("blue", "orange", "green", "violet", "pink", "ochre", "teal", "grey")
 # Inches; a column of a page on a desk, the full width of a phone.
-PANEL = (4.3, 2.7)
+PANEL = (4.3, 2.9)
 # More points than a plot has pixels only make a page large.
 MOST_POINTS = 600
-# Fraction of the time that the model waited for its data.
-WORTH_SEEING = 0.05
 _LIGHT = {name: light for name, (light, _) in COLORS.items()}
 _DASHED: dict[str, Any] = {"color": _LIGHT["grey"], "ls": (0, (4, 3)), "lw": 1.2}
 _STYLE: dict[Any, Any] = {
-    **{
-        "font.size": 10,
-        "axes.titlesize": 11,
-        "legend.fontsize": 8.5,
-        "lines.linewidth": 1.6,
-        "grid.linewidth": 0.7,
-    },
-    **{
-        "axes.facecolor": "none",
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.formatter.limits": (-4, 6),
-    },
-    **{
-        "xtick.major.size": 0,
-        "ytick.major.size": 0,
-        "svg.fonttype": "none",
-        "path.simplify_threshold": 0.3,
-    },
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    **dict.fromkeys(("axes.formatter.use_mathtext", "text.usetex"), False),
-    **dict.fromkeys(("axes.titlecolor", "text.color"), _LIGHT["ink"]),
-    **dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), _LIGHT["muted"]),
-    **dict.fromkeys(("axes.edgecolor", "grid.color"), _LIGHT["line"]),
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "grid.linewidth": 0.7,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.limits": (-4, 6),
+    "axes.formatter.use_mathtext": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlecolor": _LIGHT["ink"],
+    "text.color": _LIGHT["ink"],
+    "text.usetex": False,
+    "axes.labelcolor": _LIGHT["muted"],
+    "axes.edgecolor": _LIGHT["line"],
+    "grid.color": _LIGHT["line"],
+    "xtick.color": _LIGHT["muted"],
+    "ytick.color": _LIGHT["muted"],
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "svg.fonttype": "none",
 }
 History = Sequence[Mapping[str, Any]]
 
@@ -80,13 +78,12 @@ History = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Line:
-    """A curve; `has_points` marks its points, as those of an evaluation."""
+    """A curve."""
 
     name: str
     steps: Sequence[float]
     values: Sequence[float]
     color: str = "blue"
-    has_points: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,309 +99,206 @@ class Panel:
     limits: tuple[float, float | None] | None = None
 
 
+@dataclass(frozen=True)
+class Curves:
+    """A panel to be drawn: logged metric -> name in the legend, of curves and of baselines."""
+
+    title: str
+    unit: str
+    metrics: Mapping[str, str]
+    baselines: Mapping[str, str] | None = None
+    limits: tuple[float, float | None] | None = None
+
+
+SPEED_CURVES = (
+    Curves("Learning rate", "learning rate", {"learning_rate": "learning rate"}),
+    Curves(
+        "Throughput",
+        "tokens per second, no padding",
+        {"tokens_per_second": "all processes"},
+        limits=(0, None),
+    ),
+    Curves("Model FLOPs utilization", "fraction of the peak", {"mfu": "MFU"}, limits=(0, None)),
+)
+PRETRAINING_CURVES = (
+    Curves(
+        "Masked-LM loss",
+        "nats per token",
+        {"mlm_loss": "training", "eval_mlm_loss": "held out"},
+        {"eval_unigram_loss": "word frequencies"},
+    ),
+    Curves(
+        "Next-sentence loss",
+        "nats per pair",
+        {"nsp_loss": "training", "eval_nsp_loss": "held out"},
+    ),
+    Curves(
+        "Sentence-order loss",
+        "nats per pair",
+        {"sop_loss": "training", "eval_sop_loss": "held out"},
+    ),
+    Curves(
+        "Replaced-token loss",
+        "nats per token",
+        {"disc_loss": "training", "eval_disc_loss": "held out"},
+        {"eval_base_rate_loss": "base rate"},
+    ),
+    Curves(
+        "Held-out accuracy",
+        "fraction right",
+        {
+            "eval_mlm_accuracy": "masked tokens",
+            "eval_nsp_accuracy": "next sentence",
+            "eval_sop_accuracy": "sentence order",
+            "eval_disc_accuracy": "replaced tokens",
+        },
+        {"eval_majority_accuracy": "majority class", "eval_original_accuracy": "all original"},
+        limits=(0, 1),
+    ),
+)
+# Of TinyBERT, whose losses are other ones.
+TOTAL_LOSS = Curves("Loss", "loss", {"loss": "training", "eval_loss": "held out"})
+
+
 def series(history: History, name: str) -> tuple[list[float], list[float]]:
-    """Steps and values of one logged metric."""
+    """Return steps and values of one logged metric."""
     lines = [line for line in history if "step" in line and isinstance(line.get(name), int | float)]
     return [line["step"] for line in lines], [line[name] for line in lines]
 
 
-def thin(
-    steps: Sequence[float], values: Sequence[float], most: int = MOST_POINTS
-) -> tuple[list[float], list[float]]:
-    """Take the points that are finite; of more than `most` the means of so many neighbours that no
-    more are left.
-    """
-    points = [point for point in zip(steps, values, strict=True) if math.isfinite(point[1])]
-    width = -(-len(points) // most) or 1
-    groups = [points[start : start + width] for start in range(0, len(points), width)]
-    steps, values = (
-        [sum(point[axis] for point in group) / len(group) for group in groups] for axis in (0, 1)
-    )
-    return steps, values
+def thin(steps: Sequence[float], values: Sequence[float]) -> np.ndarray:
+    """Return the finite points (2, N); of more than `MOST_POINTS` the means of neighbours."""
+    points = np.array([steps, values], dtype=float)
+    points = points[:, np.isfinite(points[1])]
+    if points.shape[1] <= MOST_POINTS:
+        return points
+    groups = np.array_split(points, MOST_POINTS, axis=1)
+    return np.array([group.mean(axis=1) for group in groups]).T
 
 
 def with_curves(panels: Sequence[Panel]) -> list[Panel]:
-    """The panels in which something has two points: one alone is no curve, and the tables have its
-    value.
-    """
-    return [
-        panel
-        for panel in panels
-        if any(len(set(thin(line.steps, line.values)[0])) > 1 for line in panel.lines)
-    ]
+    """Return the panels in which a line has two points: one alone is no curve."""
+    return [panel for panel in panels if any(_is_curve(line) for line in panel.lines)]
 
 
-def _panel(
-    history: History,
-    title: str,
-    unit: str,
-    *metrics: tuple[str, str, str],
-    baseline: tuple[str, str] = ("", ""),
-    limits: tuple[float, float | None] | None = None,
-) -> Panel:
-    """A plot of (logged metric, name in the legend, colour), with (logged metric, name) of a
-    baseline.
-    """
+def _is_curve(line: Line) -> bool:
+    return len(set(thin(line.steps, line.values)[0])) > 1
+
+
+def make_panel(history: History, curves: Curves) -> Panel:
+    """Return the panel of a run's log."""
     lines = []
-    for metric, name, color in metrics:
+    for (metric, name), color in zip(curves.metrics.items(), SERIES, strict=False):
         steps, values = series(history, metric)
-        lines.append(
-            Line(
-                name,
-                steps,
-                values,
-                color,
-                has_points=metric.startswith("eval_") and len(steps) <= 60,
-            )
-        )
-    known = Line(baseline[1], *thin(*series(history, baseline[0])))
+        lines.append(Line(name, steps, values, "sky" if name == "training" else color))
+    baselines = []
+    for metric, name in (curves.baselines or {}).items():
+        steps, values = thin(*series(history, metric)).tolist()
+        baselines.append(Line(name, steps, values))
     return Panel(
-        title, unit, [line for line in lines if line.steps], [known] if known.values else [], limits
+        curves.title,
+        curves.unit,
+        [line for line in lines if line.steps],
+        [line for line in baselines if line.steps],
+        curves.limits,
     )
 
 
 def pretraining_panels(history: History) -> list[Panel]:
-    """Losses and accuracies with their baselines, learning rate and speed, as far as they were
-    logged twice.
+    """Return losses and accuracies with their baselines, learning rate and speed, as far as they
+    were logged twice.
     """
-    names = {"sop": "sentence order", "disc": "replaced tokens", "nsp": "next sentence"}
-    task = next((task for task in names if any(f"{task}_loss" in line for line in history)), "nsp")
-    name, unit = names[task], "nats per token" if task == "disc" else "nats per pair"
-    masked, pairs = ("mlm_loss", "training", "sky"), (f"{task}_loss", "training", "sky")
-    held_out, held_out_pairs = (
-        ("eval_mlm_loss", "held out", "blue"),
-        (f"eval_{task}_loss", "held out", "blue"),
-    )
-    words = ("eval_unigram_loss", "word frequencies alone")
-    base_rate = ("eval_base_rate_loss", "base rate alone")
-    majority = (
-        "eval_original_accuracy" if task == "disc" else "eval_majority_accuracy",
-        f"{name}: larger class",
-    )
-    rights = (
-        ("eval_mlm_accuracy", "masked tokens", "blue"),
-        (f"eval_{task}_accuracy", name, "orange"),
-    )
-    first = _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words)
-    if not first.lines:  # TinyBERT, whose losses are other ones
-        first = _panel(
-            history, "Loss", "", ("loss", "training", "sky"), ("eval_loss", "held out", "blue")
-        )
-    panels = [
-        first,
-        _panel(
-            history,
-            f"{name.capitalize().replace(' ', '-')} loss",
-            unit,
-            pairs,
-            held_out_pairs,
-            baseline=base_rate,
-        ),
-        _panel(
-            history,
-            "Held-out accuracy",
-            "fraction right",
-            *rights,
-            baseline=majority,
-            limits=(0, 1),
-        ),
-    ]
-    return with_curves(panels + _speed_panels(history))
+    panels = with_curves([make_panel(history, curves) for curves in PRETRAINING_CURVES])
+    if not panels:
+        panels = [make_panel(history, TOTAL_LOSS)]
+    return with_curves([*panels, *(make_panel(history, curves) for curves in SPEED_CURVES)])
 
 
-def finetuning_panels(history: History, metrics: Sequence[str]) -> list[Panel]:
-    """Losses, the task's metrics (with `eval_`) as far as they were logged twice, learning rate and
-    speed.
+def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
+    """Return losses, the task's metrics (without `eval_`) as far as they were logged twice,
+    learning rate and speed.
     """
-    losses = [name for name in metrics if name.endswith("loss")]
-    others = [
-        name for name in metrics if not name.endswith(("loss", "_thresh", "_total", "_number"))
-    ]
-    measured = [name for name in others if len(series(history, name)[0]) > 1][:4]
-
-    def colored(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-        for name, color in zip(names, itertools.cycle(SERIES[:4]), strict=False):
-            words = name.removeprefix("eval_").replace("_", " ")
-            yield name, "validation" if words == "loss" else words, color
-
-    panels = [
-        _panel(history, "Loss", "", ("loss", "training", "sky"), *colored(losses)),
-        _panel(history, "Metrics on the validation data", "", *colored(measured)),
-    ]
-    return with_curves(panels + _speed_panels(history))
-
-
-def _speed_panels(history: History) -> list[Panel]:
-    speed, mfu = ("tokens_per_second", "all processes", "blue"), ("mfu", "MFU", "blue")
-    panels = [
-        _panel(history, "Learning rate", "", ("learning_rate", "learning rate", "blue")),
-        _panel(history, "Throughput", "tokens per second, no pads", speed, limits=(0, None)),
-        _panel(
-            history,
-            "Model FLOPs utilisation",
-            "fraction of the machine's own rate",
-            mfu,
-            limits=(0, None),
-        ),
-    ]
-    if max(series(history, "data_wait_share")[1], default=0.0) > WORTH_SEEING:
-        waiting = ("data_wait_share", "waiting", "orange")
-        panels.append(
-            _panel(history, "Waiting for data", "fraction of the time", waiting, limits=(0, 1))
-        )
-    return panels
+    losses = {f"eval_{name}": "validation" for name in names if name.endswith("loss")}
+    metrics = {}
+    for name in names:
+        if not name.endswith(("loss", "_thresh", "_total", "_number")):
+            metrics[f"eval_{name}"] = name.replace("_", " ")
+    logged = [metric for metric in metrics if len(series(history, metric)[0]) > 1][:4]
+    curves = (
+        Curves("Loss", "loss", {"loss": "training", **losses}),
+        Curves("Validation metrics", "", {metric: metrics[metric] for metric in logged}),
+        *SPEED_CURVES,
+    )
+    return with_curves([make_panel(history, each) for each in curves])
 
 
 def _draw_lines(axis: Any, panel: Panel) -> None:
-    for line in panel.lines:
-        steps, values = thin(line.steps, line.values)
-        marks = {"marker": "o", "ms": 3.5} if line.has_points or len(steps) == 1 else {}
-        # matplotlib leaves a name that begins with "_" out of the legend.
-        axis.plot(
-            steps, values, color=_LIGHT[line.color], label=line.name.lstrip("_") or "run", **marks
-        )
-    for line in panel.baselines:
-        if len(set(line.values)) == 1:
-            axis.axhline(line.values[0], label=line.name, **_DASHED)
-        else:  # each phase is measured in its own way
-            axis.plot(line.steps, line.values, drawstyle="steps-pre", label=line.name, **_DASHED)
-    axis.set(xlabel="optimiser steps", ylabel=panel.unit)
-    if panel.limits is not None:
-        axis.set_ylim(*panel.limits)
-    _plain_thousands(axis.xaxis)
-    if axis.get_ylim()[1] >= 1000:
-        _plain_thousands(axis.yaxis)
-
-
-def _plain_thousands(axis: Any) -> None:
-    """1,000 instead of 1000."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    axis.set_major_formatter("{x:,.0f}")
+    for line in panel.lines:
+        points = thin(line.steps, line.values)
+        marker = {"marker": "o", "ms": 3.5} if points.shape[1] <= 30 else {}
+        # matplotlib leaves a name that begins with "_" out of the legend.
+        name = line.name.lstrip("_") or "run"
+        axis.plot(*points, color=_LIGHT[line.color], label=name, **marker)
+    for line in panel.baselines:
+        values = ", then ".join(dict.fromkeys(f"{value:.3g}" for value in line.values))
+        # Each phase is measured in its own way.
+        steps = {"drawstyle": "steps-pre", "label": f"{line.name}: {values}", **_DASHED}
+        axis.plot(line.steps, line.values, **steps)
+    axis.set(xlabel="optimizer steps", ylabel=panel.unit)
+    if panel.limits is not None:
+        axis.set_ylim(*panel.limits)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    # A single line is named by the unit of its axis.
+    if len(panel.lines) + len(panel.baselines) > 1 or not panel.unit:
+        for text in axis.legend().get_texts():
+            text.set_parse_math(False)  # a dollar begins no formula
 
 
-# Plots of a page: dicts that the template shows
-
-
-def _plot(
-    title: str,
-    draw: Callable[[Any], None],
-    *keys: tuple[str, str, str],
-    note: str = "",
-    size: Any = PANEL,
-) -> dict[str, Any]:
-    """A drawing with its title, its legend of (name, colour, "line", "dash" or "dots"), and a line
-    below it.
-    """
-    svg = _svg(title, draw, size).replace(
-        "<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1
-    )
-    return {"title": title, "svg": Markup(svg), "keys": keys, "note": note}
+# Plots of a page
 
 
 def panel_plot(panel: Panel) -> dict[str, Any]:
-    """A plot of curves, its legend beside it."""
-    keys = [(line.name, line.color, "line") for line in panel.lines]
-    for line in panel.baselines:
-        values = ", then ".join(dict.fromkeys(f"{value:.3g}" for value in line.values))
-        keys.append((f"{line.name}: {values}", "grey", "dash"))
-    width = -(-max((len(line.steps) for line in panel.lines), default=0) // MOST_POINTS)
-    note = (
-        f"of more than {MOST_POINTS} logged lines, means of {width} are drawn" if width > 1 else ""
-    )
-    return _plot(panel.title, lambda axis: _draw_lines(axis, panel), *keys, note=note)
+    """Return a plot of curves for the page."""
+    return _plot(panel.title, lambda axis: _draw_lines(axis, panel))
 
 
-def histogram(
-    title: str, edges: Sequence[float], counts: Sequence[int], *, x_label: str, y_label: str
-) -> dict[str, Any]:
-    """Bars between edges, one more edge than counts."""
-
-    def draw(axis: Any) -> None:
-        widths = [0.92 * (high - low) for low, high in itertools.pairwise(edges)]
-        axis.bar(
-            [(low + high) / 2 for low, high in itertools.pairwise(edges)],
-            counts,
-            widths,
-            color=_LIGHT["blue"],
-        )
-        axis.set(xlabel=x_label, ylabel=y_label)
-        axis.grid(visible=False, axis="x")
-
-    return _plot(title, draw, (y_label, "blue", "line"))
+def _plot(title: str, draw: Callable[[Any], None]) -> dict[str, Any]:
+    """Return a drawing with its title."""
+    svg = _svg(title, draw)
+    label = html.escape(title)
+    svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return {"title": title, "svg": Markup(svg)}
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, Any]:
-    """Accuracy over confidence, a bar for each bin that holds anything; the diagonal is what would
-    be right.
+    """Return accuracy over confidence, a bar for each bin; a calibrated model is on the
+    diagonal.
     """
-    kept = [(number, each) for number, each in enumerate(bins) if each["count"]]
+    confidences = [row["confidence"] for row in bins if row["count"]]
+    accuracies = [row["accuracy"] for row in bins if row["count"]]
 
     def draw(axis: Any) -> None:
-        accuracies = [each["accuracy"] for _, each in kept]
         axis.plot([0, 1], [0, 1], **_DASHED)
-        middles = [(number + 0.5) / len(bins) for number, _ in kept]
-        axis.bar(middles, accuracies, width=0.9 / len(bins), color=_LIGHT["sky"])
-        axis.plot(
-            [each["confidence"] for _, each in kept], accuracies, "o", ms=4, color=_LIGHT["blue"]
-        )
-        axis.set(
-            xlim=(0, 1),
-            ylim=(0, 1),
-            xlabel="probability that the model gave",
-            ylabel="fraction right",
-        )
-        axis.set_yticks([0.2, 0.4, 0.6, 0.8, 1.0])  # the horizontal axis has the 0 of both
+        axis.bar(confidences, accuracies, width=0.05, color=_LIGHT["sky"])
+        axis.plot(confidences, accuracies, "o", ms=4, color=_LIGHT["blue"])
+        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="fraction right")
 
-    total = sum(each["count"] for each in bins)
-    keys = [("right as often as that", "blue", "dots"), ("what would be right", "grey", "dash")]
-    note = f"dot: mean probability of the bin, fraction right; {total:,} predictions"
-    return _plot(f"Reliability: expected calibration error {error:.3f}", draw, *keys, note=note)
+    return _plot(f"Reliability: expected calibration error {error:.3f}", draw)
 
 
 def scatter(truths: Sequence[float], predictions: Sequence[float]) -> dict[str, Any]:
-    """Predicted over right numbers, with the diagonal."""
+    """Return predicted over true numbers, with the diagonal."""
 
     def draw(axis: Any) -> None:
         ends = [min(*truths, *predictions), max(*truths, *predictions)]
         axis.plot(ends, ends, **_DASHED)
         axis.plot(truths, predictions, "o", ms=2.5, color=_LIGHT["blue"])
-        axis.set(xlabel="right", ylabel="predicted")
+        axis.set(xlabel="true value", ylabel="prediction")
 
-    note = f"{len(truths):,} examples; on the dashed line right and predicted are equal"
-    return _plot("Predicted over right", draw, ("example", "blue", "dots"), note=note)
-
-
-def sweep_plots(
-    names: Sequence[str],
-    combinations: Sequence[Mapping[str, Any]],
-    best: int,
-    metric: str,
-    varied: str,
-) -> tuple[dict[str, Any], bytes]:
-    """Every run of a sweep as a point, every median as a bar, a row for each combination: for the
-    page, and as PNG.
-
-    A run that diverged has the value None and no point.
-    """
-
-    def draw(axis: Any) -> None:
-        for row, each in enumerate(combinations):
-            color = _LIGHT["orange" if row == best else "blue"]
-            values = [run["value"] for run in each["runs"] if run["value"] is not None]
-            axis.plot(values, [row] * len(values), "o", color=color, ms=5)
-            if each["median"] is not None:
-                axis.plot([each["median"]], [row], "|", color=color, ms=16, mew=2.5)
-        for tick in axis.set_yticks(range(len(names)), names):
-            tick.label1.set_parse_math(False)  # a dollar begins no formula
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        label = f"{metric}, development set (points: runs, bars: medians, orange: the greatest)"
-        axis.set_xlabel(label, parse_math=False)
-        axis.grid(visible=False, axis="y")
-
-    plot = _plot(f"{metric} by {varied}", draw, size=(7.4, 0.9 + 0.27 * len(names)))
-    return plot, _png((8, 0.9 + 0.32 * len(names)), lambda figure: draw(figure.subplots()))
+    return _plot("Predictions over true values", draw)
 
 
 def table_png(described: Mapping[str, Any]) -> bytes:
@@ -446,21 +340,15 @@ def table_png(described: Mapping[str, Any]) -> bytes:
 
 
 def panels_png(panels: Sequence[Panel]) -> bytes:
-    """Plots of curves beside each other, with titles and legends."""
+    """Return plots of curves beside each other."""
 
     def draw(figure: Any) -> None:
-        if not panels:
-            figure.text(0.5, 0.5, "nothing was logged twice", ha="center")
-            return
-        for axis, panel in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-        ):
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        for axis, panel in zip(axes, panels, strict=True):
             _draw_lines(axis, panel)
             axis.set_title(panel.title)
-            for text in axis.legend().get_texts():
-                text.set_parse_math(False)
 
-    return _png((4.8 * max(len(panels), 1), 3.9), draw)
+    return _png((4.8 * len(panels), 3.9), draw)
 
 
 @contextmanager
@@ -489,19 +377,19 @@ _NAMES = {light: name for name, light in _LIGHT.items()}
 _PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 _FONT = re.compile(r"font: [^;\"]*?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? ?")
 _UNUSED = re.compile(
-    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->| "
-    r"xmlns(?::\w+)?=\"[^\"]*\"",
+    r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->"
+    r"| xmlns(?::\w+)?=\"[^\"]*\"| id=\"[\w.]+_\d+\"",
     re.DOTALL,
 )
 _SIZE = re.compile(r' (?:width|height)="[^"]*"')
 
 
-def _svg(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> str:
+def _svg(name: str, draw: Callable[[Any], None]) -> str:
     """Draw as part of a page: as wide as there is room, colours by variables, the page's own
     font.
     """
     file = io.StringIO()
-    with _figure(size, name) as figure:
+    with _figure(PANEL, name) as figure:
         draw(figure.subplots())
         no_date = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=no_date)
