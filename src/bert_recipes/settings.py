@@ -19,7 +19,12 @@ _LIMITS = {
 
 
 # Options of earlier versions -> what to use instead.
-REMOVED_OPTIONS: dict[str, str] = {}
+REMOVED_OPTIONS: dict[str, str] = {
+    "embeddings": "int8 always has the embeddings",
+    "max_score_drop": "read the loss in export.json",
+    "per_channel": "int8 always has a scale per column",
+    "speed_examples": "use make benchmark to measure speed",
+}
 
 # numpy and torch take these; Python's generator takes -3 for 3.
 SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1}
