@@ -1,11 +1,10 @@
 """A checkpoint as an ONNX model that needs neither torch nor this project, in float32 or int8.
 
-    python recipes/export.py --model_name_or_path runs/sst2 --format int8
+    python recipes/export.py --model_name_or_path runs/sst2 --format int8 --data_dir DATA
 
-It is compared with the checkpoint on the inputs that the run was measured on: outputs, scores,
-size, speed. What differs too much is not written. The folder holds model.onnx, config.json, the
-tokenizer, export.md with the table, and example.py, which runs the model with onnxruntime and
-tokenizers alone (docs/export.md).
+The folder holds model.onnx, config.json, the tokenizer, example.py, which runs the model with
+onnxruntime and tokenizers alone, and export.json: the largest difference of its outputs from the
+checkpoint's, and with --data_dir (or --task) what it loses in score (docs/export.md).
 """
 
 import logging
@@ -16,7 +15,7 @@ from bert_recipes.exporting.arguments import ExportArguments, check_request
 
 
 def main() -> None:
-    """Check, export, print the table."""
+    """Check, export, print what was measured."""
     (args,) = parse_arguments(ExportArguments, check_first=check_request)
     exit_on_sigterm()
     logging.basicConfig(
@@ -25,11 +24,11 @@ def main() -> None:
     for library in ("httpx", "torch", "onnxscript", "onnx_ir"):
         logging.getLogger(library).setLevel(logging.WARNING)
     # Imported only now, for it takes seconds: what is out of reach has been said before.
-    from bert_recipes.exporting.export import export_checkpoint, format_table
+    from bert_recipes.exporting.export import export_checkpoint, summarize
 
     report = export_checkpoint(args)
-    print(format_table(report))
-    print(f"model.onnx, export.md, example.py: {args.folder}")
+    print(summarize(report))
+    print(f"model.onnx, export.json, example.py: {args.folder}")
 
 
 if __name__ == "__main__":

@@ -98,13 +98,3 @@ def test_what_a_minute_teaches_is_what_was_measured(name):
     )
     assert len(measured) > 3
     assert [row for row in measured if row not in shown] == []
-
-
-def test_the_page_of_exports_shows_a_committed_comparison():
-    text = (DOCS / "export.md").read_text(encoding="utf-8")
-    shown = [
-        line for line in text.splitlines() if line.startswith(("| checkpoint", "| onnxruntime"))
-    ]
-    measured = (RESULTS / "export_quickstart.md").read_text(encoding="utf-8").splitlines()
-    assert len(shown) >= 3
-    assert [line for line in shown if line not in measured] == []

@@ -25,6 +25,10 @@ REMOVED_OPTIONS: dict[str, str] = {
     "power_watts": _ENERGY_OF_RUN,
     "country_iso_code": _ENERGY_OF_RUN,
     "carbon_intensity": _ENERGY_OF_RUN,
+    "embeddings": "int8 always has the embeddings",
+    "max_score_drop": "read the loss in export.json",
+    "per_channel": "int8 always has a scale per column",
+    "speed_examples": "use make benchmark to measure speed",
 }
 
 # numpy and torch take these; Python's generator takes -3 for 3.

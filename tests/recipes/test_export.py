@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
-from repeated_flags import keep_last
 
 
 pytestmark = pytest.mark.slow
@@ -25,7 +23,7 @@ def packages():
 
 
 def start(recipe, *flags, cwd):
-    command = [sys.executable, Path(__file__).parents[2] / "recipes" / recipe, *keep_last(flags)]
+    command = [sys.executable, Path(__file__).parents[2] / "recipes" / recipe, *map(str, flags)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=1800, check=False, cwd=cwd
     )
@@ -33,51 +31,18 @@ def start(recipe, *flags, cwd):
     return done
 
 
-# So tiny a model learns nothing of STS-B: all its outputs are alike, and rounding decides about
-# their order, which is not held to anything.
-@pytest.mark.parametrize(
-    ("task", "score", "has_learned"), [("mrpc", "f1", True), ("stsb", "spearmanr", False)]
-)
-def test_a_task_of_glue(shared_data, tiny_checkpoint, tmp_path, task, score, has_learned):
-    flags = [
-        "--task",
-        task,
-        "--data_dir",
-        shared_data / "glue",
-        "--model_name_or_path",
-        tiny_checkpoint,
-    ]
-    flags += [
-        "--max_train_examples",
-        1000,
-        "--num_train_epochs",
-        2,
-        "--learning_rate",
-        1e-3,
-        "--precision",
-        "fp32",
-    ]
-    start("finetune.py", *flags, "--output_dir", "run", "--use_cpu", "true", cwd=tmp_path)
-    flags = [
-        "--format",
-        "int8",
-        "--max_eval_examples",
-        5000,
-        "--max_score_drop",
-        2 if has_learned else 100,
-    ]
+def test_a_task_of_glue(shared_data, tiny_checkpoint, tmp_path):
+    flags = ["--task", "mrpc", "--data_dir", shared_data / "glue", "--max_train_examples", 1000]
+    flags += ["--num_train_epochs", 2, "--learning_rate", 1e-3, "--precision", "fp32"]
+    flags += ["--model_name_or_path", tiny_checkpoint, "--output_dir", "run", "--use_cpu", "true"]
+    start("finetune.py", *flags, cwd=tmp_path)
+    flags = ["--format", "int8", "--data_dir", shared_data / "glue", "--max_eval_examples", 5000]
     start("export.py", "--model_name_or_path", "run", *flags, cwd=tmp_path)
-    report = json.loads((tmp_path / "run_int8" / "export.json").read_text())
+    scores = json.loads((tmp_path / "run_int8" / "export.json").read_text())["scores"]
     results = json.loads((tmp_path / "run" / "all_results.json").read_text())
-    before, plain, int8 = report["rows"][0], *report["rows"][-2:]
-    assert report["score"] == score
-    assert before["scores"][score] == pytest.approx(results[f"eval_{score}"], abs=1e-5)
-    assert plain["largest_difference"] < 1e-4
-    if has_learned:
-        assert plain["scores"] == pytest.approx(before["scores"], abs=1e-4)
-        assert int8["scores"][score] > before["scores"][score] - 0.02
-    assert 0 < int8["mean_difference"] < 0.5
-    assert report["compared_on"]["number"] == results["splits"]["validation"]["examples"]
+    assert scores["checkpoint"]["f1"] == pytest.approx(results["eval_f1"], abs=1e-5)
+    assert scores["loss"]["f1"] < 0.02
+    assert scores["examples"] == results["splits"]["validation"]["examples"]
 
 
 def test_bert_base(tmp_path):
@@ -96,20 +61,10 @@ def test_bert_base(tmp_path):
     torch.manual_seed(0)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    texts = [
-        " ".join(f"w{(7 * row + word * word) % 30_517}" for word in range(1 + 5 * row))
-        for row in range(40)
-    ]
-    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
-    flags = ["--input_file", "texts.txt", "--rounds", 1, "--speed_examples", 16, "--format", "int8"]
-    start("export.py", "--model_name_or_path", "model", *flags, cwd=tmp_path)
+    start("export.py", "--model_name_or_path", "model", "--format", "int8", cwd=tmp_path)
     report = json.loads((tmp_path / "model_int8" / "export.json").read_text())
-    plain, int8 = report["rows"][-2:]
-    assert plain["largest_difference"] < 1e-5
-    assert plain["bytes"] > 4 * 109_000_000
-    assert int8["bytes"] < plain["bytes"] / 3.9
-    assert report["int8"]["int8_weights"] > 0.99 * 109_000_000
-    assert int8["mean_difference"] < 0.1
+    assert 109_000_000 < report["bytes"] < 4 * 109_000_000 / 3.9
+    assert 0 < report["largest_difference"] < 1
 
 
 def test_every_opset_that_is_allowed_is_written_and_read(tiny_runs, tmp_path):
@@ -117,22 +72,10 @@ def test_every_opset_that_is_allowed_is_written_and_read(tiny_runs, tmp_path):
 
     run = tiny_runs("sequence_classification")
     for opset in range(OPSETS[0], OPSETS[1] + 1):
-        flags = [
-            "--opset",
-            opset,
-            "--output_dir",
-            tmp_path / str(opset),
-            "--rounds",
-            1,
-            "--format",
-            "int8",
-        ]
-        start(
-            "export.py", "--model_name_or_path", run, *flags, "--max_score_drop", 100, cwd=tmp_path
-        )
+        flags = ["--opset", opset, "--output_dir", str(opset), "--format", "int8"]
+        start("export.py", "--model_name_or_path", run, *flags, cwd=tmp_path)
         report = json.loads((tmp_path / str(opset) / "export.json").read_text())
-        assert report["opset"]["ai.onnx"] == opset
-        assert report["rows"][-2]["largest_difference"] < 1e-5
+        assert report["opset"] == opset
 
 
 def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
@@ -156,40 +99,24 @@ def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
     assert [path.name for path in run.parent.iterdir()] == ["mine"]
 
 
-def test_the_recipe_is_quiet_and_prints_the_table(repository, tiny_runs, tmp_path):
+def test_the_recipe_is_quiet_and_prints_what_it_measured(
+    repository, tiny_runs, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("WANDB_MODE", raising=False)  # stock prints a line for it
     run = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "mine")
     command = [sys.executable, repository / "recipes" / "export.py", "--model_name_or_path", "mine"]
-    command += ["--format", "int8", "--rounds", "1", "--max_score_drop", "100"]
-    environment = {
-        name: value for name, value in os.environ.items() if name != "WANDB_MODE"
-    }  # stock prints a line for it
-    start = partial(
-        subprocess.run,
-        command,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environment,
-    )
-    done = start()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "model.onnx, export.md, example.py: mine_int8"
-    table = [
-        line
-        for line in (tmp_path / "mine_int8" / "export.md").read_text().splitlines()
-        if line[:1] == "|"
-    ]
-    assert done.stdout.splitlines()[:-1] == table[: len(done.stdout.splitlines()) - 1]
-    # Lines of our own only, each with its time, and transformers' progress bars.
+    first, last = done.stdout.splitlines()
+    assert first.startswith("model.onnx (onnx): 0.1 MB; its outputs differ")
+    assert last == "model.onnx, export.json, example.py: mine_onnx"
+    # transformers' progress bars only.
     lines = [line.rpartition("\r")[2] for line in done.stderr.splitlines()]
-    others = [line for line in lines if line and not line.startswith("Loading weights")]
-    assert all(line[2:3] == ":" and " bert_recipes." in line for line in others), done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine_int8"]
+    assert all(line.startswith("Loading weights") for line in lines if line), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine_onnx"]
     assert sorted(path.name for path in run.iterdir()) == sorted(
         path.name for path in tiny_runs("sequence_classification").iterdir()
     )
-    done = start()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "error: output_dir: mine_int8 is not empty; give a new folder\n"
+    assert done.stderr == "error: output_dir: mine_onnx is not empty; give a new folder\n"

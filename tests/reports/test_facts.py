@@ -350,7 +350,7 @@ def test_everything_is_json_and_a_report_follows_from_the_main_process(
     small_store, tmp_path_factory, tmp_path
 ):
     folder = tmp_path_factory.mktemp("run")
-    trainer, parts = train(small_store, folder, {"phase2_steps": 1}, max_steps=2)
+    trainer, data = train(small_store, folder, {"phase2_steps": 1}, max_steps=2)
     results = trainer.evaluate()
     (tmp_path / "all_results.json").write_text(json.dumps(results))
     gather = partial(gather_pretraining, trainer, data, describe_run(trainer, data), results)

@@ -1,3 +1,1 @@
-"""A checkpoint as an ONNX model that needs neither torch nor this project, measured beside the
-checkpoint on real inputs.
-"""
+"""A checkpoint as an ONNX model that needs neither torch nor this project."""

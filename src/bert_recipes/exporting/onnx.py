@@ -1,20 +1,14 @@
-"""The graph of a checkpoint, its int8 weights, and the session as a module.
-
-Legend: B batch, C choices or classes, S positions, V vocabulary.
-"""
+"""The graph of a checkpoint, its int8 weights, and the session as a module."""
 
 import inspect
 import logging
-import math
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import transformers
 from torch import nn
@@ -31,8 +25,7 @@ PRETRAINING = "pretraining"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # The oldest and the best known checkpoints name the masked-LM head only, and hold both.
 _PRETRAINING_CLASSES = ("BertForPreTraining", "BertForMaskedLM")
-# Outputs of each head -> their axes after the batch's; "sequence" where there is something for each
-# token.
+# Head -> its outputs, and their axes after the batch's.
 _OUTPUTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     PRETRAINING: {
         "prediction_logits": ("sequence", "vocabulary"),
@@ -43,36 +36,28 @@ _OUTPUTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "question_answering": {"start_logits": ("sequence",), "end_logits": ("sequence",)},
     "multiple_choice": {"logits": ("choices",)},
 }
-# protobuf writes no file of more than 2 GiB; weights beyond this lie in a file of their own beside
-# the graph.
-EXTERNAL_DATA_BYTES = 1_900_000_000
 MODEL_FILE = "model.onnx"
 
 
 class Head(NamedTuple):
-    """A head by what it gives: "pretraining" or a kind of task, its class in transformers, its
-    outputs and their axes.
-    """
+    """Describe a head: "pretraining" or a kind of task, its class in transformers, its outputs."""
 
     name: str
     model_class: str
     outputs: Mapping[str, tuple[str, ...]]
 
     def input_axes(self) -> tuple[str, ...]:
-        """Names of the axes of every input."""
-        return (
-            ("batch", "choices", "sequence")
-            if self.name == "multiple_choice"
-            else ("batch", "sequence")
-        )
+        """Return the names of the axes of every input."""
+        choices = ("choices",) if self.name == "multiple_choice" else ()
+        return ("batch", *choices, "sequence")
 
     def is_by_token(self, output: str) -> bool:
-        """Whether an output says something of each token, (B, S) or (B, S, ...)."""
+        """Return whether an output says something of each token."""
         return self.outputs[output][:1] == ("sequence",)
 
 
 def head_of(config: PretrainedConfig, name: str) -> Head:
-    """The head of a checkpoint, by its config.json; `name` is for the message."""
+    """Return the head of a checkpoint by its config.json; `name` is for the message."""
     built = architecture(config)
     if built in _PRETRAINING_CLASSES:
         return Head(PRETRAINING, "BertForPreTraining", _OUTPUTS[PRETRAINING])
@@ -87,9 +72,7 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
 
 
 def open_stock(name: str, head: Head) -> PreTrainedModel:
-    """Open a checkpoint in the class that transformers has for it, plain modules: float32, in
-    evaluation mode.
-    """
+    """Open a checkpoint in the class that transformers has for it, in float32, to evaluate."""
     with quiet():  # what matters of the library's report is an error
         model = open_complete(
             name, getattr(transformers, head.model_class), attn_implementation="sdpa"
@@ -98,17 +81,13 @@ def open_stock(name: str, head: Head) -> PreTrainedModel:
 
 
 def inputs_of(model: nn.Module) -> tuple[str, ...]:
-    """The inputs that a model takes, in the order in which it takes them; DistilBERT has no
-    token_type_ids.
-    """
+    """Return the inputs that a model takes, in its order; DistilBERT has no token_type_ids."""
     return tuple(name for name in inspect.signature(model.forward).parameters if name in INPUTS)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings and the log of torch.export, onnxscript and the quantiser: they are
-    about their own insides.
-    """
+    """Keep warnings of torch.export, onnxscript and the quantiser back, about their insides."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -119,9 +98,7 @@ def quiet() -> Iterator[None]:
 
 
 def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -> Path:
-    """Write model.onnx with free axes, and model.onnx.data where the weights are too large for one
-    file.
-    """
+    """Write model.onnx with free axes, and model.onnx.data where its weights exceed 1.5 GiB."""
     import onnx
 
     inputs, axes = inputs_of(model), head.input_axes()
@@ -149,172 +126,73 @@ def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -
     finally:
         model.config.return_dict = returned_dicts
     assert program is not None  # it is None for other ways of exporting only
-    # The exporter notes stack traces on each node, with the folders of the machine at hand.
-    graph = program.model.graph
-    values = [value for node in graph.all_nodes() for value in node.outputs]
-    parts: list[Any] = [
-        program.model,
-        graph,
-        *graph.all_nodes(),
-        *values,
-        *graph.inputs,
-        *graph.initializers.values(),
-    ]
-    for part in parts:
-        part.metadata_props.clear()
+    remove_notes(program.model)
     file = folder / MODEL_FILE
-    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    program.save(str(file), external_data=size > EXTERNAL_DATA_BYTES)
+    program.save(str(file))
     with quiet():
         # By path: a model with external data is more than a message of protobuf may hold.
         onnx.checker.check_model(str(file))
     return file
 
 
-def describe_graph(file: Path) -> dict[str, Any]:
-    """What a reader of the file has to know: versions, and the axes of inputs and outputs."""
-    import onnx
-
-    model = onnx.load(str(file), load_external_data=False)
-    found: dict[str, Any] = {
-        "opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
-    }
-    found["ir_version"] = model.ir_version
-    for name, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
-        shapes = {value.name: value.type.tensor_type.shape.dim for value in values}
-        found[name] = {
-            key: [axis.dim_param or axis.dim_value for axis in shape]
-            for key, shape in shapes.items()
-        }
-    return found
+def remove_notes(model: Any) -> None:
+    """Remove the exporter's stack traces, which name folders of the machine."""
+    nodes = list(model.graph.all_nodes())
+    parts = [model, model.graph, *nodes, *model.graph.inputs, *model.graph.initializers.values()]
+    for node in nodes:
+        parts += node.outputs
+    for part in parts:
+        part.metadata_props.clear()
 
 
 def size_of(file: Path) -> int:
-    """Bytes of a model file with its external data."""
-    return sum(
-        path.stat().st_size
-        for path in (file, file.with_name(f"{file.name}.data"))
-        if path.is_file()
-    )
+    """Return the bytes of a model file with its external data."""
+    return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*"))
 
 
-class Int8Settings(NamedTuple):
-    """How weights become 8-bit numbers; activations do at run time, one scale per call."""
+def quantize(file: Path, folder: Path, *, reduce_range: bool) -> Path:
+    """Write model.onnx into a folder: the float32 model with int8 weights, a scale a column.
 
-    per_channel: bool  # a scale for each column of a weight, not one for all of it
-    embeddings: bool  # the embeddings too, not the products alone
-    reduce_range: bool = False  # 7 bits
-
-    @property
-    def name(self) -> str:
-        """For tables."""
-        scale = "a scale a column" if self.per_channel else "one scale a weight"
-        return f"{scale}, {'with' if self.embeddings else 'without'} embeddings"
-
-    @property
-    def operators(self) -> list[str]:
-        """Operators whose weights become int8."""
-        return ["MatMul", "Gather"] if self.embeddings else ["MatMul"]
-
-
-def quantize(file: Path, folder: Path, settings: Int8Settings) -> Path:
-    """Write the float32 model with int8 weights as model.onnx into a folder."""
+    Activations become 8-bit numbers at run time, with one scale a call.
+    """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    folder.mkdir(exist_ok=True)
-    target = folder / MODEL_FILE
     model = onnx.load(str(file))
-    # The shapes that the exporter notes name its own symbols; the quantiser infers them again and
-    # stops where they differ.
+    # The exporter's shapes name its own symbols; the quantiser, which infers them, stops at others.
     del model.graph.value_info[:]
-    _store_transposed(model.graph)
-    with quiet(), tempfile.TemporaryDirectory(dir=folder) as work_dir:
-        plain = Path(work_dir) / MODEL_FILE
-        onnx.save(model, str(plain), save_as_external_data=size_of(file) > EXTERNAL_DATA_BYTES)
-        del model
-        quantize_dynamic(
+    with quiet(), tempfile.TemporaryDirectory() as work_dir:
+        plain, folded = Path(work_dir) / "plain.onnx", Path(work_dir) / "folded.onnx"
+        onnx.save(model, str(plain), save_as_external_data=True)
+        # Weights that the graph transposes at run time are stored so: the output layer of
+        # pre-training shares the embeddings, and would stay in float32.
+        quant_pre_process(
             plain,
-            target,
-            op_types_to_quantize=settings.operators,
-            per_channel=settings.per_channel,
-            reduce_range=settings.reduce_range,
+            folded,
+            skip_symbolic_shape=True,
+            skip_onnx_shape=True,
+            save_as_external_data=True,
+        )
+        quantize_dynamic(
+            folded,
+            folder / MODEL_FILE,
+            op_types_to_quantize=["MatMul", "Gather"],
+            per_channel=True,
+            reduce_range=reduce_range,
             weight_type=QuantType.QInt8,
-            use_external_data_format=size_of(plain) > EXTERNAL_DATA_BYTES,
         )
-    return target
-
-
-def _store_transposed(graph: Any) -> None:
-    """Store weights transposed that the graph transposes at run time, so that their products are of
-    int8 like all others.
-
-    It is the output layer of pre-training, which shares the word embeddings and gets int8 numbers
-    of its own.
-    """
-    from onnx import numpy_helper
-
-    weights = {weight.name: weight for weight in graph.initializer}
-    for node in [
-        node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights
-    ]:
-        axes = next((list(each.ints) for each in node.attribute if each.name == "perm"), None)
-        transposed = np.ascontiguousarray(
-            np.transpose(numpy_helper.to_array(weights[node.input[0]]), axes)
-        )
-        graph.initializer.append(numpy_helper.from_array(transposed, node.output[0]))
-        graph.node.remove(node)
-    read = {name for node in graph.node for name in node.input}
-    for weight in weights.values():
-        if weight.name not in read:
-            graph.initializer.remove(weight)
-
-
-def describe_weights(file: Path, settings: Int8Settings) -> dict[str, Any]:
-    """What became int8 and what did not: `float_products` have two activations and no weight,
-    `float_operators` read a float matrix.
-    """
-    import onnx
-
-    model = onnx.load(str(file))
-    kinds = {
-        onnx.TensorProto.INT8: "int8",
-        onnx.TensorProto.UINT8: "int8",
-        onnx.TensorProto.FLOAT: "float",
-    }
-    weights = {each.name: each for each in model.graph.initializer if each.data_type in kinds}
-    numbers, left, products = Counter[str](), Counter[str](), 0
-    for weight in weights.values():
-        numbers[kinds[weight.data_type]] += math.prod(weight.dims)
-    matrices = {
-        name
-        for name, each in weights.items()
-        if kinds[each.data_type] == "float" and len(each.dims) > 1
-    }
-    for node in model.graph.node:
-        if matrices.intersection(node.input):
-            left[node.op_type] += 1
-        else:  # Attention: scores and contexts
-            products += {"MatMul": 1, "Gemm": 1, "Attention": 2}.get(node.op_type, 0)
-    return {
-        **settings._asdict(),
-        "operators": settings.operators,
-        "int8_weights": numbers["int8"],
-        "float_weights": numbers["float"],
-        "float_operators": dict(left),
-        "float_products": products,
-    }
+    return folder / MODEL_FILE
 
 
 class OnnxModel(nn.Module):
-    """A session of onnxruntime on the CPU, called as the stock model is."""
+    """Call a session of onnxruntime on the CPU as the stock model is called."""
 
-    def __init__(self, file: Path, threads: int) -> None:
+    def __init__(self, file: Path) -> None:
         super().__init__()
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3  # errors
         self._session = onnxruntime.InferenceSession(
             str(file), options, providers=["CPUExecutionProvider"]
@@ -322,24 +200,10 @@ class OnnxModel(nn.Module):
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._outputs = [entry.name for entry in self._session.get_outputs()]
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> ModelOutput:
-        """Outputs by name, float32."""
-        batch: Any = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-        }
-        arrays = self._session.run(
-            self._outputs, {name: batch[name].numpy() for name in self._inputs}
-        )
-        return ModelOutput(
-            {
-                name: torch.from_numpy(array)
-                for name, array in zip(self._outputs, arrays, strict=True)
-            }
-        )
+    def forward(self, **batch: torch.Tensor) -> ModelOutput:
+        """Return the outputs by name, float32."""
+        feeds = {name: batch[name].numpy() for name in self._inputs}
+        outputs = ModelOutput()
+        for name, array in zip(self._outputs, self._session.run(None, feeds), strict=True):
+            outputs[name] = torch.from_numpy(array)
+        return outputs
