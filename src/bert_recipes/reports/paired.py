@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
 from bert_recipes.reports.facts import RunFiles, read_run, score_answer
+from bert_recipes.tasks.examples import QuestionExample
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import figure_names
 from bert_recipes.tasks.task_file import read_task_file
@@ -125,10 +126,9 @@ def _scorer(
     lines = (folder / f"predictions_{split}.jsonl").read_text(encoding="utf-8").splitlines()
     values = [json.loads(line)["prediction"] for line in lines]
     if task.kind == "question_answering":
-        scores = [
-            score_answer(task, example, value)
-            for example, value in zip(examples, values, strict=True)
-        ]
+        questions = cast(Sequence[QuestionExample], examples)
+        pairs = zip(questions, values, strict=True)
+        scores = [score_answer(task, question, value) for question, value in pairs]
         # Of SQuAD 2.0 some figures are of the questions that have an answer, others of those that
         # have none.
         names = sorted({name for each in scores for name in each})
