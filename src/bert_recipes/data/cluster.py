@@ -53,7 +53,7 @@ _CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
 
 @dataclass(kw_only=True)
 class ExecutorArguments:
-    """Who runs the tasks: processes of this machine, Slurm or Ray."""
+    """Settings for the executor of the tasks: processes of this machine, Slurm or Ray."""
 
     executor: Literal["local", "slurm", "ray"] = option(
         "local", "processes of this machine, jobs of Slurm, or a Ray cluster"
@@ -109,7 +109,7 @@ class ExecutorArguments:
         return {name.lstrip("-"): value for name, value in pairs}
 
     def cores_of_a_task(self, workers: int) -> int:
-        """How many processes a task may encode with."""
+        """Return how many processes a task may encode with."""
         return (
             max(1, count_cores() // workers)
             if self.executor == "local"
@@ -193,7 +193,7 @@ def _log_of(executor: PipelineExecutor, rank: int) -> str:
 
 @contextmanager
 def messages_in_task_log() -> Iterator[None]:
-    """What this package logs goes to the log of the task at hand."""
+    """Send this package's log to the log of the current task."""
     package, handler = logging.getLogger("bert_recipes"), logging.Handler()
     handler.emit = lambda record: task_log.log(record.levelname, record.getMessage())  # type: ignore[method-assign]
     before = package.level

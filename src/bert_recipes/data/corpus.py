@@ -232,7 +232,7 @@ def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
 
 @dataclass(kw_only=True)
 class CorpusCounts(ReadCounts):
-    """What was read; filled while the documents are drawn.
+    """Counts of what was read, filled while the documents are drawn.
 
     ``source_bytes`` are those of the files passed so far as they lie on the disk, ``text_bytes``
     are unpacked. ``repaired``: ``byte_order_marks_removed``, ``characters_replaced``,

@@ -257,7 +257,7 @@ class SentencePairs(SegmentPairs):
 
 
 class ElectraSegments(DocumentFormat):
-    """One or two segments of the same document, as ELECTRA has them.
+    """Inputs of one or two segments of the same document, as ELECTRA has them.
 
     A row's sentences are split when they are read: its `a_begin` and `a_count` say which they are,
     `b_count` the length that was aimed at. Source: `build_segments`.

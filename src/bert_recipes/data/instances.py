@@ -66,7 +66,7 @@ _SCAN_BYTES = 2**24
 
 
 class Instance(NamedTuple):
-    """One training instance before padding."""
+    """A training instance before padding."""
 
     input_ids: Sequence[int]  # masked [CLS] A [SEP] B [SEP]
     boundary: int  # positions up to and with the first [SEP]
@@ -175,7 +175,9 @@ def _encode_features(
 
 
 class _JsonLinesWriter:
-    """One JSON object per line. The text of a list of numbers is the same in Python and in JSON."""
+    """Writer of one JSON object per line. The text of a list of numbers is the same in Python and
+    in JSON.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -388,8 +390,8 @@ def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _Parquet
 
 
 class InstanceDataset:
-    """What ``recipes/create_pretraining_data.py`` or the original script wrote, ready for the
-    collator.
+    """The instances that ``recipes/create_pretraining_data.py`` or the original script wrote, ready
+    for the collator.
 
     Every epoch has the same pairs and masks: they were fixed when the file was written.
 

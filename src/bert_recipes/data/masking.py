@@ -1,4 +1,5 @@
-"""Which tokens are predicted and what replaces them, by random numbers that are functions of a key.
+"""Choose the tokens that are predicted and what replaces them, by random numbers that are functions
+of a key.
 
 Masks do not depend on workers, processes or resumes: a generator with a state gives other numbers
 when one more batch is fetched before a checkpoint; a counter-based one gives number i of key k
@@ -74,8 +75,8 @@ _STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD, _STREAM_COUNT, _STREAM_KEEP = 0, 
 
 @dataclass(kw_only=True)
 class MaskingRates:
-    """How many tokens are predicted and what the model sees instead of them; 0.8, 0.1 and 0.1 in
-    the paper.
+    """The fraction of tokens that are predicted and of what the model sees instead; 0.8, 0.1 and
+    0.1 in the paper.
     """
 
     mlm_probability: float = option(
@@ -287,7 +288,7 @@ def _replace(
 
 @dataclass(frozen=True)
 class _Batch:
-    """What `mask_tokens` knows of a batch."""
+    """The arrays of a batch for `mask_tokens`."""
 
     input_ids: np.ndarray
     candidates: np.ndarray

@@ -25,7 +25,7 @@ from bert_recipes.rows import MAX_LINE_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class OriginalMasking:
-    """How many tokens are predicted and what replaces them."""
+    """The number of tokens that are predicted and what replaces them."""
 
     masked_lm_prob: (
         float  # of an input's tokens, special tokens counted; one token is predicted in any case

@@ -1,4 +1,4 @@
-"""Which tokens RoBERTa, ALBERT and SpanBERT predict, for all rows of a batch at once.
+"""Choose the tokens that RoBERTa, ALBERT and SpanBERT predict, for all rows of a batch at once.
 
 All draws are numbers in [0, 1) that the caller hands in: functions of a key in training
 (`masking.mask_tokens`), those of the original's own generator where its results are reproduced.

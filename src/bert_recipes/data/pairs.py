@@ -1,4 +1,4 @@
-"""Which sentences make an input, by the rules of the originals: pure functions over sentence
+"""Choose the sentences of an input, by the rules of the originals: pure functions over sentence
 lengths.
 
 Two drivers share it. The sequential one hands in a single generator and truncates and masks with
@@ -157,8 +157,8 @@ def pack_items(sizes: np.ndarray, room: int) -> list[int]:
 
 
 def split_segments(lengths: Sequence[int], target: int, rng: random.Random) -> list[bool]:
-    """Which of an example's sentences go to the first segment; the others make the second. Source:
-    as `build_segments`.
+    """Return for each of an example's sentences whether it belongs to the first segment. Source: as
+    `build_segments`.
     """
     # A small chance to have one segment, as classification has; -3 for [CLS] and [SEP].
     wanted = 100_000 if rng.random() < 0.1 else (target - NUM_SPECIAL_TOKENS) // 2

@@ -130,16 +130,14 @@ class Source(NamedTuple):
 
 
 class Documentation(NamedTuple):
-    """What was found in a source: its paragraphs in order, and the number of docstrings that they
-    come from.
-    """
+    """The paragraphs of a source in order, and the number of docstrings that they come from."""
 
     paragraphs: list[str]
     num_texts: int
 
 
 class Document(NamedTuple):
-    """What one module says."""
+    """The documentation of one module."""
 
     name: str
     text: str

@@ -1,1 +1,1 @@
-"""How each kind of task is trained, measured and written down."""
+"""Train, measure and write down each kind of task."""

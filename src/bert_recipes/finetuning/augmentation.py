@@ -143,8 +143,8 @@ class Augmenter:
 
 
 def is_replaced(word: str) -> bool:
-    """Whether a word has letters alone, and is no stop word; scikit-learn's list is longer than the
-    original's.
+    """Tell whether a word has letters alone, and is no stop word; scikit-learn's list is longer
+    than the original's.
     """
     return word.isalpha() and word.lower() not in ENGLISH_STOP_WORDS
 

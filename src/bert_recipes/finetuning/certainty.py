@@ -1,6 +1,4 @@
-"""What the metrics of a run are to be held against: the constant answer, and the spread over the
-rows.
-"""
+"""Compare a run's metrics with the majority-class baseline and with the spread over the rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -112,8 +110,8 @@ def _find_baselines(
 
 
 def _answers(kind: TaskKind, examples: Sequence[Any]) -> list[Any]:
-    """What may be predicted for every row: the most frequent answer, and the last class ("positive"
-    of two) or all labels.
+    """Return what may be predicted for every row: the most frequent answer, and the last class
+    ("positive" of two) or all labels.
     """
     task = kind.task
     if task.kind == "question_answering":

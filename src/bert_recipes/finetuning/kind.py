@@ -1,4 +1,4 @@
-"""What a kind of task has to know; the four kinds are the only classes of fine-tuning.
+"""The interface of a kind of task; the four kinds are the only classes of fine-tuning.
 
 Legend: B batch, S positions, C classes or choices.
 """
@@ -60,7 +60,7 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one example.
+    """The prediction for one example.
 
     Attributes:
         value: Name of a label, a number (regression), the names of the labels (multi-label), one
@@ -83,7 +83,7 @@ class Prediction:
 
 
 class TaskKind(ABC):
-    """How a kind of task is encoded, trained, decoded and measured.
+    """Encode, train, decode and measure a kind of task.
 
     label2id has the model's class number of each label name; it is empty where there are no named
     labels.
@@ -173,8 +173,8 @@ class TaskKind(ABC):
         """
 
     def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
-        """One float32 array for each feature of the batch, without padding: (C,) logits, unless the
-        kind says otherwise.
+        """Return one float32 array for each feature of the batch, without padding: (C,) logits,
+        unless the kind says otherwise.
         """
         return list(output.logits.detach().float().cpu().numpy())
 

@@ -80,7 +80,7 @@ class QuestionAnswering(TaskKind):
         self.allows_no_answer = "squad_v2" in task.metrics
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """One feature or more for each question; see `encode_questions`, whose result is also the
+        """Return the features of all questions; `encode_questions`, whose result is also the
         `details`.
         """
         features = encode_questions(split, self.tokenizer, self.settings, for_training=for_training)

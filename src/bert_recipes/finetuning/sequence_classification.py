@@ -1,4 +1,4 @@
-"""One text or a pair of texts -> one class, several classes, or a number."""
+"""Classify one text or a pair of texts: one class, several classes, or a number."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -55,8 +55,8 @@ class SequenceClassification(TaskKind):
         self._class_of_label = [label2id[name] for name in task.labels]
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """One feature per example, or per window of one, with `labels` where the split has them;
-        details: the features of each example.
+        """Return one feature per example, or per window of one, with `labels` where the split has
+        them; details: the number of features of each example.
         """
         features: list[dict[str, Any]] = []
         num_features = []  # of each example
@@ -90,7 +90,7 @@ class SequenceClassification(TaskKind):
         return self._class_of_label[int(label)]
 
     def _parts(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
-        """What is read of a text, in one input or several."""
+        """Return what is read of a text, in one input or several."""
         layout, way = self.tokenizer.layout, self.settings.long_documents
         room = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
         if way in (None, "head") or len(text) <= room:

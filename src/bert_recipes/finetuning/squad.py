@@ -206,8 +206,8 @@ def positions_in_window(answer: Span, window: tuple[int, int], first_position: i
 
 @dataclass(frozen=True, slots=True)
 class WindowLogits:
-    """What the model predicted for one window, whose first piece has a position in the input and a
-    number in the paragraph.
+    """The prediction for one window, whose first piece has a position in the input and a number in
+    the paragraph.
 
     Attributes:
         logits: float32 (2, S), of start and end.

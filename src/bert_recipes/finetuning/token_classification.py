@@ -77,7 +77,7 @@ def list_spans(example: TaggedExample, tags: Sequence[str]) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class DocumentWindow:
-    """One model input and, for each word that is predicted in it, int64 (words,) numbers.
+    """A model input and, for each word that is predicted in it, int64 (words,) numbers.
 
     Attributes:
         input_ids: [CLS], the pieces of consecutive words of one document, [SEP]; nothing stands
@@ -191,7 +191,7 @@ def cut_document(lengths: np.ndarray, max_pieces: int) -> list[tuple[int, int]]:
 
 
 class TokenClassification(TaskKind):
-    """One label for each word, read off its first piece.
+    """Label each word by its first piece.
 
     Sentences are read in windows of their document (`lay_out_documents`); the words of a window
     that belong to another

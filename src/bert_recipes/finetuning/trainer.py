@@ -122,9 +122,7 @@ class FineTuningTrainer(RecipeTrainer):
         return self.train_loader(lambda begin, end: order[begin:end].tolist(), len(order))
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """As stock; where padding counts in the loss, all micro-batches of the step get one
-        length.
-        """
+        """Return stock's batches, padded to one length where padding counts in the loss."""
         batches, counts = super().get_batch_samples(*args, **kwargs)
         if not self.kind.loss_counts_padding or not batches:
             return batches, counts
@@ -303,7 +301,9 @@ class FineTuningTrainer(RecipeTrainer):
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """As stock; an undefined metric (a correlation with equal predictions) is no new best."""
+        """Choose as stock; an undefined metric (a correlation with equal predictions) is no new
+        best.
+        """
         wanted = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
         return not math.isnan(metrics.get(wanted, 0.0)) and super()._determine_best_metric(
             metrics, trial
@@ -361,7 +361,7 @@ class FineTuningTrainer(RecipeTrainer):
         return batches[self.args.process_index :: self.args.world_size]
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
-        """One prediction for each example of a split, in its order."""
+        """Return one prediction for each example of a split, in its order."""
         with self.stoppable():
             outputs, _ = self.predict_outputs(encoded)
             if not _all_finite(outputs):

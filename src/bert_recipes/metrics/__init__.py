@@ -1,3 +1,1 @@
-"""How it is measured: pure functions, each also an `evaluate.Metric` that works without the Hub; no
-torch.
-"""
+"""Metrics as pure functions, also as `evaluate.Metric` that works without the Hub; no torch."""

@@ -1,4 +1,4 @@
-"""How far a figure would move with other rows of the same kind: intervals of 95 %."""
+"""Estimate how far a figure would move with other rows of the same kind: intervals of 95 %."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def jackknife_intervals(
 
 
 def half_interval(name: str, results: Mapping[str, Any]) -> float:
-    """How far a figure may lie from its value for the rows that were measured; 0 where nothing is
-    known.
+    """Return how far a figure may lie from its value for the rows that were measured; 0 where
+    nothing is known.
     """
     interval = (results.get("intervals") or {}).get(name)
     rows = results.get(_SHARE_OF.get(name, ""))

@@ -15,8 +15,8 @@ from bert_recipes.tags import OUTSIDE, odd_pairs, split_tag
 
 @dataclass(frozen=True)
 class EntityCounts:
-    """How many entities are right (same words and type), predicted, and there; a ratio without
-    denominator is 0.
+    """The numbers of entities that are right (same words and type), predicted, and there; a ratio
+    without denominator is 0.
     """
 
     correct: int

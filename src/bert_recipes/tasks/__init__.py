@@ -1,3 +1,1 @@
-"""What is measured: benchmarks as rows of data, their files and their examples; no torch, no
-YAML.
-"""
+"""Tasks as rows of data, their files and their examples; no torch, no YAML."""

@@ -47,8 +47,8 @@ _TABS, _BLANKS = re.compile(" *\t+ *"), re.compile("[ \t]+")
 
 @dataclass(frozen=True)
 class ConllLayout:
-    """How a file is written: what parts its columns, how many there are, and which hold the words
-    and the tags.
+    """The layout of a file: the separator of its columns, their number, and those of the words and
+    tags.
     """
 
     separator: re.Pattern[str]
@@ -230,7 +230,7 @@ def _find_column(path: Path, name: str, names: Sequence[str], width: int) -> int
 
 
 class _Survey:
-    """What holds for all lines of a file: its columns are those of the first word."""
+    """The properties of all lines of a file, compared with the columns of the first word."""
 
     def __init__(self, tags: frozenset[str]) -> None:
         self.tags = tags
@@ -272,8 +272,8 @@ class _Survey:
 
     @property
     def has_no_words_first(self) -> bool:
-        """Whether the first of several columns holds numbers alone, or one and the same text: a
-        file, a speaker.
+        """Tell whether the first of several columns holds numbers alone, or one and the same text:
+        a file, a speaker.
         """
         if self.width < 3 or self._num_words < 5:
             return False

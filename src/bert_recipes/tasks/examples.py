@@ -1,4 +1,4 @@
-"""What a row of data becomes: examples, with a label where it is not hidden."""
+"""Examples: rows of data, with a label where it is not hidden."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextExample:
-    """One text or a pair of texts (sequence_classification).
+    """A text or a pair of texts (sequence_classification).
 
     `idx` is the id in the file, the row number (from 0) where it has none, here and in the other
     examples.

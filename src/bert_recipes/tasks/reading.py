@@ -1,5 +1,5 @@
-"""From the rows of a table to examples: columns, labels, words, answers and choices, with one line
-for whatever does not fit.
+"""Read rows of a table as examples: columns, labels, words, answers and choices, with one line for
+whatever does not fit.
 """
 
 import logging

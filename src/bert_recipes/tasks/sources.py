@@ -1,5 +1,5 @@
-"""Where the rows of a task come from: tables, CoNLL and SQuAD files, GLUE's official download, the
-Hub or its cache.
+"""Find the rows of a task: tables, CoNLL and SQuAD files, GLUE's official download, the Hub or its
+cache.
 """
 
 import itertools
@@ -181,7 +181,7 @@ def _advice(task: Task) -> str:
 
 
 def _is_cached(name: str) -> bool:
-    """Whether `datasets` keeps a copy; found out without importing it, which takes seconds."""
+    """Tell whether `datasets` keeps a copy, without importing it, which takes seconds."""
     from huggingface_hub import constants
 
     cache = Path(

@@ -20,9 +20,7 @@ DOCUMENT = "-DOCSTART-"
 
 @dataclass(frozen=True, kw_only=True)
 class TsvLayout:
-    """Where a task's columns stand in the files of the official GLUE download; columns are numbered
-    from 0.
-    """
+    """The places of the columns in the files of the official GLUE download, numbered from 0."""
 
     folder: str
     files: Mapping[str, str]  # split -> file name

@@ -85,7 +85,7 @@ class _Pairs:
         return Merge(self.names[left], self.names[right], self.names[joined], frequency)
 
     def first_place(self, row: int) -> tuple[int, int]:
-        """Where a pair occurs first: its word, and where in it."""
+        """Return where a pair occurs first: its word, and where in it."""
         word = min(self.words[row])
         return word, list(pairwise(self.splits[word])).index(tuple(self.table[row, :2].tolist()))
 

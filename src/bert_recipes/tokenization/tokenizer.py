@@ -277,7 +277,7 @@ class OriginalBertTokenizer(BertTokenizer):
 
     @property
     def text_encoder(self) -> TextEncoder:
-        """What `encode_ids` does, as an object of its own that other processes can take."""
+        """Return `encode_ids` as an object of its own that other processes can take."""
         settings = self._normalization
         if self._text_encoder is None or self._text_encoder.settings != settings:
             vocabulary, added = (

@@ -39,8 +39,8 @@ BYTE_BPE, UNIGRAM = "byte_bpe", "unigram"
 
 @dataclass
 class TokenizerArguments:
-    """What to read, what to train, where to write. Settings that `train_wordpiece` shares mean the
-    same there.
+    """Settings for what to read, what to train and where to write. Those that `train_wordpiece`
+    shares mean the same there.
     """
 
     output_dir: str = required("folder to write; must not exist or be empty")
@@ -132,7 +132,7 @@ class TokenizerReport:
 
 @dataclass
 class WordCounts:
-    """What one pass over texts finds."""
+    """The counts of one pass over texts."""
 
     tokens: Counter[str] = field(default_factory=Counter)  # words and punctuation marks, normalised
     num_texts: int = 0

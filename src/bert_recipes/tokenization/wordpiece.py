@@ -90,7 +90,9 @@ class PairLayout:
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """What decides about the ids of a text, and nothing else; can be sent to another process."""
+    """The settings that decide about the ids of a text, and nothing else; can be sent to another
+    process.
+    """
 
     vocabulary: dict[str, int]  # piece to id
     unk_token: str  # the piece that stands for a word that cannot be cut

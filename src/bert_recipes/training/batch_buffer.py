@@ -21,7 +21,7 @@ PACKING = "packing"
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor lies in a buffer of bytes."""
+    """The place of a tensor in a buffer of bytes."""
 
     path: tuple[str, ...]  # its key in the batch, or the key of a mapping and its key there
     offset: int

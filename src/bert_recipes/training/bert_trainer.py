@@ -311,9 +311,7 @@ class BertTrainer(RecipeTrainer):
     def train(
         self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """As stock, one phase after the other: each is resumed from the last checkpoint of the one
-        before.
-        """
+        """Train phase after phase, each resumed from the last checkpoint of the one before."""
         resumed = self._find_checkpoint(resume_from_checkpoint)
         done = 0 if resumed is None else read_step(resumed)
         *before, last = self.phases
@@ -425,9 +423,7 @@ class BertTrainer(RecipeTrainer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """With the number of pairs of each epoch up to now, which a run resumed elsewhere would
-        have to count again.
-        """
+        """Add the number of pairs of each epoch, which a resumed run would have to count again."""
         dataset: Any = self._order.dataset
         name = dataset.index_name if isinstance(dataset, PreTrainingDataset) else None
         known = {
@@ -476,7 +472,7 @@ class BertTrainer(RecipeTrainer):
         return torch.stack([masked, pairs])
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """With the predicted tokens."""
+        """Add the predicted tokens."""
         return torch.cat([super().count_work(batch, items)[:3], items[:1]])
 
     def part_of_loss(
@@ -500,8 +496,8 @@ class BertTrainer(RecipeTrainer):
 
     @property
     def pairs_task(self) -> str:
-        """What the label of a pair is called in logs and metrics: nsp, or sop where the data asks
-        for the order.
+        """Return the name of the pairs' task in logs and metrics: nsp, or sop where the order is
+        learned.
         """
         return getattr(self.train_dataset, "pairs_task", "nsp")
 
@@ -524,18 +520,18 @@ class BertTrainer(RecipeTrainer):
         super().log(logs, start_time)
 
     def flops_of(self, work: BatchStats) -> int:
-        """With the heads that the model has."""
+        """Return the model FLOPs of training steps, with the heads that the model has."""
         has_pooler = getattr(self.model.base_model, "pooler", None) is not None
         return training_flops(self.model.config, work, nsp=has_pooler, pooler=has_pooler)
 
     # Evaluation
 
     def new_sums(self) -> Any:
-        """What adds up held-out batches."""
+        """Return empty sums over held-out batches."""
         return PreTrainingSums(self.args.device, self.unigram)
 
     def measure(self, batch: dict[str, torch.Tensor]) -> Any:
-        """What the sums add of a batch."""
+        """Return the model's output for a held-out batch, for the sums."""
         if self._is_ours:
             return self.model(**batch, return_full_logits=False)
         return as_our_output(self.model(**batch), batch)

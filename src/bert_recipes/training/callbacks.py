@@ -168,7 +168,7 @@ class EarlyStopping(TrainerCallback):
         self.is_training = False
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """What is measured from now on counts."""
+        """Ignore what was measured before training."""
         self.is_training = True
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:

@@ -1,6 +1,4 @@
-"""What a run prints while it goes: one aligned line per logging step and per evaluation, instead of
-the library's dictionaries.
-"""
+"""Print one aligned line per logging step and per evaluation."""
 
 import time
 from collections.abc import Mapping

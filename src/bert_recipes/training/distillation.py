@@ -26,7 +26,7 @@ from bert_recipes.training.trainer import RecipeTrainer
 
 
 def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
-    """Which of the teacher's layers the student begins with: 0, 2, 4, 7, 9, 11 of 12, as in
+    """Return the teacher's layers that the student begins with: 0, 2, 4, 7, 9, 11 of 12, as in
     scripts/extract_distilbert.py.
     """
     if num_student > num_teacher:
@@ -162,7 +162,7 @@ class DistillationTrainer(BertTrainer):
         return total
 
     def flops_of(self, work: BatchStats) -> int:
-        """With the teacher's pass; both meet the vocabulary at every real token."""
+        """Add the teacher's pass; both meet the vocabulary at every real token."""
         compared = work.tokens if self.settings.alpha_ce else 0
         of_student = super().flops_of(replace(work, masked=work.masked + compared))
         return of_student + forward_flops(

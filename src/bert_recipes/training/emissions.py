@@ -1,4 +1,4 @@
-"""What a run costs: hours, and estimates of energy and CO2.
+"""Measure what a run costs: hours, and estimates of energy and CO2.
 
 Energy is the power draw that the user gives times the time, or what codecarbon (an extra) reads off
 or models on each machine; CO2 is that times the carbon intensity that is given, or codecarbon's for
@@ -26,8 +26,8 @@ _COUNTRIES = "allowed: three letters of ISO 3166-1, for example DEU, USA, FRA"
 
 @dataclass(frozen=True)
 class EnergySettings:
-    """How the energy of a run is estimated; nothing given: not at all. Watts, ISO 3166-1 alpha-3, g
-    CO2e/kWh.
+    """Settings for the estimate of a run's energy: watts, ISO 3166-1 alpha-3, g CO2e/kWh; without
+    any there is none.
     """
 
     power_watts: float | None = None
@@ -149,7 +149,7 @@ class CostMeter:
 
     @property
     def seconds(self) -> float:
-        """Of all parts of the run, up to now, in this process."""
+        """Return the seconds of all parts of the run, up to now, in this process."""
         return self._before.get("seconds", 0.0) + self._elapsed()
 
     def _elapsed(self) -> float:
@@ -213,7 +213,7 @@ class CostMeter:
 
 
 def cost_facts(cost: Mapping[str, Any], settings: EnergySettings) -> dict[str, Any]:
-    """What all_results.json says of `CostMeter.so_far` after training: `train_seconds`,
+    """Return `CostMeter.so_far` as all_results.json has it: `train_seconds`,
     `train_seconds_is_whole`, `energy`.
     """
     facts: dict[str, Any] = {

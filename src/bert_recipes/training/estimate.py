@@ -1,4 +1,4 @@
-"""What a run will take, from a few of its steps: time, memory, disk."""
+"""Estimate the time, memory and disk space that a run needs, from a few of its steps."""
 
 import contextlib
 import itertools

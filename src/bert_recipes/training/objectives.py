@@ -1,6 +1,4 @@
-"""What a run learns: an objective is a row, of how text becomes inputs, what is predicted, and
-which model does it.
-"""
+"""The objectives of pre-training as rows: data, model, Trainer and defaults."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -36,7 +34,7 @@ class Objective:
 
     @property
     def model_type(self) -> str:
-        """As config.json has it."""
+        """Return the model type of config.json."""
         return self.model.partition("_")[0]
 
 

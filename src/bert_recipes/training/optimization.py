@@ -51,12 +51,12 @@ class BertAdam(torch.optim.AdamW):
         self._found_inf_before: LateNumber | None = None
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """As torch; the steps are those of the state."""
+        """Load the state of torch's optimiser; the steps are those of the state."""
         super().load_state_dict(state_dict)
         self._counts, self._found_inf_before = {}, None
 
     def step(self, closure: Any = None) -> Any:
-        """One update of all parameters that have a gradient; nothing where none has one."""
+        """Update all parameters that have a gradient."""
         if self._found_inf_before is not None and self._found_inf_before.read() > 0:
             for key in self._counted:
                 self._counts[key] -= 1  # the step before was none
@@ -130,7 +130,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One update of all parameters that have a gradient; nothing where none has one."""
+        """Update all parameters that have a gradient."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
@@ -187,7 +187,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One update of all parameters that have a gradient; nothing where none has one."""
+        """Update all parameters that have a gradient."""
         self._adam.param_groups, self._adam.state = self._adam_groups(), self.state
         self._adam.found_inf = self.found_inf
         self._adam.step()
@@ -260,9 +260,7 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def bfloat16_units(device_type: str) -> list[str]:
-    """What multiplies bfloat16 in hardware, on a CPU or else on the current GPU; [] where nothing
-    does.
-    """
+    """Return the hardware units that multiply bfloat16, on a CPU or else on the current GPU."""
     if device_type == "cpu":
         units = {
             "AMX": torch.cpu._is_amx_tile_supported,

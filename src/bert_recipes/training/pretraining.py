@@ -120,8 +120,8 @@ def describe_inputs(
 
 @dataclass(frozen=True)
 class PreTrainingData:
-    """What a run trains on and is measured with; `identity` must be the same where it is
-    resumed.
+    """The data of a run: tokenizer, training and held-out inputs; `identity` must be the same at a
+    resume.
     """
 
     tokenizer: OriginalBertTokenizer

@@ -15,8 +15,8 @@ from bert_recipes.training.speed import BatchStats, training_flops
 
 
 class ReplacedTokenSums(PreTrainingSums):
-    """With the discriminator's: a verdict is right where it is above 0 for a replaced token, and
-    not for another one.
+    """Sums over held-out batches, with the discriminator's: it is right where its output is above 0
+    for a replaced token, and not for another one.
     """
 
     NAMES = (*PreTrainingSums.NAMES, "disc_loss", "disc_correct", "tokens", "replaced", "found")
@@ -32,7 +32,7 @@ class ReplacedTokenSums(PreTrainingSums):
         }
 
     def metrics(self, prefix: str = "eval", pairs_task: str = "disc") -> dict[str, float]:
-        """With the discriminator's, and what it reaches without looking at the text.
+        """Return the metrics of both networks, beside what needs no look at the text.
 
         `disc_loss` (nats) is beside `base_rate_loss`, that of saying of every token how many are
         replaced; `disc_accuracy` beside `original_accuracy`, that of always saying original.
@@ -65,7 +65,7 @@ class ElectraTrainer(BertTrainer):
     logged_losses = ("mlm_loss", "disc_loss")
 
     def _enter(self, part: TrainingPhase) -> None:
-        """With the numbers that decide the generator's samples."""
+        """Add the numbers that decide the generator's samples."""
         super()._enter(part)
         collators: Any = self.data_collator, self.eval_collator
         self.data_collator, self.eval_collator = (
@@ -103,7 +103,7 @@ class ElectraTrainer(BertTrainer):
         return self.args.random_replacements * max(0.0, 1 - done)
 
     def flops_of(self, work: BatchStats) -> int:
-        """Of both: only the generator meets the vocabulary."""
+        """Return the model FLOPs of both networks; only the generator meets the vocabulary."""
         model: Any = self.model
         of_generator = training_flops(model.generator.config, work, nsp=False, pooler=False)
         return of_generator + training_flops(

@@ -184,7 +184,7 @@ def _lock_and_prepare(
 
 
 def is_run_file(path: Path) -> bool:
-    """Whether a run leaves files of this name in its folder, or a process that is killed while it
+    """Tell whether a run leaves files of this name in its folder, also one that is killed while it
     writes one.
     """
     name = Path(final_name(path.name))
@@ -192,15 +192,13 @@ def is_run_file(path: Path) -> bool:
 
 
 def run_name(folder: Path) -> str:
-    """What a run is called: as its folder; that of a seed says nothing without the folder around
-    it.
-    """
+    """Return a run's name: its folder's, with the folder around it for a seed."""
     folder = folder.resolve()
     return f"{folder.parent.name}-{folder.name}" if folder.name.startswith("seed-") else folder.name
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Whether a folder holds a run that has not come to its end."""
+    """Tell whether a folder holds a run that has not come to its end."""
     is_measured, is_on = (folder / RESULTS_FILE).is_file(), (folder / UNFINISHED_FILE).is_file()
     return (folder / CONFIG_FILE).is_file() and (is_on or not is_measured)
 
@@ -315,8 +313,8 @@ def read_trainer_state(
     *,
     allow_changes: bool,
 ) -> dict[str, Any]:
-    """What a complete checkpoint keeps; refused where it is another run's, or its optimiser cannot
-    be opened under this engine.
+    """Read the trainer state of a complete checkpoint; refuse another run's, and an optimiser that
+    this engine cannot open.
     """
     state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
     before, parts = state["engine"], len(state["processes"])
@@ -342,8 +340,8 @@ def read_trainer_state(
 
 
 def own_state(everyone: Sequence[dict[str, Any]], index: int, processes: int) -> dict[str, Any]:
-    """What one process takes up of what all of them kept; where there were more or fewer, each gets
-    an equal part of the sum.
+    """Return one process' part of the state; if there were more or fewer processes, an equal part
+    of the sum.
     """
     if len(everyone) == processes:
         return everyone[index]

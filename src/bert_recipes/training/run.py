@@ -45,9 +45,7 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
-    """What a run was trained on and measured with: `describe_store`, or the instance files of each
-    split.
-    """
+    """Describe the data of a run: `describe_store`, or the instance files of each split."""
     if settings.store is not None:
         return describe_store(settings.store)
     files = {}
@@ -64,8 +62,8 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
 
 
 def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
-    """Which checkpoint a run began with: its folder's or Hub name, the hash of one local file of
-    weights, the Hub's revision.
+    """Describe the checkpoint that a run began with: its folder's or Hub name, the hash of one
+    local file of weights, the Hub's revision.
     """
     folder = Path(name)
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""How fast training is: tokens per second, model FLOPs, the machine and its peak rate, memory.
+"""Measure the speed of training: tokens per second, model FLOPs, the machine's peak rate, memory.
 
 Model FLOPs are the useful work of a step, the same for every side whatever it computes besides.
 
@@ -37,8 +37,8 @@ DENSE_PEAK_TFLOPS = {
 
 @dataclass(frozen=True)
 class BatchStats:
-    """What some steps have computed: T real tokens, the sum of l^2 over the sequences, B sequences,
-    M predicted tokens.
+    """The work of some steps: T real tokens, the sum of l^2 over the sequences, B sequences, M
+    predicted tokens.
     """
 
     tokens: int
@@ -299,8 +299,8 @@ class ThroughputMeter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside is no training. Measuring begins with the first pause: after the
-        first step, which is slow everywhere.
+        """Exclude from the measurement what is done inside. Measuring begins with the first pause:
+        after the first step, which is slow everywhere.
         """
         start = time.perf_counter()
         if self._since is None:

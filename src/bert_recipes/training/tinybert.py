@@ -38,8 +38,8 @@ FIT_FILE = "fit_dense.safetensors"
 def attend(
     module: Any, query: torch.Tensor, key: torch.Tensor, *others: Any, scaling: float, **kwargs: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As stock's sdpa; what it calls `attentions` are the scores before mask and softmax, (B, h, S,
-    S).
+    """Attend as stock's sdpa, and return the scores before mask and softmax, (B, h, S, S), as
+    `attentions`.
     """
     out, _ = sdpa_attention_forward(module, query, key, *others, scaling=scaling, **kwargs)
     return out, query @ key.transpose(2, 3) * scaling
