@@ -742,7 +742,7 @@ class RecipeTrainer(Trainer):
                 shutil.rmtree(staging, ignore_errors=True)
 
     def _finish_checkpoint(self, written: Path, target: Path, state: Mapping[str, Any]) -> None:
-        """Write our state, correct names of folders, seal, rename and rotate; in the main process."""
+        """Complete, seal, rename and rotate a written checkpoint, in the main process."""
         (written / PROGRESS_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
         # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe
         # to open.
