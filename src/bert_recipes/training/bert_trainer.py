@@ -312,44 +312,41 @@ class BertTrainer(RecipeTrainer):
         self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
         """Train phase after phase, each resumed from the last checkpoint of the one before."""
-        resumed = self._find_checkpoint(resume_from_checkpoint)
-        done = 0 if resumed is None else read_step(resumed)
-        *before, last = self.phases
-        for part in before:
-            if done < part.phase.end_step:
-                self._enter(part)
-                super().train(resume_from_checkpoint=resumed, **kwargs)
-                resumed = self._checkpoint_folder()
-                if self.deepspeed is not None:
-                    # Its engine is one phase's: the Trainer makes a new one of the bare model only.
-                    self.deepspeed.destroy()
-                    self.deepspeed, self.model_wrapped = None, self.model
-        self._enter(last)
-        return super().train(resume_from_checkpoint=resumed, **kwargs)
+        checkpoint = self._find_checkpoint(resume_from_checkpoint)
+        num_steps_done = 0 if checkpoint is None else read_step(checkpoint)
+        for phase in self.phases[:-1]:
+            if num_steps_done >= phase.phase.end_step:
+                continue
+            self._enter(phase)
+            super().train(resume_from_checkpoint=checkpoint, **kwargs)
+            checkpoint = self._checkpoint_folder()
+            if self.deepspeed is not None:
+                # Its engine is one phase's: the Trainer makes a new one of the bare model only.
+                self.deepspeed.destroy()
+                self.deepspeed = None
+                self.model_wrapped = self.model
+        self._enter(self.phases[-1])
+        return super().train(resume_from_checkpoint=checkpoint, **kwargs)
 
     def _enter(self, part: TrainingPhase) -> None:
         """Take a phase's data and batches."""
         self._part = part
-        self.train_dataset, self.eval_dataset = part.train_dataset, part.eval_dataset
+        self.train_dataset = part.train_dataset
+        self.eval_dataset = part.eval_dataset
         collator = part.data_collator
         if isinstance(collator, DataCollatorForPreTraining):
             if counts_from_pad(self.model.config):
                 collator = replace(collator, draws_pad=False)
-            self.data_collator, self.eval_collator = (
-                collator,
-                replace(collator, seed=EVALUATION_SEED),
-            )
+            self.data_collator = collator
+            self.eval_collator = replace(collator, seed=EVALUATION_SEED)
         else:  # a collator of somebody else's may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:
-            micro, accumulation = self.args.split_batch(
-                part.phase.global_batch, part.phase.micro_batch
-            )
-            self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = (
-                micro,
-                accumulation,
-            )
+            args = self.args
+            batch, accumulation = args.split_batch(part.phase.global_batch, part.phase.micro_batch)
+            args.per_device_train_batch_size = batch
+            args.gradient_accumulation_steps = accumulation
         self._train_batch_size = self.args.train_batch_size
 
     def _check_batches(self) -> None:

@@ -42,11 +42,11 @@ def name_engine(trainer: Trainer) -> str:
     return "FSDP" if trainer.is_fsdp_enabled else NO_ENGINE
 
 
-def set_up_engine(trainer: Trainer, optimizer: str) -> None:
+def set_up_engine(trainer: Any, optimizer: str) -> None:
     """Check the optimiser, and compute the forward pass in bfloat16 if the run does: Accelerate
     puts no autocast around a model that an engine has.
     """
-    engine = name_engine(trainer)
+    engine = trainer.engine
     if engine == NO_ENGINE:
         return
     if optimizer in WHOLE_TENSOR_OPTIMIZERS:
@@ -55,9 +55,8 @@ def set_up_engine(trainer: Trainer, optimizer: str) -> None:
             "whole ones: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
         )
     if trainer.args.bf16:
-        model: Any = trainer.model
         autocast = torch.autocast(trainer.args.device.type, torch.bfloat16)
-        model.forward = convert_outputs_to_fp32(autocast(model.forward))
+        trainer.model.forward = convert_outputs_to_fp32(autocast(trainer.model.forward))
 
 
 def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str, Any]:

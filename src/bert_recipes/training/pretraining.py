@@ -244,45 +244,49 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
 
 
 def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
-    """int64 (V,): tokens of instances as they were before masking, of at most
-    `MAX_COUNTED_INSTANCES` at equal distances.
+    """Return int64 (V,), the tokens of instances as they were before masking.
+
+    Of more than `MAX_COUNTED_INSTANCES` as many are counted, at equal distances.
     """
-    chosen = (
-        np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES))
-        .round()
-        .astype(np.int64)
-    )
-    logger.info("token frequencies are counted in %d of %d instances", len(chosen), len(dataset))
+    num_counted = min(len(dataset), MAX_COUNTED_INSTANCES)
+    indices = np.linspace(0, len(dataset) - 1, num_counted).round().astype(np.int64)
+    logger.info("token frequencies are counted in %d of %d instances", num_counted, len(dataset))
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for index in Progress(chosen.tolist(), desc="count tokens", unit="instance", delay=1):
+    for index in Progress(indices.tolist(), desc="count tokens", unit="instance", delay=1):
         item = dataset[index]
-        original = np.where(item["labels"] == IGNORE_INDEX, item["input_ids"], item["labels"])
-        counts += np.bincount(original, minlength=vocab_size)
+        is_masked = item["labels"] != IGNORE_INDEX
+        tokens = np.where(is_masked, item["labels"], item["input_ids"])
+        counts += np.bincount(tokens, minlength=vocab_size)
     return counts
 
 
 def make_collator(
-    data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int
+    data_args: DataArguments, tokenizer: OriginalBertTokenizer, seed: int
 ) -> DataCollatorForPreTraining:
-    """The collator that the settings describe; the limit of predictions defaults to the share of
-    the longest pair.
+    """Return the collator that the settings describe.
+
+    Without a limit of predictions it is `default_max_predictions` of the longest input.
     """
-    rates = {
-        name: getattr(data, name)
-        for name in ("mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)
-    }
-    if rates["max_predictions_per_seq"] is None:
-        rates["max_predictions_per_seq"] = default_max_predictions(
-            data.max_seq_length, data.mlm_probability
+    settings = {name: getattr(data_args, name) for name in MASK_FIELDS}
+    max_predictions = data_args.max_predictions_per_seq
+    if max_predictions is None:
+        max_predictions = default_max_predictions(
+            data_args.max_seq_length, data_args.mlm_probability
         )
-    return DataCollatorForPreTraining(tokenizer, seed=seed, **rates)
+    return DataCollatorForPreTraining(
+        tokenizer,
+        seed=seed,
+        mlm_probability=data_args.mlm_probability,
+        max_predictions_per_seq=max_predictions,
+        **settings,
+    )
 
 
 # Model
 
 
 def load_model(
-    model: ModelArguments,
+    model_args: ModelArguments,
     tokenizer: OriginalBertTokenizer,
     max_seq_length: int,
     seed: int,
@@ -290,40 +294,52 @@ def load_model(
     needs_head: bool = False,
     num_heads: int | None = None,
 ) -> PreTrainingModel:
-    """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from
-    scratch, with a warning.
+    """Return a new model of the named size, or a checkpoint, ours or stock.
 
-    `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is measured, and
-    refused without a masked-LM head. `num_heads` are those of a new model; None: one for 64 units.
+    Heads that a checkpoint lacks are initialised, with a warning.
+
+    Args:
+        model_args: The size of a new model, or the checkpoint.
+        tokenizer: That of the data; a checkpoint must have the same one.
+        max_seq_length: Longest input of the run.
+        seed: Of new weights.
+        needs_head: Refuse a checkpoint without a masked-LM head: it is to be measured.
+        num_heads: Of a new model; None: one for 64 units.
     """
     set_seed(seed)
-    if model.model_name_or_path is None:
-        objective = OBJECTIVES[model.objective]
-        own = {name: getattr(model, name) for name in NEW_MODEL_FIELDS}
-        own |= {
-            "vocab_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-            "model_type": objective.model_type,
-            "num_attention_heads": num_heads,
-        }
-        own |= dict(objective.config) | (
-            {} if model.positions is None else {"positions": model.positions}
-        )
-        if objective.model_type in ("albert", "electra"):
-            own |= {name: getattr(model, name) for name in ALBERT_FIELDS}
-        if objective.model_type == "roberta":
-            own |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
-        network = MEMBERS[objective.model](pretraining_config(own.pop("size"), **own))
+    if model_args.model_name_or_path is None:
+        model = _new_model(model_args, tokenizer, num_heads)
     else:
-        network = _load_checkpoint(model, needs_head=needs_head)
-        _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
-    if num_positions(network.config) < max_seq_length:
+        model = _load_checkpoint(model_args, needs_head=needs_head)
+        _check_tokenizer(model_args.model_name_or_path, model.config.vocab_size, tokenizer)
+    max_positions = num_positions(model.config)
+    if max_positions < max_seq_length:
         raise InputError(
-            f"max_seq_length is {max_seq_length}, the model has {num_positions(network.config)} "
-            "positions; "
-            "lower it, or train a new model with --max_position_embeddings"
+            f"max_seq_length is {max_seq_length}, the model has {max_positions} positions; lower "
+            "it, or train a new model with --max_position_embeddings"
         )
-    return network
+    return model
+
+
+def _new_model(
+    model_args: ModelArguments, tokenizer: OriginalBertTokenizer, num_heads: int | None
+) -> PreTrainingModel:
+    objective = OBJECTIVES[model_args.objective]
+    settings = {name: getattr(model_args, name) for name in NEW_MODEL_FIELDS}
+    settings.update(objective.config)
+    settings["vocab_size"] = len(tokenizer)
+    settings["pad_token_id"] = tokenizer.pad_token_id
+    settings["model_type"] = objective.model_type
+    settings["num_attention_heads"] = num_heads
+    if model_args.positions is not None:
+        settings["positions"] = model_args.positions
+    if objective.model_type in ("albert", "electra"):
+        for name in ALBERT_FIELDS:
+            settings[name] = getattr(model_args, name)
+    if objective.model_type == "roberta":
+        settings["bos_token_id"] = tokenizer.cls_token_id
+        settings["eos_token_id"] = tokenizer.sep_token_id
+    return MEMBERS[objective.model](pretraining_config(settings.pop("size"), **settings))
 
 
 def _load_checkpoint(model: ModelArguments, *, needs_head: bool) -> PreTrainingModel:
