@@ -178,7 +178,7 @@ def test_a_labelled_test_split_is_measured_in_results_console_and_report(
     ):
         assert row in " ".join(text.split())
     assert (
-        f"| test | accuracy | {results['test_accuracy']:.4f} |"
+        f"| test_accuracy | {results['test_accuracy']:.4f} |"
         in (tmp_path / "run" / "README.md").read_text()
     )
     lines = [

@@ -114,7 +114,7 @@ def test_two_processes_leave_one_run(two_processes: Path):
         "report.html",
         "losses.png",
     } <= names
-    assert read(two_processes / "report.json")["phases"][0]["trained_pairs"] == 16
+    assert read(two_processes / "report.json")["run"]["global_train_batch_size"] == 4
     results = read(two_processes / "all_results.json")
     assert results["processes"] == 2
     assert results["train_steps"] == 4
