@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from intervals import seed_and_row_certainty
-from runs import Cell, Runs
 from table import Claim, Table
+from table_runs import Cell, Runs
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runs import Runs
 from table import Table, read_table
+from table_runs import Runs
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.store import open_store

@@ -15,7 +15,7 @@ from claims import (
     compare_cells,
     markdown,
 )
-from runs import Cell
+from table_runs import Cell
 
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -15,8 +15,8 @@ from claims import (
     judge,
     markdown,
 )
-from runs import Cell, Runs
 from table import Claim, Column, Row, Table
+from table_runs import Cell, Runs
 
 
 ACCURACY = Column("accuracy", "accuracy", task="sst2")

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from runs import Runs
 from table import Column, Row, read_table
+from table_runs import Runs
 
 from bert_recipes.errors import InputError
 
