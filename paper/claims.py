@@ -4,12 +4,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from intervals import seed_and_row_certainty
 from table import Claim, Table
 from table_runs import Cell, Runs
+
+from bert_recipes.errors import InputError
+from bert_recipes.files import read_json_object
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"
@@ -67,6 +71,22 @@ def _read_cells(table: Table, runs: Runs) -> dict[tuple[str, str], dict[int, Cel
                 if cell is not None:
                     of_seeds[seed] = cell
     return cells
+
+
+def check_claim_seeds(table: Table, path: Path) -> None:
+    """Refuse another number of seeds for claims that the table.json of an earlier call judged."""
+    if not path.is_file():
+        return
+    earlier = read_json_object(path)
+    has_verdicts = any(claim["intervals"] for claim in earlier["claims"])
+    if earlier["profile"] != table.profile or not has_verdicts:
+        return
+    if earlier["claim_seeds"] != list(table.claim_seeds):
+        raise InputError(
+            f"{path} has verdicts by {len(earlier['claim_seeds'])} seeds, and now seeds is "
+            f"{len(table.claim_seeds)}: a number that is chosen after a look makes false verdicts "
+            "likelier; set it back, or start in another --output_dir"
+        )
 
 
 class Comparison(NamedTuple):

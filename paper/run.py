@@ -77,6 +77,15 @@ def print_estimate(runs: Runs, tables: Sequence[Table]) -> None:
     print(f"all: {total:.1f} hours, without evaluations")
 
 
+def check_seeds(runs: Runs, tables: Sequence[Table]) -> None:
+    """Refuse tables whose claims were judged by another number of seeds, before anything is run."""
+    # Imported only now, for it takes seconds.
+    from claims import check_claim_seeds
+
+    for table in tables:
+        check_claim_seeds(table, runs.folder / table.name / "table.json")
+
+
 def run_table(runs: Runs, table: Table) -> None:
     """Run what is not finished of a table."""
     while (cell := next(runs.missing(table), None)) is not None:
@@ -110,6 +119,7 @@ def main() -> None:
     tables = read_tables(args)
     fingerprint = open_store(args.store).fingerprint
     runs = Runs(Path(args.output_dir), args.store, fingerprint, args.data_dir)
+    check_seeds(runs, tables)
     end_with_children()
     if args.estimate:
         print_estimate(runs, tables)

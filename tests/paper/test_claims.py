@@ -2,6 +2,8 @@
 and never by chance alone.
 """
 
+import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +13,15 @@ from claims import (
     CONTRADICTED,
     NOT_RESOLVED,
     REPRODUCED,
+    check_claim_seeds,
     describe,
     judge,
     markdown,
 )
 from table import Claim, Column, Row, Table
 from table_runs import Cell, Runs
+
+from bert_recipes.errors import InputError
 
 
 ACCURACY = Column("accuracy", "accuracy", task="sst2")
@@ -322,6 +327,28 @@ def test_more_seeds_than_were_fixed_change_no_verdict(tmp_path):
         later = judge(CLAIM, replace(table, claim_seeds=[1, 2, 3, 4, 5]), cells)
         changed += later["verdict"] != more["verdict"]
     assert changed > 0
+
+
+@pytest.mark.parametrize(
+    ("intervals", "profile", "claim_seeds", "is_refused"),
+    [
+        ({"of_both": [0.1, 0.2]}, "cpu", [1, 2], True),
+        ({"of_both": [0.1, 0.2]}, "cpu", [1, 2, 3], False),
+        ({"of_both": [0.1, 0.2]}, "gpu", [1, 2], False),  # of another profile
+        ({}, "cpu", [1, 2], False),  # nothing was judged
+    ],
+)
+def test_claims_that_were_judged_keep_their_number_of_seeds(
+    tmp_path, intervals, profile, claim_seeds, is_refused
+):
+    path = tmp_path / "table.json"
+    table = table_of([ACCURACY], [CLAIM], seeds=3)
+    check_claim_seeds(table, path)  # the first call
+    earlier = {"profile": profile, "claim_seeds": claim_seeds, "claims": [{"intervals": intervals}]}
+    path.write_text(json.dumps(earlier))
+    message = "has verdicts by 2 seeds, and now seeds is 3: a number that is chosen after a look"
+    with pytest.raises(InputError, match=message) if is_refused else nullcontext():
+        check_claim_seeds(table, path)
 
 
 # Tables

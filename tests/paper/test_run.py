@@ -131,6 +131,9 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
     for file in (tmp_path / "runs").glob("*/predictions_*"):
         file.unlink()
     assert call_paper("run", *flags, "--report_only", "true") == said[said.index("# Mine") :]
+    changed = (tmp_path / "mine.yaml").read_text().replace("seeds: 2", "seeds: 3")
+    (tmp_path / "mine.yaml").write_text(changed)
+    assert "has verdicts by 2 seeds, and now seeds is 3" in call_paper("run", *flags, code=1)
 
 
 def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_paper):
