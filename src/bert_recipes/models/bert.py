@@ -30,7 +30,7 @@ from transformers.utils.generic import can_return_tuple
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert_model import BertModel, OriginalInitialization, own_type, say_once
 from bert_recipes.models.packed_encoder import Encoded, is_plain
-from bert_recipes.models.padding_free import make_layout
+from bert_recipes.models.padding_free import padded_layout
 from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
 
 
@@ -240,7 +240,7 @@ class PreTrainingModel(OriginalInitialization):
         names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
         outputs = base(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
         hidden = outputs.last_hidden_state
-        layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
+        layout = padded_layout((hidden.shape[0], hidden.shape[1]), hidden.device)
         return Encoded(hidden.flatten(0, 1), layout, None, is_stock=True), outputs
 
     def encode_tokens(

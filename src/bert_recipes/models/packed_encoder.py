@@ -388,13 +388,10 @@ def _encode_by_kernels(
         # resume needs.
         seeds = torch.randint(-(2**63), 2**63 - 1, (len(seeds),)).tolist()
 
-    shape = (input_ids.shape[0], input_ids.shape[1])
+    if attention_mask is None:
+        attention_mask = torch.ones_like(input_ids)
     layout = make_layout(
-        attention_mask,
-        shape,
-        input_ids.device,
-        heads=config.num_attention_heads,
-        computes_pads=model.computes_pads,
+        attention_mask, heads=config.num_attention_heads, computes_pads=model.computes_pads
     )
     shared = SharedGradient()
     rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids, shared).to(
