@@ -26,6 +26,7 @@ from transformers.utils import ModelOutput
 
 from bert_recipes.config import element_type, field_types, read_text
 from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.exporting.arguments import PACKAGES, ExportArguments
 from bert_recipes.exporting.onnx import (
@@ -58,7 +59,6 @@ from bert_recipes.finetuning.kind import NOT_FINITE, EncodedSplit
 from bert_recipes.finetuning.prediction import load_predictor, read_chunks
 from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.rows import read_lines
 from bert_recipes.tasks.task import with_suffix
