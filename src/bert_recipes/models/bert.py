@@ -28,7 +28,7 @@ from bert_recipes.models.bert_model import BertModel, OriginalInitialization, sa
 from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.packed_encoder import Encoded
 from bert_recipes.models.packed_support import is_plain
-from bert_recipes.models.padding_free import IGNORE_INDEX, padded_layout, round_up
+from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan, padded_layout, round_up
 from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
 
 
@@ -51,9 +51,8 @@ class BertForPreTrainingOutput(ModelOutput):
     seq_relationship_logits: torch.Tensor | None = None  # float (B, 2), class 0 = next, 1 = random
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
-    distillation_loss: torch.Tensor | None = (
-        None  # float (), what `distiller` returned; not in loss
-    )
+    # float (), what `distiller` returned; not in `loss`
+    distillation_loss: torch.Tensor | None = None
 
 
 class PreTrainingModel(OriginalInitialization):
@@ -70,7 +69,7 @@ class PreTrainingModel(OriginalInitialization):
     """
 
     def finish_init(self) -> None:
-        """Do what ends the `__init__` of a member, after its modules are made."""
+        """Finish the `__init__` of a member, after its modules are made."""
         config = self.config
         weight_init = getattr(config, "weight_init", "truncated_normal")
         if weight_init not in INITIALIZERS:
@@ -83,7 +82,7 @@ class PreTrainingModel(OriginalInitialization):
         self.hide_positions()
 
     def hide_positions(self) -> None:
-        """For sets (`config.positions` "none"): make position embeddings zeros that never learn."""
+        """Make position embeddings zeros that never learn, for sets (`config.positions` "none")."""
         if getattr(self.config, "positions", None) == "none":
             weight: Any = self.base_model.embeddings.position_embeddings.weight
             weight.requires_grad_(False)
@@ -103,7 +102,7 @@ class PreTrainingModel(OriginalInitialization):
         """Return what meets the vocabulary, hidden states (N, H) -> (N, E)."""
         raise NotImplementedError
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         raise NotImplementedError
 
@@ -115,7 +114,7 @@ class PreTrainingModel(OriginalInitialization):
         self, hidden: torch.Tensor, pooled: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the logits of both heads as stock calls them."""
-        return self._vocabulary_logits(hidden), self._pair_logits(pooled)
+        return self.token_logits(hidden), self._pair_logits(pooled)
 
     @can_return_tuple
     def forward(  # noqa: PLR0913  # stock's arguments, the counts of a batch and its plan
@@ -129,7 +128,7 @@ class PreTrainingModel(OriginalInitialization):
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         num_pairs_in_batch: torch.Tensor | int | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
         return_full_logits: bool | None = None,
         distiller: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
         **kwargs: Any,
@@ -190,6 +189,7 @@ class PreTrainingModel(OriginalInitialization):
         if next_sentence_label is not None and pair_logits is not None:
             nsp_targets = next_sentence_label.view(-1)
             nsp_loss = mean_cross_entropy(pair_logits, nsp_targets, num_pairs_in_batch)
+            # The stock Trainer counts predicted tokens alone.
             if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
                 nsp_loss = nsp_loss * ((targets >= 0).sum() / num_items_in_batch)
 
@@ -209,9 +209,7 @@ class PreTrainingModel(OriginalInitialization):
             distillation_loss=distillation_loss,
         )
 
-    def _encode(
-        self, inputs: Mapping[str, Any], packing: Mapping[str, torch.Tensor] | None = None
-    ) -> Encoded:
+    def _encode(self, inputs: Mapping[str, Any], packing: RowPlan | None = None) -> Encoded:
         """Return the last hidden states of the real tokens, or of all positions by stock's layers.
 
         What somebody has hung on the encoder or the heads sees what it sees in stock: only plain
@@ -275,7 +273,7 @@ class PreTrainingModel(OriginalInitialization):
         """
         kernels = self._loss_kernels(encoded)
         if kernels is None:
-            logits = self._vocabulary_logits(encoded.rows[predicted])
+            logits = self.token_logits(encoded.rows[predicted])
             return mean_cross_entropy(logits, targets, count), logits
         if count is None:
             count = max(len(targets), 1)
@@ -306,14 +304,15 @@ class PreTrainingModel(OriginalInitialization):
             return None
         if encoded.outputs is not None and base.fast_kernels is not None:
             return None
-        if not all(map(is_plain, self._bypassed_modules)):
-            return None
-        if not is_plain(self.get_output_embeddings()):
-            say_once(
-                "logits held as a whole", "the output layer has hooks, another type or a forward"
-            )
-            return None
-        return kernels
+        return kernels if self._head_is_plain() else None
+
+    def _head_is_plain(self) -> bool:
+        """Return whether a loss may be computed without calling the masked-LM head."""
+        modules = (*self._bypassed_modules, self.get_output_embeddings())
+        if all(is_plain(module) for module in modules):
+            return True
+        say_once("logits held as a whole", "the head has hooks, another type or a forward")
+        return False
 
     # For training against a teacher, and for scores of tokens.
 
@@ -322,7 +321,7 @@ class PreTrainingModel(OriginalInitialization):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states of the real tokens, (N, H), row after row."""
         inputs = {
@@ -332,10 +331,6 @@ class PreTrainingModel(OriginalInitialization):
         }
         return self._encode(inputs, packing).token_rows(attention_mask)
 
-    def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the masked-LM head, hidden states (N, H) -> (N, V)."""
-        return self._vocabulary_logits(rows)
-
     def divergence(
         self,
         rows: torch.Tensor,
@@ -343,13 +338,12 @@ class PreTrainingModel(OriginalInitialization):
         temperature: float,
     ) -> torch.Tensor:
         """Return `vocabulary_divergence` of the masked-LM head on hidden states (N, H)."""
-        decoder: Any = self.get_output_embeddings()
-        if all(map(is_plain, (*self._bypassed_modules, decoder))):
+        if self._head_is_plain():
             hidden = _to_autocast_type(self._transform(rows))
+            decoder: Any = self.get_output_embeddings()
             return vocabulary_divergence(
                 hidden, decoder.weight, decoder.bias, teacher_logits, temperature
             )
-        say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
         student = (self.token_logits(rows).float() / temperature).log_softmax(-1)
         teacher = (teacher_logits(slice(None)).float() / temperature).log_softmax(-1)
         return F.kl_div(student, teacher, reduction="sum", log_target=True)
@@ -367,7 +361,7 @@ class _BertHeads(PreTrainingModel):
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         return self.cls.predictions.transform(rows)
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.cls.predictions(hidden)
 
 

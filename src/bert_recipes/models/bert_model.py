@@ -30,7 +30,7 @@ from bert_recipes.models.packed_attention import (
 )
 from bert_recipes.models.packed_encoder import Encoded, encode_packed
 from bert_recipes.models.packed_support import why_not_call, why_not_model
-from bert_recipes.models.padding_free import PackedLayout
+from bert_recipes.models.padding_free import PackedLayout, RowPlan
 
 
 logger = logging.getLogger(__name__)
@@ -79,10 +79,13 @@ def sinusoids(length: int, size: int) -> torch.Tensor:
     Their wavelengths are from 2 pi to `LONGEST_WAVE` positions. The form is that of Vaswani et al.
     2017, section 3.5, with other wavelengths.
     """
-    half = math.ceil(size / 2)
-    rates = torch.logspace(0, math.log10(2 * math.pi / LONGEST_WAVE), half)
-    angles = torch.arange(length)[:, None] * rates
+    num_waves = math.ceil(size / 2)
+    slowest = 2 * math.pi / LONGEST_WAVE
+    rates = torch.logspace(0, math.log10(slowest), num_waves)
+    positions = torch.arange(length)
+    angles = positions[:, None] * rates
     waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+    # An odd size has one cosine less.
     return waves[:, :size] * math.sqrt(2)
 
 
@@ -97,8 +100,6 @@ class PackedModel(OriginalInitialization):
     # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise
     # their hidden states are 0.
     computes_pads = False
-    # From embeddings of another size to the layers'; ALBERT's and ELECTRA's.
-    projection: Any = None
 
     @classmethod
     def from_stock(cls, model: Any) -> Any:
@@ -131,10 +132,8 @@ class PackedModel(OriginalInitialization):
 
     @property
     def fast_kernels(self) -> Kernels | CompiledLayers | None:
-        """Return what the layers are computed with; None: stock layers, as torch.compile gets."""
-        if torch.compiler.is_compiling():
-            return None
-        return load_kernels(self._fast_layers, self.device)
+        """Return what the layers are computed with; None: by stock's modules."""
+        return self._load_kernels(self._fast_layers)
 
     @property
     def loss_kernels(self) -> Kernels | CompiledLayers | None:
@@ -142,9 +141,11 @@ class PackedModel(OriginalInitialization):
 
         None: its logits are held as a whole.
         """
-        if torch.compiler.is_compiling():
-            return None
-        return load_kernels(self._fast_loss, self.device)
+        return self._load_kernels(self._fast_loss)
+
+    def _load_kernels(self, name: str) -> Kernels | CompiledLayers | None:
+        # torch.compile gets stock's modules.
+        return None if torch.compiler.is_compiling() else load_kernels(name, self.device)
 
     def reads_plans_on(self, device: torch.device) -> bool:
         """Return whether batches on a device should come with a plan (`padding_free.plan_rows`)."""
@@ -153,7 +154,7 @@ class PackedModel(OriginalInitialization):
     def encode_rows(
         self,
         inputs: Mapping[str, Any],
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
         keep: Collection[int] = (),
     ) -> Encoded | None:
         """Return the last hidden states of the real tokens; None where stock has to compute them.
@@ -201,7 +202,7 @@ class PackedModel(OriginalInitialization):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
         **kwargs: Any,
     ) -> Any:
         """Encode as stock does; on packed rows hidden states of pads are 0 unless `computes_pads`.
@@ -233,13 +234,20 @@ class PackedModel(OriginalInitialization):
 
     def _stock_outputs(self, inputs: Mapping[str, Any]) -> Any:
         """Return the outputs of stock's `forward`, pooled as `pool_rows` does."""
-        outputs = super().forward(**self._with_known_types(inputs), return_dict=True)
-        if getattr(self.config, "is_decoder", False) and outputs.get("pooler_output") is not None:
-            hidden = outputs.last_hidden_state
-            attention_mask = inputs["attention_mask"]
-            last = -1 if attention_mask is None else attention_mask.sum(dim=1) - 1
+        arguments = self._with_known_types(inputs)
+        outputs = super().forward(**arguments, return_dict=True)
+        is_decoder = getattr(self.config, "is_decoder", False)
+        if not is_decoder or outputs.get("pooler_output") is None:
+            return outputs
+        hidden = outputs.last_hidden_state
+        attention_mask = inputs["attention_mask"]
+        if attention_mask is None:
+            last_states = hidden[:, -1]
+        else:
             sequences = torch.arange(len(hidden), device=hidden.device)
-            outputs.pooler_output = self.pooler(hidden[sequences, last][:, None])
+            last_positions = attention_mask.sum(dim=1) - 1
+            last_states = hidden[sequences, last_positions]
+        outputs.pooler_output = self.pooler(last_states[:, None])
         return outputs
 
 
@@ -254,11 +262,6 @@ class RobertaModel(PackedModel, transformers.RobertaModel):
 class AlbertModel(PackedModel, transformers.AlbertModel):
     """Stock `AlbertModel` on packed rows."""
 
-    @property
-    def projection(self) -> nn.Module:
-        """Return the layer from embeddings to hidden states, which stock has in any case."""
-        return self.encoder.embedding_hidden_mapping_in
-
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
         """Return what `PackedModel` does; ALBERT's pooler is a linear layer."""
         if self.pooler is None:
@@ -272,11 +275,6 @@ class DistilBertModel(PackedModel, transformers.DistilBertModel):
 
 class ElectraModel(PackedModel, transformers.ElectraModel):
     """Stock `ElectraModel` on packed rows."""
-
-    @property
-    def projection(self) -> nn.Module | None:
-        """Return the layer from embeddings to hidden states; None where they have one size."""
-        return getattr(self, "embeddings_project", None)
 
 
 # Stock's class -> ours.

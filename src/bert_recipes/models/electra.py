@@ -6,7 +6,6 @@ Legend: B batch, S positions, V vocabulary, M masked tokens and N real tokens of
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from bert_recipes.models.bert import (
     mean_cross_entropy,
 )
 from bert_recipes.models.bert_model import ElectraModel
-from bert_recipes.models.padding_free import IGNORE_INDEX
+from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan
 from bert_recipes.models.sizes import HEAD_SIZE
 
 
@@ -64,7 +63,8 @@ class ElectraForMaskedLM(PreTrainingModel, transformers.ElectraForMaskedLM):
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         return self.generator_predictions(rows)
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         return self.generator_lm_head(self._transform(hidden))
 
 
@@ -128,7 +128,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         num_tokens_in_batch: torch.Tensor | int | None = None,
         draws: torch.Tensor | None = None,
         random_share: torch.Tensor | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
         **kwargs: Any,
     ) -> Any:
         """Let the generator fill what is masked, and the discriminator find the tokens it changed.

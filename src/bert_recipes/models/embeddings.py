@@ -8,9 +8,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.padding_free import PackedLayout
+from bert_recipes.models.stock_layers import dropout_rate
+from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
+
+
+# Number of the embeddings' dropout mask; they have a seed of their own.
+DROPOUT_STREAM = 0
 
 
 class EmbeddingIds(NamedTuple):
@@ -55,3 +63,50 @@ def add_and_norm_embeddings(
         total = total + F.embedding(types, token_type.weight, token_type.padding_idx)
     norm = embeddings.LayerNorm
     return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+def embed(
+    embeddings: Any,
+    layout: PackedLayout,
+    ids: EmbeddingIds,
+    dtype: torch.dtype,
+    seed: int,
+    kernels: Kernels,
+    shared: SharedGradient,
+) -> torch.Tensor:
+    """Return the normalised sum of the embeddings after dropout, (T, E) in `dtype`.
+
+    Args:
+        embeddings: Stock's module, whose weights are used.
+        layout: Of the T rows.
+        ids: Of the padded batch.
+        dtype: Of the result.
+        seed: Of the dropout mask, 64 bits.
+        kernels: Of `load_kernels`, for a CPU.
+        shared: May bring the gradient of an output layer of the same weight.
+    """
+    word = embeddings.word_embeddings
+    words = look_up(word.weight, layout.pack(ids.input_ids), word.padding_idx, shared)
+    with torch.autocast(words.device.type, enabled=False):
+        rows = add_and_norm_embeddings(embeddings, layout, words, ids).to(dtype)
+    dropout = dropout_rate(embeddings.dropout)
+    if dropout == 0:
+        return rows
+    return _Dropout.apply(rows, seed, dropout, kernels)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, seed: int, p: float, kernels: Kernels
+    ) -> torch.Tensor:
+        ctx.seed = seed
+        ctx.p = p
+        ctx.kernels = kernels
+        return kernels.dropout(rows, seed, DROPOUT_STREAM, p)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        rows_grad = ctx.kernels.dropout(grad.contiguous(), ctx.seed, DROPOUT_STREAM, ctx.p)
+        return rows_grad, None, None, None

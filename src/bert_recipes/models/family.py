@@ -34,7 +34,8 @@ class RobertaForMaskedLM(PreTrainingModel, transformers.RobertaForMaskedLM):
         active = F.gelu(self.lm_head.dense(rows))
         return self.lm_head.layer_norm(active)
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         return self.lm_head(hidden)
 
 
@@ -62,7 +63,8 @@ class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
         active = self.predictions.activation(self.predictions.dense(rows))
         return self.predictions.LayerNorm(active)
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         return self.predictions(hidden)
 
     def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
@@ -89,5 +91,6 @@ class DistilBertForMaskedLM(PreTrainingModel, transformers.DistilBertForMaskedLM
         active = self.activation(self.vocab_transform(rows))
         return self.vocab_layer_norm(active)
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         return self.vocab_projector(self._transform(hidden))

@@ -1,4 +1,4 @@
-"""What a checkpoint answers: filled masks, and whether a sentence is the next."""
+"""A checkpoint's answers: filled masks, and verdicts on the next sentence."""
 
 from __future__ import annotations
 

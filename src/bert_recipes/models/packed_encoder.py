@@ -11,31 +11,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from bert_recipes.models.compiled_layers import RESIDUAL_DTYPE, CompiledLayers
-from bert_recipes.models.embeddings import (
-    EmbeddingIds,
-    add_and_norm_embeddings,
-    default_positions,
-)
+from bert_recipes.models.embeddings import EmbeddingIds, default_positions, embed
 from bert_recipes.models.encoder_layer import encode_layer
 from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.packed_support import products_type
 from bert_recipes.models.padding_free import (
     IGNORE_INDEX,
     PackedLayout,
+    RowPlan,
     make_layout,
     plan_rows,
     planned_layout,
 )
-from bert_recipes.models.stock_layers import StockLayer, dropout_rate, layers_of
-from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
-
-
-# Number of the embeddings' dropout mask; they have a seed of their own.
-EMBEDDINGS_STREAM = 0
+from bert_recipes.models.stock_layers import StockLayer, dropout_rate, layers_of, projection_of
+from bert_recipes.models.vocabulary_loss import SharedGradient
 
 
 @dataclass(frozen=True)
@@ -74,27 +66,33 @@ class Encoded:
         if attention_mask is None or self.is_planned:
             return self.rows[: self.layout.num_tokens]
         places = attention_mask.flatten().nonzero()[:, 0]
-        return self.rows[self.layout.rows_of(places)]
+        row_numbers = self.layout.rows_of(places)
+        return self.rows[row_numbers]
 
     def predictions(
-        self, labels: torch.Tensor, plan: Mapping[str, torch.Tensor] | None
+        self, labels: torch.Tensor, plan: RowPlan | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the numbers of the rows whose token is predicted and what it is, int64 (M,) each.
 
         A GPU waits where the batch is not planned.
+
+        Args:
+            labels: int64 (B, S), -100 where nothing is predicted.
+            plan: Of the batch.
         """
         if plan is not None and "predicted" in plan and self.is_planned:
             return plan["predicted"], plan["targets"]
         flat_labels = labels.flatten()
         places = (flat_labels != IGNORE_INDEX).nonzero()[:, 0]
-        return self.layout.rows_of(places), flat_labels[places].long()
+        targets = flat_labels[places].long()
+        return self.layout.rows_of(places), targets
 
 
 def encode_packed(
     model: Any,
     kernels: Kernels | CompiledLayers,
     inputs: Mapping[str, Any],
-    plan: Mapping[str, torch.Tensor] | None = None,
+    plan: RowPlan | None = None,
     keep: Collection[int] = (),
 ) -> Encoded:
     """Run embeddings and layers on the real tokens of a batch.
@@ -112,13 +110,18 @@ def encode_packed(
     attention_mask = inputs.get("attention_mask")
     token_type_ids = inputs.get("token_type_ids")
     position_ids = inputs.get("position_ids")
-    if position_ids is None:
-        position_ids = default_positions(model.embeddings, input_ids)
-    if token_type_ids is not None:
-        token_type_ids = token_type_ids.expand(input_ids.shape)
-    ids = EmbeddingIds(input_ids, token_type_ids, position_ids.expand(input_ids.shape))
     if attention_mask is None:
         attention_mask = torch.ones_like(input_ids)
+    if token_type_ids is not None:
+        token_type_ids = token_type_ids.expand(input_ids.shape)
+    if position_ids is None:
+        position_ids = default_positions(model.embeddings, input_ids)
+    ids = EmbeddingIds(
+        input_ids=input_ids,
+        token_type_ids=token_type_ids,
+        position_ids=position_ids.expand(input_ids.shape),
+    )
+
     if not isinstance(kernels, CompiledLayers):
         return _encode_by_kernels(model, kernels, ids, attention_mask, keep)
     if plan is None:
@@ -130,21 +133,32 @@ def _encode_by_compiled_layers(
     model: Any,
     compiled_layers: CompiledLayers,
     ids: EmbeddingIds,
-    plan: Mapping[str, torch.Tensor],
+    plan: RowPlan,
     keep: Collection[int],
 ) -> Encoded:
+    """Run embeddings and layers in torch operations, on rows in the order of the padded batch.
+
+    Args:
+        model: As in `encode_packed`.
+        compiled_layers: The operations, compiled or not.
+        ids: Of the padded batch.
+        plan: Of `plan_rows`.
+        keep: As in `encode_packed`.
+    """
     batch, size = ids.input_ids.shape
     layout = planned_layout(plan, (batch, size), computes_pads=model.computes_pads)
     offsets = layout.offsets
     assert offsets is not None
     dtype = products_type(model)
+    dropout = dropout_rate(model.embeddings.dropout)
+    projection = projection_of(model)
+
     # Each operation has a type of its own.
     with torch.autocast(ids.input_ids.device.type, enabled=False):
-        dropout = dropout_rate(model.embeddings.dropout)
         rows = compiled_layers.embed(model.embeddings, layout, ids, dropout)
-        if model.projection is not None:
-            weight = model.projection.weight.to(dtype)
-            bias = model.projection.bias.to(dtype)
+        if projection is not None:
+            weight = projection.weight.to(dtype)
+            bias = projection.bias.to(dtype)
             rows = F.linear(rows.to(dtype), weight, bias).to(RESIDUAL_DTYPE)
 
         def encode(rows: torch.Tensor, number: int, layer: StockLayer) -> torch.Tensor:
@@ -152,7 +166,7 @@ def _encode_by_compiled_layers(
             return compiled_layers.encode_layer(rows, offsets, settings, layer.weights)
 
         rows, hidden_states = _run_layers(list(layers_of(model)), rows, encode, keep)
-    return Encoded(rows, layout, hidden_states=hidden_states)
+    return Encoded(rows=rows, layout=layout, hidden_states=hidden_states)
 
 
 def _encode_by_kernels(
@@ -162,26 +176,30 @@ def _encode_by_kernels(
     attention_mask: torch.Tensor,
     keep: Collection[int],
 ) -> Encoded:
+    """Run embeddings and layers with a CPU's kernels, on rows ordered by the sequences' length.
+
+    Args:
+        model: As in `encode_packed`.
+        kernels: A module with the functions of `kernels.plain`.
+        ids: Of the padded batch.
+        attention_mask: (B, S) of any type, 0 = pad.
+        keep: As in `encode_packed`.
+    """
     config = model.config
     dtype = products_type(model)
+    projection = projection_of(model)
     layers = list(layers_of(model))
-    embeddings_dropout = dropout_rate(model.embeddings.dropout)
-    seeds = [0] * (len(layers) + 1)
-    if embeddings_dropout > 0 or any(any(layer.dropouts) for layer in layers):
-        # One draw from torch's generator decides all masks of a pass: its state is all that a
-        # resume needs.
-        seeds = torch.randint(-(2**63), 2**63 - 1, (len(seeds),)).tolist()
-    *layer_seeds, embeddings_seed = seeds
-
     layout = make_layout(
-        attention_mask, heads=config.num_attention_heads, computes_pads=model.computes_pads
+        attention_mask,
+        heads=config.num_attention_heads,
+        computes_pads=model.computes_pads,
     )
+    *layer_seeds, embeddings_seed = _draw_seeds(model, layers)
+
     shared = SharedGradient()
-    rows = _embed(model.embeddings, layout, ids, shared).to(dtype)
-    if embeddings_dropout > 0:
-        rows = _Dropout.apply(rows, embeddings_seed, embeddings_dropout, kernels)
-    if model.projection is not None:
-        rows = model.projection(rows).to(dtype)
+    rows = embed(model.embeddings, layout, ids, dtype, embeddings_seed, kernels, shared)
+    if projection is not None:
+        rows = projection(rows).to(dtype)
 
     def encode(rows: torch.Tensor, number: int, layer: StockLayer) -> torch.Tensor:
         settings = layer.settings(config, dtype)
@@ -189,18 +207,28 @@ def _encode_by_kernels(
         return encode_layer(rows, layout, settings, seed, kernels, layer.weights)
 
     rows, hidden_states = _run_layers(layers, rows, encode, keep)
-    learns = torch.is_grad_enabled() and model.embeddings.word_embeddings.weight.requires_grad
-    return Encoded(rows, layout, shared if learns else None, hidden_states)
+    words_learn = model.embeddings.word_embeddings.weight.requires_grad
+    return Encoded(
+        rows=rows,
+        layout=layout,
+        shared=shared if words_learn and torch.is_grad_enabled() else None,
+        hidden_states=hidden_states,
+    )
 
 
-def _embed(
-    embeddings: Any, layout: PackedLayout, ids: EmbeddingIds, shared: SharedGradient
-) -> torch.Tensor:
-    """Return the normalised sum of the embeddings, (T, E) in the type of the weights."""
-    word = embeddings.word_embeddings
-    words = look_up(word.weight, layout.pack(ids.input_ids), word.padding_idx, shared)
-    with torch.autocast(words.device.type, enabled=False):
-        return add_and_norm_embeddings(embeddings, layout, words, ids)
+def _draw_seeds(model: Any, layers: Sequence[StockLayer]) -> list[int]:
+    """Return a seed of dropout for each layer, and one for the embeddings; 0 without dropout.
+
+    One draw from torch's generator decides all masks of a pass: its state is all that a resume
+    needs.
+    """
+    num_seeds = len(layers) + 1
+    has_dropout = dropout_rate(model.embeddings.dropout) > 0
+    for layer in layers:
+        has_dropout = has_dropout or any(layer.dropouts)
+    if not has_dropout:
+        return [0] * num_seeds
+    return torch.randint(-(2**63), 2**63 - 1, (num_seeds,)).tolist()
 
 
 def _run_layers(
@@ -211,12 +239,19 @@ def _run_layers(
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Run the layers one after the other, with gradient checkpointing where it is switched on.
 
+    Args:
+        layers: In order.
+        rows: (T, H), the embeddings.
+        encode: Computes a layer of rows, given its number.
+        keep: Numbers of hidden states.
+
     Returns:
         The last hidden states (T, H), and those whose numbers are in `keep`.
     """
     hidden_states = {}
     if 0 in keep:
         hidden_states[0] = rows
+
     for number, layer in enumerate(layers, start=1):
         module = layer.module
         if module.training and getattr(module, "gradient_checkpointing", False):
@@ -240,20 +275,3 @@ def _is_cut_off(module: Any, rows: torch.Tensor) -> bool:
         return False
     learns = any(parameter.requires_grad for parameter in module.parameters())
     return learns and torch.is_grad_enabled()
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, seed: int, p: float, kernels: Kernels
-    ) -> torch.Tensor:
-        ctx.seed = seed
-        ctx.p = p
-        ctx.kernels = kernels
-        return kernels.dropout(rows, seed, EMBEDDINGS_STREAM, p)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        rows_grad = ctx.kernels.dropout(grad.contiguous(), ctx.seed, EMBEDDINGS_STREAM, ctx.p)
-        return rows_grad, None, None, None

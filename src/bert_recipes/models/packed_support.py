@@ -1,4 +1,4 @@
-"""Which models and calls the packed encoder serves; stock layers serve the others.
+"""The models and calls that the packed encoder serves; stock layers serve the others.
 
 Legend: B sequences, S positions.
 """

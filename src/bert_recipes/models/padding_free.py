@@ -31,6 +31,8 @@ ROW_STEP = 64
 LENGTH_STEP = 16
 # Of the longest sequence for attention over offsets: layers are compiled anew for another one.
 MAX_LENGTH_STEP = 128
+# Of `plan_rows`.
+RowPlan = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ def plan_rows(
 
 
 def planned_layout(
-    plan: Mapping[str, torch.Tensor], shape: tuple[int, int], *, computes_pads: bool = False
+    plan: RowPlan, shape: tuple[int, int], *, computes_pads: bool = False
 ) -> PackedLayout:
     """Return the layout of a batch that `plan_rows` has planned; nothing waits for the device.
 

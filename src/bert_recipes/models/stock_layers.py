@@ -184,6 +184,13 @@ def _layer_modules(model: Any) -> Iterator[Any]:
         yield from model.encoder.layer
 
 
+def projection_of(model: Any) -> Any:
+    """Return the layer from embeddings of another size to hidden states; None without one."""
+    if model.config.model_type == "albert":
+        return model.encoder.embedding_hidden_mapping_in
+    return getattr(model, "embeddings_project", None)  # ELECTRA's
+
+
 def _rate_of(module: nn.Module, dropout: str | None) -> float:
     return 0.0 if dropout is None else dropout_rate(attrgetter(dropout)(module))
 
