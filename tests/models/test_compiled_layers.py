@@ -15,9 +15,9 @@ from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.compiled_layers import encode_layer
 from bert_recipes.models.packed_attention import attend, choose_flash_kernel
-from bert_recipes.models.packed_encoder import layers_of
-from bert_recipes.models.padding_free import plan_rows, planned_layout
+from bert_recipes.models.padding_free import RowOffsets, plan_rows, planned_layout
 from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.models.stock_layers import layers_of
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import RunArguments
 from bert_recipes.training.batch_buffer import BatchBuffer
@@ -180,8 +180,8 @@ def test_a_layer_is_one_graph_for_batches_of_all_sizes(is_causal):
     """A break, as where the host waits for the device, is an error with fullgraph."""
     torch._dynamo.reset()
     model = make_model(is_decoder=is_causal)
-    (_, parts), *_ = layers_of(model.bert)
-    settings = parts.settings(model.config, torch.float32)
+    layer, *_ = layers_of(model.bert)
+    settings = layer.settings(model.config, torch.float32)
     compiled = torch.compile(encode_layer, backend="aot_eager", fullgraph=True)
     graphs = []
     torch._dynamo.utils.counters.clear()
@@ -191,10 +191,9 @@ def test_a_layer_is_one_graph_for_batches_of_all_sizes(is_causal):
         )
         rows = torch.randn(sum(lengths), 48, requires_grad=True)
         torch._dynamo.maybe_mark_dynamic(rows, 0)
-        output = compiled(rows, layout.offsets, settings, parts.parameters)
-        torch.testing.assert_close(
-            output, encode_layer(rows, layout.offsets, settings, parts.parameters)
-        )
+        output = compiled(rows, layout.offsets, settings, layer.weights)
+        expected = encode_layer(rows, layout.offsets, settings, layer.weights)
+        torch.testing.assert_close(output, expected)
         output.sum().backward()
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert (
@@ -206,10 +205,11 @@ def test_rows_attend_to_their_own_sequence():
     """Against one sequence after the other."""
     torch.manual_seed(0)
     lengths = [3, 1, 5]
-    offsets = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
+    first_rows = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
+    offsets = RowOffsets(first_rows, None, first_rows, max_length=5)
     query, key, value = (torch.randn(9, 2, 8) for _ in range(3))
     for is_causal in (False, True):
-        ours = attend(query, key, value, offsets, offsets, 5, 0.0, is_causal)
+        ours = attend(query, key, value, offsets, 0.0, is_causal)
         parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
         expected = [
             torch.nn.functional.scaled_dot_product_attention(

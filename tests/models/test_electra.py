@@ -9,8 +9,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.models.electra import DISCRIMINATOR_WEIGHT, ElectraForPreTraining, sample_words
@@ -112,7 +112,9 @@ def test_samples_have_the_generators_probabilities(monkeypatch):
     model, size = make_model(), (400, 50)
     encode, shown = model._encode, []
     monkeypatch.setattr(
-        model, "_encode", lambda inputs, *others: shown.append(inputs[0]) or encode(inputs, *others)
+        model,
+        "_encode",
+        lambda inputs, plan: shown.append(inputs["input_ids"]) or encode(inputs, plan),
     )
     with torch.no_grad():
         for parameter in model.generator.generator_predictions.parameters():

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from bert_recipes.models.bert import IGNORE_INDEX
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.padding_free import plan_rows

@@ -19,7 +19,7 @@ from bert_recipes.models.padding_free import (
 def test_packing_and_unpacking(lengths):
     batch = make_batch(lengths)
     mask = batch["attention_mask"]
-    layout = make_layout(mask, tuple(mask.shape), mask.device)
+    layout = make_layout(mask)
     packed = layout.pack(batch["input_ids"])
     assert layout.num_tokens == sum(lengths)
     assert len(packed) == sum(lengths) or len(packed) % ROW_STEP == 0
@@ -46,11 +46,11 @@ def test_packing_and_unpacking(lengths):
 def test_like_lengths_are_computed_together_where_that_pays(heads, expected):
     lengths = torch.tensor([300, 512, 3, 100, 500])
     mask = (torch.arange(512) < lengths[:, None]).long()
-    groups = make_layout(mask, tuple(mask.shape), mask.device, heads=heads).groups
+    groups = make_layout(mask, heads=heads).groups
     assert [len(group.offsets) - 1 for group in groups] == expected
     for longer, group in itertools.pairwise(groups):
         spared = ((longer.offsets.diff()[0]) ** 2 - group.offsets.diff() ** 2).sum() * heads
         assert spared > GROUP_COST
-    for group in make_layout(mask, tuple(mask.shape), mask.device, heads=1000).groups:
+    for group in make_layout(mask, heads=1000).groups:
         sizes = group.offsets.diff()
         assert int(sizes.min()) >= LIKE_LENGTH * int(sizes.max())

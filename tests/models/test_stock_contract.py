@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from bert_recipes.models.bert import IGNORE_INDEX
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.electra import ElectraForMaskedLM
 

@@ -180,21 +180,10 @@ def hidden_states(
     }
     is_token = batch["attention_mask"].bool()
     if isinstance(encoder, BertModel):
-        kept: dict[int, torch.Tensor | None] = dict.fromkeys(layers)
-        encoded = encoder.encode_rows(
-            batch["input_ids"],
-            batch["attention_mask"],
-            batch["token_type_ids"],
-            None,
-            {},
-            keep=kept,
-        )
+        encoded = encoder.encode_rows(batch, keep=layers)
         if encoded is not None:
-            return {
-                number: encoded.layout.unpack(rows)[is_token]
-                for number, rows in kept.items()
-                if rows is not None
-            }
+            states = encoded.hidden_states
+            return {number: encoded.layout.unpack(states[number])[is_token] for number in layers}
     # DistilBERT, for one, takes no token_type_ids.
     accepted = inspect.signature(type(encoder).forward).parameters
     inputs = {name: value for name, value in batch.items() if name in accepted}

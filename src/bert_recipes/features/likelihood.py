@@ -19,13 +19,14 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from bert_recipes.checkpointing import check_checkpoint, opening
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import BlimpArguments, LikelihoodArguments
 from bert_recipes.features.extract import choose_device
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
 from bert_recipes.metrics.certainty import wilson_interval
-from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
+from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.progress import Progress

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.tasks.examples import Split, list_texts
 from bert_recipes.tasks.task import Task

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, TextIO, cast
 import numpy as np
 import torch
 
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind, softmax
 from bert_recipes.finetuning.squad import window_owners
 from bert_recipes.metrics.classification import compute
 from bert_recipes.metrics.entities import entity_scores, find_entities
-from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.task import DOCUMENT, Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer

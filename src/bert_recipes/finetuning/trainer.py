@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import num_training_steps, training_order
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
-from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.tasks.task import figure_names, with_suffix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping

@@ -1,46 +1,40 @@
-"""BERT with its pre-training heads: stock names, stock weights, an exact and sparse loss.
+"""BERT with its pre-training heads: stock names and weights, an exact and sparse loss.
 
-Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of the batch.
+`PreTrainingModel` is what all members of the family have in common; the others are in `family` and
+`electra`.
+
+Legend: B batch, S positions, H hidden size, V vocabulary, T packed rows, N real tokens and M masked
+tokens of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
-from transformers import (
-    AlbertConfig,
-    BertConfig,
-    DistilBertConfig,
-    ElectraConfig,
-    PreTrainedModel,
-    RobertaConfig,
-)
+from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 from transformers.models.bert.modeling_bert import BertOnlyMLMHead, BertPreTrainingHeads
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert_model import BertModel, OriginalInitialization, own_type, say_once
-from bert_recipes.models.packed_encoder import Encoded, is_plain
-from bert_recipes.models.padding_free import make_layout
+from bert_recipes.models.bert_model import BertModel, OriginalInitialization, say_once
+from bert_recipes.models.kernels.plain import Kernels
+from bert_recipes.models.packed_encoder import Encoded
+from bert_recipes.models.packed_support import is_plain
+from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan, padded_layout, round_up
 from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
 
 
-IGNORE_INDEX = -100
-PREDICTED_STEP = 32
 INITIALIZERS = ("truncated_normal", "normal", "sinusoidal_positions")
-# The Trainer takes what is not named here for predictions. On the class, as in transformers: an
-# instance would write it to config.json.
-for _config in (BertConfig, RobertaConfig, AlbertConfig, DistilBertConfig, ElectraConfig):
-    _config.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
+# The number of predicted rows is rounded up to a multiple of this (see padding_free.ROW_STEP).
+PREDICTED_STEP = 32
 
 
 @dataclass
@@ -48,9 +42,7 @@ class BertForPreTrainingOutput(ModelOutput):
     """Output of `BertForPreTraining`."""
 
     loss: torch.Tensor | None = None  # float (), mlm_loss + nsp_loss, whichever has labels
-    mlm_loss: torch.Tensor | None = (
-        None  # float (), masked-LM cross-entropy, nats per predicted token
-    )
+    mlm_loss: torch.Tensor | None = None  # float (), nats per predicted token
     nsp_loss: torch.Tensor | None = None  # float (), next-sentence cross-entropy, nats per pair
     # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order
     # in training with `labels` (None with kernels, which never hold them, and with `packing`).
@@ -59,73 +51,73 @@ class BertForPreTrainingOutput(ModelOutput):
     seq_relationship_logits: torch.Tensor | None = None  # float (B, 2), class 0 = next, 1 = random
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
-    distillation_loss: torch.Tensor | None = None  # float (), what `distiller` said; not in loss
+    # float (), what `distiller` returned; not in `loss`
+    distillation_loss: torch.Tensor | None = None
 
 
 class PreTrainingModel(OriginalInitialization):
-    """What the members of the family add to a stock class with a masked-LM head, and maybe one for
-    pairs; loads and saves stock checkpoints.
+    """Add to a stock class with a masked-LM head an exact, sparse loss; checkpoints stay stock's.
 
-    They differ from stock in three ways. In training only masked positions meet the vocabulary, as
-    in the original (`gather_indexes`). Both losses are means over the *global* batch: given the
-    counts of all micro-batches of all processes, the losses of the parts add up to the loss of the
-    whole. Either label may be missing.
+    It stands before the stock class, which may have a head for pairs too. Members differ from stock
+    in three ways. In training only masked positions meet the vocabulary, as in the original
+    (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
+    micro-batches of all processes, the losses of the micro-batches add up to the loss of the whole.
+    Either label may be missing.
 
     Source: google-research/bert run_pretraining.py, `get_masked_lm_output`,
     `get_next_sentence_output`.
     """
 
-    def _build(self, config: Any, **modules: Callable[[Any], nn.Module]) -> None:
-        """What stock's `__init__` does, with our encoder."""
-        if getattr(config, "weight_init", "truncated_normal") not in INITIALIZERS:
-            raise InputError(
-                f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}"
-            )
-        PreTrainedModel.__init__(self, config)
-        for name, make in modules.items():
-            setattr(self, name, make(config))
+    def finish_init(self) -> None:
+        """Finish the `__init__` of a member, after its modules are made."""
+        config = self.config
+        weight_init = getattr(config, "weight_init", "truncated_normal")
+        if weight_init not in INITIALIZERS:
+            raise InputError(f"weight_init is '{weight_init}'; allowed: {', '.join(INITIALIZERS)}")
+        # The Trainer takes what is not named here for predictions. On the class, as in
+        # transformers: an instance would write it to config.json.
+        type(config).keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
         _fuse_tanh_gelu(self)
         self.post_init()
         self.hide_positions()
 
     def hide_positions(self) -> None:
-        """For sets (`config.positions` "none"): position embeddings are zeros, which stock reads,
-        and never learn.
-        """
+        """Make position embeddings zeros that never learn, for sets (`config.positions` "none")."""
         if getattr(self.config, "positions", None) == "none":
-            places: Any = self.base_model.embeddings.position_embeddings.weight
-            places.requires_grad_(False)
-            nn.init.zeros_(places)
+            weight: Any = self.base_model.embeddings.position_embeddings.weight
+            weight.requires_grad_(False)
+            nn.init.zeros_(weight)
 
-    # What members have in different places
+    # What each member has in a place of its own.
 
     @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        """Modules whose own forward the fast way does not call; it is taken where they are
-        plain.
+    def _bypassed_modules(self) -> tuple[nn.Module, ...]:
+        """Return the modules whose forward the fast way does not call, the whole head first.
+
+        The fast way is taken where they are plain.
         """
         raise NotImplementedError
 
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        """Hidden states (N, H) -> what meets the vocabulary, (N, E)."""
+        """Return what meets the vocabulary, hidden states (N, H) -> (N, E)."""
         raise NotImplementedError
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The whole masked-LM head: (..., H) -> (..., V)."""
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         raise NotImplementedError
 
     def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
-        """The head for pairs: (B, H) -> (B, 2); None without one."""
+        """Return the logits of the head for pairs, (B, H) -> (B, 2); None without one."""
         return None
 
     def _all_logits(
         self, hidden: torch.Tensor, pooled: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Both heads as stock calls them."""
-        return self._vocabulary_logits(hidden), self._pair_logits(pooled)
+        """Return the logits of both heads as stock calls them."""
+        return self.token_logits(hidden), self._pair_logits(pooled)
 
     @can_return_tuple
-    def forward(
+    def forward(  # noqa: PLR0913  # stock's arguments, the counts of a batch and its plan
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -136,7 +128,7 @@ class PreTrainingModel(OriginalInitialization):
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         num_pairs_in_batch: torch.Tensor | int | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
         return_full_logits: bool | None = None,
         distiller: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
         **kwargs: Any,
@@ -157,106 +149,187 @@ class PreTrainingModel(OriginalInitialization):
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With
                 num_items_in_batch alone (stock Trainer) this batch's mean is weighted by its share
                 of the predicted tokens.
-            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of
+            packing: The plan of this batch (`plan_rows`); without it a GPU waits for the places of
                 its tokens.
             distiller: Called with the model and the last hidden states of the real tokens, (N, H);
-                gives `distillation_loss`.
+                returns `distillation_loss`.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given;
                 None: in evaluation, as in stock.
+            kwargs: What else stock's `forward` takes.
         """
         next_sentence_label = kwargs.pop("sentence_order_label", next_sentence_label)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids)
-        encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs}, packing)
-        rows, layout = encoded.rows, encoded.layout
-        pooled_output = (
-            self.base_model.pool_rows(rows, layout)
-            if outputs is None
-            else outputs.get("pooler_output")
-        )
-        wants_full = labels is None or (
-            not self.training if return_full_logits is None else return_full_logits
-        )
-        full_logits = None
-        if not all(map(is_plain, self._passed_by[:1])):
-            full_logits, pair_logits = self._all_logits(layout.unpack(rows), pooled_output)
-        else:
-            pair_logits = self._pair_logits(pooled_output)
-            if wants_full:
-                full_logits = self._vocabulary_logits(layout.unpack(rows))
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+            **kwargs,
+        }
+        encoded = self._encode(inputs, packing)
+        if return_full_logits is None:
+            return_full_logits = not self.training
+        returns_full_logits = return_full_logits or labels is None
+        full_logits, pair_logits = self._logits(encoded, returns_full_logits)
 
-        mlm_loss = nsp_loss = prediction_logits = None
+        mlm_loss = nsp_loss = None
+        prediction_logits = full_logits
         if labels is not None:
-            predicted, targets = predicted_rows(encoded, labels, packing)
-            if full_logits is not None:
-                prediction_logits = full_logits.flatten(0, 1)[layout.places_of(predicted)]
-                mlm_loss = mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
-            else:
-                mlm_loss, prediction_logits = self._masked_lm(
-                    rows, predicted, targets, num_items_in_batch, encoded
+            predicted, targets = encoded.predictions(labels, packing)
+            if full_logits is None:
+                mlm_loss, prediction_logits = self._sparse_mlm_loss(
+                    encoded, predicted, targets, num_items_in_batch
                 )
-        if wants_full:
-            prediction_logits = full_logits
+            else:
+                predicted_places = encoded.layout.places_of(predicted)
+                predicted_logits = full_logits.flatten(0, 1)[predicted_places]
+                mlm_loss = mean_cross_entropy(predicted_logits, targets, num_items_in_batch)
+                prediction_logits = full_logits if returns_full_logits else predicted_logits
+
         if next_sentence_label is not None and pair_logits is not None:
             nsp_targets = next_sentence_label.view(-1)
             nsp_loss = mean_cross_entropy(pair_logits, nsp_targets, num_pairs_in_batch)
+            # The stock Trainer counts predicted tokens alone.
             if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
                 nsp_loss = nsp_loss * ((targets >= 0).sum() / num_items_in_batch)
 
+        distillation_loss = None
+        if distiller is not None:
+            distillation_loss = distiller(self, encoded.token_rows(attention_mask))
         losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]
+        stock_outputs = encoded.outputs or {}
         return BertForPreTrainingOutput(
             loss=torch.stack(losses).sum() if losses else None,
             mlm_loss=mlm_loss,
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,
             seq_relationship_logits=pair_logits,
-            distillation_loss=None
-            if distiller is None
-            else distiller(self, rows_of_tokens(encoded, attention_mask)),
-            hidden_states=None if outputs is None else outputs.get("hidden_states"),
-            attentions=None if outputs is None else outputs.get("attentions"),
+            hidden_states=stock_outputs.get("hidden_states"),
+            attentions=stock_outputs.get("attentions"),
+            distillation_loss=distillation_loss,
         )
 
-    def _encode(
-        self,
-        inputs: tuple[torch.Tensor | None, ...],
-        kwargs: dict[str, Any],
-        packing: Mapping[str, torch.Tensor] | None = None,
-    ) -> tuple[Encoded, Any]:
-        """The encoder's rows, and its output where it was called as a module, else None.
+    def _encode(self, inputs: Mapping[str, Any], packing: RowPlan | None = None) -> Encoded:
+        """Return the last hidden states of the real tokens, or of all positions by stock's layers.
 
         What somebody has hung on the encoder or the heads sees what it sees in stock: only plain
-        ones are passed by.
+        modules are bypassed.
+
+        Args:
+            inputs: The arguments of the encoder by name.
+            packing: The plan of the batch.
         """
         base: Any = self.base_model
-        if is_plain(base, own_type(base)) and all(map(is_plain, self._passed_by)):
-            encoded = base.encode_rows(*inputs, kwargs, packing)
+        if is_plain(base) and all(map(is_plain, self._bypassed_modules)):
+            encoded = base.encode_rows(inputs, packing)
             if encoded is not None:
-                return encoded, None
+                return encoded
         elif getattr(base, "fast_kernels", None) is not None:
             say_once(
                 "padded hidden states and the stock head",
                 "encoder or heads have hooks, another type or a forward",
             )
-        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-        outputs = base(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
-        hidden = outputs.last_hidden_state
-        layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
-        return Encoded(hidden.flatten(0, 1), layout, None, is_stock=True), outputs
+        outputs = base(**inputs, return_dict=True)
+        batch, size, _ = outputs.last_hidden_state.shape
+        rows = outputs.last_hidden_state.flatten(0, 1)
+        layout = padded_layout((batch, size), rows.device)
+        return Encoded(rows, layout, outputs=outputs)
+
+    def _logits(
+        self, encoded: Encoded, needs_full_logits: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the logits of both heads, (B, S, V) and (B, 2).
+
+        Those of the vocabulary are None where nobody needs them, not even a hook on the head.
+        """
+        rows = encoded.rows
+        layout = encoded.layout
+        if encoded.outputs is None:
+            pooled = self.base_model.pool_rows(rows, layout)
+        else:
+            pooled = encoded.outputs.get("pooler_output")
+        whole_head = self._bypassed_modules[:1]
+        if needs_full_logits or not all(map(is_plain, whole_head)):
+            return self._all_logits(layout.unpack(rows), pooled)
+        return None, self._pair_logits(pooled)
+
+    def _sparse_mlm_loss(
+        self,
+        encoded: Encoded,
+        predicted: torch.Tensor,
+        targets: torch.Tensor,
+        count: torch.Tensor | int | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the masked-LM loss of the predicted rows alone.
+
+        Args:
+            encoded: Of the batch.
+            predicted: int64 (M,), numbers of rows.
+            targets: int64 (M,).
+            count: The loss is divided by it; None: by M.
+
+        Returns:
+            The loss float32 (), and the logits (M, V) where they are held.
+        """
+        kernels = self._loss_kernels(encoded)
+        if kernels is None:
+            logits = self.token_logits(encoded.rows[predicted])
+            return mean_cross_entropy(logits, targets, count), logits
+        if count is None:
+            count = max(len(targets), 1)
+        # A number of rows that comes again and again: any row, with a target that counts for
+        # nothing.
+        num_filling = round_up(len(predicted), PREDICTED_STEP) - len(predicted)
+        predicted = F.pad(predicted, (0, num_filling))
+        targets = F.pad(targets, (0, num_filling), value=IGNORE_INDEX)
+        rows = encoded.rows.index_select(0, predicted)
+        hidden = _to_autocast_type(self._transform(rows))
+        decoder: Any = self.get_output_embeddings()
+        is_tied = decoder.weight is self.get_input_embeddings().weight
+        shared = encoded.shared if is_tied else None
+        loss = vocabulary_loss(
+            hidden, decoder.weight, decoder.bias, targets, count, kernels, shared
+        )
+        return loss, None
+
+    def _loss_kernels(self, encoded: Encoded) -> Kernels | None:
+        """Return what computes the masked-LM loss without its logits; None where they are held.
+
+        It is used over stock layers too, unless they are so because somebody has hung something on
+        encoder or heads (`_encode`).
+        """
+        base: Any = self.base_model
+        kernels = getattr(base, "loss_kernels", None)
+        if kernels is None or not self.training or not torch.is_grad_enabled():
+            return None
+        if encoded.outputs is not None and base.fast_kernels is not None:
+            return None
+        return kernels if self._head_is_plain() else None
+
+    def _head_is_plain(self) -> bool:
+        """Return whether a loss may be computed without calling the masked-LM head."""
+        modules = (*self._bypassed_modules, self.get_output_embeddings())
+        if all(is_plain(module) for module in modules):
+            return True
+        say_once("logits held as a whole", "the head has hooks, another type or a forward")
+        return False
+
+    # For training against a teacher, and for scores of tokens.
 
     def encode_tokens(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
     ) -> torch.Tensor:
-        """The last hidden states of the real tokens, (N, H), row after row."""
-        encoded, _ = self._encode((input_ids, attention_mask, token_type_ids, None), {}, packing)
-        return rows_of_tokens(encoded, attention_mask)
-
-    def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
-        """The masked-LM head on hidden states (N, H) -> (N, V)."""
-        return self._vocabulary_logits(rows)
+        """Return the last hidden states of the real tokens, (N, H), row after row."""
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
+        return self._encode(inputs, packing).token_rows(attention_mask)
 
     def divergence(
         self,
@@ -265,117 +338,30 @@ class PreTrainingModel(OriginalInitialization):
         temperature: float,
     ) -> torch.Tensor:
         """Return `vocabulary_divergence` of the masked-LM head on hidden states (N, H)."""
-        decoder: Any = self.get_output_embeddings()
-        if not all(map(is_plain, (*self._passed_by, decoder))):
-            say_once(
-                "logits held as a whole", "the output layer has hooks, another type or a forward"
+        if self._head_is_plain():
+            hidden = _to_autocast_type(self._transform(rows))
+            decoder: Any = self.get_output_embeddings()
+            return vocabulary_divergence(
+                hidden, decoder.weight, decoder.bias, teacher_logits, temperature
             )
-            said = (self.token_logits(rows).float() / temperature).log_softmax(-1)
-            goal = (teacher_logits(slice(None)).float() / temperature).log_softmax(-1)
-            return F.kl_div(said, goal, reduction="sum", log_target=True)
-        hidden = self._in_autocast(self._transform(rows))
-        return vocabulary_divergence(
-            hidden, decoder.weight, decoder.bias, teacher_logits, temperature
-        )
-
-    @staticmethod
-    def _in_autocast(hidden: torch.Tensor) -> torch.Tensor:
-        """Return it in the type in which autocast would multiply it."""
-        kind = hidden.device.type
-        return (
-            hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
-        )
-
-    def _masked_lm(
-        self,
-        rows: torch.Tensor,
-        predicted: torch.Tensor,
-        targets: torch.Tensor,
-        count: torch.Tensor | int | None,
-        encoded: Encoded,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V)
-        where they are held.
-        """
-        decoder: Any = self.get_output_embeddings()
-        learns = self.training and torch.is_grad_enabled()
-        base: Any = self.base_model
-        kernels = getattr(base, "loss_kernels", None)
-        # Over stock layers too, unless they are so because somebody has hung something on encoder
-        # or heads (`_encode`).
-        if encoded.is_stock and (
-            getattr(base, "fast_kernels", None) or not all(map(is_plain, self._passed_by))
-        ):
-            kernels = None
-        if kernels is not None and learns and not is_plain(decoder):
-            say_once(
-                "logits held as a whole", "the output layer has hooks, another type or a forward"
-            )
-        if kernels is None or not learns or not is_plain(decoder):
-            logits = self._vocabulary_logits(rows[predicted])
-            return mean_cross_entropy(logits, targets, count), logits
-        divisor = max(targets.numel(), 1) if count is None else count
-        # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a
-        # target that counts for nothing.
-        filling = -len(predicted) % PREDICTED_STEP
-        predicted, targets = (
-            F.pad(predicted, (0, filling)),
-            F.pad(targets, (0, filling), value=IGNORE_INDEX),
-        )
-        hidden = self._in_autocast(self._transform(rows.index_select(0, predicted)))
-        is_tied = decoder.weight is self.base_model.embeddings.word_embeddings.weight
-        shared = encoded.shared if is_tied else None
-        return vocabulary_loss(
-            hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared
-        ), None
-
-
-def predicted_rows(
-    encoded: Encoded, labels: torch.Tensor, packing: Mapping[str, torch.Tensor] | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows whose token is predicted and what it is, int64 (M,) each; a GPU waits where
-    the batch is not planned.
-    """
-    if packing is not None and "predicted" in packing and encoded.is_planned:
-        return packing["predicted"], packing["targets"]
-    positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
-    return encoded.layout.rows_of(positions), labels.flatten()[positions].long()
-
-
-def token_places(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
-    """Return the flat positions of the real tokens in the padded batch, in order; a GPU waits where
-    the batch is not planned.
-    """
-    if encoded.is_planned:
-        assert encoded.layout.places is not None
-        return encoded.layout.places
-    if attention_mask is None:
-        return slice(None)
-    return attention_mask.flatten().nonzero()[:, 0]
-
-
-def rows_of_tokens(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the rows of the real tokens, in the order of the padded batch."""
-    rows, layout = encoded.rows, encoded.layout
-    if attention_mask is None or encoded.is_planned:
-        return rows[: layout.num_tokens]
-    places = attention_mask.flatten().nonzero()[:, 0]
-    return rows[layout.rows_of(places)]
+        student = (self.token_logits(rows).float() / temperature).log_softmax(-1)
+        teacher = (teacher_logits(slice(None)).float() / temperature).log_softmax(-1)
+        return F.kl_div(student, teacher, reduction="sum", log_target=True)
 
 
 class _BertHeads(PreTrainingModel):
-    """Where BERT keeps its heads."""
+    """Say where BERT keeps its heads."""
 
     cls: Any
 
     @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
+    def _bypassed_modules(self) -> tuple[nn.Module, ...]:
         return self.cls, self.cls.predictions
 
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         return self.cls.predictions.transform(rows)
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.cls.predictions(hidden)
 
 
@@ -389,7 +375,10 @@ class BertForPreTraining(_BertHeads, transformers.BertForPreTraining):
     """
 
     def __init__(self, config: Any) -> None:
-        self._build(config, bert=BertModel, cls=BertPreTrainingHeads)
+        PreTrainedModel.__init__(self, config)  # stock's __init__ would make its own encoder
+        self.bert = BertModel(config)
+        self.cls = BertPreTrainingHeads(config)
+        self.finish_init()
 
     def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
         return self.cls.seq_relationship(pooled)
@@ -404,7 +393,10 @@ class _BertWithOneHead(_BertHeads):
     """BERT with a language-model head alone, without a pooler."""
 
     def __init__(self, config: Any) -> None:
-        self._build(config, bert=partial(BertModel, add_pooling_layer=False), cls=BertOnlyMLMHead)
+        PreTrainedModel.__init__(self, config)
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.cls = BertOnlyMLMHead(config)
+        self.finish_init()
 
     def _all_logits(
         self, hidden: torch.Tensor, pooled: torch.Tensor | None
@@ -417,11 +409,23 @@ class BertForMaskedLM(_BertWithOneHead, transformers.BertForMaskedLM):
 
 
 class BertLMHeadModel(_BertWithOneHead, transformers.BertLMHeadModel):
-    """BERT that reads from left to right: `labels` are the ids that follow each position. Its
-    layers are stock's.
+    """BERT that reads from left to right: `labels` are the ids that follow each position.
 
-    Source: Devlin et al. 2019, section 5.1, LTR & No NSP.
+    Its layers are stock's. Source: Devlin et al. 2019, section 5.1, LTR & No NSP.
     """
+
+
+def mean_cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Return the cross-entropy of logits (N, C) summed and divided by `count`, float32 ().
+
+    None divides by the number of targets; without any the loss is 0 with a gradient of 0.
+    """
+    total = F.cross_entropy(logits.float(), targets, reduction="sum")
+    if count is None:
+        count = (targets >= 0).sum().clamp(min=1)
+    return total / count
 
 
 def _fuse_tanh_gelu(model: nn.Module) -> None:
@@ -432,11 +436,9 @@ def _fuse_tanh_gelu(model: nn.Module) -> None:
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 
-def mean_cross_entropy(
-    logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
-) -> torch.Tensor:
-    """Cross-entropy of logits (N, C) summed and divided by `count` (default: N), float32 (); 0 with
-    a gradient of 0 where N = 0.
-    """
-    total = F.cross_entropy(logits.float(), targets, reduction="sum")
-    return total / ((targets >= 0).sum().clamp(min=1) if count is None else count)
+def _to_autocast_type(hidden: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the type in which autocast would multiply it."""
+    device = hidden.device.type
+    if not torch.is_autocast_enabled(device):
+        return hidden
+    return hidden.to(torch.get_autocast_dtype(device))

@@ -36,8 +36,6 @@ MEMBERS: dict[str, type[PreTrainingModel]] = {
     "distilbert": DistilBertForMaskedLM,
     "electra": ElectraForPreTraining,
 }
-
-
 # Prefixes of the masked-LM heads' weights.
 MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", GENERATOR_PREFIX)
 
@@ -45,24 +43,18 @@ MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", GEN
 def open_checkpoint(
     name: str, *, cached_only: bool, member: str | None = None
 ) -> tuple[Any, list[str]]:
-    """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the
-    heads that it lacks: they are new.
+    """Open a checkpoint with a complete encoder, ours or stock.
 
     Args:
         name: Folder or Hub name.
         cached_only: Ask the local Hub cache only.
         member: Of `MEMBERS`; None: what its config.json says.
+
+    Returns:
+        The model, and the weights of the heads that the checkpoint lacks: they are new.
     """
-    try:
-        config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
-        found = config.get("model_type", "bert")  # the oldest checkpoints do not name their kind
-    except (AttributeError, TypeError) as error:
-        raise InputError(f"{name}: config.json holds no mapping") from error
-    kind = MEMBERS.get(member or found)
-    if kind is None or kind.config_class.model_type != found:
-        wanted = member.partition("_")[0].upper() if member else "BERT"
-        raise InputError(f"{name} is no {wanted}: the model_type in its config.json is {found!r}")
-    network, info = kind.from_pretrained(
+    model_class = _member_class(name, cached_only, member)
+    model, info = model_class.from_pretrained(
         name,
         use_safetensors=has_safetensors(name, cached_only=cached_only),
         output_loading_info=True,
@@ -71,55 +63,78 @@ def open_checkpoint(
         local_files_only=cached_only,
         ignore_mismatched_sizes=True,  # refused by name below
     )
-    if wrong := [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]:
-        raise InputError(f"{name}: {_first_of(wrong)} not of the size that config.json says")
-    network.hide_positions()
-    check_layers(name, network.config, info["unexpected_keys"])
-    # A masked-LM checkpoint has neither the head for pairs nor the pooler below it.
-    prefix = f"{network.base_model_prefix}."
-    if lost := [
-        key
-        for key in info["missing_keys"]
-        if key.startswith(prefix) and not key.startswith(f"{prefix}pooler")
-    ]:
+    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
+    if mismatched:
+        raise InputError(f"{name}: {_first_of(mismatched)} not of the size that config.json says")
+    model.hide_positions()
+    check_layers(name, model.config, info["unexpected_keys"])
+    encoder_prefix = f"{model.base_model_prefix}."
+    pooler_prefix = f"{encoder_prefix}pooler"
+    missing = []
+    for key in info["missing_keys"]:
+        # A masked-LM checkpoint has neither the head for pairs nor the pooler below it.
+        if key.startswith(encoder_prefix) and not key.startswith(pooler_prefix):
+            missing.append(key)
+    if missing:
         raise InputError(
-            f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be "
+            f"{name}: no weights for {_first_of(missing)}; only the heads and the pooler may be "
             "missing"
         )
-    return network, sorted(info["missing_keys"])
+    return model, sorted(info["missing_keys"])
 
 
-def _first_of(names: list[str]) -> str:
-    return f"{min(names)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+def _member_class(name: str, cached_only: bool, member: str | None) -> Any:
+    """Return the class of a checkpoint; refuse one that is of no member, or of another one."""
+    try:
+        config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
+        model_type = config.get("model_type", "bert")  # the oldest checkpoints do not name it
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"{name}: config.json holds no mapping") from error
+    model_class: Any = MEMBERS.get(member or model_type)
+    if model_class is None or model_class.config_class.model_type != model_type:
+        expected = member.partition("_")[0].upper() if member else "BERT"
+        raise InputError(
+            f"{name} is no {expected}: the model_type in its config.json is {model_type!r}"
+        )
+    return model_class
+
+
+def _first_of(names: Sequence[str]) -> str:
+    """Return the first name in the alphabet, and how many more there are."""
+    first = min(names)
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"
 
 
 @torch.no_grad()
 def add_tokens(
     model: BertForPreTraining, pieces: Mapping[int, Sequence[int]], vocab_size: int
 ) -> None:
-    """Give new ids embeddings and output biases, in place: the mean of those of other ids.
+    """Give new ids embeddings and output biases, in place: the mean of those of old ids.
 
     What the model says about texts without new tokens stays what it was, but for the softmax's
     share of the new ones. A mean of old rows predicts a new word about as often as its pieces.
 
     Args:
+        model: Its vocabulary grows.
         pieces: New id -> old ids, at least one.
         vocab_size: Of the tokenizer. Rows beyond it, which pad a vocabulary, stay.
     """
     old_size = model.config.vocab_size
     size = max(vocab_size, old_size)
-    assert all(
-        0 <= new < size and all(0 <= old < old_size for old in olds) for new, olds in pieces.items()
-    )
+    for new_id, old_ids in pieces.items():
+        assert 0 <= new_id < size
+        assert all(0 <= old_id < old_size for old_id in old_ids)
     if size > old_size:
         model.resize_token_embeddings(size, mean_resizing=False)
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     predictions = model.cls.predictions
-    # The head keeps its bias under two names.
-    biases = {id(bias): bias for bias in (predictions.bias, predictions.decoder.bias)}.values()
-    for new, olds in pieces.items():
-        rows = torch.tensor(list(olds), device=embedding.weight.device)
-        embedding.weight[new] = embedding.weight[rows].mean(dim=0)
+    # The head keeps its bias under two names, mostly of one tensor.
+    biases = [predictions.bias]
+    if predictions.decoder.bias is not predictions.bias:
+        biases.append(predictions.decoder.bias)
+    for new_id, old_ids in pieces.items():
+        rows = torch.tensor(list(old_ids), device=embedding.weight.device)
+        embedding.weight[new_id] = embedding.weight[rows].mean(dim=0)
         for bias in biases:
-            bias[new] = bias[rows].mean()
+            bias[new_id] = bias[rows].mean()

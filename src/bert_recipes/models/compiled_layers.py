@@ -3,8 +3,7 @@
 The same mathematics as stock's layers. Query, key and value are one product, and what lies between
 two products is one kernel. Sums and LayerNorms are computed in float32.
 
-Legend: T packed rows, H hidden size, F feed-forward size, E embedding size, h heads, d = H / h, V
-vocabulary, M predicted tokens.
+Legend: T packed rows, H hidden size, E embedding size, M predicted tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from bert_recipes.models.encoder_layer import LayerSettings
+from bert_recipes.models.embeddings import EmbeddingIds, add_and_norm_embeddings
 from bert_recipes.models.kernels import plain
 from bert_recipes.models.packed_attention import attend
 from bert_recipes.models.padding_free import PackedLayout, RowOffsets
+from bert_recipes.models.stock_layers import LayerSettings, LayerWeights
 
 
 # Of the rows between two layers. Of BERT base's first gradient bfloat16 products alone leave 0.8 %
@@ -33,42 +33,32 @@ RECOMPILE_LIMIT = 64
 
 @dataclass(frozen=True)
 class CompiledLayers:
-    """What computes embeddings, layers and the loss over the vocabulary; `is_compiled` False: the
-    same operations one by one.
+    """Compute embeddings, layers and the loss over the vocabulary by compiled functions.
 
     Batches have other numbers of rows and positions, so these are symbols from the start: one
     compiled function serves all.
     """
 
-    is_compiled: bool = True
+    is_compiled: bool = True  # False: the same operations one by one
 
     def embed(
-        self,
-        embeddings: Any,
-        layout: PackedLayout,
-        input_ids: torch.Tensor,
-        token_type_ids: torch.Tensor | None,
-        position_ids: torch.Tensor,
-        **settings: Any,
+        self, embeddings: Any, layout: PackedLayout, ids: EmbeddingIds, dropout: float
     ) -> torch.Tensor:
         """Call `embed`."""
-        self._mark_sizes(layout.places, input_ids, token_type_ids, position_ids)
-        return self._call(embed)(
-            embeddings, layout, input_ids, token_type_ids, position_ids, **settings
-        )
+        self._mark_sizes(layout.places, *ids)
+        return self._call(embed)(embeddings, layout, ids, dropout)
 
     def encode_layer(
         self,
         rows: torch.Tensor,
         offsets: RowOffsets,
         settings: LayerSettings,
-        parameters: tuple[torch.Tensor, ...],
+        weights: LayerWeights,
     ) -> torch.Tensor:
         """Call `encode_layer`."""
-        if self.is_compiled:
-            torch._dynamo.maybe_mark_dynamic(rows, 0)
-            self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows)
-        return self._call(encode_layer)(rows, offsets, settings, parameters)
+        self._mark_number_of_rows(rows)
+        self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows)
+        return self._call(encode_layer)(rows, offsets, settings, weights)
 
     def cross_entropy_(
         self,
@@ -79,103 +69,93 @@ class CompiledLayers:
         needs_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Call `plain.cross_entropy_`."""
-        if self.is_compiled:
-            torch._dynamo.maybe_mark_dynamic(logits, 0)
-            self._mark_sizes(targets)
+        self._mark_number_of_rows(logits)
+        self._mark_sizes(targets)
         return self._call(plain.cross_entropy_)(logits, bias, targets, scale, needs_gradient)
 
-    def _mark_sizes(self, *tensors: torch.Tensor | None) -> None:
+    def _mark_number_of_rows(self, tensor: torch.Tensor) -> None:
+        """Make the first size of a tensor a symbol."""
         if self.is_compiled:
-            for tensor in tensors:
-                if tensor is not None:
-                    torch._dynamo.maybe_mark_dynamic(tensor, list(range(tensor.dim())))
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
+    def _mark_sizes(self, *tensors: torch.Tensor | None) -> None:
+        """Make all sizes of some tensors symbols."""
+        if not self.is_compiled:
+            return
+        for tensor in tensors:
+            if tensor is not None:
+                torch._dynamo.maybe_mark_dynamic(tensor, list(range(tensor.dim())))
 
     def _call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return _compiled(function) if self.is_compiled else function
+        return _compile(function) if self.is_compiled else function
 
 
 @functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    torch._dynamo.config.recompile_limit = max(
-        torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT
-    )
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
+    torch._dynamo.config.recompile_limit = limit
     return torch.compile(function)
 
 
-def embed(
-    embeddings: Any,
-    layout: PackedLayout,
-    input_ids: torch.Tensor,
-    token_type_ids: torch.Tensor | None,
-    position_ids: torch.Tensor,
-    *,
-    dropout: float,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """Sum the embeddings of each row and normalise: (T, E) in `dtype`.
+def embed(embeddings: Any, layout: PackedLayout, ids: EmbeddingIds, dropout: float) -> torch.Tensor:
+    """Sum the embeddings of each row and normalise, (T, E) in `RESIDUAL_DTYPE`.
 
     Args:
         embeddings: Stock's module, whose weights are used.
-        input_ids: int64 (B, S).
-        token_type_ids: int64 (B, S); None: the first type, or a model without types.
-        position_ids: int64 (B, S).
+        layout: Of the T rows.
+        ids: Of the padded batch.
         dropout: 0 in evaluation.
     """
-    word, position = embeddings.word_embeddings, embeddings.position_embeddings
-    rows = F.embedding(layout.pack(input_ids), word.weight, word.padding_idx)
-    rows = rows + F.embedding(layout.pack(position_ids), position.weight, position.padding_idx)
-    token_type = getattr(embeddings, "token_type_embeddings", None)  # DistilBERT has none
-    if token_type is not None and token_type_ids is None:
-        rows = rows + token_type.weight[0]
-    elif token_type is not None and token_type_ids is not None:
-        rows = rows + F.embedding(
-            layout.pack(token_type_ids), token_type.weight, token_type.padding_idx
-        )
-    norm = embeddings.LayerNorm
-    rows = F.layer_norm(rows, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-    return F.dropout(rows, dropout).to(dtype)
+    word = embeddings.word_embeddings
+    words = F.embedding(layout.pack(ids.input_ids), word.weight, word.padding_idx)
+    rows = add_and_norm_embeddings(embeddings, layout, words, ids)
+    return F.dropout(rows, dropout).to(RESIDUAL_DTYPE)
 
 
 def encode_layer(
-    rows: torch.Tensor,
-    offsets: RowOffsets,
-    settings: LayerSettings,
-    parameters: tuple[torch.Tensor, ...],
+    rows: torch.Tensor, offsets: RowOffsets, settings: LayerSettings, weights: LayerWeights
 ) -> torch.Tensor:
-    """Compute one layer: rows (T, H) in `RESIDUAL_DTYPE` -> the same; products are in
-    `settings.dtype`.
+    """Compute one layer, rows (T, H) in `RESIDUAL_DTYPE` -> the same.
 
-    The sixteen parameters are those of `encoder_layer.encode_layer`.
+    Products are in `settings.dtype`.
     """
     dtype = settings.dtype
-    wq, bq, wk, bk, wv, bv, wo, bo, g1, c1, wi, bi, wf, bf, g2, c2 = parameters
     hidden_size = rows.shape[1]
-    after_attention, after_feed_forward = settings.hidden_dropouts
+    head_size = hidden_size // settings.heads
 
-    weight, bias = torch.cat([wq, wk, wv]).to(dtype), torch.cat([bq, bk, bv]).to(dtype)
-    projected = F.linear(rows.to(dtype), weight, bias).view(
-        -1, 3, settings.heads, hidden_size // settings.heads
+    projection = torch.cat([weights.query, weights.key, weights.value]).to(dtype)
+    bias = torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).to(dtype)
+    projected = F.linear(rows.to(dtype), projection, bias)
+    query, key, value = projected.view(-1, 3, settings.heads, head_size).unbind(1)
+    context = attend(query, key, value, offsets, settings.attention_dropout, settings.is_causal)
+    attention_output = _linear(
+        context.flatten(1), weights.attention_output, weights.attention_output_bias, dtype
     )
-    query, key, value = projected.unbind(1)
-    if offsets.key_rows is not None:
-        key, value = key[offsets.key_rows], value[offsets.key_rows]
-    context = attend(
-        query,
-        key,
-        value,
-        offsets.rows,
-        offsets.keys,
-        offsets.max_length,
-        settings.attention_dropout,
-        settings.is_causal,
+    rows = _add_and_norm(
+        rows,
+        F.dropout(attention_output.float(), settings.attention_output_dropout),
+        weights.attention_norm,
+        weights.attention_norm_bias,
+        settings.epsilon,
     )
-    mixed = F.linear(context.flatten(1), wo.to(dtype), bo.to(dtype))
-    rows = _add_and_norm(rows, mixed, g1, c1, settings.epsilon, after_attention)
 
-    inner = F.linear(rows.to(dtype), wi.to(dtype), bi.to(dtype))
-    inner = F.gelu(inner, approximate="none" if settings.exact_gelu else "tanh")
-    output = F.linear(inner, wf.to(dtype), bf.to(dtype))
-    return _add_and_norm(rows, output, g2, c2, settings.epsilon, after_feed_forward)
+    inner = _linear(rows, weights.intermediate, weights.intermediate_bias, dtype)
+    active = F.gelu(inner, approximate="none" if settings.exact_gelu else "tanh")
+    output = _linear(active, weights.output, weights.output_bias, dtype)
+    return _add_and_norm(
+        rows,
+        F.dropout(output.float(), settings.output_dropout),
+        weights.output_norm,
+        weights.output_norm_bias,
+        settings.epsilon,
+    )
+
+
+def _linear(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return a linear layer of rows, computed in a type."""
+    return F.linear(rows.to(dtype), weight.to(dtype), bias.to(dtype))
 
 
 def _add_and_norm(
@@ -184,12 +164,11 @@ def _add_and_norm(
     weight: torch.Tensor,
     bias: torch.Tensor,
     epsilon: float,
-    dropout: float,
 ) -> torch.Tensor:
-    """Return LayerNorm(residual + dropout(values)) of rows (T, H), computed in float32, in the type
-    of the residual.
+    """Return LayerNorm(residual + values) of rows (T, H), computed in float32.
+
+    The result has the type of the residual.
     """
-    total = residual.float() + F.dropout(values.float(), dropout)
-    return F.layer_norm(total, weight.shape, weight.float(), bias.float(), epsilon).to(
-        residual.dtype
-    )
+    total = residual.float() + values
+    normal = F.layer_norm(total, weight.shape, weight.float(), bias.float(), epsilon)
+    return normal.to(residual.dtype)

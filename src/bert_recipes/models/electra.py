@@ -6,7 +6,6 @@ Legend: B batch, S positions, V vocabulary, M masked tokens and N real tokens of
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 from transformers.models.electra.modeling_electra import (
     ElectraDiscriminatorPredictions,
     ElectraGeneratorPredictions,
@@ -22,75 +22,64 @@ from transformers.models.electra.modeling_electra import (
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.models.bert import (
-    IGNORE_INDEX,
     BertForPreTrainingOutput,
     PreTrainingModel,
     mean_cross_entropy,
-    predicted_rows,
-    rows_of_tokens,
-    token_places,
 )
 from bert_recipes.models.bert_model import ElectraModel
+from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan
 from bert_recipes.models.sizes import HEAD_SIZE
 
 
 # google-research/electra configure_pretraining.py.
-DISCRIMINATOR_WEIGHT, GENERATOR_SIZE = 50.0, 0.25
-GENERATOR_FOLDER, GENERATOR_PREFIX = "generator", "generator."
+DISCRIMINATOR_WEIGHT = 50.0
+GENERATOR_SIZE = 0.25
+# The generator's folder in the discriminator's, and the beginning of its weights' names.
+GENERATOR_FOLDER = "generator"
+GENERATOR_PREFIX = "generator."
+SHARED_WEIGHTS = (
+    "electra.embeddings.word_embeddings.weight",
+    "electra.embeddings.position_embeddings.weight",
+    "electra.embeddings.token_type_embeddings.weight",
+    "electra.embeddings.LayerNorm.weight",
+    "electra.embeddings.LayerNorm.bias",
+)
 
 
 class ElectraForMaskedLM(PreTrainingModel, transformers.ElectraForMaskedLM):
     """ELECTRA's generator."""
 
     def __init__(self, config: Any) -> None:
-        layers: dict[str, Callable[[Any], nn.Module]] = {
-            "generator_predictions": ElectraGeneratorPredictions,
-            "generator_lm_head": lambda own: nn.Linear(own.embedding_size, own.vocab_size),
-        }
-        self._build(config, electra=ElectraModel, **layers)
+        PreTrainedModel.__init__(self, config)
+        self.electra = ElectraModel(config)
+        self.generator_predictions = ElectraGeneratorPredictions(config)
+        self.generator_lm_head = nn.Linear(config.embedding_size, config.vocab_size)
+        self.finish_init()
 
     @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
+    def _bypassed_modules(self) -> tuple[nn.Module, ...]:
         return (self.generator_predictions,)
 
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         return self.generator_predictions(rows)
 
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         return self.generator_lm_head(self._transform(hidden))
 
 
 @dataclass
 class ElectraForPreTrainingOutput(BertForPreTrainingOutput):
-    """Output of `ElectraForPreTraining` for labels: `mlm_loss` and `prediction_logits` (M, V) are
-    the generator's.
+    """Output of `ElectraForPreTraining` for labels.
+
+    `mlm_loss` and `prediction_logits` (M, V) are the generator's.
     """
 
-    disc_loss: torch.Tensor | None = (
-        None  # float (), binary cross-entropy of the discriminator, nats per real token
-    )
-    disc_logits: torch.Tensor | None = (
-        None  # float32 (N,) for the real tokens, row after row: above 0 = replaced
-    )
+    # float (), binary cross-entropy of the discriminator, nats per real token
+    disc_loss: torch.Tensor | None = None
+    # float32 (N,) for the real tokens, row after row: above 0 = replaced
+    disc_logits: torch.Tensor | None = None
     replaced: torch.Tensor | None = None  # bool (N,)
-
-
-def sample_words(
-    logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None
-) -> torch.Tensor:
-    """Return int64 (M,), a word for each row of logits (M, V): as Gumbel noise draws, but a pure
-    function of `draws`, float32 (M,) in [0, 1).
-
-    Draws below `random_share` give any word of the vocabulary.
-    """
-    vocab_size = logits.shape[-1]
-    heights = logits.softmax(-1).cumsum(-1)
-    rest = draws if random_share is None else (draws - random_share) / (1 - random_share)
-    words = torch.searchsorted(heights, rest[:, None] * heights[:, -1:], right=True)[:, 0]
-    if random_share is not None:
-        random_words = (draws / random_share * vocab_size).nan_to_num(0, 0).long()
-        words = torch.where(draws < random_share, random_words, words)
-    return words.clamp(max=vocab_size - 1)
 
 
 class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining):
@@ -106,50 +95,30 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
 
     # They are one block in both networks, whatever `config.tie_word_embeddings` says of the
     # generator's output layer.
-    _tied_weights_keys = {  # noqa: RUF012  # as transformers declares it
-        f"{GENERATOR_PREFIX}electra.embeddings.{name}": f"electra.embeddings.{name}"
-        for name in (
-            "word_embeddings.weight",
-            "position_embeddings.weight",
-            "token_type_embeddings.weight",
-            "LayerNorm.weight",
-            "LayerNorm.bias",
-        )
-    }
+    _tied_weights_keys = {GENERATOR_PREFIX + name: name for name in SHARED_WEIGHTS}  # noqa: RUF012  # as transformers declares it
     # They are in a folder of their own (`load_generator`).
     _keys_to_ignore_on_load_missing = [rf"^{GENERATOR_PREFIX}"]  # noqa: RUF012
 
     def __init__(self, config: Any) -> None:
-        heads = {
-            "discriminator_predictions": ElectraDiscriminatorPredictions,
-            "generator": self._make_generator,
-        }
-        self._build(config, electra=ElectraModel, **heads)
-
-    def _make_generator(self, config: Any) -> ElectraForMaskedLM:
-        hidden = max(8, int(config.hidden_size * getattr(config, "generator_size", GENERATOR_SIZE)))
-        generator_config = copy.deepcopy(config)
-        generator_config.update(
-            {
-                "hidden_size": hidden,
-                "intermediate_size": 4 * hidden,
-                "num_attention_heads": max(1, hidden // HEAD_SIZE),
-            }
-        )
-        return ElectraForMaskedLM(generator_config)
+        PreTrainedModel.__init__(self, config)
+        self.electra = ElectraModel(config)
+        self.discriminator_predictions = ElectraDiscriminatorPredictions(config)
+        self.generator = ElectraForMaskedLM(_generator_config(config))
+        self.finish_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """With the embeddings, which are shared in any case; first, as the generator's output layer
-        follows its embeddings.
+        """Add the embeddings, which are shared in any case, to stock's tied weights.
+
+        They are first, as the generator's output layer follows its embeddings.
         """
         return {**self._tied_weights_keys, **super().get_expanded_tied_weights_keys(all_submodels)}
 
     @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
+    def _bypassed_modules(self) -> tuple[nn.Module, ...]:
         return (self.discriminator_predictions,)
 
     @can_return_tuple
-    def forward(  # noqa: PLR0913  # stock's, and the counts and draws of pre-training
+    def forward(  # noqa: PLR0913  # stock's arguments, the counts and draws of a batch and its plan
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
@@ -159,82 +128,89 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         num_tokens_in_batch: torch.Tensor | int | None = None,
         draws: torch.Tensor | None = None,
         random_share: torch.Tensor | None = None,
-        packing: Mapping[str, torch.Tensor] | None = None,
+        packing: RowPlan | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Let the generator fill what is masked, and the discriminator tell which tokens are not
-        the text's; without labels as stock.
+        """Let the generator fill what is masked, and the discriminator find the tokens it changed.
+
+        Without labels it is stock's discriminator.
 
         Args:
             input_ids: int64 (B, S), the masked text.
+            attention_mask: int64 (B, S), 1 = token, 0 = padding.
+            token_type_ids: int64 (B, S).
             labels: int64 (B, S), the id to predict, -100 where none is predicted.
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch.
             num_tokens_in_batch: Real tokens of the global batch; None = of this batch.
             draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
             random_share: float32 () in [0, 1), the share of the predicted tokens that any word of
                 the vocabulary fills instead; None: 0.
-            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of
+            packing: The plan of this batch (`plan_rows`); without it a GPU waits for the places of
                 its tokens.
+            kwargs: What else stock's `forward` takes.
         """
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+        }
         if labels is None or input_ids is None:
-            inputs = {
-                "input_ids": input_ids,
-                "attention_mask": attention_mask,
-                "token_type_ids": token_type_ids,
-            }
             return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
-        encoded, _ = self.generator._encode(
-            (input_ids, attention_mask, token_type_ids, None), {}, packing
-        )
-        predicted, targets = predicted_rows(encoded, labels, packing)
-        places = encoded.layout.places_of(predicted)
-        logits = self.generator.token_logits(encoded.rows[predicted]).float()
+        generated = self.generator._encode(inputs, packing)
+        predicted, targets = generated.predictions(labels, packing)
+        logits = self.generator.token_logits(generated.rows[predicted]).float()
         mlm_loss = mean_cross_entropy(logits, targets, num_items_in_batch)
         with torch.no_grad():
-            draws = torch.rand(labels.shape, device=labels.device) if draws is None else draws
+            if draws is None:
+                draws = torch.rand(labels.shape, device=labels.device)
+            places = generated.layout.places_of(predicted)
             words = sample_words(logits, draws.flatten()[places], random_share)
             text = torch.where(labels == IGNORE_INDEX, input_ids, labels)
-            shown = text.flatten().index_copy(0, places, words).view_as(text)
-        replaced = (shown != text).flatten()[token_places(encoded, attention_mask)]
-        encoded, _ = self._encode((shown, attention_mask, token_type_ids, None), {}, packing)
-        verdicts = self.discriminator_predictions(rows_of_tokens(encoded, attention_mask)).float()
-        total = F.binary_cross_entropy_with_logits(verdicts, replaced.float(), reduction="sum")
-        disc_loss = total / (len(replaced) if num_tokens_in_batch is None else num_tokens_in_batch)
+            filled_text = text.flatten().index_copy(0, places, words).view_as(text)
+
+        inputs["input_ids"] = filled_text
+        encoded = self._encode(inputs, packing)
+        token_places = encoded.token_places(attention_mask)
+        replaced = (filled_text != text).flatten()[token_places]
+        token_rows = encoded.token_rows(attention_mask)
+        disc_logits = self.discriminator_predictions(token_rows).float()
+        disc_losses = F.binary_cross_entropy_with_logits(
+            disc_logits, replaced.float(), reduction="sum"
+        )
+        num_tokens = len(replaced) if num_tokens_in_batch is None else num_tokens_in_batch
+        disc_loss = disc_losses / num_tokens
         return ElectraForPreTrainingOutput(
             loss=mlm_loss + DISCRIMINATOR_WEIGHT * disc_loss,
             mlm_loss=mlm_loss,
             disc_loss=disc_loss,
             prediction_logits=logits,
-            disc_logits=verdicts,
+            disc_logits=disc_logits,
             replaced=replaced,
         )
 
     def save_pretrained(self, save_directory: Any, state_dict: Any = None, **kwargs: Any) -> Any:
-        """The discriminator in the folder, the generator in its folder `generator`; both load in
-        stock's classes.
+        """Save the discriminator in the folder, the generator in its folder `generator`.
+
+        Both load in stock's classes.
         """
         weights = self.state_dict() if state_dict is None else state_dict
-        of_generator = {
-            name.removeprefix(GENERATOR_PREFIX): each
-            for name, each in weights.items()
-            if name.startswith(GENERATOR_PREFIX)
-        }
+        discriminator_weights = {}
+        generator_weights = {}
+        for name, weight in weights.items():
+            if name.startswith(GENERATOR_PREFIX):
+                generator_weights[name.removeprefix(GENERATOR_PREFIX)] = weight
+            else:
+                discriminator_weights[name] = weight
         if self.config.tie_word_embeddings:
-            of_generator.pop("generator_lm_head.weight", None)
-        for name, weight in weights.items():
-            if name.startswith(
-                "electra.embeddings."
-            ):  # shared: engines leave out the second name of a weight
-                of_generator.setdefault(name, weight)
+            generator_weights.pop("generator_lm_head.weight", None)
+        for name, weight in discriminator_weights.items():
+            if name.startswith("electra.embeddings."):
+                # Shared: engines leave out the second name of a weight.
+                generator_weights.setdefault(name, weight)
         self.generator.config.vocab_size = self.config.vocab_size  # it may have been resized
-        self.generator.save_pretrained(
-            Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs
-        )
-        discriminator = {}
-        for name, weight in weights.items():
-            if not name.startswith(GENERATOR_PREFIX):
-                discriminator[name] = weight
-        return super().save_pretrained(save_directory, state_dict=discriminator, **kwargs)
+        generator_folder = Path(save_directory) / GENERATOR_FOLDER
+        self.generator.save_pretrained(generator_folder, state_dict=generator_weights, **kwargs)
+        return super().save_pretrained(save_directory, state_dict=discriminator_weights, **kwargs)
 
     @classmethod
     def from_pretrained(
@@ -244,27 +220,60 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Open a discriminator as stock does, with the generator that is given or lies in its
-        folder, or a new one.
+        """Open a discriminator as stock does, with its generator.
+
+        The generator is in the state_dict that is given, in the discriminator's folder, or new.
         """
         name = pretrained_model_name_or_path
         model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
-        is_given = any(key.startswith(GENERATOR_PREFIX) for key in kwargs.get("state_dict") or ())
-        if not is_given and (name is None or not model.load_generator(Path(name))):
-            info["missing_keys"] = {
-                *info["missing_keys"],
-                f"{GENERATOR_PREFIX}generator_predictions.dense.weight",
-            }
+        state_dict = kwargs.get("state_dict") or {}
+        has_generator = any(key.startswith(GENERATOR_PREFIX) for key in state_dict)
+        if not has_generator and name is not None:
+            has_generator = model.load_generator(Path(name))
+        if not has_generator:
+            lacking = f"{GENERATOR_PREFIX}generator_predictions.dense.weight"
+            info["missing_keys"] = {*info["missing_keys"], lacking}
         return (model, info) if output_loading_info else model
 
     def load_generator(self, folder: Path) -> bool:
-        """Take the generator's weights from the folder of a discriminator; whether they are
-        there.
-        """
-        if not (folder / GENERATOR_FOLDER).is_dir():
+        """Load the generator from a discriminator's folder; return whether it is there."""
+        generator_folder = folder / GENERATOR_FOLDER
+        if not generator_folder.is_dir():
             return False
         stock = transformers.ElectraForMaskedLM.from_pretrained(
-            folder / GENERATOR_FOLDER, dtype=torch.float32
+            generator_folder, dtype=torch.float32
         )
         self.generator.load_state_dict(stock.state_dict())
         return True
+
+
+def _generator_config(config: Any) -> Any:
+    """Return the generator's configuration, given the discriminator's."""
+    size = getattr(config, "generator_size", GENERATOR_SIZE)
+    hidden_size = max(8, int(config.hidden_size * size))
+    generator_config = copy.deepcopy(config)
+    generator_config.hidden_size = hidden_size
+    generator_config.intermediate_size = 4 * hidden_size
+    generator_config.num_attention_heads = max(1, hidden_size // HEAD_SIZE)
+    return generator_config
+
+
+def sample_words(
+    logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None
+) -> torch.Tensor:
+    """Return a word for each row of logits (M, V), int64 (M,).
+
+    It is distributed as by Gumbel noise, but a pure function of `draws`, float32 (M,) in [0, 1).
+    Draws below `random_share` give any word of the vocabulary.
+    """
+    vocab_size = logits.shape[-1]
+    heights = logits.softmax(-1).cumsum(-1)
+    levels = draws
+    if random_share is not None:
+        levels = (draws - random_share) / (1 - random_share)
+    levels = levels[:, None] * heights[:, -1:]
+    words = torch.searchsorted(heights, levels, right=True)[:, 0]
+    if random_share is not None:
+        random_words = (draws / random_share * vocab_size).nan_to_num(0, 0).long()
+        words = torch.where(draws < random_share, random_words, words)
+    return words.clamp(max=vocab_size - 1)

@@ -1,4 +1,4 @@
-"""A BERT layer on packed rows as one differentiable function.
+"""A BERT layer on packed rows as one differentiable function, for the kernels of a CPU.
 
 The same mathematics as stock `BertLayer`, with one product for query, key and value, no work on
 pads, dropout masks that are computed again instead of stored, and one pass over memory between two
@@ -10,38 +10,24 @@ size, h heads, d = H / h, G sequences of a group, S positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.padding_free import PackedLayout
+from bert_recipes.models.stock_layers import LayerSettings, LayerWeights
 
 
 # Up to here the weights in the products' type are kept for the backward pass. With more rows
 # converting them once more is a small part of the work, and the memory (14 MB a layer of BERT base)
 # counts.
 KEEPING_ROWS = 1024
-# Which of a layer's independent masks; attention takes one for each group from there on.
-_AFTER_ATTENTION, _AFTER_FEED_FORWARD, _ATTENTION = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """What is not learnt."""
-
-    heads: int
-    epsilon: float  # of the LayerNorms
-    exact_gelu: bool  # by the error function; otherwise by the tanh formula
-    hidden_dropouts: tuple[
-        float, float
-    ]  # after attention, after the feed-forward part; 0 in evaluation
-    attention_dropout: float  # the same
-    dtype: torch.dtype  # of products and of what lies between them: float32 or bfloat16
-    is_causal: bool = False  # a token sees those before it alone; `compiled_layers` only
+# Numbers of a layer's independent dropout masks; attention takes one for each group from there on.
+ATTENTION_OUTPUT_STREAM = 0
+OUTPUT_STREAM = 1
+FIRST_ATTENTION_STREAM = 2
 
 
 def encode_layer(
@@ -50,15 +36,35 @@ def encode_layer(
     settings: LayerSettings,
     seed: int,
     kernels: Kernels,
-    parameters: tuple[torch.Tensor, ...],
+    weights: LayerWeights,
 ) -> torch.Tensor:
-    """One layer: rows (T, H) in `settings.dtype` -> the same; the 64 bits of `seed` decide the
-    dropout masks.
+    """Compute one layer, rows (T, H) in `settings.dtype` -> the same.
 
-    The sixteen parameters are weight and bias of query, key, value, the attention's output, its
-    LayerNorm, both feed-forward layers, the last LayerNorm.
+    The 64 bits of `seed` decide the dropout masks.
     """
-    return _Layer.apply(rows, layout, settings, seed, kernels, *parameters)
+    return _Layer.apply(rows, layout, settings, seed, kernels, *weights)
+
+
+class _ProductWeights(NamedTuple):
+    """Hold the weights of a layer's products, in the products' type."""
+
+    projection: torch.Tensor  # (3 H, H), those of query, key and value below each other
+    attention_output: torch.Tensor  # (H, H)
+    intermediate: torch.Tensor  # (F, H)
+    output: torch.Tensor  # (H, F)
+
+
+class _Activations(NamedTuple):
+    """Hold what the forward pass computes and the backward pass needs."""
+
+    rows: torch.Tensor  # (T, H)
+    context: torch.Tensor  # (T, H), values weighed by attention
+    attended: torch.Tensor  # (T, H), the LayerNorm of the rows and attention's output
+    attended_normal: torch.Tensor  # (T, H), the same before weight and bias of the LayerNorm
+    attended_inverse: torch.Tensor  # float32 (T,), 1 / deviation
+    inner: torch.Tensor  # (T, F), before bias and GELU
+    output_normal: torch.Tensor  # (T, H), of the last LayerNorm
+    output_inverse: torch.Tensor  # float32 (T,)
 
 
 class _Layer(torch.autograd.Function):
@@ -72,103 +78,171 @@ class _Layer(torch.autograd.Function):
         kernels: Kernels,
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
-        wq, bq, wk, bk, wv, bv, wo, bo, g1, c1, wi, bi, wf, bf, g2, c2 = parameters
-        dtype, (p, q) = settings.dtype, settings.hidden_dropouts
-        weights = _converted((wq, wk, wv, wo, wi, wf), dtype)
-        w_in, wo_, wi_, wf_ = weights
-        b_in = torch.cat([bq, bk, bv]).float()
+        weights = LayerWeights(*parameters)
+        products = _product_weights(weights, settings.dtype)
+        # Products stand in the calls: nothing holds their memory any longer.
         heads, probabilities, context = _attend(
-            rows @ w_in.t(), b_in, layout, settings, seed, kernels
-        )
-        mixed, normal_1, inverse_1 = kernels.dropout_add_norm(
-            context @ wo_.t(),
-            bo.float(),
-            rows,
-            g1.float(),
-            c1.float(),
-            settings.epsilon,
-            seed,
-            _AFTER_ATTENTION,
-            p,
-        )
-        inner = mixed @ wi_.t()
-        out, normal_2, inverse_2 = kernels.dropout_add_norm(
-            kernels.bias_gelu(inner, bi.float(), settings.exact_gelu) @ wf_.t(),
-            bf.float(), mixed, g2.float(), c2.float(),
-            settings.epsilon, seed, _AFTER_FEED_FORWARD, q,
-        )  # fmt: skip
-        ctx.layout, ctx.settings, ctx.seed, ctx.kernels, ctx.num_groups = (
+            rows @ products.projection.t(),
+            torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).float(),
             layout,
             settings,
             seed,
             kernels,
-            len(heads),
         )
-        ctx.keeps_weights = len(rows) < KEEPING_ROWS
-        ctx.dtypes = tuple(parameter.dtype for parameter in parameters)
-        ctx.save_for_backward(
-            rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2,
-            bi, g1, g2, *heads, *probabilities,
-            *(weights if ctx.keeps_weights else (wq, wk, wv, wo, wi, wf)),
-        )  # fmt: skip
-        return out
+        attended, attended_normal, attended_inverse = kernels.dropout_add_norm(
+            context @ products.attention_output.t(),
+            weights.attention_output_bias.float(),
+            rows,
+            weights.attention_norm.float(),
+            weights.attention_norm_bias.float(),
+            settings.epsilon,
+            seed,
+            ATTENTION_OUTPUT_STREAM,
+            settings.attention_output_dropout,
+        )
+        inner = attended @ products.intermediate.t()
+        inner_bias = weights.intermediate_bias.float()
+        output, output_normal, output_inverse = kernels.dropout_add_norm(
+            kernels.bias_gelu(inner, inner_bias, settings.exact_gelu) @ products.output.t(),
+            weights.output_bias.float(),
+            attended,
+            weights.output_norm.float(),
+            weights.output_norm_bias.float(),
+            settings.epsilon,
+            seed,
+            OUTPUT_STREAM,
+            settings.output_dropout,
+        )
+        activations = _Activations(
+            rows=rows,
+            context=context,
+            attended=attended,
+            attended_normal=attended_normal,
+            attended_inverse=attended_inverse,
+            inner=inner,
+            output_normal=output_normal,
+            output_inverse=output_inverse,
+        )
+        ctx.layout = layout
+        ctx.settings = settings
+        ctx.seed = seed
+        ctx.kernels = kernels
+        kept_products = products if len(rows) < KEEPING_ROWS else ()
+        ctx.save_for_backward(*activations, *heads, *probabilities, *weights, *kept_products)
+        return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2, *rest = (
-            ctx.saved_tensors
-        )
-        bi, g1, g2, *kept = rest
-        count = ctx.num_groups
-        heads, probabilities, weights = kept[:count], kept[count : 2 * count], kept[2 * count :]
-        w_in, wo, wi, wf = weights if ctx.keeps_weights else _converted(weights, ctx.settings.dtype)
-        settings, seed, kernels, (p, q) = (
-            ctx.settings,
-            ctx.seed,
-            ctx.kernels,
-            ctx.settings.hidden_dropouts,
-        )
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        activations, heads, probabilities, weights, products = _saved_tensors(ctx)
+        settings = ctx.settings
+        seed = ctx.seed
+        kernels = ctx.kernels
         learns = any(ctx.needs_input_grad[5:])
 
-        of_mixed, of_out, dg2, dc2, dbf = kernels.dropout_add_norm_backward(
-            grad.contiguous(), normal_2, inverse_2, g2.float(), seed, _AFTER_FEED_FORWARD, q
+        attended_grad, dense_grad, *output_grads = kernels.dropout_add_norm_backward(
+            grad.contiguous(),
+            activations.output_normal,
+            activations.output_inverse,
+            weights.output_norm.float(),
+            seed,
+            OUTPUT_STREAM,
+            settings.output_dropout,
         )
-        of_inner = of_out @ wf
-        active, dbi = kernels.bias_gelu_backward_(of_inner, inner, bi.float(), settings.exact_gelu)
-        dwf = of_out.t() @ active if learns else None
+        inner_grad = dense_grad @ products.output
+        inner_bias = weights.intermediate_bias.float()
+        active, intermediate_bias_grad = kernels.bias_gelu_backward_(
+            inner_grad, activations.inner, inner_bias, settings.exact_gelu
+        )
+        output_grad: Any = dense_grad.t() @ active if learns else None
         del active
-        dwi = of_inner.t() @ mixed if learns else None
-        of_mixed = torch.addmm(of_mixed, of_inner, wi)
-        of_rows, of_out, dg1, dc1, dbo = kernels.dropout_add_norm_backward(
-            of_mixed, normal_1, inverse_1, g1.float(), seed, _AFTER_ATTENTION, p
+        intermediate_grad: Any = inner_grad.t() @ activations.attended if learns else None
+        attended_grad = torch.addmm(attended_grad, inner_grad, products.intermediate)
+        rows_grad, dense_grad, *attention_grads = kernels.dropout_add_norm_backward(
+            attended_grad,
+            activations.attended_normal,
+            activations.attended_inverse,
+            weights.attention_norm.float(),
+            seed,
+            ATTENTION_OUTPUT_STREAM,
+            settings.attention_output_dropout,
         )
-        dwo = of_out.t() @ context if learns else None
-        of_in = _attend_backward(
-            of_out @ wo, heads, probabilities, ctx.layout, settings, seed, kernels
+        attention_output_grad: Any = dense_grad.t() @ activations.context if learns else None
+        projected_grad = _attend_backward(
+            dense_grad @ products.attention_output,
+            heads,
+            probabilities,
+            ctx.layout,
+            settings,
+            seed,
+            kernels,
         )
-        of_rows = torch.addmm(of_rows, of_in, w_in)
+        rows_grad = torch.addmm(rows_grad, projected_grad, products.projection)
         if not learns:
-            return of_rows, *(None,) * 20
-        dwq, dwk, dwv = (of_in.t() @ rows).chunk(3)
-        dbq, dbk, dbv = kernels.column_sum(of_in).chunk(3)
-        gradients = (dwq, dbq, dwk, dbk, dwv, dbv, dwo, dbo, dg1, dc1, dwi, dbi, dwf, dbf, dg2, dc2)
-        return (
-            of_rows,
-            None,
-            None,
-            None,
-            None,
-            *(g.to(t) for g, t in zip(gradients, ctx.dtypes, strict=True)),
+            return rows_grad, None, None, None, None, *[None] * len(weights)
+
+        query_grad, key_grad, value_grad = (projected_grad.t() @ activations.rows).chunk(3)
+        query_bias_grad, key_bias_grad, value_bias_grad = kernels.column_sum(projected_grad).chunk(
+            3
         )
+        attention_norm_grad, attention_norm_bias_grad, attention_output_bias_grad = attention_grads
+        output_norm_grad, output_norm_bias_grad, output_bias_grad = output_grads
+        gradients = LayerWeights(
+            query=query_grad,
+            query_bias=query_bias_grad,
+            key=key_grad,
+            key_bias=key_bias_grad,
+            value=value_grad,
+            value_bias=value_bias_grad,
+            attention_output=attention_output_grad,
+            attention_output_bias=attention_output_bias_grad,
+            attention_norm=attention_norm_grad,
+            attention_norm_bias=attention_norm_bias_grad,
+            intermediate=intermediate_grad,
+            intermediate_bias=intermediate_bias_grad,
+            output=output_grad,
+            output_bias=output_bias_grad,
+            output_norm=output_norm_grad,
+            output_norm_bias=output_norm_bias_grad,
+        )
+        typed = []
+        for gradient, weight in zip(gradients, weights, strict=True):
+            typed.append(gradient.to(weight.dtype))
+        return rows_grad, None, None, None, None, *typed
 
 
-def _converted(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    """The six weights of a layer in another type; those of query, key and value below each other,
-    (3 H, H).
-    """
-    *parts, wo, wi, wf = weights
-    return torch.cat([part.to(dtype) for part in parts]), wo.to(dtype), wi.to(dtype), wf.to(dtype)
+def _saved_tensors(
+    ctx: Any,
+) -> tuple[_Activations, list[torch.Tensor], list[torch.Tensor], LayerWeights, _ProductWeights]:
+    """Return activations, heads and probabilities of each group, and the weights of a layer."""
+    tensors = list(ctx.saved_tensors)
+    num_groups = len(ctx.layout.groups)
+    first_head = len(_Activations._fields)
+    first_probability = first_head + num_groups
+    first_weight = first_probability + num_groups
+    first_product = first_weight + len(LayerWeights._fields)
+    weights = LayerWeights(*tensors[first_weight:first_product])
+    if len(tensors) > first_product:
+        products = _ProductWeights(*tensors[first_product:])
+    else:
+        products = _product_weights(weights, ctx.settings.dtype)
+    activations = _Activations(*tensors[:first_head])
+    heads = tensors[first_head:first_probability]
+    probabilities = tensors[first_probability:first_weight]
+    return activations, heads, probabilities, weights, products
+
+
+def _product_weights(weights: LayerWeights, dtype: torch.dtype) -> _ProductWeights:
+    """Return the weights of a layer's products in the products' type."""
+    query = weights.query.to(dtype)
+    key = weights.key.to(dtype)
+    value = weights.value.to(dtype)
+    return _ProductWeights(
+        projection=torch.cat([query, key, value]),
+        attention_output=weights.attention_output.to(dtype),
+        intermediate=weights.intermediate.to(dtype),
+        output=weights.output.to(dtype),
+    )
 
 
 def _attend(
@@ -179,73 +253,87 @@ def _attend(
     seed: int,
     kernels: Kernels,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
-    """Queries, keys and values (T, 3 H) without their bias -> for each group (3, G, h, S, d) and
-    probabilities (G, h, S, S); (T, H).
+    """Let each row attend to the rows of its own sequence.
+
+    Args:
+        projected: (T, 3 H), queries, keys and values without their bias.
+        bias: float32 (3 H,).
+
+    Returns:
+        The heads of each group (3, G, h, S, d), its attention probabilities (G, h, S, S), and the
+        context (T, H)
     """
-    heads, probabilities = [], []
+    heads_of_groups = []
+    probabilities_of_groups = []
     context = _rows_to_fill(projected, projected.shape[1] // 3, layout)
     for number, group in enumerate(layout.groups):
-        split = kernels.split_heads(
-            projected[group.start : group.end], bias, group.offsets, settings.heads, group.length, 3
+        group_rows = slice(group.start, group.end)
+        heads = kernels.split_heads(
+            projected[group_rows], bias, group.offsets, settings.heads, group.length, 3
         )
-        query, key, value = split.flatten(1, 2)
-        scores = torch.bmm(query, key.mT).view(*split.shape[1:4], group.length)
-        scaling = split.shape[-1] ** -0.5
+        num_sequences, num_heads, length, head_size = heads.shape[1:]
+        query, key, value = heads.flatten(1, 2)
+        scores = torch.bmm(query, key.mT).view(num_sequences, num_heads, length, length)
         dropped = kernels.softmax_dropout_(
             scores,
             group.offsets,
             group.keys,
-            scaling,
+            head_size**-0.5,
             seed,
-            _ATTENTION + number,
+            FIRST_ATTENTION_STREAM + number,
             settings.attention_dropout,
         )
-        mixed = torch.bmm(dropped.flatten(0, 1), value).view(1, *split.shape[1:])
-        kernels.merge_heads_(context[group.start : group.end], mixed, group.offsets)
-        heads.append(split)
-        probabilities.append(scores)
-    return heads, probabilities, context
-
-
-def _rows_to_fill(like: torch.Tensor, width: int, layout: PackedLayout) -> torch.Tensor:
-    """(T, width), zeros in the rows that belong to no group."""
-    rows = like.new_empty((len(like), width))
-    rows[layout.num_tokens :].zero_()
-    return rows
+        mixed = torch.bmm(dropped.flatten(0, 1), value).view(1, *heads.shape[1:])
+        kernels.merge_heads_(context[group_rows], mixed, group.offsets)
+        heads_of_groups.append(heads)
+        probabilities_of_groups.append(scores)  # computed in their place
+    return heads_of_groups, probabilities_of_groups, context
 
 
 def _attend_backward(
-    grad: torch.Tensor,
-    heads: list[torch.Tensor],
-    probabilities: list[torch.Tensor],
+    context_grad: torch.Tensor,
+    heads_of_groups: list[torch.Tensor],
+    probabilities_of_groups: list[torch.Tensor],
     layout: PackedLayout,
     settings: LayerSettings,
     seed: int,
     kernels: Kernels,
 ) -> torch.Tensor:
-    """Gradient of the context (T, H) -> gradient of queries, keys and values (T, 3 H)."""
-    of_projected = _rows_to_fill(grad, 3 * grad.shape[1], layout)
-    for number, (group, split, scores) in enumerate(
-        zip(layout.groups, heads, probabilities, strict=True)
-    ):
-        query, key, value = split.flatten(1, 2)
-        of_mixed = kernels.split_heads(
-            grad[group.start : group.end], None, group.offsets, settings.heads, group.length, 1
+    """Return the gradient of queries, keys and values, that of the context (T, H) -> (T, 3 H)."""
+    dropout = settings.attention_dropout
+    projected_grad = _rows_to_fill(context_grad, 3 * context_grad.shape[1], layout)
+    tensors_of_groups = zip(layout.groups, heads_of_groups, probabilities_of_groups, strict=True)
+    for number, (group, heads, probabilities) in enumerate(tensors_of_groups):
+        stream = FIRST_ATTENTION_STREAM + number
+        group_rows = slice(group.start, group.end)
+        query, key, value = heads.flatten(1, 2)
+        mixed_grad = kernels.split_heads(
+            context_grad[group_rows], None, group.offsets, settings.heads, group.length, 1
         ).flatten(0, 2)
-        p, stream, scaling = (
-            settings.attention_dropout,
-            _ATTENTION + number,
-            split.shape[-1] ** -0.5,
-        )
-        of_scores = torch.bmm(of_mixed, value.mT).view_as(scores)
-        of_split = torch.empty_like(split)
-        of_query, of_key, of_value = of_split.flatten(1, 2)
-        torch.bmm(kernels.dropout(scores, seed, stream, p).flatten(0, 1).mT, of_mixed, out=of_value)
+        scores_grad = torch.bmm(mixed_grad, value.mT).view_as(probabilities)
+        heads_grad = torch.empty_like(heads)
+        query_grad, key_grad, value_grad = heads_grad.flatten(1, 2)
+        dropped = kernels.dropout(probabilities, seed, stream, dropout).flatten(0, 1)
+        torch.bmm(dropped.mT, mixed_grad, out=value_grad)
         kernels.softmax_dropout_backward_(
-            of_scores, scores, group.offsets, group.keys, scaling, seed, stream, p
+            scores_grad,
+            probabilities,
+            group.offsets,
+            group.keys,
+            heads.shape[-1] ** -0.5,
+            seed,
+            stream,
+            dropout,
         )
-        of_scores = of_scores.flatten(0, 1)
-        torch.bmm(of_scores, key, out=of_query)
-        torch.bmm(of_scores.mT, query, out=of_key)
-        kernels.merge_heads_(of_projected[group.start : group.end], of_split, group.offsets)
-    return of_projected
+        scores_grad = scores_grad.flatten(0, 1)
+        torch.bmm(scores_grad, key, out=query_grad)
+        torch.bmm(scores_grad.mT, query, out=key_grad)
+        kernels.merge_heads_(projected_grad[group_rows], heads_grad, group.offsets)
+    return projected_grad
+
+
+def _rows_to_fill(like: torch.Tensor, width: int, layout: PackedLayout) -> torch.Tensor:
+    """Return an empty tensor (T, width) with zeros in the rows that belong to no group."""
+    rows = like.new_empty((len(like), width))
+    rows[layout.num_tokens :].zero_()
+    return rows

@@ -1,10 +1,12 @@
-"""One packed row of real tokens for a padded batch, and back.
+"""Packing: the real tokens of a padded batch as rows, and back.
 
-Legend: B sequences, S positions, T real tokens.
+Legend: B sequences, S positions, T packed rows.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,34 +21,36 @@ IGNORE_INDEX = -100
 # Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of
 # the attention is wasted.
 LIKE_LENGTH = 0.75
-# A group more takes as long as this number of attention scores (about half a millisecond a layer,
+# One more group takes as long as this number of attention scores (about half a millisecond a layer,
 # forward and backward).
 GROUP_COST = 250_000
 # Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these:
 # products are prepared anew for every new shape, which takes longer than a small product itself,
 # and are remembered for shapes seen before.
-ROW_STEP, LENGTH_STEP = 64, 16
+ROW_STEP = 64
+LENGTH_STEP = 16
 # Of the longest sequence for attention over offsets: layers are compiled anew for another one.
 MAX_LENGTH_STEP = 128
+# Of `plan_rows`.
+RowPlan = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class LengthGroup:
-    """Sequences of like length, whose rows `start` to `end` (excluded) follow each other."""
+    """Hold G sequences of similar length with successive rows, `start` to `end` (excluded)."""
 
     start: int
     end: int
-    offsets: (
-        torch.Tensor
-    )  # int64 (G + 1,), the rows of each of the G sequences, counted from `start`
-    keys: torch.Tensor  # int64 (G,), how many of its rows each sequence attends to, its first ones
+    offsets: torch.Tensor  # int64 (G + 1,), the first row of each sequence counted from `start`
+    keys: torch.Tensor  # int64 (G,), how many of its first rows each sequence attends to
     length: int  # positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`
 
 
 @dataclass(frozen=True)
 class RowOffsets:
-    """Where the sequences of a packed batch begin, for attention over offsets
-    (`packed_attention.attend`).
+    """Tell where sequences begin among the packed rows, for attention over offsets.
+
+    See `packed_attention.attend`.
     """
 
     rows: torch.Tensor  # int32 (B + 1,), the first row of each sequence, and T
@@ -59,7 +63,7 @@ class RowOffsets:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Where each real token of a padded batch (B, S) lies among the packed rows."""
+    """Tell where each real token of a padded batch (B, S) lies among the packed rows."""
 
     shape: tuple[int, int]  # (B, S)
     # int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing
@@ -68,94 +72,159 @@ class PackedLayout:
     places: torch.Tensor | None
     num_tokens: int  # real tokens, the first of the T rows
     first_rows: torch.Tensor  # int64 (B,), the row of each sequence's first token
-    groups: tuple[
-        LengthGroup, ...
-    ]  # together all real tokens; empty where attention goes by `offsets`
+    groups: tuple[LengthGroup, ...] = ()  # all real tokens; empty with `offsets`
     offsets: RowOffsets | None = None
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
-        """(B, S, ...) -> (T, ...)."""
+        """Return the rows of a padded batch, (B, S, ...) -> (T, ...)."""
         flat = padded.flatten(0, 1)
         return flat if self.places is None else flat[self.places]
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """(T, ...) -> (B, S, ...), zeros at the pads."""
+        """Return the padded batch of rows with zeros at the pads, (T, ...) -> (B, S, ...)."""
+        batch, size = self.shape
+        features = packed.shape[1:]
         if self.places is None:
-            return packed.view(*self.shape, *packed.shape[1:])
-        flat = packed.new_zeros((self.shape[0] * self.shape[1], *packed.shape[1:]))
-        real = self.places[: self.num_tokens]
-        return flat.index_copy(0, real, packed[: self.num_tokens]).view(
-            *self.shape, *packed.shape[1:]
-        )
+            return packed.view(batch, size, *features)
+        pads = packed.new_zeros((batch * size, *features))
+        token_places = self.places[: self.num_tokens]
+        flat = pads.index_copy(0, token_places, packed[: self.num_tokens])
+        return flat.view(batch, size, *features)
 
     def places_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """int64: the flat positions in the padded batch of rows of real tokens."""
+        """Return the flat positions in (B * S) of rows of real tokens, int64."""
         return rows if self.places is None else self.places[rows]
 
     def rows_of(self, places: torch.Tensor) -> torch.Tensor:
-        """int64: the rows of flat positions of real tokens."""
+        """Return the rows of flat positions in (B * S) of real tokens, int64."""
         if self.places is None:
             return places
-        rows = torch.full(
-            (self.shape[0] * self.shape[1],), -1, dtype=torch.int64, device=places.device
-        )
-        rows[self.places[: self.num_tokens]] = torch.arange(self.num_tokens, device=places.device)
-        found = rows[places]
-        if bool((found < 0).any()):
+        batch, size = self.shape
+        row_of_place = places.new_full((batch * size,), -1)
+        token_places = self.places[: self.num_tokens]
+        row_of_place[token_places] = torch.arange(self.num_tokens, device=places.device)
+        rows = row_of_place[places]
+        if bool((rows < 0).any()):
             raise InputError("a label stands where attention_mask is 0; labels of pads are -100")
-        return found
+        return rows
+
+
+def round_up(number: int, step: int) -> int:
+    """Return the smallest multiple of `step` that is at least `number`."""
+    return math.ceil(number / step) * step
+
+
+def padded_layout(
+    shape: tuple[int, int], device: torch.device, groups: tuple[LengthGroup, ...] = ()
+) -> PackedLayout:
+    """Return the layout of a batch of which every position is a row.
+
+    Args:
+        shape: (B, S).
+        device: Of the batch.
+        groups: For attention in groups.
+    """
+    batch, size = shape
+    return PackedLayout(
+        shape=shape,
+        places=None,
+        num_tokens=batch * size,
+        first_rows=torch.arange(batch, device=device) * size,
+        groups=groups,
+    )
 
 
 def make_layout(
-    attention_mask: torch.Tensor | None,
-    shape: tuple[int, int],
-    device: torch.device,
-    *,
-    heads: int = 1,
-    computes_pads: bool = False,
+    attention_mask: torch.Tensor, *, heads: int = 1, computes_pads: bool = False
 ) -> PackedLayout:
-    """Plan the packing of one batch.
+    """Return the layout of a batch for attention in groups of similar length.
 
     Args:
-        attention_mask: (B, S) of any type, 0 = pad; None = no pads. Every sequence has a token.
-        shape: (B, S).
+        attention_mask: (B, S) of any type, 0 = pad. Every sequence has a token.
         heads: Attention scores are computed so many times.
         computes_pads: Pads are rows too, which nobody attends to; they follow the tokens of their
             sequence.
     """
-    batch, size = shape
-    is_token = None if attention_mask is None else attention_mask != 0
-    lengths = None if is_token is None else is_token.sum(dim=1)
-    if lengths is None or computes_pads or int(lengths.min()) == size:
-        offsets = torch.arange(batch + 1, device=device) * size
-        keys = torch.full((batch,), size, device=device) if lengths is None else lengths
-        group = LengthGroup(0, batch * size, offsets, keys, size)
-        return PackedLayout(shape, None, batch * size, offsets[:-1], (group,))
-    assert is_token is not None
-    lengths, order = lengths.sort(descending=True, stable=True)
-    places = is_token[order].flatten().nonzero()[:, 0]
-    places = order[places // size] * size + places % size
-    num_tokens = len(places)
-    places = torch.cat([places, places[:1].expand(-num_tokens % ROW_STEP)])
-    starts = lengths.cumsum(0) - lengths
-    first_rows = torch.empty_like(starts)
-    first_rows[order] = starts
-    groups, row = [], 0
-    for begin, end in _like_lengths(sizes := lengths.tolist(), heads):
-        keys = lengths[begin:end]
-        offsets = torch.cat([keys.new_zeros(1), keys.cumsum(0)])
-        total = sum(sizes[begin:end])
-        groups.append(
-            LengthGroup(row, row + total, offsets, keys, sizes[begin] + -sizes[begin] % LENGTH_STEP)
+    batch, size = attention_mask.shape
+    device = attention_mask.device
+    is_token = attention_mask != 0
+    lengths = is_token.sum(dim=1)
+    if computes_pads or int(lengths.min()) == size:
+        group = LengthGroup(
+            start=0,
+            end=batch * size,
+            offsets=torch.arange(batch + 1, device=device) * size,
+            keys=lengths,
+            length=size,
         )
-        row += total
-    return PackedLayout(shape, places, num_tokens, first_rows, tuple(groups))
+        return padded_layout((batch, size), device, (group,))
+
+    lengths, order = lengths.sort(descending=True, stable=True)
+    sorted_places = is_token[order].flatten().nonzero()[:, 0]
+    places = order[sorted_places // size] * size + sorted_places % size
+    num_tokens = len(places)
+    num_filling = round_up(num_tokens, ROW_STEP) - num_tokens
+    filling = places[:1].expand(num_filling)
+
+    first_rows = torch.empty_like(lengths)
+    first_rows[order] = lengths.cumsum(0) - lengths
+    return PackedLayout(
+        shape=(batch, size),
+        places=torch.cat([places, filling]),
+        num_tokens=num_tokens,
+        first_rows=first_rows,
+        groups=_length_groups(lengths, heads),
+    )
+
+
+def _length_groups(lengths: torch.Tensor, heads: int) -> tuple[LengthGroup, ...]:
+    """Return the groups of sequences with descending lengths, int64 (B,)."""
+    sizes = lengths.tolist()
+    groups = []
+    row = 0
+    for first, end in _cut_by_length(sizes, heads):
+        keys = lengths[first:end]
+        end_row = row + sum(sizes[first:end])
+        group = LengthGroup(
+            start=row,
+            end=end_row,
+            offsets=F.pad(keys.cumsum(0), (1, 0)),
+            keys=keys,
+            length=round_up(sizes[first], LENGTH_STEP),
+        )
+        groups.append(group)
+        row = end_row
+    return tuple(groups)
+
+
+def _cut_by_length(sizes: list[int], heads: int) -> list[tuple[int, int]]:
+    """Cut descending lengths into groups (start, end), as few as pay.
+
+    A group begins where a length is no longer like that of the group's longest sequence. From the
+    shortest on, a group joins the one of longer sequences where their padding costs less than a
+    group does.
+    """
+    starts = [0]
+    for number, size in enumerate(sizes):
+        if size < LIKE_LENGTH * sizes[starts[-1]]:
+            starts.append(number)
+
+    groups = []
+    end = len(sizes)
+    for start, longer_start in itertools.pairwise(reversed(starts)):
+        longest = sizes[longer_start]
+        num_wasted = sum(longest**2 - size**2 for size in sizes[start:end])
+        if heads * num_wasted > GROUP_COST:
+            groups.append((start, end))
+            end = start
+    groups.append((0, end))
+    return groups[::-1]
 
 
 def plan_rows(
     attention_mask: torch.Tensor, labels: torch.Tensor | None = None
 ) -> dict[str, torch.Tensor]:
-    """Plan the packing of one batch for attention over offsets.
+    """Return the plan of one batch for attention over offsets.
 
     Finding the tokens makes a GPU wait, so batches are planned on the CPU, by the process that
     collates them.
@@ -171,17 +240,21 @@ def plan_rows(
     """
     is_token = attention_mask.flatten() != 0
     lengths = is_token.view(attention_mask.shape).sum(dim=1)
-    plan = {"places": is_token.nonzero()[:, 0], "offsets": F.pad(lengths.cumsum(0), (1, 0)).int()}
+    plan = {
+        "places": is_token.nonzero()[:, 0],
+        "offsets": F.pad(lengths.cumsum(0), (1, 0)).int(),
+    }
     if labels is not None:
-        predicted_places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+        flat_labels = labels.flatten()
+        predicted_places = (flat_labels != IGNORE_INDEX).nonzero()[:, 0]
         row_of_place = is_token.cumsum(0) - 1
         plan["predicted"] = row_of_place[predicted_places]
-        plan["targets"] = labels.flatten()[predicted_places]
+        plan["targets"] = flat_labels[predicted_places]
     return plan
 
 
 def planned_layout(
-    plan: Mapping[str, torch.Tensor], shape: tuple[int, int], *, computes_pads: bool = False
+    plan: RowPlan, shape: tuple[int, int], *, computes_pads: bool = False
 ) -> PackedLayout:
     """Return the layout of a batch that `plan_rows` has planned; nothing waits for the device.
 
@@ -191,27 +264,22 @@ def planned_layout(
         computes_pads: Pads are rows too, which nobody attends to.
     """
     batch, size = shape
-    places, offsets = plan["places"], plan["offsets"]
-    max_length = size + -size % MAX_LENGTH_STEP
+    places = plan["places"]
+    offsets = plan["offsets"]
+    max_length = round_up(size, MAX_LENGTH_STEP)
     if computes_pads:
         first_rows = torch.arange(batch + 1, device=offsets.device) * size
-        row_offsets = RowOffsets(first_rows.int(), places, offsets, max_length)
-        return PackedLayout(shape, None, batch * size, first_rows[:-1], (), row_offsets)
-    row_offsets = RowOffsets(offsets, None, offsets, max_length)
-    return PackedLayout(shape, places, len(places), offsets[:-1].long(), (), row_offsets)
-
-
-def _like_lengths(sizes: list[int], heads: int) -> list[tuple[int, int]]:
-    """Cut descending lengths into groups (begin, end), as few as pay: like lengths together, small
-    rests with longer ones.
-    """
-    starts, end, groups = [0], len(sizes), []
-    for number, size in enumerate(sizes):
-        if size < LIKE_LENGTH * sizes[starts[-1]]:
-            starts.append(number)
-    while len(starts) > 1:
-        start, longer = starts.pop(), sizes[starts[-1]]
-        if heads * sum(longer**2 - size**2 for size in sizes[start:end]) > GROUP_COST:
-            groups.append((start, end))
-            end = start
-    return [(0, end), *reversed(groups)]
+        return PackedLayout(
+            shape=shape,
+            places=None,
+            num_tokens=batch * size,
+            first_rows=first_rows[:-1],
+            offsets=RowOffsets(first_rows.int(), places, offsets, max_length),
+        )
+    return PackedLayout(
+        shape=shape,
+        places=places,
+        num_tokens=len(places),
+        first_rows=offsets[:-1].long(),
+        offsets=RowOffsets(offsets, None, offsets, max_length),
+    )

@@ -1,7 +1,9 @@
-"""Cross-entropy and divergence over the vocabulary without its logits: product, softmax and
-gradients in one go.
+"""Cross-entropy and divergence over the vocabulary without its logits as a whole.
 
-Legend: M predicted tokens, H hidden size, V vocabulary, W its next multiple of `COLUMN_STEP`.
+Product, softmax and gradients are computed in one go, for some rows at a time.
+
+Legend: M predicted tokens, m of them at a time, H hidden size, V vocabulary, W its next multiple of
+`COLUMN_STEP`.
 """
 
 from __future__ import annotations
@@ -13,36 +15,49 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from bert_recipes.models.kernels.plain import Kernels
+from bert_recipes.models.padding_free import round_up
+
+
+# Predicted tokens whose logits are held at the same time. On a CPU 63 MB of bfloat16 for a
+# vocabulary of 30,522; a GPU needs more to be busy: 250 MB.
+ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE_ON_GPU = 4096
+# Products over 30,522 columns are slower than over 30,528, by up to a half: the logits get a few
+# columns more. 64 suits GPUs, too.
+COLUMN_STEP = 64
 
 
 class SharedGradient:
-    """The output layer's gradient of a shared weight, on its way to the embedding of the same pass.
+    """Carry the output layer's gradient of a tied weight to the embedding of the same pass.
 
     The embedding adds its rows to it and hands over the sum: nothing more of the size (V, H) is
     filled with zeros and added up.
     """
 
     def __init__(self) -> None:
-        self._value: torch.Tensor | None = None
-        self._pass = -1
+        self._gradient: torch.Tensor | None = None
+        self._backward_pass = -1
 
     def leave(self, gradient: torch.Tensor) -> None:
-        """Leave the output layer's part, float (V, H); it will be changed in place."""
-        self._value, self._pass = gradient, torch._C._current_graph_task_id()
+        """Leave the output layer's gradient, float (V, H); it will be changed in place."""
+        self._gradient = gradient
+        self._backward_pass = torch._C._current_graph_task_id()
 
     def take(self) -> torch.Tensor | None:
-        """What was left in this backward pass, once. A pass that ended before it came to the
-        embedding has no say in the next.
-        """
-        value, self._value = self._value, None
-        return value if self._pass == torch._C._current_graph_task_id() else None
+        """Return the gradient that was left in this backward pass, once."""
+        gradient = self._gradient
+        self._gradient = None
+        # A pass that ended before it came to the embedding has no say in the next.
+        is_of_this_pass = self._backward_pass == torch._C._current_graph_task_id()
+        return gradient if is_of_this_pass else None
 
 
 def look_up(
     weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, shared: SharedGradient
 ) -> torch.Tensor:
-    """As `torch.nn.functional.embedding`: (V, H), int64 (T,) -> (T, H); its gradient adds the one
-    that an output layer left in `shared`.
+    """Look ids up as `torch.nn.functional.embedding` does, (V, H) and int64 (T,) -> (T, H).
+
+    The gradient of the weight includes the one that an output layer left in `shared`.
     """
     return _LookUp.apply(weight, ids, padding_idx, shared)
 
@@ -57,7 +72,9 @@ class _LookUp(torch.autograd.Function):
         shared: SharedGradient,
     ) -> torch.Tensor:
         ctx.save_for_backward(ids)
-        ctx.like, ctx.padding_idx, ctx.shared = weight, padding_idx, shared
+        ctx.weight = weight
+        ctx.padding_idx = padding_idx
+        ctx.shared = shared
         return weight.index_select(0, ids)
 
     @staticmethod
@@ -66,20 +83,15 @@ class _LookUp(torch.autograd.Function):
         (ids,) = ctx.saved_tensors
         total = ctx.shared.take()
         if total is None:
-            total = torch.zeros_like(ctx.like)
-        padding = None if ctx.padding_idx is None else total[ctx.padding_idx].clone()
-        total.index_add_(0, ids, grad)
-        if padding is not None:
-            total[ctx.padding_idx] = padding
+            total = torch.zeros_like(ctx.weight)
+        if ctx.padding_idx is None:
+            total.index_add_(0, ids, grad)
+        else:
+            # The padding's row learns nothing from the look-up.
+            padding_row = total[ctx.padding_idx].clone()
+            total.index_add_(0, ids, grad)
+            total[ctx.padding_idx] = padding_row
         return total, None, None, None
-
-
-# Predicted tokens whose logits are held at the same time. On a CPU 63 MB of bfloat16 for a
-# vocabulary of 30,522; a GPU needs more to be busy: 250 MB.
-ROWS_AT_ONCE, ROWS_AT_ONCE_ON_GPU = 1024, 4096
-# Products over 30,522 columns are slower than over 30,528, by up to a half: the logits get a few
-# columns more. 64 suits GPUs, too.
-COLUMN_STEP = 64
 
 
 def vocabulary_loss(
@@ -98,8 +110,11 @@ def vocabulary_loss(
 
     Args:
         hidden: (M, H), float32, bfloat16 or float16; the products are computed in its type.
+        weight: float (V, H).
+        bias: float (V,).
         targets: int64 (M,); a row with a negative target counts for nothing.
         count: A number, or a tensor () on any device.
+        kernels: Of `load_kernels`.
         shared: Takes the gradient of `weight`, for the embedding of the same weight that `hidden`
             comes from.
 
@@ -115,7 +130,7 @@ def vocabulary_loss(
 
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0913  # autograd's signature: an argument for each of its inputs
         ctx: Any,
         hidden: torch.Tensor,
         weight: torch.Tensor,
@@ -126,96 +141,32 @@ class _VocabularyLoss(torch.autograd.Function):
         shared: SharedGradient | None,
     ) -> torch.Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
-        float_bias, padded_weight = bias.float(), _rounded_up(weight, hidden.dtype)
+        float_bias = bias.float()
+        padded_weight = _pad_vocabulary(weight, hidden.dtype)
         gradients = _Gradients(hidden, weight, bias)
         total = torch.zeros((), device=hidden.device)
-        for rows in _parts(hidden):
+        for rows in _row_slices(hidden):
             logits = hidden[rows] @ padded_weight.t()
-            losses, bias_part = kernels.cross_entropy_(
+            losses, bias_gradient = kernels.cross_entropy_(
                 logits, float_bias, targets[rows], 1.0 / count, needs_gradient
             )
             total += losses.sum()
             if needs_gradient:
                 # The kernel has left the gradient of the logits in their place.
-                gradients.add(rows, logits, hidden[rows], padded_weight, bias_part)
-        ctx.gradients, ctx.shared = gradients, shared
+                gradients.add(rows, logits, hidden[rows], padded_weight, bias_gradient)
+        ctx.gradients = gradients
+        ctx.shared = shared
         return total / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden_gradient, weight_gradient, bias_gradient = _hand_over(ctx, grad)
-        nothing = (None,) * 4
+        of_settings = (None, None, None, None)
         if ctx.shared is None:
-            return hidden_gradient, weight_gradient, bias_gradient, *nothing
+            return hidden_gradient, weight_gradient, bias_gradient, *of_settings
         ctx.shared.leave(weight_gradient)
-        return hidden_gradient, None, bias_gradient, *nothing
-
-
-def _parts(hidden: torch.Tensor) -> Iterator[slice]:
-    """Yield the rows whose logits are held at the same time."""
-    step = ROWS_AT_ONCE_ON_GPU if _is_on_gpu(hidden) else ROWS_AT_ONCE
-    for start in range(0, len(hidden), step):
-        yield slice(start, start + step)
-
-
-class _Gradients:
-    """The gradients of hidden states (M, H), weight (V, H) and bias (V,), summed over parts of the
-    rows; the last two in float32.
-    """
-
-    def __init__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        self._parameters = weight, bias
-        self._of_hidden = torch.empty_like(hidden)
-        self._of_weight: torch.Tensor | None = None
-        self._of_bias: torch.Tensor | None = None
-
-    def add(
-        self,
-        rows: slice,
-        of_logits: torch.Tensor,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        of_bias: torch.Tensor,
-    ) -> None:
-        """Add a part: the gradient of its logits (m, W), with the hidden states (m, H) and the
-        weight (W, H), whose rows beyond V count for nothing, that gave them.
-        """
-        torch.mm(of_logits, weight, out=self._of_hidden[rows])
-        of_weight = (of_logits.t() @ hidden)[: len(self._parameters[0])].float()
-        if self._of_weight is None or self._of_bias is None:
-            self._of_weight, self._of_bias = of_weight, of_bias
-        else:
-            self._of_weight.add_(of_weight)
-            self._of_bias.add_(of_bias)
-
-    def scaled(self, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the three in the types of their tensors, times `grad` ()."""
-        weight, bias = self._parameters
-        of_hidden, of_weight, of_bias = self._of_hidden, self._of_weight, self._of_bias
-        if of_weight is None or of_bias is None:  # there was no row
-            return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias)
-        # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A
-        # GPU would wait for the number.
-        if _is_on_gpu(grad) or grad.item() != 1.0:
-            of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
-            of_weight, of_bias = of_weight * grad, of_bias * grad
-        return of_hidden, of_weight.to(weight.dtype), of_bias.to(bias.dtype)
-
-
-def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients that the forward pass left in `ctx.gradients`, times `grad`, and forget
-    them.
-
-    They are no saved tensors: what is handed over once can become a parameter's gradient without a
-    copy.
-    """
-    if ctx.gradients is None:
-        raise RuntimeError(
-            "this loss gives its gradients away: it can be differentiated once; compute it again"
-        )
-    gradients, ctx.gradients = ctx.gradients, None
-    return gradients.scaled(grad)
+        return hidden_gradient, None, bias_gradient, *of_settings
 
 
 def vocabulary_divergence(
@@ -225,13 +176,14 @@ def vocabulary_divergence(
     teacher_logits: Callable[[slice], torch.Tensor],
     temperature: float,
 ) -> torch.Tensor:
-    """Return the Kullback-Leibler divergence of a student's probabilities from its teacher's,
-    summed over the tokens, float32 ().
+    """Return the summed Kullback-Leibler divergence of a student from its teacher, float32 ().
 
     As in `vocabulary_loss`, the gradients are computed in the forward pass.
 
     Args:
         hidden: (M, H); the student's logits are `hidden @ weight.T + bias`.
+        weight: float (V, H).
+        bias: float (V,).
         teacher_logits: Gives the teacher's, (m, V), for some of the M rows.
         temperature: Both are divided by it.
     """
@@ -250,37 +202,116 @@ class _VocabularyDivergence(torch.autograd.Function):
     ) -> torch.Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
         cast_weight = weight.to(hidden.dtype)
+        float_bias = bias.float()
         gradients = _Gradients(hidden, weight, bias)
         total = torch.zeros((), device=hidden.device)
-        for rows in _parts(hidden):
+        for rows in _row_slices(hidden):
             # In float32: bfloat16 would lose the unlikely pieces.
             teacher = (teacher_logits(rows).float() / temperature).log_softmax(-1)
-            logits = (hidden[rows] @ cast_weight.t()).float().add_(bias.float())
-            student = logits.div_(temperature).log_softmax(-1)
             teacher_probabilities = teacher.exp()
+            logits = (hidden[rows] @ cast_weight.t()).float().add_(float_bias)
+            student = logits.div_(temperature).log_softmax(-1)
             total += teacher.sub_(student).mul_(teacher_probabilities).sum()
             if needs_gradient:
-                of_logits = student.exp_().sub_(teacher_probabilities).div_(temperature)
-                gradients.add(
-                    rows, of_logits.to(hidden.dtype), hidden[rows], cast_weight, of_logits.sum(0)
-                )
+                logits_gradient = student.exp_().sub_(teacher_probabilities).div_(temperature)
+                bias_gradient = logits_gradient.sum(0)
+                logits_gradient = logits_gradient.to(hidden.dtype)
+                gradients.add(rows, logits_gradient, hidden[rows], cast_weight, bias_gradient)
         ctx.gradients = gradients
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return *_hand_over(ctx, grad), None, None
+        hidden_gradient, weight_gradient, bias_gradient = _hand_over(ctx, grad)
+        return hidden_gradient, weight_gradient, bias_gradient, None, None
+
+
+class _Gradients:
+    """Sum the gradients of hidden states (M, H), weight (V, H) and bias (V,) over slices of rows.
+
+    Those of weight and bias are summed in float32.
+    """
+
+    def __init__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._of_hidden = torch.empty_like(hidden)
+        self._of_weight: torch.Tensor | None = None
+        self._of_bias: torch.Tensor | None = None
+
+    def add(
+        self,
+        rows: slice,
+        of_logits: torch.Tensor,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        of_bias: torch.Tensor,
+    ) -> None:
+        """Add the gradients of a slice of rows.
+
+        Args:
+            rows: The slice, of m rows.
+            of_logits: The gradient of their logits, (m, W).
+            hidden: The hidden states (m, H) that gave the logits.
+            weight: The weight (W, H) that gave them; its rows beyond V count for nothing.
+            of_bias: float32 (V,).
+        """
+        torch.mm(of_logits, weight, out=self._of_hidden[rows])
+        of_weight = (of_logits.t() @ hidden)[: len(self._weight)].float()
+        if self._of_weight is None or self._of_bias is None:
+            self._of_weight = of_weight
+            self._of_bias = of_bias
+        else:
+            self._of_weight.add_(of_weight)
+            self._of_bias.add_(of_bias)
+
+    def scaled(self, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the three in the types of their tensors, times `grad` ()."""
+        of_hidden = self._of_hidden
+        of_weight = self._of_weight
+        of_bias = self._of_bias
+        if of_weight is None or of_bias is None:  # there was no row
+            return of_hidden, torch.zeros_like(self._weight), torch.zeros_like(self._bias)
+        # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A
+        # GPU would wait for the number.
+        if _is_on_gpu(grad) or grad.item() != 1.0:
+            of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
+            of_weight = of_weight * grad
+            of_bias = of_bias * grad
+        return of_hidden, of_weight.to(self._weight.dtype), of_bias.to(self._bias.dtype)
+
+
+def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients that the forward pass left in `ctx`, times `grad`, and forget them.
+
+    They are no saved tensors: what is handed over once can become a parameter's gradient without a
+    copy.
+    """
+    gradients = ctx.gradients
+    if gradients is None:
+        raise RuntimeError(
+            "this loss gives its gradients away: it can be differentiated once; compute it again"
+        )
+    ctx.gradients = None
+    return gradients.scaled(grad)
+
+
+def _row_slices(hidden: torch.Tensor) -> Iterator[slice]:
+    """Yield slices of the rows whose logits are held at the same time."""
+    step = ROWS_AT_ONCE_ON_GPU if _is_on_gpu(hidden) else ROWS_AT_ONCE
+    for start in range(0, len(hidden), step):
+        yield slice(start, start + step)
 
 
 def _is_on_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def _rounded_up(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """(V, H) -> (W, H) in another type, zeros in the new rows."""
-    vocabulary, size = weight.shape
-    result = weight.new_empty((vocabulary + -vocabulary % COLUMN_STEP, size), dtype=dtype)
-    result[:vocabulary].copy_(weight)
-    result[vocabulary:].zero_()
-    return result
+def _pad_vocabulary(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a weight in another type with rows of zeros at its end, (V, H) -> (W, H)."""
+    num_rows, size = weight.shape
+    padded = weight.new_empty((round_up(num_rows, COLUMN_STEP), size), dtype=dtype)
+    padded[:num_rows].copy_(weight)
+    padded[num_rows:].zero_()
+    return padded

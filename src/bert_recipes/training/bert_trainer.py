@@ -19,11 +19,11 @@ from transformers.utils import find_labels
 from bert_recipes.checkpointing import read_step
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.certainty import jackknife_replicates
 from bert_recipes.models.bert import (
-    IGNORE_INDEX,
     BertForPreTrainingOutput,
     PreTrainingModel,
     mean_cross_entropy,

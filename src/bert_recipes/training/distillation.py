@@ -13,11 +13,12 @@ import transformers
 from torch.nn import functional as F
 from transformers import set_seed
 
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
+from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import MEMBERS
-from bert_recipes.models.packed_encoder import layers_of
+from bert_recipes.models.stock_layers import layers_of
 from bert_recipes.training.arguments import DistillationArguments
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.bert_trainer import BertTrainer
@@ -79,10 +80,11 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
         getattr(own.embeddings, name).load_state_dict(getattr(base.embeddings, name).state_dict())
     if args.fold_segments and config.model_type == "bert":
         own.embeddings.position_embeddings.weight += base.embeddings.token_type_embeddings.weight[0]
-    parts = [part for _, part in layers_of(base)]
-    for (_, mine), number in zip(layers_of(own), layers, strict=True):
-        for module, origin in zip(mine.modules, parts[number].modules, strict=True):
-            module.load_state_dict(origin.state_dict())
+    teacher_layers = list(layers_of(base))
+    for layer, number in zip(layers_of(own), layers, strict=True):
+        sources = teacher_layers[number].weight_modules
+        for module, source in zip(layer.weight_modules, sources, strict=True):
+            module.load_state_dict(source.state_dict())
     student.get_output_embeddings().bias.copy_(teacher.get_output_embeddings().bias)
     return student
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from bert_recipes.models.bert import IGNORE_INDEX
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.models.electra import DISCRIMINATOR_WEIGHT, GENERATOR_FOLDER
 from bert_recipes.training.bert_trainer import BertTrainer, PreTrainingSums, TrainingPhase
 from bert_recipes.training.engines import NO_ENGINE

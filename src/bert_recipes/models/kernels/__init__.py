@@ -1,3 +1,1 @@
-"""The passes over memory between a BERT layer's matrix products: compiled for this CPU, or with
-torch operations.
-"""
+"""The passes over memory between a BERT layer's products: compiled for this CPU, or in torch."""

@@ -1,4 +1,4 @@
-"""Which implementation of the kernels a machine can have."""
+"""The implementation of the kernels that a machine can have."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
 HEADER = Path(__file__).with_name("cpu") / "common.h"
 # Of the sum that a library has to get right before it is used.
 CHECKED_ROWS = 65_536
+# The compiler's.
 FLAGS = (
     "-O3",
     "-march=native",
@@ -40,7 +41,7 @@ FLAGS = (
 
 
 def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | None:
-    """Open, and where needed compile, what computes layers on packed rows.
+    """Return what computes layers on packed rows; compile it where needed.
 
     Args:
         name: "auto": the kernels for a CPU where they can be compiled, otherwise None;
@@ -66,7 +67,7 @@ def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | 
 
 @functools.cache
 def _compiled() -> Kernels | None:
-    """The compiled module; None, with a log line, where it cannot be built."""
+    """Return the compiled module; None, with a log line, where it cannot be built."""
     try:
         reason = _why_not()
         if reason is None:
@@ -79,6 +80,7 @@ def _compiled() -> Kernels | None:
 
 
 def _why_not() -> str | None:
+    """Return why the kernels cannot be compiled for this machine; None if they can."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
@@ -88,32 +90,35 @@ def _why_not() -> str | None:
     compiler = os.environ.get("CXX", "c++")
     if shutil.which(compiler) is None:
         return f"{compiler} not found; install a C++ compiler"
-    with _interpreters_tools():
+    with _tools_on_path():
         return None if shutil.which("ninja") else "ninja not found; pip install ninja"
 
 
 @contextlib.contextmanager
-def _interpreters_tools() -> Iterator[None]:
-    """What pip has installed beside the interpreter is found, though its environment may not be
-    activated.
+def _tools_on_path() -> Iterator[None]:
+    """Put what pip has installed beside the interpreter on the path.
+
+    Its environment may not be activated.
     """
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
+    path = os.environ.get("PATH", "")
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{path}"
     try:
         yield
     finally:
-        os.environ["PATH"] = before
+        os.environ["PATH"] = path
 
 
 def _gist(error: Exception) -> str:
-    """One line: the compiler's first error, or what the exception says first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
-        type(error).__name__
-    ]
-    return next((line for line in lines if "error:" in line), lines[0])
+    """Return one line: the compiler's first error, or what the exception says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in lines:
+        if "error:" in line:
+            return line
+    return lines[0] if lines else type(error).__name__
 
 
 def _build() -> Kernels:
+    """Return the compiled operations, after a check; compile them where that is not done."""
     library = _library()
     if not library.is_file():
         _compile(library)
@@ -129,18 +134,21 @@ def _build() -> Kernels:
 
 @functools.cache
 def _library() -> Path:
-    """Where the library is or will be. A home folder may be shared between machines: the name says
-    what it is compiled for.
+    """Return the path where the library is or will be.
+
+    A home folder may be shared between machines: the name tells what it is compiled for.
     """
     from torch.utils import cpp_extension  # takes time, and is needed here only
 
     identity = [file.read_text(encoding="utf-8") for file in (HEADER, *SOURCES)]
     identity += [*FLAGS, torch.__version__, platform.python_version(), _processor()]
-    name = f"bert_recipes_cpu_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:12]}"
-    return Path(cpp_extension._get_build_directory("bert_recipes", verbose=False)) / f"{name}.so"
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()
+    folder = cpp_extension._get_build_directory("bert_recipes", verbose=False)
+    return Path(folder) / f"bert_recipes_cpu_{digest[:12]}.so"
 
 
 def _compile(library: Path) -> None:
+    """Compile the sources into a library, unless another process has done it."""
     import fcntl  # Linux only
 
     from torch.utils import cpp_extension
@@ -154,19 +162,19 @@ def _compile(library: Path) -> None:
         logger.info(
             "compiling kernels for this CPU (once, some twenty seconds): %s", library.parent
         )
-        with tempfile.TemporaryDirectory(dir=library.parent) as place, _interpreters_tools():
-            sources = [str(file) for file in SOURCES]
+        with tempfile.TemporaryDirectory(dir=library.parent) as folder, _tools_on_path():
             cpp_extension.load(
                 library.stem,
-                sources,
-                extra_cflags=[*FLAGS],
-                build_directory=place,
+                [str(file) for file in SOURCES],
+                extra_cflags=list(FLAGS),
+                build_directory=folder,
                 is_python_module=False,
             )
-            os.replace(Path(place) / library.name, library)
+            os.replace(Path(folder) / library.name, library)
 
 
 def _processor() -> str:
-    """Name and abilities of the processor."""
+    """Return name and abilities of the processor."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))
+    identity = {line for line in lines if line.startswith(("model name", "flags"))}
+    return "\n".join(sorted(identity))
