@@ -1,6 +1,4 @@
-"""What the metrics of a run are to be held against: the constant answer, and the spread over the
-rows.
-"""
+"""Compute the majority-class baseline of a run's metrics, and their spread over the rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -99,7 +97,7 @@ def _find_intervals(
 def _find_baselines(
     kind: TaskKind, names: Sequence[str], examples: Sequence[Any], predicted: Sequence[Prediction]
 ) -> dict[str, float]:
-    """Return the best that a constant answer gets; a correlation with equal predictions is
+    """Return the best that one answer to every row gets; a correlation with equal predictions is
     undefined: they know nothing, so it is 0.
     """
     baselines: dict[str, float] = {}

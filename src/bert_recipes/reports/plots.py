@@ -206,7 +206,7 @@ def make_panel(history: History, curves: Curves) -> Panel:
 
 def pretraining_panels(history: History) -> list[Panel]:
     """Return losses and accuracies with their baselines, learning rate and speed, as far as they
-    were logged twice.
+    have two log points.
     """
     panels = with_curves([make_panel(history, curves) for curves in PRETRAINING_CURVES])
     if not panels:
@@ -215,7 +215,7 @@ def pretraining_panels(history: History) -> list[Panel]:
 
 
 def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
-    """Return losses, the task's metrics (without `eval_`) as far as they were logged twice,
+    """Return losses, the task's metrics (without `eval_`) as far as they have two log points,
     learning rate and speed.
     """
     losses = {f"eval_{name}": "validation" for name in names if name.endswith("loss")}

@@ -74,23 +74,19 @@ def describe_progress(metrics: dict[str, float], step: int) -> str | None:
     if gain > STUCK_MARGIN_NATS:
         return None
     if gain < -STUCK_MARGIN_NATS:
-        advice = (
-            "the model is worse than that. More steps if the loss still falls; if it rose "
-            f"or jumps, {_SLOWER}"
-        )
+        comparison = "worse than"
+        advice = f"More steps if the loss still falls; if it rose or jumps, {_SLOWER}"
     else:
+        comparison = "no better than"
         advice = (
-            "the model has not learned more than the frequencies. What helps: more steps (large "
-            "models sit here for "
-            "thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer warm-up "
-            "or lower rate if the loss jumps, a "
+            "What helps: more steps (large models stay here for thousands), a higher learning rate "
+            "(tiny to small: 5e-4 to 2e-3), a longer warm-up or lower rate if the loss jumps, a "
             "larger global batch, a smaller model on a small corpus; and look at what the model "
             "sees with `make show-data`"
         )
     return (
-        f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}; guessing by "
-        "word frequency alone gives "
-        f"{values['unigram_loss']:.2f}: {advice}"
+        f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}, {comparison} the "
+        f"word-frequency baseline ({values['unigram_loss']:.2f}). {advice}"
     )
 
 
@@ -102,9 +98,8 @@ def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
     if loss is None or base_rate is None or not loss > (1 - NEAR_BASE_RATE) * base_rate:
         return None
     return (
-        f"at step {step} the held-out replaced-token loss is {loss:.4f}; knowing only how many "
-        f"tokens are replaced gives {base_rate:.4f}: the "
-        "discriminator has not learned which. What helps: more steps, and --random_replacements "
+        f"at step {step} the held-out replaced-token loss is {loss:.4f}, no better than the "
+        f"base-rate baseline ({base_rate:.4f}). What helps: more steps, and --random_replacements "
         "0.6 where it is not given yet"
     )
 
