@@ -34,7 +34,7 @@ def main() -> None:
     (args,) = parse_arguments(ReportArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.compare import check_report_folder, compare_runs, read_runs
-    from bert_recipes.reports.page import save_report, write_report
+    from bert_recipes.reports.page import MARKDOWN_FILE, save_report, write_report
 
     folders = [Path(run) for run in args.runs]
     if len(folders) == 1:
@@ -42,9 +42,9 @@ def main() -> None:
     else:
         runs = read_runs(folders)
         check_report_folder(Path(args.output_dir))
-        report, text = compare_runs(runs, args.data_dir)
+        report = compare_runs(runs, args.data_dir)
         files = save_report(report, Path(args.output_dir))
-        print(text)
+        print(report[MARKDOWN_FILE].decode())
     print(", ".join(map(str, files)))
 
 

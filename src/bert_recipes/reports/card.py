@@ -280,22 +280,18 @@ def _datasets(card: RunCard) -> list[str]:
 
 
 def _emissions(run: RunFiles) -> dict[str, Any] | None:
-    """Return grams of CO2 with where and how, as the Hub shows them, of a run that estimated
-    them.
-    """
+    """Return grams of CO2 as the Hub shows them, of a run that estimated them."""
     energy = run.results.get("energy") or {}
-    kilograms = energy.get("co2_kg")
-    if kilograms is None:
+    if energy.get("co2_kg") is None:
         return None
-    machine = run.results.get("machine") or {}
     emissions = {
-        "emissions": float(f"{1000 * kilograms:.4g}"),
+        "emissions": float(f"{1000 * energy['co2_kg']:.4g}"),
         "source": f"an estimate: {energy.get('estimated_by')}",
         "training_type": "pre-training" if run.task is None else "fine-tuning",
-        "geographical_location": energy.get("country_iso_code"),
-        "hardware_used": machine.get("gpu") or machine.get("processor"),
     }
-    return {name: value for name, value in emissions.items() if value is not None}
+    if "country_iso_code" in energy:
+        emissions["geographical_location"] = energy["country_iso_code"]
+    return emissions
 
 
 def _pretraining_results(run: RunFiles) -> list[EvalResult]:
