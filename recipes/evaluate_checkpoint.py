@@ -1,5 +1,4 @@
-r"""Measure a pre-training checkpoint (ours or stock) on the held-out part of a store, or a
-fine-tuned one on a task; or probe which pronouns a masked-LM predicts for occupations.
+r"""Measure a pre-training checkpoint on held-out text of a store, or a fine-tuned one on a task.
 
     python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart \
         --store data/quickstart/store

@@ -1,5 +1,4 @@
-"""Write the model card of a finished run, README.md, from the run's own files and what the user
-says of the model.
+"""Write the model card of a finished run, README.md, from its files and what the user says.
 
 A card ends with the hash of its text: an edited card is recognized by it and is never overwritten.
 """
@@ -193,9 +192,7 @@ def name_repository(folder: Path, repo_id: str) -> None:
 
 
 def card_text(card: RunCard) -> str:
-    """Return the complete card: the head for the Hub, and the sections of which the run has
-    facts.
-    """
+    """Return the complete card: the head for the Hub, and the sections that have facts."""
     run, task = card.run, card.run.task
     tokenizer = run.settings.get("tokenizer")
     environment = environment_of("md").overlay(undefined=ChainableUndefined)

@@ -76,9 +76,7 @@ def _kind(run: RunFiles) -> str:
 
 
 def check_report_folder(folder: Path) -> None:
-    """Refuse a folder in which the report would lie among other things, or replace a run's; it may
-    hold an older one.
-    """
+    """Refuse a folder that holds more than an older comparison: a report would replace a run's."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -175,8 +173,10 @@ def _metrics(runs: Runs) -> tuple[list[list[str]], list[tuple[int, int]]]:
 
 
 def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the columns of the best values; none where more is neither better nor worse, or the
-    next one is within the intervals.
+    """Return the columns of the best values.
+
+    There are none where more is neither better nor worse, or the next value is within the
+    intervals.
     """
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1 if name.endswith(_MORE_IS_BETTER) else 0
     values = {}
