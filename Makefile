@@ -180,11 +180,11 @@ blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/m
 
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
 	$(call need,RUN,the folder of a finished run)
-	$(PYTHON) recipes/write_report.py --run $(RUN) $(ARGS)
+	$(PYTHON) recipes/write_report.py --runs $(RUN) $(ARGS)
 
 compare: $(READY)  ## runs beside each other, in runs/compared: RUNS="runs/a runs/b"
 	@test -n "$(word 2,$(RUNS))" || { echo "error: give RUNS=\"runs/a runs/b\", the folders of two finished runs or more" >&2; exit 1; }
-	$(PYTHON) recipes/compare_runs.py --runs $(RUNS) $(ARGS)
+	$(PYTHON) recipes/write_report.py --runs $(RUNS) $(ARGS)
 
 # Checked first, before anything is installed.
 has-model:
@@ -199,7 +199,7 @@ features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=run
 	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)
 
 probe-bias: $(READY)  ## which pronoun a masked-LM expects of an occupation: MODEL=runs/quickstart
-	$(PYTHON) recipes/probe_bias.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(ARGS)
+	$(PYTHON) recipes/evaluate_checkpoint.py --probe_bias true --model_name_or_path $(or $(MODEL),runs/quickstart) $(ARGS)
 
 ## Share
 

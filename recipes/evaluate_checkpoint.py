@@ -1,13 +1,14 @@
-r"""Measure a pre-training checkpoint (ours or stock) on the held-out part of a store, or a
-fine-tuned one on a task.
+r"""Measure a pre-training checkpoint on held-out text of a store, or a fine-tuned one on a task.
 
     python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart \
         --store data/quickstart/store
     python recipes/evaluate_checkpoint.py --model_name_or_path runs/mrpc --task mrpc --data_dir DATA
+    python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --probe_bias true
 
 Held-out inputs of a store are made by the fields of recipes/pretrain.py, which are all taken
 (`--max_seq_length 512`). With --task or --task_file the fields are those of recipes/finetune.py,
-and inputs are cut as they were when the checkpoint was trained.
+and inputs are cut as they were when the checkpoint was trained. The probe (docs/model_card.md)
+needs no data; it writes bias_probe.json into the checkpoint's folder.
 """
 
 import logging
@@ -46,7 +47,7 @@ HELP_FIELDS = (
         "per_device_eval_batch_size",
         "precision",
     ),
-    *("use_cpu", "predictions_dir", "results_file"),
+    *("use_cpu", "predictions_dir", "results_file", "probe_bias"),
 )
 
 
@@ -57,6 +58,9 @@ class EvaluateArguments:
     training: ClassVar[bool] = False
 
     results_file: str | None = option(None, "also write the metrics to this JSON file")
+    probe_bias: bool = option(
+        False, "measure pronouns of occupations instead, for the model card; needs no data"
+    )
 
     def __post_init__(self) -> None:
         if self.results_file and Path(self.results_file).is_dir():
@@ -66,11 +70,11 @@ class EvaluateArguments:
 def main() -> None:
     """Parse; make no folder in the working directory for a Trainer that only evaluates."""
     on_task = names_a_task(sys.argv[1:])
-    types = (
-        (ScoringArguments, FineTuningArguments)
-        if on_task
-        else (ModelArguments, DataArguments, PreTrainingArguments)
-    )
+    types: tuple[type, ...] = (ModelArguments, DataArguments, PreTrainingArguments)
+    if on_task:
+        types = (ScoringArguments, FineTuningArguments)
+    elif "--probe_bias true" in " ".join(sys.argv):
+        types = (ModelArguments, PreTrainingArguments)  # a probe needs no data
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types, help_fields=HELP_FIELDS)
     # Imported only now, for it takes seconds.
     from bert_recipes.finetuning.run import score_checkpoint
@@ -83,6 +87,9 @@ def main() -> None:
         )
     start_logging(args)
     check_launch(args)
+    if evaluate.probe_bias:
+        probe_bias(settings[0].model_name_or_path, evaluate.results_file)
+        return
     if evaluate.results_file:
         with saving(evaluate.results_file):
             Path(evaluate.results_file).parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +104,21 @@ def main() -> None:
                 Path(evaluate.results_file).write_text(results_text(results), encoding="utf-8")
         results.pop("jackknife", None)  # lists of numbers, for comparisons
         print(results_text(results), end="")
+
+
+def probe_bias(checkpoint: str | None, results_file: str | None) -> None:
+    """Probe, print, write."""
+    from bert_recipes.reports.bias_probe import probe_checkpoint, write_probe
+
+    if checkpoint is None:
+        raise InputError("model_name_or_path is missing: give the checkpoint to probe")
+    measured = probe_checkpoint(checkpoint)
+    print(f"{'occupation':16}{'P(she)':>8}{'P(he) + P(she)':>16}")
+    for row in measured["rows"]:
+        print(f"{row['occupation']:16}{row['p_she']:8.2f}{row['mass']:16.2%}")
+    file = None if results_file is None else Path(results_file)
+    if file is not None or Path(checkpoint).is_dir():
+        print(write_probe(Path(checkpoint), measured, file))
 
 
 def measure_pretraining(

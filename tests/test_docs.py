@@ -49,10 +49,13 @@ TARGET_SCRIPTS |= {
     "convert": "recipes/convert_checkpoint.py",
 }
 TARGET_SCRIPTS |= {"push": "recipes/push_to_hub.py", "compare-tokenizers": "tokenizer/compare.py"}
-TARGET_SCRIPTS |= {"card": "recipes/write_model_card.py", "probe-bias": "recipes/probe_bias.py"}
+TARGET_SCRIPTS |= {
+    "card": "recipes/write_model_card.py",
+    "probe-bias": "recipes/evaluate_checkpoint.py",
+}
 TARGET_SCRIPTS |= {
     "compare-stock": "benchmarks/compare_with_stock.py",
-    "compare": "recipes/compare_runs.py",
+    "compare": "recipes/write_report.py",
 }
 TARGET_SCRIPTS |= {"report": "recipes/write_report.py", "screenshots": "tools/screenshots.py"}
 TARGET_SCRIPTS |= {"export": "recipes/export.py"}

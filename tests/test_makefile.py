@@ -67,9 +67,9 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             "--run a --repo me/x --revision b --tags c",
         ),
         (["card", "RUN=runs/mrpc"], "recipes/write_model_card.py --run_dir runs/mrpc"),
-        (["probe-bias", "MODEL=runs/a"], "recipes/probe_bias.py --model_name_or_path runs/a"),
-        (["report", "RUN=runs/a"], "recipes/write_report.py --run runs/a"),
-        (["compare", "RUNS=runs/a runs/b"], "recipes/compare_runs.py --runs runs/a runs/b"),
+        (["probe-bias", "MODEL=runs/a"], "--probe_bias true --model_name_or_path runs/a"),
+        (["report", "RUN=runs/a"], "recipes/write_report.py --runs runs/a"),
+        (["compare", "RUNS=runs/a runs/b"], "recipes/write_report.py --runs runs/a runs/b"),
         (
             ["tinybert", "TASK=sst2", "TEACHER=t", "MODEL=m"],
             "--model_name_or_path runs/sst2_layers --teacher t --output_dir",

@@ -613,19 +613,6 @@ def folders(work: Workspace) -> dict[str, Any]:
     return found
 
 
-def reports(work: Workspace) -> dict[str, Any]:
-    """The facts of finished runs that their reports are made of; the remark is prose."""
-    runs = [
-        work.pretrained(),
-        *map(work.finetuned, ("pairs", "score", "tags", "questions", "choices")),
-    ]
-    facts = {folder.name: json.loads((folder / "report.json").read_text()) for folder in runs}
-    return {
-        name: sha({key: value for key, value in each.items() if key != "remark"})
-        for name, each in facts.items()
-    }
-
-
 SECTIONS: dict[str, Callable[[Workspace], dict[str, Any]]] = {
     "tokenizer": tokenizer,
     "instances": instances,
@@ -647,7 +634,6 @@ SECTIONS: dict[str, Callable[[Workspace], dict[str, Any]]] = {
     "features": features,
     "onnx": onnx,
     "folders": folders,
-    "reports": reports,
 }
 # What is the same on every machine; the others hold floats.
 EXACT_EVERYWHERE = ("tokenizer", "instances", "store", "batches", "conversion", "folders")

@@ -1,5 +1,5 @@
-"""recipes/write_model_card.py and recipes/probe_bias.py as a user runs them, and what becomes of
-edited cards in a run's folder.
+"""recipes/write_model_card.py and the probe as a user runs them, and what becomes of edited
+cards.
 """
 
 import json
@@ -75,7 +75,8 @@ def test_a_run_is_not_replaced_with_an_edited_card_in_its_folder(store, folder):
 
 def test_the_probe_is_printed_and_written(folder, capsys):
     (folder / "bias_probe.json").unlink()
-    ENGLISH["run_recipe"]("probe_bias", "--model_name_or_path", folder)
+    flags = ("--model_name_or_path", folder, "--probe_bias", "true")
+    ENGLISH["run_recipe"]("evaluate_checkpoint", *flags)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["occupation", "P(she)", "P(he)", "+", "P(she)"]
     assert lines[-1] == str(folder / "bias_probe.json")

@@ -4,6 +4,7 @@ one line.
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,9 +18,9 @@ from bert_recipes.errors import InputError
 from bert_recipes.reports import card as card_module
 from bert_recipes.reports.card import name_repository, write_card, write_card_of_run
 from bert_recipes.reports.card_arguments import CardArguments
-from bert_recipes.yaml_files import read_tree
 
 
+SNAPSHOTS = Path(__file__).parent / "snapshots"
 SEQUENCES, RESULTS = "sequence_classification", "all_results.json"
 OTHERS = [
     pytest.param(kind, marks=pytest.mark.slow)
@@ -51,6 +52,12 @@ def changed_card(folder: Path, arguments: CardArguments | None = None, **values:
     return ModelCard(write_card(folder, arguments).read_text())
 
 
+@pytest.mark.parametrize("name", ["pretraining", "classification"])
+def test_a_card_is_that_of_the_snapshot(tmp_path, name):
+    folder = shutil.copytree(SNAPSHOTS / name, tmp_path / name)
+    assert write_card(folder).read_text() == (folder / "expected_card.md").read_text()
+
+
 # The head
 
 
@@ -75,16 +82,6 @@ def test_the_head_has_the_values_of_the_run_and_no_cell_is_empty_or_names_the_ma
     assert not re.search(r"^\|\s*\|.*\w", text, re.MULTILINE)
     for place in (folder.parent, english_store.parent, "/tmp"):
         assert str(place) not in card.content
-    if kind == "pretraining":
-        keys = ("mlm_loss", "perplexity", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
-        expected = [measured[f"eval_{key}"] for key in keys]
-        assert [result.metric_value for result in results] == expected
-        assert measured["data"]["fingerprint"][:16] in results[0].dataset_name
-        assert (card.data.pipeline_tag, card.data.license) == ("fill-mask", "cc-by-sa-4.0")
-    else:
-        pipeline = "text-classification" if kind == SEQUENCES else kind.replace("_", "-")
-        assert (results[0].task_type, results[0].dataset_type) == (pipeline, "mine")
-        assert "fine-tuned from start on the task mine" in card.text
     # Local text and folders have no name on the Hub.
     assert (card.data.language, card.data.datasets, card.data.base_model) == (["en"], None, None)
 
@@ -178,61 +175,8 @@ def test_emissions_that_the_run_estimated_are_in_head_and_text(carded):
     assert head == {
         "source": "an estimate: a given power draw of 250 W times the hours",
         "training_type": "pre-training",
-        "hardware_used": results["machine"]["gpu"] or results["machine"]["processor"],
     }
     assert "| energy, kWh (an estimate) |" in card.text
-
-
-# What the card says is what the files say
-
-FACTS = [
-    ("pretraining", RESULTS, "eval_mlm_loss eval_unigram_loss eval_perplexity eval_mlm_accuracy"),
-    ("pretraining", RESULTS, "eval_nsp_accuracy eval_majority_accuracy eval_pairs train_steps"),
-    ("pretraining", RESULTS, "epoch precision train_seconds processes date tokens_per_second"),
-    ("pretraining", RESULTS, "machine/processor machine/torch energy/kwh energy/estimated_by"),
-    ("pretraining", RESULTS, "data/fingerprint data/splits/train/tokens data/sources/train/names"),
-    ("pretraining", "run.yaml", "optimizer learning_rate warmup_steps weight_decay seed mask_rate"),
-    ("pretraining", "config.json", "num_hidden_layers hidden_size vocab_size"),
-    ("pretraining", "bias_probe.json", "rows/0/p_she rows/1/mass templates/0"),
-    ("pretraining", "report.json", "run/parameters"),
-    ("two_phases", "run.yaml", "phase2_steps phase2_max_seq_length"),
-    ("question_answering", RESULTS, "eval_f1 splits/train/examples splits/validation/source"),
-    ("question_answering", RESULTS, "base_model/name"),
-    ("question_answering", "run.yaml", "doc_stride max_query_length freeze_encoder"),
-    ("question_answering", "task.yaml", "name"),
-]
-
-
-@pytest.mark.parametrize(("kind", "file", "keys"), FACTS)
-def test_another_value_in_a_file_makes_another_card(copy_of, kind, file, keys):
-    folder = copy_of(kind)
-    before, original = text_of(folder), (folder / file).read_bytes()
-    for key in keys.split():
-        write_value(folder / file, key)
-        write_card(folder)
-        assert text_of(folder) != before, key
-        (folder / file).write_bytes(original)
-    write_card(folder)
-    assert text_of(folder) == before
-
-
-def write_value(path: Path, key: str) -> None:
-    """Write another value of the same kind."""
-    is_json = path.suffix == ".json"
-    content = json.loads(path.read_bytes()) if is_json else read_tree(path)[0]
-    *parents, last = [int(name) if name.isdecimal() else name for name in key.split("/")]
-    place = content
-    for name in parents:
-        place = place[name]
-    value = place[last]
-    if isinstance(value, list):
-        place[last] = [*value, "another"]
-    elif isinstance(value, str) and not re.fullmatch(r"\d+\.?\d*(e-?\d+)?", value):
-        place[last] = f"other {value}"
-    else:
-        number = float(value)
-        place[last] = type(value)(number / 3 if 0 < number < 1 else number + 7)
-    path.write_text(json.dumps(content) if is_json else yaml.safe_dump(content, sort_keys=False))
 
 
 def test_the_epochs_are_those_of_both_phases(carded, english_store):

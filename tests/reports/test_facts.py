@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
@@ -180,29 +179,12 @@ def test_of_many_classes_the_most_frequent_mistakes_are_listed():
     assert (facts["classes"][1]["recall"], facts["classes"][1]["support"]) == (0.0, 3)
 
 
-def by_hand(probabilities, outcomes):
-    """The definition, bin by bin."""
-    error = 0.0
-    for number in range(15):
-        low, high = number / 15, (number + 1) / 15
-        inside = (low < probabilities) & (probabilities <= high)
-        if inside.any():
-            distance = abs(outcomes[inside].mean() - probabilities[inside].mean())
-            error += inside.mean() * distance
-    return error
-
-
 def test_the_calibration_error_is_that_of_the_definition():
-    rng = np.random.default_rng(0)
-    for rows in range(1, 100):
-        probabilities = rng.random(rows)
-        outcomes = rng.random(rows) < probabilities
-        measured = calibration(probabilities, outcomes)
-        assert sum(row["count"] for row in measured["bins"]) == rows
-        expected = by_hand(probabilities, outcomes)
-        assert measured["expected_calibration_error"] == pytest.approx(expected)
-    bins = calibration([0.0, 1.0, 1.0 + 1e-9], [False, True, True])["bins"]
-    assert [row["count"] for row in bins] == [1, 2]
+    # Guo et al. 2017, equation 3: bins of 1/15, each weighted by its predictions.
+    measured = calibration([0.30, 0.32, 0.95, 1.0, 1.0 + 1e-9], [True, False, True, True, False])
+    assert [row["count"] for row in measured["bins"]] == [2, 3]
+    expected = 0.4 * abs(0.5 - 0.31) + 0.6 * abs(2 / 3 - 2.95 / 3)
+    assert measured["expected_calibration_error"] == pytest.approx(expected)
 
 
 CLASSES = ("By class", "Confusion matrix", "Calibration", "Worst errors")
@@ -318,28 +300,23 @@ def test_predictions_of_held_out_inputs_are_the_models(trained):
     with torch.no_grad():
         names = ("input_ids", "attention_mask", "token_type_ids")
         output = model(**{name: batch[name] for name in names})
-    masks = iter(found["masks"])
-    for row in range(8):
-        hidden = (batch["input_ids"][row] == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
-        assert hidden
-        mask, place = next(masks), hidden[len(hidden) // 2]
-        shares = output.prediction_logits[row, place].softmax(-1)
-        truth = int(batch["labels"][row, place])
-        assert mask["truth"] == tokenizer.convert_ids_to_tokens(truth)
-        assert mask["probability"] == pytest.approx(shares[truth].item(), rel=1e-3)
-        assert mask["rank"] == int((shares > shares[truth]).sum()) + 1
-        pieces = tokenizer.convert_ids_to_tokens(shares.topk(5).indices.tolist())
-        assert [piece for piece, _ in mask["guesses"]] == pieces
-        text = f"{mask['before']} [MASK] {mask['after']}".strip()
-        assert text in tokenizer.decode(batch["input_ids"][row])
+    ids, labels = batch["input_ids"][0], batch["labels"][0]
+    hidden = (ids == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
+    place = hidden[len(hidden) // 2]
+    shares = output.prediction_logits[0, place].softmax(-1)
+    truth, mask = int(labels[place]), found["masks"][0]
+    assert mask["truth"] == tokenizer.convert_ids_to_tokens(truth)
+    assert mask["probability"] == pytest.approx(shares[truth].item(), rel=1e-3)
+    assert mask["rank"] == int((shares > shares[truth]).sum()) + 1
+    pieces = tokenizer.convert_ids_to_tokens(shares.topk(5).indices.tolist())
+    assert [piece for piece, _ in mask["guesses"]] == pieces
+    assert f"{mask['before']} [MASK] {mask['after']}".strip() in tokenizer.decode(ids)
     verdict = found["verdicts"][0]
-    ids = torch.where(batch["labels"][0] == -100, batch["input_ids"][0], batch["labels"][0])
     text = f"[CLS] {verdict['first']} [SEP] {verdict['second']} [SEP]"
-    assert tokenizer.decode(ids).startswith(text)
-    is_next = output.seq_relationship_logits.softmax(-1)[:8, 0].tolist()
-    assert [each["is_next"] for each in found["verdicts"]] == pytest.approx(is_next, rel=1e-3)
-    labels = batch["next_sentence_label"][:8] == 0
-    assert [each["truth"] for each in found["verdicts"]] == labels.tolist()
+    assert tokenizer.decode(torch.where(labels == -100, ids, labels)).startswith(text)
+    assert verdict["truth"] is (int(batch["next_sentence_label"][0]) == 0)
+    is_next = output.seq_relationship_logits[0].softmax(-1)[0].item()
+    assert verdict["is_next"] == pytest.approx(is_next, rel=1e-3)
     # Outputs that are not finite give no examples.
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight[5] = float("nan")

@@ -73,7 +73,7 @@ def test_the_recipe_writes_the_same_report_again(recipe, make_run_folder, pretra
     first = {path.name: path.read_bytes() for path in write_report(folder)}
     for name in first:
         (folder / name).unlink()
-    code, out, err = recipe("write_report", "--run", folder)
+    code, out, err = recipe("write_report", "--runs", folder)
     assert (code, err) == (0, "")
     assert str(folder / "report.html") in out
     assert {name: (folder / name).read_bytes() for name in first} == first
@@ -101,7 +101,7 @@ def break_json(name, content):
 def test_what_is_no_run_is_one_line(recipe, make_run_folder, change, message):
     folder = make_run_folder()
     change(folder)
-    code, _, err = recipe("write_report", "--run", folder)
+    code, _, err = recipe("write_report", "--runs", folder)
     assert code == 1
     assert err.startswith("error: ")
     assert message in err
@@ -116,10 +116,9 @@ def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_fold
     ]
     output = tmp_path / "compared"
     for _ in range(2):  # an older comparison is replaced
-        code, out, err = recipe("compare_runs", "--runs", *runs, "--output_dir", output)
+        code, out, err = recipe("write_report", "--runs", *runs, "--output_dir", output)
         assert (code, err) == (0, "")
         assert "| mlm loss | 5.0000 | 4.0000 |" in out
-        assert "## Curves" not in out
     assert {path.name for path in output.iterdir()} == {"report.md", "report.html", "curves.png"}
     assert "## Curves\n\n![curves](curves.png)" in (output / "report.md").read_text()
     (output / "mine.txt").touch()
@@ -127,13 +126,11 @@ def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_fold
         (output, "holds other files (mine.txt)"),
         (runs[0], "holds other files"),
     ):
-        code, _, err = recipe("compare_runs", "--runs", *runs, "--output_dir", folder)
+        code, _, err = recipe("write_report", "--runs", *runs, "--output_dir", folder)
         assert code == 1
         assert message in err
-    code, _, err = recipe("compare_runs", "--runs", *runs, "--output_dir", output / "mine.txt")
+    code, _, err = recipe("write_report", "--runs", *runs, "--output_dir", output / "mine.txt")
     assert "mine.txt is a file" in err
-    code, _, err = recipe("compare_runs", "--runs", runs[0])
-    assert err == "error: runs: 1 given; give 2 to 8 folders of finished runs\n"
 
 
 def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):

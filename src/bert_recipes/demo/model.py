@@ -130,7 +130,7 @@ def _fine_tuned(
         disable_tqdm=True,
     )
     predictor = make_predictor(task, settings, tokenizer, run_arguments)
-    lacks = (f"it was fine-tuned ({architecture(config)}): its heads of pre-training are gone",)
+    lacks = (f"fine-tuning ({architecture(config)}) removed the pre-training heads",)
     return DemoModel(
         name, tokenizer, predictor.trainer.model, (task.kind,), lacks, predictor, second_is_optional
     )

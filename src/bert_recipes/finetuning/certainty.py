@@ -97,7 +97,7 @@ def _find_intervals(
 def _find_baselines(
     kind: TaskKind, names: Sequence[str], examples: Sequence[Any], predicted: Sequence[Prediction]
 ) -> dict[str, float]:
-    """Return the best that a constant answer gets; a correlation with equal predictions is
+    """Return the best that one answer to every row gets; a correlation with equal predictions is
     undefined: they know nothing, so it is 0.
     """
     baselines: dict[str, float] = {}

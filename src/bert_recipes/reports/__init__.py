@@ -1,3 +1,1 @@
-"""What a person looks at: report and model card of a run, of a sweep, and of several runs side by
-side.
-"""
+"""Write the reports and model cards of runs, of sweeps, and of several runs side by side."""

@@ -49,8 +49,9 @@ class NoProbe(InputError):
 
 @torch.no_grad()
 def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
-    """Return what `bias_probe.json` holds: P(she) of every occupation whose words the tokenizer
-    knows, the baseline first; `mass` is the mean of p_he + p_she.
+    """Return P(she) of every occupation whose words the tokenizer knows, the baseline first.
+
+    This is what `bias_probe.json` holds; `mass` is the mean of p_he + p_she.
     """
     he_ids, she_ids = (_pronoun_ids(tokenizer, forms) for forms in PRONOUNS.values())
     sentences = {}
@@ -92,8 +93,9 @@ def _pronoun_ids(tokenizer: Any, forms: Sequence[str]) -> list[int]:
 
 
 def _masked_ids(tokenizer: Any, template: str, word: str) -> list[int]:
-    """Return the input of a sentence; "[MASK]" in a text is ordinary text, so it is put in as an
-    id.
+    """Return the input of a sentence.
+
+    "[MASK]" in a text is ordinary text to the tokenizer, so it is put in as an id.
     """
     article = "an" if word[0] in "aeiou" else "a"
     before, after = template.format(f"{article} {word}").split("[MASK]")
@@ -105,9 +107,7 @@ def _masked_ids(tokenizer: Any, template: str, word: str) -> list[int]:
 
 
 def probe_checkpoint(name: str) -> dict[str, Any]:
-    """Probe a checkpoint, ours or stock, by its folder or Hub name; raises `NoProbe` where that is
-    not possible.
-    """
+    """Probe a checkpoint by its folder or Hub name; raise `NoProbe` where that is not possible."""
     cached_only = check_checkpoint(name)
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only)
@@ -147,9 +147,7 @@ def read_probe(folder: Path) -> dict[str, Any]:
 
 
 def refresh_probe(folder: Path) -> None:
-    """Make `bias_probe.json` where it is missing or of other weights; a log line says why a model
-    cannot be probed.
-    """
+    """Write `bias_probe.json` if it is missing or of other weights; log why there is no probe."""
     if read_probe(folder):
         return
     try:

@@ -1,5 +1,4 @@
-"""Write the model card of a finished run, README.md, from the run's own files and what the user
-says of the model.
+"""Write the model card of a finished run, README.md, from its files and what the user says.
 
 A card ends with the hash of its text: an edited card is recognized by it and is never overwritten.
 """
@@ -193,9 +192,7 @@ def name_repository(folder: Path, repo_id: str) -> None:
 
 
 def card_text(card: RunCard) -> str:
-    """Return the complete card: the head for the Hub, and the sections of which the run has
-    facts.
-    """
+    """Return the complete card: the head for the Hub, and the sections that have facts."""
     run, task = card.run, card.run.task
     tokenizer = run.settings.get("tokenizer")
     environment = environment_of("md").overlay(undefined=ChainableUndefined)
@@ -280,22 +277,18 @@ def _datasets(card: RunCard) -> list[str]:
 
 
 def _emissions(run: RunFiles) -> dict[str, Any] | None:
-    """Return grams of CO2 with where and how, as the Hub shows them, of a run that estimated
-    them.
-    """
+    """Return grams of CO2 as the Hub shows them, of a run that estimated them."""
     energy = run.results.get("energy") or {}
-    kilograms = energy.get("co2_kg")
-    if kilograms is None:
+    if energy.get("co2_kg") is None:
         return None
-    machine = run.results.get("machine") or {}
     emissions = {
-        "emissions": float(f"{1000 * kilograms:.4g}"),
+        "emissions": float(f"{1000 * energy['co2_kg']:.4g}"),
         "source": f"an estimate: {energy.get('estimated_by')}",
         "training_type": "pre-training" if run.task is None else "fine-tuning",
-        "geographical_location": energy.get("country_iso_code"),
-        "hardware_used": machine.get("gpu") or machine.get("processor"),
     }
-    return {name: value for name, value in emissions.items() if value is not None}
+    if "country_iso_code" in energy:
+        emissions["geographical_location"] = energy["country_iso_code"]
+    return emissions
 
 
 def _pretraining_results(run: RunFiles) -> list[EvalResult]:

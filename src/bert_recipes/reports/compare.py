@@ -1,5 +1,6 @@
 """Compare several runs of one kind: what was set differently, their curves, their metrics."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from bert_recipes.reports.page import (
     PAGE_FILE,
     format_number,
     metric_rows,
-    render,
     report_files,
     words_of,
 )
@@ -76,9 +76,7 @@ def _kind(run: RunFiles) -> str:
 
 
 def check_report_folder(folder: Path) -> None:
-    """Refuse a folder in which the report would lie among other things, or replace a run's; it may
-    hold an older one.
-    """
+    """Refuse a folder that holds more than an older comparison: a report would replace a run's."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -89,14 +87,13 @@ def check_report_folder(folder: Path) -> None:
         )
 
 
-def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, bytes], str]:
-    """Return the files of the report, and its text for a terminal: report.md without plots.
+def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
+    """Return the files of the report.
 
     Runs of fine-tuning are compared on each row of their validation data, by default where they had
     it.
     """
     have_same_data = _have_same_data(runs)
-    machines = [run.results.get("machine") or {} for run in runs.values()]
     panels = _panels(runs)
     metrics, best = _metrics(runs)
     content: dict[str, Any] = {
@@ -104,14 +101,13 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, byt
         "name": ", ".join(runs),
         "about": _kind(next(iter(runs.values()))),
         "have_same_data": have_same_data,
-        "machines_differ": _differ(machine.get("gpu") for machine in machines)
-        or _differ(machine.get("processor") for machine in machines),
         "runs": list(runs),
         "metrics": metrics,
         "best": best if have_same_data else [],
         "differences": _differences(runs),
         "resamples": RESAMPLES,
         "paired_heads": HEADS,
+        "curves": [plots.panel_plot(panel) for panel in panels],
         "picture": PLOT_FILE,
     }
     if have_same_data and all(run.task is not None for run in runs.values()):
@@ -120,9 +116,7 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, byt
         except InputError as error:
             content["unpaired"] = str(error)
     pictures = {PLOT_FILE: plots.panels_png(panels[:NUM_PICTURED])} if panels else {}
-    curves = [plots.panel_plot(panel) for panel in panels]
-    files = report_files("comparison.j2", pictures, curves=curves, **content)
-    return files, render("comparison.j2", "md", curves=[], is_terminal=True, **content)
+    return report_files("comparison.j2", pictures, **content)
 
 
 def _have_same_data(runs: Runs) -> bool:
@@ -153,7 +147,7 @@ def _differences(runs: Runs) -> list[list[str]]:
         named = {f"machine: {name}": value for name, value in machine.items()}
         columns.append({**run.facts.get("run", {}), **run.settings, **named})
     rows = []
-    for name in dict.fromkeys(name for column in columns for name in column):
+    for name in dict.fromkeys(itertools.chain(*columns)):
         values = [column.get(name) for column in columns]
         if name not in _NAMES and _differ(values):
             cells = ["not set" if value is None else format_number(value) for value in values]
@@ -179,8 +173,10 @@ def _metrics(runs: Runs) -> tuple[list[list[str]], list[tuple[int, int]]]:
 
 
 def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the columns of the best values; none where more is neither better nor worse, or the
-    next one is within the intervals.
+    """Return the columns of the best values.
+
+    There are none where more is neither better nor worse, or the next value is within the
+    intervals.
     """
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1 if name.endswith(_MORE_IS_BETTER) else 0
     values = {}
@@ -202,10 +198,8 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
 def _panels(runs: Runs) -> list[plots.Panel]:
     """Return a plot of each logged metric, with a curve of each run."""
     histories = [run.history for run in runs.values()]
-    metrics: dict[str, None] = {}
-    for history in histories:
-        for line in history:
-            metrics.update(dict.fromkeys(name for name in line if _is_drawn(name)))
+    logged = dict.fromkeys(itertools.chain(*itertools.chain(*histories)))
+    metrics = [name for name in logged if _is_drawn(name)]
     panels = []
     for metric in sorted(metrics, key=lambda metric: not metric.startswith("eval_")):
         lines = []

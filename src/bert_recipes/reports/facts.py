@@ -1,6 +1,4 @@
-"""Gather the facts of a finished run while model and data are at hand, keep them in report.json,
-read them back.
-"""
+"""Gather the facts of a finished run, keep them in report.json, read them back."""
 
 import hashlib
 from collections import Counter
@@ -75,8 +73,9 @@ def calibration(probabilities: ArrayLike, outcomes: ArrayLike) -> Facts:
 
 
 def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]) -> Facts:
-    """Return the scores of each class, and the confusion matrix (rows: true class) or, of many
-    classes, the most frequent confusions.
+    """Return the scores of each class, and the confusion matrix (rows: true class).
+
+    Of many classes the most frequent confusions replace the matrix.
     """
     numbers = range(len(names))
     facts = {"labels": list(names), "classes": label_scores(gold, predicted, numbers)}
@@ -303,7 +302,7 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
     return facts
 
 
-def score_answer(task: Task, example: QuestionExample, answer: str) -> dict[str, float]:
+def score_answer(task: Task, example: Any, answer: str) -> dict[str, float]:
     """Return the metrics of one answer, 0 to 100."""
     gold = {example.idx: [gold_answer.text for gold_answer in example.answers or ()]}
     score = squad_v2_scores if "squad_v2" in task.metrics else squad_scores
@@ -324,9 +323,7 @@ _GATHER = {
 
 
 def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
-    """Gather what report.json holds from the predictions of the last evaluation; no model is
-    run.
-    """
+    """Gather what report.json holds from the predictions of the last evaluation."""
     trainer, task = run.trainer, run.task
     if not trainer.is_world_process_zero():
         return {}
@@ -374,9 +371,7 @@ def split_facts(
     examples: Sequence[Any],
     predictions: Sequence[Any] | None,
 ) -> Facts:
-    """Gather the facts of one validation split; where its outputs were not finite there are no
-    predictions.
-    """
+    """Gather the facts of a validation split; without predictions its outputs were not finite."""
     facts: Facts = {"name": name, "suffix": suffix, "examples": len(examples)}
     if predictions is not None and examples:
         facts.update(_GATHER[_form_of(task)](task, examples, predictions))
@@ -397,9 +392,7 @@ TOP_K = 5
 def predict_held_out(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor]
 ) -> Facts:
-    """Run the model once over a batch of held-out inputs, masked as an evaluation masks them, and
-    gather what it predicts.
-    """
+    """Gather what the model predicts for a batch of held-out inputs, masked as evaluated."""
     model.eval()
     inputs = {name: values.to(model.device) for name, values in batch.items()}
     output = model(**inputs, return_full_logits=False)
@@ -474,8 +467,9 @@ HASHED_PAIRS = 256  # at once
 
 
 def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
-    """Return the sizes of a run, for the log and the report; before training, which changes the
-    batch split with the phase.
+    """Return the sizes of a run, for the log and the report.
+
+    Call it before training, which changes the batch split with the phase.
     """
     args = trainer.args
     sizes = _sizes(
@@ -487,8 +481,9 @@ def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
 def gather_pretraining(
     trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts
 ) -> Facts:
-    """Gather what report.json holds; by all processes, because where they shard the weights none
-    can compute alone.
+    """Gather what report.json holds.
+
+    All processes call it: where they shard the weights none can compute alone.
     """
     held_out = None
     dataset = trainer.eval_dataset
@@ -515,9 +510,7 @@ def gather_pretraining(
 
 
 def _count_corpus(inputs: Any) -> dict[str, int]:
-    """Count the documents, sentences and tokens of a store, and its inputs; instance files have
-    inputs alone.
-    """
+    """Count the documents, sentences and tokens of a store, and the inputs of an epoch."""
     counts = {}
     store = getattr(inputs, "store", None)
     if store is not None:
@@ -527,9 +520,7 @@ def _count_corpus(inputs: Any) -> dict[str, int]:
 
 
 def fingerprint_held_out(trainer: BertTrainer) -> str:
-    """Return the SHA-256 of the held-out inputs of an evaluation, as they were masked: what two
-    runs are compared by.
-    """
+    """Return the SHA-256 of the masked held-out inputs, by which two runs are compared."""
     dataset, digest = epoched(trainer.eval_dataset), hashlib.sha256()
     # The size of these batches decides how much is padded, so it is always the same.
     for keys in EvaluationSampler(
@@ -550,8 +541,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A finished run: its folder and name, "pretraining" or "finetuning", and what its files hold;
-    `facts` is empty where it left none.
+    """A finished run: its folder and name, "pretraining" or "finetuning", and its files.
+
+    `facts` is empty where the run left none.
     """
 
     folder: Path

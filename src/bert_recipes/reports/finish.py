@@ -1,5 +1,6 @@
-"""The end of a run: report, card, push; whatever goes wrong with report or card is a
-warning, for the run itself is done.
+"""Finish a run: report, card, push.
+
+Whatever goes wrong with report or card is a warning, for the run itself is done.
 """
 
 import contextlib
@@ -29,10 +30,11 @@ def finish_run(
     push: Callable[[], str | None],
     files: Iterable[Path] = (),
 ) -> None:
-    """Leave report and card in the run's folder, print the results, push; called in all processes.
+    """Write report and card, print the results, push.
 
-    `gather` gives what report.json holds, `table` formats the results, `push` gives the model's
-    page on the Hub or None, and `files` are what the recipe has written beside the model.
+    All processes call it. `gather` gives what report.json holds, `table` formats the results,
+    `push` gives the model's page on the Hub or None, and `files` are what the recipe has written
+    beside the model.
     """
     folder, is_main = Path(trainer.args.output_dir), trainer.is_world_process_zero()
     report = report_run(folder, lambda: gather(results), is_main=is_main)
@@ -53,9 +55,7 @@ def finish_run(
 
 
 def what_next(folder: Path) -> str:
-    """Return what a pre-trained model predicts for three held-out sentences, and the commands to go
-    on with.
-    """
+    """Return predictions for three held-out sentences, and the commands to go on with."""
     facts = read_object(folder / FACTS_FILE)
     lines = []
     commands = {"look": f"open {folder / PAGE_FILE}"}
@@ -89,8 +89,9 @@ def _describe_mask(mask: Mapping[str, Any]) -> str:
 def report_run(
     folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool
 ) -> list[Path]:
-    """Leave report.json and the report in a run's folder, all other files written; called in every
-    process, `is_main` writes.
+    """Write report.json and the report of a run, after all its other files.
+
+    Every process calls it, `is_main` writes.
     """
 
     def write() -> list[Path]:

@@ -1,5 +1,4 @@
-"""Write a report's files, report.md and report.html with their pictures, from the files of a run or
-a sweep, by templates.
+"""Write a report, report.md and report.html with pictures, from the files of a run or a sweep.
 
 The page is one HTML file that needs nothing else: it forbids itself to load anything, every text is
 escaped, plots are SVG.
@@ -29,9 +28,7 @@ NUM_PICTURED = 3
 
 
 def write_report(folder: Path) -> list[Path]:
-    """Write the report of a finished run or of a sweep from its files alone; report.md comes
-    first.
-    """
+    """Write the report of a finished run or of a sweep from its files; report.md comes first."""
     if (folder / SWEEP_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
         sweep = read_object(folder / SWEEP_FILE)
         return save_report(_sweep_report(sweep, folder.resolve().name), folder)
@@ -92,9 +89,7 @@ NO_TILES = ("loss", "_thresh", "total", "_number", "missing")
 
 
 def _split_plot(split: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the reliability of a split's predictions, or of numbers the predictions over the true
-    ones.
-    """
+    """Return the reliability of predictions, or of numbers the predictions over the truth."""
     if "dots" in split:
         return plots.scatter(*split["dots"])
     if "calibration" in split:
@@ -142,10 +137,10 @@ METRIC_HEADS = ("metric", "value", "95% interval", "majority-class baseline")
 def metric_rows(
     results: Mapping[str, Any], prefix: str = "eval_"
 ) -> list[tuple[str, str, str, str]]:
-    """Return `METRIC_HEADS` of the values with a prefix; what is not defined is "n/a", and what is
-    not known is empty.
+    """Return a row (`METRIC_HEADS`) for each result with a prefix.
 
-    Those of a test split keep the `test_` in their names.
+    What is not defined is "n/a", and what is not known is empty. Results of a test split keep the
+    `test_` in their names.
     """
     rows = []
     intervals, baselines = results.get("intervals") or {}, results.get("baselines") or {}
@@ -166,9 +161,7 @@ def metrics_of_splits(results: Mapping[str, Any]) -> list[tuple[str, str, str, s
 
 
 def is_cost(key: str) -> bool:
-    """Tell whether a metric is what an evaluation cost, which the Trainer puts among the
-    metrics.
-    """
+    """Tell whether a metric is a cost of the evaluation, which the Trainer puts among them."""
     return key.endswith(("seconds", "runtime", "per_second"))
 
 
@@ -177,8 +170,9 @@ FEW_FINETUNING_STEPS = 500
 
 
 def is_no_better(results: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a metric, or the low end of its interval, is not above the majority-class
-    baseline; False where that is unknown.
+    """Tell whether a metric, or the low end of its interval, does not exceed the baseline.
+
+    Where one of them is unknown the answer is False.
     """
     baseline = (results.get("baselines") or {}).get(name)
     value = results.get(f"eval_{name}")
@@ -191,9 +185,7 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
 
 
 def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None) -> str:
-    """Return the metrics of a fine-tuning run as Markdown for a terminal, with a warning where the
-    best metric shows nothing.
-    """
+    """Return the metrics of a fine-tuning run; warn if the best metric beats no baseline."""
     table = _terminal(
         "{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=metrics_of_splits(results)
     )
@@ -210,9 +202,7 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
 
 
 def pretraining_table(results: Mapping[str, Any]) -> str:
-    """Return held-out metrics beside their baselines, and what training cost, as Markdown for a
-    terminal.
-    """
+    """Return held-out metrics beside their baselines, and what training cost, for a terminal."""
     return _terminal(
         "{{ tables.held_out(ui, results) }}{{ tables.training(ui, results) }}",
         results=strict(results),
@@ -264,18 +254,14 @@ def environment_of(form: str) -> Environment:
 
 
 def escape(text: object) -> str:
-    """Return a text on one line of Markdown in which nothing is a table's bar, a tag, a link or a
-    picture.
-    """
+    """Return a line of Markdown in which no text is a table's bar, a tag, a link or a picture."""
     # A backslash of the text first: it would take away the one that is put before a bar or a tag.
     one_line = " ".join(str(text).split()).replace("\\", "\\\\")
     return one_line.replace("|", "\\|").replace("<", "\\<").replace("](", "]\\(")
 
 
 def format_number(value: Any) -> str:
-    """Format a value for a table: counts with commas, fractions with four digits, None and NaN as
-    "n/a", a list with commas.
-    """
+    """Format a value for a table: counts with commas, fractions with four digits, or "n/a"."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "n/a"
     if isinstance(value, list):

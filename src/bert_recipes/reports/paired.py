@@ -66,8 +66,7 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
 
 
 def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
-    """Make the run of an ensemble from runs of one task of question answering, and return its
-    metrics, with their intervals.
+    """Make the run of an ensemble of question-answering runs, and return its metrics.
 
     The answer to a question is that of the greatest mean probability in the members' n-best lists.
     Devlin et al. 2019, section 4.2, do not say how their ensemble answers. Only the first

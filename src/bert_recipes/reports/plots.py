@@ -88,9 +88,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot of curves, with dashed baselines and the limits of the vertical axis where they are
-    set.
-    """
+    """A plot of curves, with dashed baselines and maybe the limits of the vertical axis."""
 
     title: str
     unit: str
@@ -205,9 +203,7 @@ def make_panel(history: History, curves: Curves) -> Panel:
 
 
 def pretraining_panels(history: History) -> list[Panel]:
-    """Return losses and accuracies with their baselines, learning rate and speed, as far as they
-    were logged twice.
-    """
+    """Return the losses, accuracies, learning rate and speed that have two log points."""
     panels = with_curves([make_panel(history, curves) for curves in PRETRAINING_CURVES])
     if not panels:
         panels = [make_panel(history, TOTAL_LOSS)]
@@ -215,9 +211,7 @@ def pretraining_panels(history: History) -> list[Panel]:
 
 
 def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
-    """Return losses, the task's metrics (without `eval_`) as far as they were logged twice,
-    learning rate and speed.
-    """
+    """Return the losses, metrics (named without `eval_`), learning rate and speed of a run."""
     losses = {f"eval_{name}": "validation" for name in names if name.endswith("loss")}
     metrics = {}
     for name in names:
@@ -274,9 +268,7 @@ def _plot(title: str, draw: Callable[[Any], None]) -> dict[str, Any]:
 
 
 def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, Any]:
-    """Return accuracy over confidence, a bar for each bin; a calibrated model is on the
-    diagonal.
-    """
+    """Return accuracy over confidence; a calibrated model is on the diagonal."""
     confidences = [row["confidence"] for row in bins if row["count"]]
     accuracies = [row["accuracy"] for row in bins if row["count"]]
 
@@ -302,9 +294,7 @@ def scatter(truths: Sequence[float], predictions: Sequence[float]) -> dict[str, 
 
 
 def table_png(described: Mapping[str, Any]) -> bytes:
-    """A table of a paper: a panel a column, a row a model; points are seeds, bars their means. The
-    paper's figures would lie far outside.
-    """
+    """Draw a table of a paper: a panel a column, a row a model, a point a seed, a bar a mean."""
     columns, rows = described["columns"], described["rows"]
 
     def draw(figure: Any) -> None:
@@ -353,9 +343,7 @@ def panels_png(panels: Sequence[Panel]) -> bytes:
 
 @contextmanager
 def _figure(size: tuple[float, float], name: str) -> Iterator[Any]:
-    """A figure in the style of the reports, without a window system and without matplotlib's list
-    of open figures.
-    """
+    """Yield a figure in the style of the reports, without matplotlib's list of open figures."""
     import matplotlib as mpl  # heavy, and only a report needs it
     from matplotlib.figure import Figure
 
@@ -385,9 +373,7 @@ _SIZE = re.compile(r' (?:width|height)="[^"]*"')
 
 
 def _svg(name: str, draw: Callable[[Any], None]) -> str:
-    """Draw as part of a page: as wide as there is room, colours by variables, the page's own
-    font.
-    """
+    """Draw a part of a page: as wide as there is room, with its own colours and font."""
     file = io.StringIO()
     with _figure(PANEL, name) as figure:
         draw(figure.subplots())

@@ -98,9 +98,8 @@ def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
     if loss is None or base_rate is None or not loss > (1 - NEAR_BASE_RATE) * base_rate:
         return None
     return (
-        f"at step {step} the held-out replaced-token loss is {loss:.4f}; knowing only how many "
-        f"tokens are replaced gives {base_rate:.4f}: the "
-        "discriminator has not learned which. What helps: more steps, and --random_replacements "
+        f"at step {step} the held-out replaced-token loss is {loss:.4f}, no better than the "
+        f"base-rate baseline ({base_rate:.4f}). What helps: more steps, and --random_replacements "
         "0.6 where it is not given yet"
     )
 
