@@ -161,7 +161,7 @@ for path in sys.argv[1:]:
 
 def test_help_loads_no_model_and_that_of_reports_no_torch():
     names = (
-        "write_report compare_runs write_model_card push_to_hub make_glue_submission "
+        "write_report compare_runs write_model_card push_to_hub "
         "create_pretraining_data add_tokens demo"
     )
     names += (
