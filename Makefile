@@ -51,7 +51,7 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper paper-all glue-submission squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper paper-all squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
 
 ## Start
 
@@ -124,7 +124,7 @@ else
 	$(PYTHON) recipes/sweep_finetuning.py --launch $(LAUNCH) --sweep $(SWEEP) --output_dir runs/$(TASK)_$(basename $(notdir $(SWEEP))) --config recipes/configs/finetune/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
 endif
 
-glue-all: check-names $(READY)  ## all nine GLUE tasks and their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--data_dir DATA"
+glue-all: check-names $(READY)  ## all nine GLUE tasks, their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--submission true" for the leaderboard's zip
 	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(if $(SWEEP),--sweep $(SWEEP)) $(MODEL_FLAG) $(ARGS)
 
 static: $(READY)  ## TF-IDF and word vectors beside a BERT: TASK=sst2 or conll2003 MODEL= ARGS="--data_dir DATA"
@@ -135,9 +135,6 @@ paper: $(READY)  ## a table of the paper, with its claims: TABLE=5 PROFILE=cpu A
 
 paper-all: override TABLE :=
 paper-all: paper  ## all tables, which share their runs: PROFILE= SEEDS= ARGS=
-
-glue-submission: $(READY)  ## the zip that the GLUE leaderboard takes: RUNS="runs/glue" (runs made with --do_predict true)
-	$(PYTHON) recipes/make_glue_submission.py --runs $(or $(RUNS),runs/glue) $(ARGS)
 
 squad: check-names no-sweep $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
 	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
@@ -252,6 +249,7 @@ screenshots: $(READY)  ## pictures of reports, with Chromium, in runs/pictures: 
 define removed
 	@echo "make $@ was removed: $(1)" >&2; exit 2
 endef
+glue-submission: ; $(call removed,use --submission true in the ARGS of make glue-all)
 
 clean:  ## remove the quickstart's data and run, and caches; .venv stays
 	rm -rf data/quickstart runs/quickstart .pytest_cache .ruff_cache .mypy_cache build

@@ -197,8 +197,7 @@ class Runs:
 
     def _run(self, recipe: str, key: str, settings: Mapping[str, str]) -> None:
         command, flags = self._command(recipe, settings)
-        needs = (TASK_FILE,) if recipe == "finetune" else ()
-        launcher = RunLauncher(command, flags, needs, keeps_checkpoints="save_steps" in settings)
+        launcher = RunLauncher(command, flags, keeps_checkpoints="save_steps" in settings)
         start = time.monotonic()
         results = launcher.run(self.folder / key, [])
         self.record(key, recipe, settings, results, time.monotonic() - start)

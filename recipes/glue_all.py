@@ -1,14 +1,14 @@
-r"""Fine-tune on GLUE's nine tasks one after another and print the mean of the paper's Table 1.
+r"""Fine-tune on GLUE's nine tasks, a sweep each, and print the mean of the paper's Table 1.
 
-python recipes/glue_all.py --output_dir runs/glue --model_name_or_path google-bert/bert-base-uncased
-\
+python recipes/glue_all.py --output_dir runs/glue \
+    --model_name_or_path google-bert/bert-base-uncased \
     --rte "--num_train_epochs 5" --qqp "--max_train_examples 40000"
 
 Every flag that is not listed here goes to each run of recipes/finetune.py, after --config
-recipes/configs/finetune/glue.yaml where no other is given. Each task's models are in
-OUTPUT_DIR/<task>/seed-<seed>; --sweep paper makes each task the paper's sweep. The same command
-resumes after an interruption; with other seeds it adds them, and the table is that of the seeds
-asked for.
+recipes/configs/finetune/glue.yaml where no other is given. Each task's best run is
+OUTPUT_DIR/<task>/best; without --sweep every task has one setting. The same command resumes after
+an interruption; with other seeds it adds them, and the table is that of the seeds asked for.
+--submission true also predicts the test splits, and writes the zip that the leaderboard takes.
 """
 
 import logging
@@ -21,14 +21,19 @@ from pathlib import Path
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.settings import SEEDS, check, option, required
-from bert_recipes.sweeps.glue import TASKS, read_runs, write_table
+from bert_recipes.sweeps.glue import (
+    TASKS,
+    check_submission,
+    read_runs,
+    write_submission,
+    write_table,
+)
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
     check_flags,
     check_run,
     choose_seeds,
-    claim_folder,
     end_with_children,
     finetuning_command,
     given_flags,
@@ -60,6 +65,10 @@ class GlueArguments:
     launch: str | None = option(
         None, "name in accelerate_configs/ or a file; default: one process, no launcher"
     )
+    submission: bool = option(
+        False,
+        "predict the test splits too, and write OUTPUT_DIR/submission.zip for the leaderboard",
+    )
     cola: str = option("", SPECIAL)
     sst2: str = option("", SPECIAL)
     mrpc: str = option("", SPECIAL)
@@ -75,69 +84,73 @@ class GlueArguments:
 
 
 def split_quoted(name: str, text: str) -> list[str]:
-    """The flags inside the value of a flag, as a shell reads them."""
+    """Split the flags inside the value of a flag, as a shell does."""
     try:
-        return shlex.split(text)
+        flags = shlex.split(text)
     except ValueError as error:
         raise InputError(
             f"--{name}: {text!r} cannot be read ({error}); close every quote in it"
         ) from error
+    check_run_flags(flags)
+    return flags
 
 
-def run_task(args: GlueArguments, name: str, launcher: RunLauncher, seeds: list[int]) -> None:
-    """Run one task with every seed, or as a sweep."""
-    # Imported only now, for it takes seconds.
-    from bert_recipes.reports.finish import report_sweep
-
-    folder = Path(args.output_dir) / name
-    if args.sweep is not None:
-        run_sweep(
-            folder, launcher, read_sweep(args.sweep, SWEEPS, launcher.flags), seeds, report_sweep
-        )
-        return
-    for seed in seeds:
-        launcher.run(folder / f"seed-{seed}", ["--seed", str(seed)])
+def check_run_flags(flags: list[str]) -> None:
+    """Refuse flags of the runs that there are not, or that are decided here."""
+    check_flag_names(flags, field_types(GlueArguments))
+    check_flags(flags, ("task", "task_file"))
 
 
-def make_launchers(
+def make_sweeps(
     args: GlueArguments, flags: list[str], task_flags: dict[str, list[str]]
-) -> dict[str, RunLauncher]:
-    """Check the flags of all runs, and return what launches those of each task."""
-    for words in (flags, *task_flags.values()):
-        check_flag_names(words, field_types(GlueArguments))
-        check_flags(words, ("task", "task_file"))
+) -> dict[str, tuple[RunLauncher, dict[str, list[str]]]]:
+    """Return what launches the runs of each task, and their grid, after a check of all."""
     command = finetuning_command(HERE / "finetune.py", args.launch)
-    launchers = {}
+    sweeps = {}
     for name in args.tasks:
-        flags_of_runs = replace_flags(flags, ["--task", name, *task_flags[name]])
-        launchers[name] = RunLauncher(command, tuple(flags_of_runs))
-    for launcher in launchers.values():
-        grid = {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, launcher.flags)
-        check_run(launcher.flags, grid)
-    return launchers
+        run_flags = replace_flags(flags, ["--task", name, *task_flags[name]])
+        grid = {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, run_flags)
+        check_run(run_flags, grid)
+        sweeps[name] = (RunLauncher(command, tuple(run_flags)), grid)
+    return sweeps
 
 
 def main() -> None:
     """Run what is not finished, then print the table."""
-    flags_of_script, flags = split_flags(sys.argv[1:], field_types(GlueArguments), quoted=TASKS)
-    (args,) = parse_arguments(GlueArguments, argv=flags_of_script)
+    script_flags, flags = split_flags(sys.argv[1:], field_types(GlueArguments), quoted=TASKS)
+    (args,) = parse_arguments(GlueArguments, argv=script_flags)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     seeds = choose_seeds(args.num_seeds, args.seeds)
+    check_run_flags(flags)
     if "config" not in given_flags(flags):
         flags = ["--config", str(HERE / "configs" / "finetune" / "glue.yaml"), *flags]
+    if args.submission and "do_predict" not in given_flags(flags):
+        flags += ["--do_predict", "true"]
     task_flags = {name: split_quoted(name, getattr(args, name)) for name in TASKS}
-    launchers = make_launchers(args, flags, task_flags)
-    files = hashes_of_files(sum(task_flags.values(), flags))
-    settings = {"flags": flags, "task_flags": task_flags, "files": files, "sweep": args.sweep}
+    if args.submission:
+        all_flags = sum(task_flags.values(), flags)
+        check_submission(Path(args.output_dir), args.tasks, all_flags)
+    sweeps = make_sweeps(args, flags, task_flags)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.reports.finish import report_sweep
+
     end_with_children()
     folder = Path(args.output_dir)
-    claim_folder(folder, "glue_plan.json", settings)
-    for name, launcher in launchers.items():
-        run_task(args, name, launcher, seeds)
+    for name, (launcher, grid) in sweeps.items():
+        run_sweep(folder / name, launcher, grid, seeds, report_sweep)
+    settings = {
+        "flags": flags,
+        "task_flags": task_flags,
+        "files": hashes_of_files(sum(task_flags.values(), flags)),
+        "sweep": args.sweep,
+        "date": time.strftime("%Y-%m-%d"),
+    }
     runs = {name: read_runs(folder / name, seeds) for name in TASKS}
-    settings["date"] = time.strftime("%Y-%m-%d")
     print(write_table(folder, runs, settings))
     print(f"{folder}/glue.md, glue.json")
+    if args.submission:
+        write_submission(folder / "submission.zip", folder)
+        print(f"{folder}/submission.zip")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-r"""Fine-tune with every combination of a few settings and several seeds; the best on the
-development set is kept.
+r"""Fine-tune with every combination of a few settings and several seeds; the best is kept.
 
 python recipes/sweep_finetuning.py --sweep paper --num_seeds 5 --output_dir runs/mrpc_sweep \
     --config recipes/configs/finetune/glue.yaml --task mrpc \
     --model_name_or_path google-bert/bert-base-uncased
 
 Every flag that is not listed here goes to each run of recipes/finetune.py. The same command resumes
-after an interruption;
-with more seeds it adds them. At the end: report.html, sweep.json, and best/, the best run. Only the
-best run keeps its weights; all keep their results and predictions.
+after an interruption; with more seeds it adds them. At the end: report.html, sweep.json, and best/,
+the best run on the development set. Only it keeps its weights; all keep their results and
+predictions.
 """
 
 import logging
@@ -22,6 +21,7 @@ from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
+    check_run,
     choose_seeds,
     end_with_children,
     finetuning_command,
@@ -51,34 +51,30 @@ class SweepArguments:
 
 def main() -> None:
     """Read the sweep, run what is not finished, report."""
-    own, flags = split_flags(sys.argv[1:], field_types(SweepArguments))
-    (args,) = parse_arguments(SweepArguments, argv=own)
+    script_flags, flags = split_flags(sys.argv[1:], field_types(SweepArguments))
+    (args,) = parse_arguments(SweepArguments, argv=script_flags)
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.finish import report_sweep
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     check_flag_names(flags, field_types(SweepArguments))
-    grid = read_sweep(
-        args.sweep, HERE / "configs" / "sweep", flags, is_search=args.num_trials is not None
-    )
     seeds = choose_seeds(args.num_seeds, args.seeds)
+    configs = HERE / "configs" / "sweep"
+    grid = read_sweep(args.sweep, configs, flags, is_search=args.num_trials is not None)
     launcher = RunLauncher(finetuning_command(HERE / "finetune.py", args.launch), tuple(flags))
+    check_run(flags, grid)
     end_with_children()
-    folder = Path(args.output_dir)
-    print(
-        run_sweep(
-            folder,
-            launcher,
-            grid,
-            seeds,
-            report_sweep,
-            metric=args.metric,
-            num_trials=args.num_trials,
-        )
+    text = run_sweep(
+        Path(args.output_dir),
+        launcher,
+        grid,
+        seeds,
+        report_sweep,
+        metric=args.metric,
+        num_trials=args.num_trials,
     )
-    # A page that cannot be made is a warning.
-    files = [name for name in ("report.html", "sweep.json") if (folder / name).is_file()]
-    print(f"{args.output_dir}/{', '.join(files)}; the best run: {args.output_dir}/best")
+    print(text)
+    print(f"{args.output_dir}/report.html, sweep.json; the best run: {args.output_dir}/best")
 
 
 if __name__ == "__main__":

@@ -39,10 +39,7 @@ TARGET_SCRIPTS |= {
 }
 TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner", "tinybert"), "recipes/finetune.py")
 TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
-TARGET_SCRIPTS |= {
-    "glue-all": "recipes/glue_all.py",
-    "glue-submission": "recipes/make_glue_submission.py",
-}
+TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py"}
 TARGET_SCRIPTS |= {"features": "recipes/extract_features.py"}
 TARGET_SCRIPTS |= {
     "benchmark": "benchmarks/benchmark.py",

@@ -39,6 +39,7 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["swag", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["ner", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["report"], "error: give RUN="),
+        (["glue-submission"], "make glue-submission was removed: use --submission true"),
         (["compare"], "error: give RUNS="),
         (["compare", "RUNS=runs/a"], "error: give RUNS="),
     ],
@@ -75,7 +76,6 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             "--model_name_or_path runs/sst2_layers --teacher t --output_dir",
         ),
         (["compare-stock", "TASK=mrpc"], "benchmarks/compare_with_stock.py --task mrpc"),
-        (["glue-submission"], "recipes/make_glue_submission.py --runs runs/glue"),
         (
             ["features", "MODEL=m", "INPUT=a.txt"],
             "recipes/extract_features.py --model_name_or_path m --input_file a.txt",

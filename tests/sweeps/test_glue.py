@@ -1,10 +1,9 @@
-"""The paper's table, recipes/glue_all.py over a stand-in for finetune.py, and the leaderboard's zip
-from made-up predictions.
-"""
+"""The paper's table, recipes/glue_all.py over a stand-in for finetune.py, and the zip."""
 
 import itertools
 import json
 import math
+import re
 import shutil
 import zipfile
 
@@ -15,10 +14,8 @@ from bert_recipes.files import strict
 from bert_recipes.sweeps.glue import (
     COLUMNS,
     TASKS,
-    find_runs,
     format_table,
     make_table,
-    plan_files,
     table_mean,
     write_submission,
 )
@@ -81,8 +78,8 @@ def test_a_missing_task_leaves_the_mean_out():
     del runs["rte"]
     table = make_table(runs)
     assert table["mean_dev"] is None
-    assert "No mean: RTE is missing." in format_table(table)
-    assert "| mean | | | | | | | 79.6 |" in format_table(table)
+    assert "No mean without RTE." in format_table(table)
+    assert "| **mean** | of the nine |  | | | | | **79.6** |" in format_table(table)
 
 
 def test_partial_splits_are_marked_with_their_rows():
@@ -92,8 +89,7 @@ def test_partial_splits_are_marked_with_their_rows():
     text = format_table(make_table(runs))
     assert "| QQP | F1 | 71.2* |  | 1 | 10,000 of 40,430 | 3,000 of 363,846 | 71.2 |" in text
     assert "**79.6*** |" in text
-    assert "QQP (10,000 rows, published 40,430)." in text
-    assert "MRPC (" not in text
+    assert "not to be put beside published figures: QQP." in text
 
 
 def test_of_several_seeds_the_median_counts_and_a_diverged_run_makes_no_mean():
@@ -128,7 +124,7 @@ def test_glue_all_runs_the_nine_resumes_after_a_failure_and_prints_the_table(ben
     )
     failed = bench.run("glue_all.py", *flags)
     assert failed.returncode == 1
-    assert "mrpc/seed-1 failed" in failed.stderr
+    assert "mrpc/settings/seed-1 failed" in failed.stderr
     bench.plan(figures=figures)
     done = bench.run("glue_all.py", *flags)
     assert done.returncode == 0, done.stderr
@@ -138,7 +134,7 @@ def test_glue_all_runs_the_nine_resumes_after_a_failure_and_prints_the_table(ben
     assert all(call["config"].endswith("glue.yaml") for call in calls.values())
     assert (calls["rte"]["num_train_epochs"], calls["rte"]["fp16"]) == ("5", "true")
     assert "num_train_epochs" not in calls["cola"]
-    assert all((bench.output / name / "seed-1" / "model.safetensors").is_file() for name in TASKS)
+    assert all((bench.output / name / "best" / "model.safetensors").is_file() for name in TASKS)
     assert "**79.6** | | | | | **79.6** |" in done.stdout
     report = json.loads((bench.output / "glue.json").read_text())
     assert round(report["mean_dev"], 1) == round(report["mean_test_paper"], 1) == 79.6
@@ -167,10 +163,8 @@ def test_the_table_is_that_of_the_seeds_asked_for(bench):
         bench.plan(figures={"cola": {"eval_matthews_correlation": figure}})
         done = bench.run("glue_all.py", *flags, "--seeds", *seeds)
         assert f"| CoLA | Matthews | {cells} |" in done.stdout, done.stderr
-        assert (
-            "No mean: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, STS-B, MRPC, RTE are missing."
-            in done.stdout
-        )
+        missing = "MNLI-m, MNLI-mm, QQP, QNLI, SST-2, STS-B, MRPC, RTE"
+        assert f"No mean without {missing}." in done.stdout
     assert [call["seed"] for call in bench.calls()] == ["1", "2", "3", "4", "5"]
     assert (
         "| CoLA | Matthews | 50.0 |  | 1 |"
@@ -254,224 +248,95 @@ ROWS = {
 }
 
 
-def make_run(folder, name, **figures):
-    """What a run with --do_predict leaves behind; the predictions take turns through the labels."""
-    folder.mkdir(parents=True)
-    (folder / "all_results.json").write_text(json.dumps({"task": name, **figures}))
-    (folder / "task.yaml").write_text("")
-    tests = {split: (get_task(name), split) for split in get_task(name).test_splits}
-    if name == "mnli":
-        tests["ax"] = (get_task("ax"), "test")
-    for stem, (task, split) in tests.items():
-        values = (0.0, 1.2346, 5.0) if name == "stsb" else task.labels
-        with (folder / f"predictions_{stem}.jsonl").open("w") as file:
-            for idx, value in zip(
-                range(task.published_rows[split]), itertools.cycle(values), strict=False
-            ):
-                file.write(
-                    json.dumps({"idx": idx, "prediction": value, "probabilities": None}) + "\n"
-                )
-    return folder
+def write_predictions(file, task, num_rows):
+    """Write what a run with --do_predict leaves; the predictions take turns through the labels."""
+    values = (-0.2, 1.2346, 5.31, -0.0) if task.name == "stsb" else task.labels
+    rows = zip(range(num_rows), itertools.cycle(values), strict=False)
+    lines = [json.dumps({"idx": idx, "prediction": value}) for idx, value in rows]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory):
-    """Runs of the nine tasks in one folder, as recipes/glue_all.py makes them."""
+    """Best runs of the nine tasks in one folder, as recipes/glue_all.py makes them."""
     folder = tmp_path_factory.mktemp("glue")
     for name in TASKS:
-        make_run(folder / name, name)
+        task = get_task(name)
+        for split in task.test_splits:
+            file = folder / name / "best" / f"predictions_{split}.jsonl"
+            write_predictions(file, task, task.published_rows[split])
+    write_predictions(folder / "mnli" / "best" / "predictions_ax.jsonl", get_task("ax"), 1104)
     return folder
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A run of WNLI, the smallest, to be spoilt."""
-    return make_run(tmp_path / "wnli", "wnli")
 
 
 def lines_of(archive, name):
     return archive.read(name).decode("ascii").split("\n")
 
 
-def test_folders_that_link_each_other_are_searched_once(small):
-    folders = [small.parent / name for name in "abc"]
-    for folder in folders:
-        folder.mkdir()
-    for folder in folders:
-        for other in folders:
-            (folder / f"to_{other.name}").symlink_to(other)
-    small.rename(folders[2] / "wnli")
-    (run,) = find_runs([small.parent]).values()
-    assert run.resolve() == folders[2] / "wnli"
-
-
 def test_a_complete_set_makes_the_eleven_files(complete, tmp_path):
-    made_of = write_submission(tmp_path / "glue.zip", find_runs([complete]))
-    assert list(made_of) == sorted(ROWS)
-    write_submission(tmp_path / "again.zip", find_runs([complete]))
-    assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "glue.zip").read_bytes()
+    write_submission(tmp_path / "glue.zip", complete)
     with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
         assert archive.testzip() is None
         assert archive.namelist() == sorted(ROWS)
         for name, rows in ROWS.items():
             header, *lines, end = lines_of(archive, name)
             assert (header, end, len(lines)) == ("index\tprediction", "", rows)
-            assert [line.split("\t")[0] for line in lines] == [
-                str(number) for number in range(rows)
-            ]
+            numbers = [line.split("\t")[0] for line in lines]
+            assert numbers == [str(number) for number in range(rows)]
         # Names of labels for MNLI, QNLI, RTE and AX, numbers for the rest.
         for name in ("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"):
-            assert lines_of(archive, name)[1:4] == [
-                "0\tentailment",
-                "1\tneutral",
-                "2\tcontradiction",
-            ]
+            lines = lines_of(archive, name)[1:4]
+            assert lines == ["0\tentailment", "1\tneutral", "2\tcontradiction"]
         for name in ("QNLI.tsv", "RTE.tsv"):
             assert lines_of(archive, name)[1:3] == ["0\tentailment", "1\tnot_entailment"]
         for name in ("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "WNLI.tsv"):
             assert lines_of(archive, name)[1:4] == ["0\t0", "1\t1", "2\t0"]
-        assert lines_of(archive, "STS-B.tsv")[1:4] == ["0\t0.000", "1\t1.235", "2\t5.000"]
+        # In the range of the labels, as nyu-mll/GLUE-baselines src/evaluate.py writes them.
+        scores = lines_of(archive, "STS-B.tsv")[1:5]
+        assert scores == ["0\t0.000", "1\t1.235", "2\t5.000", "3\t0.000"]
 
 
-def test_the_script_takes_folders_and_says_what_is_in_the_zip(complete, bench):
-    zip_file = bench.output / "glue.zip"
-    folders = [str(complete / name) for name in TASKS]
-    done = bench.run("make_glue_submission.py", "--runs", *folders, "--output_file", zip_file)
-    assert done.returncode == 0, done.stderr
-    assert "AX.tsv      1,104 rows, from" in done.stdout
-    assert "mnli/predictions_ax.jsonl" in done.stdout
-    assert zipfile.is_zipfile(zip_file)
+def test_predictions_that_are_missing_or_cut_are_named_and_nothing_is_written(complete, tmp_path):
+    folder = tmp_path / "glue"
+    shutil.copytree(complete, folder)
+    file = folder / "wnli" / "best" / "predictions_test.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(InputError, match=r"wnli.* has 145 predictions; .* has 146"):
+        write_submission(tmp_path / "glue.zip", folder)
+    file.unlink()
+    with pytest.raises(InputError, match=r"no predictions .*wnli.*--do_predict true"):
+        write_submission(tmp_path / "glue.zip", folder)
+    assert not list(tmp_path.glob("*.zip*"))
 
 
-def test_missing_tasks_are_named_and_nothing_is_written(small, tmp_path):
-    with pytest.raises(InputError) as error:
-        write_submission(tmp_path / "glue.zip", find_runs([small]))
-    message = str(error.value)
-    assert "no run for AX.tsv, CoLA.tsv, MNLI-m.tsv" in message
-    assert "WNLI.tsv" not in message
-    assert "--fill_missing true" in message
-    assert not list(tmp_path.glob("*.zip"))
-
-
-def test_missing_predictions_name_the_file_and_the_flag(complete, tmp_path):
-    mnli = tmp_path / "mnli"
-    shutil.copytree(complete / "mnli", mnli)
-    (mnli / "predictions_ax.jsonl").unlink()
-    runs = find_runs([complete / name for name in TASKS if name != "mnli"] + [mnli])
-    with pytest.raises(
-        InputError, match=r"no file .*mnli/predictions_ax\.jsonl: run it with --do_predict true"
-    ):
-        write_submission(tmp_path / "glue.zip", runs)
-
-
-def test_missing_tasks_can_be_filled_and_that_is_said(small, tmp_path):
-    made_of = write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
-    assert "FILLED" not in made_of.pop("WNLI.tsv")
-    assert all("FILLED with one constant" in origin for origin in made_of.values())
-    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
-        assert {name: len(lines_of(archive, name)) - 2 for name in archive.namelist()} == ROWS
-        assert set(lines_of(archive, "AX.tsv")[1:-1]) == {
-            f"{number}\tentailment" for number in range(1104)
-        }
-        assert lines_of(archive, "STS-B.tsv")[1] == "0\t0.000"
-
-
-def spoil(lines, number, **changes):
-    lines[number] = json.dumps(json.loads(lines[number]) | changes)
-    return lines
+def test_a_submission_predicts_the_test_splits(bench, figures):
+    for name in TASKS:
+        for split in get_task(name).test_splits:
+            (bench.recipes.parent / get_task(name).local_name / f"{split}.jsonl").touch()
+    bench.plan(figures=figures)
+    failed = bench.run("glue_all.py", "--submission", "true", "--output_dir", bench.output)
+    assert "no predictions" in failed.stderr  # the stub has made none
+    assert [call["do_predict"] for call in bench.calls()] == ["true"] * len(TASKS)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("flags", "message"),
     [
-        (
-            lambda lines: lines[:-1],
-            "145 predictions; WNLI.tsv needs the published test split's 146",
-        ),
-        (
-            lambda lines: [*lines, json.dumps({"idx": 146, "prediction": "entailment"})],
-            "147 predictions",
-        ),
-        (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1: idx is 1, expected 0"),
-        (
-            lambda lines: spoil(lines, 6, prediction="maybe"),
-            "line 7: the prediction is 'maybe'; allowed: not_entailment",
-        ),
+        (("--tasks", "wnli"), "the zip needs all nine tasks; .* has no runs of rte, mrpc"),
+        (("--qqp", "--max_predict_examples 5"), "the zip needs all test rows"),
+        (("--max_predict_examples=5",), "the zip needs all test rows"),
     ],
 )
-def test_each_defect_is_one_line_and_nothing_is_written(small, tmp_path, change, words):
-    file = small / "predictions_test.jsonl"
-    file.write_text("".join(line + "\n" for line in change(file.read_text().splitlines())))
-    (tmp_path / "glue.zip").write_bytes(b"earlier")
-    with pytest.raises(InputError) as error:
-        write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
-    assert words in str(error.value)
-    assert str(file) in str(error.value)
-    assert "\n" not in str(error.value)
-    assert [path.read_bytes() for path in tmp_path.glob("*.zip*")] == [b"earlier"]
-
-
-@pytest.mark.parametrize("score", [float("nan"), None])
-def test_a_score_that_is_no_finite_number_is_refused(tmp_path, score):
-    run = make_run(tmp_path / "stsb", "stsb")
-    file = run / "predictions_test.jsonl"
-    file.write_text("\n".join(spoil(file.read_text().splitlines(), 2, prediction=score)) + "\n")
-    with pytest.raises(InputError, match=r"line 3: the score is .*; allowed: a finite number"):
-        write_submission(tmp_path / "glue.zip", find_runs([run]), fill_missing=True)
-
-
-def test_scores_outside_of_0_to_5_are_moved_to_the_end_of_the_range_and_counted(tmp_path):
-    """As the formatters of GLUE's authors do: nyu-mll/GLUE-baselines src/evaluate.py."""
-    run = make_run(tmp_path / "stsb", "stsb")
-    file = run / "predictions_test.jsonl"
-    lines = spoil(
-        spoil(spoil(file.read_text().splitlines(), 0, prediction=-0.2), 1, prediction=5.31),
-        2,
-        prediction=-0.0,
-    )
-    file.write_text("\n".join(lines) + "\n")
-    made_of = write_submission(tmp_path / "glue.zip", find_runs([run]), fill_missing=True)
-    assert made_of["STS-B.tsv"].endswith("2 scores moved into the range of the labels")
-    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
-        assert lines_of(archive, "STS-B.tsv")[1:4] == ["0\t0.000", "1\t5.000", "2\t0.000"]
-
-
-def test_a_folder_and_a_file_in_the_way_of_the_zip_are_refused(small, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="cannot be written"):
-        write_submission(
-            small / "all_results.json" / "glue.zip", find_runs([small]), fill_missing=True
-        )
-    monkeypatch.setattr("bert_recipes.sweeps.glue.render", lambda file: pytest.fail("rendered"))
-    with pytest.raises(InputError, match=r"is a folder; give a file, as .*wnli/submission\.zip"):
-        write_submission(small, find_runs([small]), fill_missing=True)
-
-
-def test_of_a_sweep_the_best_run_is_taken_and_of_seeds_the_best_on_dev(tmp_path):
-    best = make_run(tmp_path / "all" / "wnli" / "learning_rate-5e-5" / "seed-1", "wnli")
-    (tmp_path / "all" / "wnli" / "best").symlink_to(best, target_is_directory=True)
-    for seed, value in enumerate((0.7, None, 0.8), 1):
-        make_run(tmp_path / "all" / "mrpc" / f"seed-{seed}", "mrpc", eval_f1=value)
-    runs = find_runs([tmp_path / "all"])
-    assert runs == {
-        "wnli": tmp_path / "all" / "wnli" / "best",
-        "mrpc": tmp_path / "all" / "mrpc" / "seed-3",
-    }
-
-
-def test_two_runs_of_a_task_other_tasks_and_empty_folders_are_refused(small, tmp_path):
-    again = make_run(tmp_path / "again", "wnli")
-    with pytest.raises(InputError, match="two runs of wnli"):
-        find_runs([small, again])
-    with pytest.raises(InputError, match="no finished run"):
-        find_runs([tmp_path / "nowhere"])
-    other = make_run(tmp_path / "other", "wnli")
-    (other / "all_results.json").write_text(json.dumps({"task": "tickets"}))
-    with pytest.raises(InputError, match="'tickets' is none of GLUE's"):
-        find_runs([other])
+def test_a_submission_that_could_not_be_complete_is_refused_before_any_run(bench, flags, message):
+    bench.plan()
+    refused = bench.run("glue_all.py", *flags, "--submission", "true", "--output_dir", bench.output)
+    assert re.search(message, refused.stderr)
+    assert not bench.calls()
 
 
 @pytest.mark.parametrize("name", ["sst2", "mrpc", "stsb"])
 def test_the_official_test_files_have_the_rows_and_the_order_that_the_zip_needs(name, shared_data):
     rows = (shared_data / "glue" / name / "test.jsonl").read_text(encoding="utf-8").splitlines()
-    file = next(file for file in plan_files({}) if file.task.name == name)
-    assert [json.loads(row)["idx"] for row in rows] == list(range(file.num_rows))
+    num_rows = get_task(name).published_rows["test"]
+    assert [json.loads(row)["idx"] for row in rows] == list(range(num_rows))

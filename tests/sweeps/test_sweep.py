@@ -6,7 +6,6 @@ import functools
 import json
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from bert_recipes.sweeps.sweep import (
     choose_best,
     choose_seeds,
     combination_name,
-    describe_lead,
     end_with_children,
     expand_grid,
     read_range,
@@ -99,13 +97,12 @@ def test_the_last_field_varies_fastest_and_values_stay_as_they_were_written(read
 
 def test_different_settings_have_different_folders():
     assert combination_name({"max_steps": "7"}, []) == "settings"
-    names = [
-        combination_name({"data_dir": value}, ["data_dir"])
-        for value in ("a/b", "a-b", "a b", "a_b")
-    ]
-    assert len(set(names)) == 4
+    values = ("a/b", "a-b", "a b", "a_b", "1e+5")
+    names = [combination_name({"data_dir": value}, ["data_dir"]) for value in values]
+    assert len(set(names)) == 5
     assert names[1] == "data_dir-a-b"
-    assert all(re.fullmatch(r"data_dir-a-b(-[0-9a-f]{6})?", name) for name in names)
+    assert names[4] == "data_dir-1e+5"
+    assert not any("/" in name for name in names)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_a_wrong_sweep_file_is_one_line_that_names_file_and_field(read, text, wo
 
 
 def test_an_unknown_sweep_names_those_that_there_are(repository):
-    with pytest.raises(InputError, match="appendix, paper, search_example"):
+    with pytest.raises(InputError, match=r"appendix\.yaml, paper\.yaml, search_example\.yaml"):
         read_sweep("papr", repository / "recipes" / "configs" / "sweep", [])
 
 
@@ -154,7 +151,7 @@ def test_a_range_draws_what_its_field_reads(hint, values, drawn):
 
 @pytest.mark.parametrize(
     "values",
-    ["[1e-4, 1e-5, log]", "[0, 1e-5, log]", "[a, b, linear]", "[1, 2.5, int]", "[1, nan, log]"],
+    ["[1e-4, 1e-5, log]", "[0, 1e-5, log]", "[a, b, linear]", "[1, 2.5, int]"],
 )
 def test_an_impossible_range_is_refused(read, values):
     pytest.importorskip("optuna")
@@ -162,17 +159,8 @@ def test_an_impossible_range_is_refused(read, values):
         read(f"learning_rate: {values}\n", is_search=True)
 
 
-def combination(name, *values, half=None, rows=408):
-    """Runs whose accuracy has an interval of `half` to each side."""
-    runs = []
-    for seed, value in enumerate(values, 1):
-        results = {
-            "eval_accuracy": value,
-            "splits": {"train": {"examples": 9}, "validation": {"examples": rows}},
-        }
-        if half is not None:
-            results["intervals"] = {"accuracy": [value - half, value + half]}
-        runs.append(Run(seed, Path(name) / f"seed-{seed}", value, results))
+def combination(name, *values):
+    runs = [Run(seed, Path(name), value, {}) for seed, value in enumerate(values, 1)]
     return Combination(name, {}, runs)
 
 
@@ -203,68 +191,9 @@ def test_a_diverged_run_is_worse_than_every_number():
     assert diverged.best_run.seed == 2
 
 
-WITHIN, BEYOND = (
-    "no more than the 95% intervals of the measured rows.",
-    "more than the 95% intervals of the measured rows.",
-)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        # One example better, as MRPC's 408 rows make it.
-        (
-            ((0.7,), 0.04),
-            ((0.7 + 1 / 408,), 0.04),
-            f"Not resolved: b and a are 0.0025 apart (1 of 408 examples), {WITHIN}",
-        ),
-        (
-            ((0.7,), 0.04),
-            ((0.8,), 0.04),
-            f"b and a are 0.1000 apart (41 of 408 examples), {BEYOND}",
-        ),
-        (
-            ((0.7, 0.75), 0.001),
-            ((0.74, 0.8), 0.001),
-            "Not resolved: b and a are 0.0450 apart (18 of 408 examples), and their seeds overlap.",
-        ),
-        (
-            ((0.7, 0.72), 0.01),
-            ((0.78, 0.8), 0.01),
-            f"b and a are 0.0800 apart (33 of 408 examples), {BEYOND}",
-        ),
-        # Alike: the first is chosen by order alone.
-        (
-            ((0.7,), None),
-            ((0.7,), None),
-            f"Not resolved: a and b are 0.0000 apart (0 of 408 examples), {WITHIN}",
-        ),
-        (
-            ((0.7,), None),
-            ((0.8,), None),
-            "b and a are 0.1000 apart (41 of 408 examples).",
-        ),  # an older run
-        (((math.nan,), None), ((0.8,), None), ""),
-    ],
-)
-def test_the_lead_is_held_against_rows_and_seeds(first, second, said):
-    both = [
-        combination("a", *first[0], half=first[1]),
-        combination("b", *second[0], half=second[1]),
-    ]
-    assert describe_lead(both, "accuracy") == said
-    worst = combination("c", *([0.1] * len(first[0])), half=0.01)
-    assert said == "" or describe_lead([*both, worst], "accuracy") == said
-    assert describe_lead(both[1:], "accuracy") == ""
-    # Examples are counted of an accuracy alone.
-    assert "examples" not in describe_lead(both, "f1")
-
-
 def test_seeds_are_a_number_or_a_list():
     assert choose_seeds(3, None) == [1, 2, 3]
     assert choose_seeds(1, [7, 5]) == [7, 5]
-    with pytest.raises(InputError, match="num_seeds is 0"):
-        choose_seeds(0, None)
     with pytest.raises(InputError, match="holds one twice"):
         choose_seeds(1, [5, 5])
 
@@ -344,9 +273,7 @@ def test_a_sweep_runs_every_combination_and_seed_and_keeps_the_best(bench, sweep
     text = (bench.output / "report.md").read_text()
     assert "| 4e-5 | **0.8000** | 0.7800 | 0.8500 | 0.0361 | 3 |" in text
     assert text in done.stdout
-    assert "greatest median of 3 seeds" in text
-    # The seeds of 4e-5 are all above those of 3e-5.
-    assert "learning_rate-4e-5 and learning_rate-3e-5 are 0.1000 apart.\n" in text
+    assert "learning_rate-4e-5 has the greatest median" in text
     assert "| model | bert |" in text
     assert "learning_rate-4e-5" in (bench.output / "report.html").read_text()
     # Only the best run keeps its weights, all keep their results and predictions.
@@ -386,14 +313,14 @@ def test_a_run_that_was_killed_before_its_last_file_resumes(bench, sweep):
     half = bench.output / "learning_rate-5e-5" / "seed-2"
     assert (half / "all_results.json").is_file()
     assert not (half / "task.yaml").is_file()
-    (half / "kept.json").touch()
+    (half / "extra.json").touch()
     bench.plan(scores=SCORES)
     assert sweep().returncode == 0
     assert [call["seed"] for call in bench.calls()[:3]] == ["1", "2", "2"]
     assert (half / "task.yaml").is_file()
     # It had a checkpoint, from which it resumes; those of finished runs are removed, of the best
     # one too.
-    assert (half / "kept.json").is_file()
+    assert (half / "extra.json").is_file()
     assert not list(bench.output.rglob("checkpoint-*"))
 
 
@@ -419,16 +346,12 @@ def test_other_settings_in_the_same_folder_are_refused(bench, sweep):
     config = bench.recipes / "my.yaml"
     config.write_text("max_seq_length: 64\n")
     flags = [*FLAGS, "--config", config]
-    # Until a run is finished the settings may change.
-    bench.plan(scores=SCORES, fail_at=1)
-    assert sweep("--weight_decay", "0.1", flags=flags).returncode == 1
-    bench.plan(scores=SCORES)
     assert sweep(flags=flags, num_seeds=1).returncode == 0
     for changed, words in (
         ([*flags, "--weight_decay", "0.2"], "(flags: was ["),
         (
             ["--sweep", "appendix", *flags[2:]],
-            '(sweep: was {"global_train_batch_size": ["32"], "num',
+            "(sweep: was {'global_train_batch_size': ['32'], 'num",
         ),
     ):
         refused = sweep(flags=changed)
@@ -438,13 +361,13 @@ def test_other_settings_in_the_same_folder_are_refused(bench, sweep):
         )
     config.write_text("max_seq_length: 32\n")
     assert "(files: was" in sweep(flags=flags).stderr
-    assert len(bench.calls()) == 1 + 4
+    assert len(bench.calls()) == 4
 
 
 def test_a_folder_with_other_files_is_refused(bench, sweep):
     bench.output.mkdir()
     (bench.output / "thesis.tex").write_text("")
-    assert "holds files and no sweep_plan.json" in sweep().stderr
+    assert "is not empty; give a new folder" in sweep().stderr
     assert bench.calls() == []
 
 
@@ -461,13 +384,9 @@ def test_two_sweeps_of_one_folder_at_once_are_refused(bench, sweep):
 
 
 def test_a_metric_that_is_not_there_names_those_that_are(bench, sweep):
-    bench.plan(
-        scores=SCORES,
-        figures={"mrpc": {"eval_loss": 0.3, "eval_seconds": 1.0, "eval_best_f1_thresh": 0.1}},
-    )
+    bench.plan(scores=SCORES)
     assert (
-        "no metric 'bleu'; give --metric one of: accuracy, f1;"
-        in f"{sweep('--metric', 'bleu').stderr.strip()};"
+        "no metric 'bleu'; give --metric one of: accuracy, f1" in sweep("--metric", "bleu").stderr
     )
     assert len(bench.calls()) == 1
     # What it says can be done in the same folder.
@@ -478,10 +397,7 @@ def test_a_metric_that_is_not_there_names_those_that_are(bench, sweep):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        *(
-            (["--metric", name], f"metric is '{name}'; allowed: metrics of which more is better")
-            for name in ("loss", "matched_loss", "best_f1_thresh")
-        ),
+        (["--metric", "matched_loss"], "allowed: metrics of which more is better"),
         (["--max_seq_length", "2"], "max_seq_length is 2; allowed: 8 or more"),
         (["--model_name_or_path", "no/such/model"], "no folder no/such/model"),
         (["--lerning_rate", "3"], "unknown option --lerning_rate; did you mean --learning_rate?"),
@@ -510,17 +426,15 @@ def test_diverged_runs_are_said_and_never_best(bench, sweep):
     assert "all are NaN" in sweep().stderr
 
 
-def test_a_closed_terminal_ends_a_sweep_once_and_not_under_nohup():
+def test_a_closed_terminal_ends_a_sweep_but_not_under_nohup():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     end_with_children()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGHUP)
-    signal.raise_signal(signal.SIGHUP)
-    signal.raise_signal(signal.SIGTERM)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     end_with_children()
     signal.raise_signal(signal.SIGHUP)
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

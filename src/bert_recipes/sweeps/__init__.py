@@ -1,3 +1,1 @@
-"""Fine-tuning with every combination of settings and several seeds, each run a process of its
-own.
-"""
+"""Fine-tuning with every combination of settings and several seeds, each run a process."""
