@@ -172,9 +172,9 @@ score: $(READY)  ## how likely your sentences are to a masked LM: MODEL=runs/my_
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
-blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/my_bert ARGS="--data_dir blimp/data"
+blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/my_bert ARGS="--blimp_dir blimp/data"
 	$(call need,MODEL,a checkpoint folder or a Hub name)
-	$(PYTHON) recipes/blimp.py $(MODEL_FLAG) $(ARGS)
+	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) $(ARGS)
 
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
 	$(call need,RUN,the folder of a finished run)

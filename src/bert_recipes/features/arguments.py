@@ -226,19 +226,20 @@ class LikelihoodArguments:
 
 @dataclass(kw_only=True)
 class SentenceArguments(LikelihoodArguments):
-    """Choose which sentences are scored."""
+    """Choose which sentences are scored: a user's, or the minimal pairs of BLiMP."""
 
-    input_file: str = required(".txt, one sentence per line; .jsonl, .json, .csv, .tsv or .parquet")
+    input_file: str | None = option(
+        None, ".txt, one sentence per line; .jsonl, .json, .csv, .tsv or .parquet"
+    )
     text_column: str = option("text", "of a table")
     output_file: str | None = option(None, "JSON Lines; default: printed")
-
-
-@dataclass(kw_only=True)
-class BlimpArguments(LikelihoodArguments):
-    """Choose which minimal pairs are scored."""
-
-    data_dir: str = required(
-        "folder of BLiMP's .jsonl files: data/ of github.com/alexwarstadt/blimp"
+    blimp_dir: str | None = option(
+        None, "BLiMP's folder of .jsonl files instead: data/ of github.com/alexwarstadt/blimp"
     )
-    output_dir: str = option("runs/blimp", "results")
-    max_pairs: int | None = option(None, "the first so many pairs of each file", least=1)
+    output_dir: str = option("runs/blimp", "BLiMP: results")
+    max_pairs: int | None = option(None, "BLiMP: the first so many pairs of each file", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.input_file is None) == (self.blimp_dir is None):
+            raise InputError("give either --input_file FILE or --blimp_dir FOLDER")
