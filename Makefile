@@ -191,7 +191,7 @@ has-model:
 demo: has-model $(READY)  ## a page in the browser to try a checkpoint: MODEL=runs/quickstart [PORT=7860]
 	$(PYTHON) recipes/demo.py $(MODEL_FLAG) --port $(PORT) $(ARGS)
 
-features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, safetensors, google_jsonl]
+features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, google_jsonl]
 	$(call need,MODEL,a checkpoint folder or a Hub name)
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)

@@ -21,7 +21,10 @@ _LIMITS = {
 # Options of earlier versions -> what to use instead.
 REMOVED_OPTIONS: dict[str, str] = {
     "embeddings": "int8 always has the embeddings",
+    "features_dir": "features are computed in each run",
+    "join": "use --layers concat_last_four or sum_last_four",
     "max_score_drop": "read the loss in export.json",
+    "part_mb": "vectors are written in one pass",
     "per_channel": "int8 always has a scale per column",
     "speed_examples": "use make benchmark to measure speed",
 }

@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -465,7 +464,6 @@ class Runs:
         self._run(column.recipe, key, {**model, **settings})
         for path in (self.folder / key).glob("*.safetensors"):  # figures and predictions stay
             path.unlink()
-        shutil.rmtree(self.folder / key / "features", ignore_errors=True)
 
     def _pretrain(self, row: Row, seed: int, *, needs_weights: bool) -> Path:
         """Return the folder of a row's model, trained where that, or its weights, are not there."""
