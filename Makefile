@@ -171,9 +171,9 @@ score: $(READY)  ## how likely your sentences are to a masked LM: MODEL=runs/my_
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
-blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/my_bert ARGS="--data_dir blimp/data"
+blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/my_bert ARGS="--blimp_dir blimp/data"
 	$(call need,MODEL,a checkpoint folder or a Hub name)
-	$(PYTHON) recipes/blimp.py $(MODEL_FLAG) $(ARGS)
+	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) $(ARGS)
 
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
 	$(call need,RUN,the folder of a finished run)
@@ -190,7 +190,7 @@ has-model:
 demo: has-model $(READY)  ## a page in the browser to try a checkpoint: MODEL=runs/quickstart [PORT=7860]
 	$(PYTHON) recipes/demo.py $(MODEL_FLAG) --port $(PORT) $(ARGS)
 
-features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, safetensors, google_jsonl]
+features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, google_jsonl]
 	$(call need,MODEL,a checkpoint folder or a Hub name)
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)

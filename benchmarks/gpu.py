@@ -361,14 +361,14 @@ def train_for_minutes(args: GpuArguments) -> None:
         blimp = [
             "--model_name_or_path",
             str(run),
-            "--data_dir",
+            "--blimp_dir",
             args.blimp_dir,
+            "--output_dir",
+            str(output),
             "--max_pairs",
             "100",
         ]
-        run_script(
-            "blimp.py", *blimp, "--output_dir", str(output), "--use_cpu", str(args.use_cpu).lower()
-        )
+        run_script("score_sentences.py", *blimp, "--use_cpu", str(args.use_cpu).lower())
         results["blimp"] = json.loads((output / "all_results.json").read_text(encoding="utf-8"))[
             "overall"
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -143,7 +142,6 @@ class Runs:
         self._run(column.recipe, key, settings)
         for path in folder.glob("*.safetensors"):  # figures and predictions stay
             path.unlink()
-        shutil.rmtree(folder / "features", ignore_errors=True)
 
     def _pretrain(self, row: Row, seed: int, *, needs_weights: bool) -> Path:
         """Return the folder of a row's model, trained where that, or its weights, are not there."""

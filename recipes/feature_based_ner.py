@@ -1,12 +1,10 @@
-r"""Named entities from a frozen BERT: the six ways of taking layers of the paper's Table 7, as one
-table.
+r"""Named entities from a frozen BERT: six ways of taking layers, the paper's Table 7.
 
     python recipes/feature_based_ner.py --model_name_or_path google-bert/bert-base-cased \
         --data_dir data/ner
 
-The hidden states of all words are computed once and kept; a BiLSTM is trained on them for every way
-and seed. Launched again it resumes where it was stopped. `--help` lists the fields; docs/ner.md
-says what is the paper's and what is ours.
+The hidden states of all words are computed once, in memory; a BiLSTM is trained on them for every
+way and seed. `--help` lists the fields; docs/ner.md says what is the paper's and what is ours.
 """
 
 import logging
@@ -22,7 +20,7 @@ from bert_recipes.training.speed import describe_machine
 
 
 def main() -> None:
-    """Compute or reopen the features, train what is not measured yet, print the table."""
+    """Compute the features, train and measure on them, print the table."""
     (args,) = parse_arguments(FeatureNerArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.features.ner import (
@@ -37,24 +35,24 @@ def main() -> None:
     logging.basicConfig(
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
     )
+    folder = Path(args.output_dir)
+    with saving(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     data = load_feature_data(args)
     records = measure_ways(args, data)
     table = make_table(records, data)
-    folder = Path(args.output_dir)
+    figures = {}
+    for way in args.layers:
+        scores = [record["f1"] for record in records if record["way"] == way]
+        figures[f"eval_f1_{way}"] = fmean(scores)
     results = {
         "model": args.model_name_or_path,
         "train_sentences": len(data.train.examples),
         "eval_sentences": len(data.validation.examples),
         "max_seq_length": args.max_seq_length,
         "num_layers": data.train_features.vectors.shape[0] - 1,
-        "feature_megabytes": round(
-            (data.train_features.vectors.nbytes + data.validation_features.vectors.nbytes) / 1e6, 1
-        ),
-        **{
-            f"eval_f1_{way}": fmean(each["f1"] for each in records if each["way"] == way)
-            for way in args.layers
-        },
-        "jackknife": mean_replicates(records, args.layers),
+        **figures,
+        "jackknife": mean_replicates(records),
         "runs": records,
         "machine": describe_machine(),
         "date": time.strftime("%Y-%m-%d"),

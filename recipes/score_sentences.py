@@ -1,36 +1,55 @@
-r"""How likely your sentences are to a masked LM.
+r"""How likely your sentences are to a masked LM, or which of two BLiMP's pairs have it prefer.
 
     python recipes/score_sentences.py --model_name_or_path runs/my_bert \
         --input_file sentences.txt --output_file scores.jsonl
+    python recipes/score_sentences.py --model_name_or_path runs/my_bert \
+        --blimp_dir blimp/data --output_dir runs/blimp/my_bert
 
 Line k of the output is of sentence k: `log_likelihood` (nats, the sum over its pieces, each
-predicted from all others), `pieces`, and `perplexity` per piece. docs/blimp.md has the method.
+predicted from all others), `pieces`, and `perplexity` per piece. BLiMP has all_results.json and
+table.md: accuracy over all pairs, by phenomenon and by paradigm. docs/blimp.md has the method.
 """
 
 import json
 import logging
 import math
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
-from bert_recipes.config import parse_arguments
-from bert_recipes.errors import InputError, run_cli
+from bert_recipes.config import parse_arguments, save_config
+from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.features.arguments import SentenceArguments
+from bert_recipes.files import write_json
 
 
 def main() -> None:
-    """Read, score, write."""
+    """Score sentences or pairs."""
     (args,) = parse_arguments(SentenceArguments)
-    # Imported only now, for it takes seconds.
-    from bert_recipes.features.extract import read_inputs
-    from bert_recipes.features.likelihood import open_scorer
-    from bert_recipes.finetuning.prediction import replacing
-
     logging.basicConfig(
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
     )
-    path = Path(args.input_file)
+    if args.blimp_dir is not None:
+        score_blimp(args)
+        return
+    # Imported only now, for it takes seconds.
+    from bert_recipes.finetuning.prediction import replacing
+
+    with ExitStack() as stack:
+        file = sys.stdout
+        if args.output_file is not None:
+            file = stack.enter_context(replacing(Path(args.output_file)))
+        score_file(args, file)
+
+
+def score_file(args: SentenceArguments, file: TextIO) -> None:
+    """Write a line for each sentence."""
+    from bert_recipes.features.extract import read_inputs
+    from bert_recipes.features.likelihood import open_scorer
+
+    path = Path(str(args.input_file))
     columns = None if path.suffix.lower() == ".txt" else [args.text_column]
     sentences = [
         first if second is None else f"{first} ||| {second}"
@@ -38,19 +57,40 @@ def main() -> None:
     ]
     if not sentences:
         raise InputError(f"--input_file {path}: no sentence in it")
-    with ExitStack() as stack:
-        file = sys.stdout
-        if args.output_file is not None:
-            file = stack.enter_context(replacing(Path(args.output_file)))
-        for number, score in enumerate(open_scorer(args).score(sentences)):
-            mean = score.log_likelihood / score.num_pieces if score.num_pieces else None
-            line: dict[str, float | None] = {
-                "row": number,
-                "log_likelihood": round(score.log_likelihood, 6),
-                "pieces": score.num_pieces,
-            }
-            line |= {"perplexity": None if mean is None else round(math.exp(-mean), 4)}
-            file.write(json.dumps(line) + "\n")
+    for number, score in enumerate(open_scorer(args).score(sentences)):
+        mean = score.log_likelihood / score.num_pieces if score.num_pieces else None
+        line = {
+            "row": number,
+            "log_likelihood": round(score.log_likelihood, 6),
+            "pieces": score.num_pieces,
+            "perplexity": None if mean is None else round(math.exp(-mean), 4),
+        }
+        file.write(json.dumps(line) + "\n")
+
+
+def score_blimp(args: SentenceArguments) -> None:
+    """Write and print how often the good sentence of a pair is the likelier one."""
+    from bert_recipes.features.likelihood import blimp_table, measure_blimp
+    from bert_recipes.training.speed import describe_machine
+
+    folder = Path(args.output_dir)
+    with saving(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    results = {
+        **measure_blimp(args),
+        "seconds": round(time.perf_counter() - start, 1),
+        "whole_words": args.whole_words,
+        "machine": describe_machine(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    table = blimp_table(results)
+    with saving(folder):
+        write_json(folder / "all_results.json", results)
+        (folder / "table.md").write_text(table, encoding="utf-8")
+        save_config(folder / "run.yaml", args)
+    print(table)
+    print(f"results, table and settings: {folder}")
 
 
 if __name__ == "__main__":

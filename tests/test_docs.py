@@ -62,7 +62,7 @@ TARGET_SCRIPTS |= {
     "paper": "paper/run.py",
     "paper-all": "paper/run.py",
 }
-TARGET_SCRIPTS |= {"blimp": "recipes/blimp.py", "score": "recipes/score_sentences.py"}
+TARGET_SCRIPTS |= dict.fromkeys(("blimp", "score"), "recipes/score_sentences.py")
 # Scripts that also take the flags of another one.
 TAKES_FLAGS_OF = dict.fromkeys(
     (

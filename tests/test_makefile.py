@@ -81,8 +81,8 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             "recipes/extract_features.py --model_name_or_path m --input_file a.txt",
         ),
         (
-            ["features", "MODEL=m", "INPUT=a.txt", "FORMAT=safetensors"],
-            "--input_file a.txt --format safetensors",
+            ["features", "MODEL=m", "INPUT=a.txt", "FORMAT=google_jsonl"],
+            "--input_file a.txt --format google_jsonl",
         ),
         (
             ["export", "RUN=runs/sst2"],
@@ -106,7 +106,7 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             ["score", "MODEL=m", "INPUT=a.txt"],
             "recipes/score_sentences.py --model_name_or_path m --input_file a.txt",
         ),
-        (["blimp", "MODEL=m"], "recipes/blimp.py --model_name_or_path m"),
+        (["blimp", "MODEL=m"], "recipes/score_sentences.py --model_name_or_path m"),
         (
             ["glue-all", "SWEEP=paper"],
             "recipes/glue_all.py --launch cpu --output_dir runs/glue --sweep paper",

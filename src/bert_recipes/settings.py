@@ -26,7 +26,10 @@ REMOVED_OPTIONS: dict[str, str] = {
     "country_iso_code": _ENERGY_OF_RUN,
     "carbon_intensity": _ENERGY_OF_RUN,
     "embeddings": "int8 always has the embeddings",
+    "features_dir": "features are computed in each run",
+    "join": "use --layers concat_last_four or sum_last_four",
     "max_score_drop": "read the loss in export.json",
+    "part_mb": "vectors are written in one pass",
     "per_channel": "int8 always has a scale per column",
     "speed_examples": "use make benchmark to measure speed",
 }

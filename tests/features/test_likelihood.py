@@ -11,7 +11,7 @@ import transformers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer
 
 from bert_recipes.errors import InputError
-from bert_recipes.features.arguments import BlimpArguments, LikelihoodArguments
+from bert_recipes.features.arguments import LikelihoodArguments, SentenceArguments
 from bert_recipes.features.likelihood import blimp_table, measure_blimp, open_scorer
 from bert_recipes.tokenization.others import train_byte_bpe
 
@@ -195,7 +195,8 @@ def test_accuracies_count_the_pairs_whose_good_sentence_is_likelier(tmp_path):
         "c": ("x", [*pairs[20:39], ("a b", "a b")]),
     }
     data = write_pairs(tmp_path / "data", paradigms)
-    results = measure_blimp(BlimpArguments(model_name_or_path=folder, data_dir=data, use_cpu=True))
+    args = SentenceArguments(model_name_or_path=folder, blimp_dir=data, use_cpu=True)
+    results = measure_blimp(args)
     of_c = sum(right[20:39])
     assert results["paradigms"]["c"]["accuracy"] == of_c / 20  # a tie is no success
     assert results["phenomena"]["x"]["accuracy"] == (sum(right[:10]) + of_c) / 30
@@ -207,9 +208,8 @@ def test_accuracies_count_the_pairs_whose_good_sentence_is_likelier(tmp_path):
     )
     table = blimp_table(results).splitlines()
     assert len(table) == 2 + 1 + 2 + 3
-    few = measure_blimp(
-        BlimpArguments(model_name_or_path=folder, data_dir=data, use_cpu=True, max_pairs=5)
-    )
+    args.max_pairs = 5
+    few = measure_blimp(args)
     assert few["overall"]["pairs"] == 15
     assert few["paradigms"]["a"]["accuracy"] == sum(right[:5]) / 5
 
@@ -219,11 +219,13 @@ def test_mistakes_are_said_in_one_line(tmp_path):
     with pytest.raises(InputError, match="has 63 tokens, the model reads 40"):
         likelihoods(folder, ["a b", "a " * 61])
     with pytest.raises(InputError, match=r"no \.jsonl in it; give the folder data/"):
-        measure_blimp(BlimpArguments(model_name_or_path=folder, data_dir=str(tmp_path / "model")))
+        measure_blimp(
+            SentenceArguments(model_name_or_path=folder, blimp_dir=str(tmp_path / "model"))
+        )
     data = write_pairs(tmp_path / "data", {"a": ("x", [("a", "b")])})
     (tmp_path / "data" / "b.jsonl").write_text('{"sentence_good": "a"}\n')
     with pytest.raises(InputError, match=r"b\.jsonl, line 1.*sentence_bad"):
-        measure_blimp(BlimpArguments(model_name_or_path=folder, data_dir=data))
+        measure_blimp(SentenceArguments(model_name_or_path=folder, blimp_dir=data))
     save(tmp_path / "bare", "bert", transformers.BertModel)
     with pytest.raises(InputError, match="has no masked-LM head"):
         open_scorer(LikelihoodArguments(model_name_or_path=str(tmp_path / "bare")))

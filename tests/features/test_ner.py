@@ -1,8 +1,5 @@
-"""The paper's feature-based NER: hidden states of words that are kept, the BiLSTM on them, and the
-table of its runs.
-"""
+"""The paper's feature-based NER: hidden states of words, the BiLSTM on them, and the table."""
 
-import logging
 import runpy
 import shutil
 from dataclasses import replace
@@ -17,7 +14,6 @@ from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments
 from bert_recipes.features.extract import open_encoder
 from bert_recipes.features.ner import (
-    FeatureRequest,
     FeatureTagger,
     LayerFeatures,
     TaggerSettings,
@@ -27,12 +23,13 @@ from bert_recipes.features.ner import (
     measure_ways,
     predict_labels,
     train_tagger,
+    word_features,
 )
 from bert_recipes.tasks.examples import TaggedExample
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
-# Kept features
+# Features
 
 
 def make_encoder(seed=0, **changes):
@@ -58,11 +55,6 @@ def encoder():
     return make_encoder()
 
 
-def compute(encoder, tokenizer, examples, folder, **settings):
-    request = FeatureRequest(encoder, tokenizer, examples, **{"max_seq_length": 64} | settings)
-    return request.compute(folder, request.key())
-
-
 def sentences(seed=0, number=9):
     rng, found = np.random.default_rng(seed), []
     for idx in range(number):
@@ -75,11 +67,11 @@ def sentences(seed=0, number=9):
 
 
 def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document(
-    tokenizer, encoder, tmp_path
+    tokenizer, encoder
 ):
     """BERT, Devlin et al. 2019, section 5.3; against one plain pass over each document."""
     examples = sentences()
-    features = compute(encoder, tokenizer, examples, tmp_path, dtype="float32")
+    features = word_features(encoder, tokenizer, examples, max_seq_length=64, dtype="float32")
     assert np.diff(features.starts).tolist() == [len(example.tokens) for example in examples]
     plain = make_encoder().eval()
     expected = []
@@ -94,102 +86,26 @@ def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document
             hidden = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states
         expected.append(torch.cat(hidden)[:, firsts].numpy())
     np.testing.assert_allclose(features.vectors, np.concatenate(expected, axis=1), atol=1e-5)
-    assert encoder.training, "the encoder is left as it was"
 
 
-def test_features_do_not_depend_on_the_batch_and_half_precision_rounds_them(
-    tokenizer, encoder, tmp_path
-):
-    settings = {"max_seq_length": 16}
-    one = compute(
-        encoder, tokenizer, sentences(1), tmp_path / "a", batch_size=1, dtype="float32", **settings
-    )
-    many = compute(
-        encoder, tokenizer, sentences(1), tmp_path / "b", batch_size=50, dtype="float32", **settings
-    )
-    half = compute(encoder, tokenizer, sentences(1), tmp_path / "c", **settings)
+def test_features_do_not_depend_on_the_batch_and_half_precision_rounds_them(tokenizer, encoder):
+    def compute(**settings):
+        return word_features(encoder, tokenizer, sentences(1), max_seq_length=16, **settings)
+
+    one = compute(batch_size=1, dtype="float32")
+    many = compute(batch_size=50, dtype="float32")
+    half = compute()
     np.testing.assert_allclose(one.vectors, many.vectors, atol=1e-5)
     assert half.vectors.dtype == np.float16
     np.testing.assert_allclose(half.vectors, one.vectors, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("damage", [None, "missing", "cut short"])
-def test_features_are_computed_once_unless_they_are_damaged(
-    tokenizer, tmp_path, damage, monkeypatch, caplog
-):
-    encoder, calls = make_encoder(), []
-    forward = encoder.forward
-    monkeypatch.setattr(
-        encoder, "forward", lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
-    )
-    expected = np.array(compute(encoder, tokenizer, sentences(), tmp_path).vectors)
-    computed = len(calls)
-    (file,) = tmp_path.glob("*/vectors.npy")
-    if damage == "missing":
-        file.unlink()
-    elif damage == "cut short":
-        file.write_bytes(file.read_bytes()[:-10])
-    with caplog.at_level(logging.INFO):
-        again = compute(encoder, tokenizer, sentences(), tmp_path)
-    np.testing.assert_array_equal(again.vectors, expected)
-    assert len(calls) == computed * (2 if damage else 1)
-    assert ("is computed again" if damage else "kept ones reused") in caplog.text
-    assert [path.name for path in tmp_path.iterdir()] == [file.parent.name]
-
-
-def test_an_interrupted_computation_leaves_nothing_behind(tokenizer, tmp_path, monkeypatch):
-    encoder = make_encoder()
-
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(encoder, "forward", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        compute(encoder, tokenizer, sentences(), tmp_path)
-    assert not any(tmp_path.iterdir())
-
-
-def test_only_what_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_path):
-    def key(model=encoder, own=tokenizer, examples=None, length=64, dtype="float16"):
-        return FeatureRequest(
-            model, own, examples or sentences(), max_seq_length=length, dtype=dtype
-        ).key()
-
-    same = make_encoder()
-    torch.nn.init.normal_(same.pooler.dense.weight)  # hidden states do not depend on it
-    same.config.id2label = {0: "x", 1: "y", 2: "z"}
-    same.config._name_or_path = "elsewhere"
-    assert key(same) == key()
-    nudged = make_encoder()
-    with torch.no_grad():
-        nudged.encoder.layer[0].output.dense.bias[3] += 1e-6
-    (tmp_path / "vocab.txt").write_text(
-        "\n".join(reversed(tokenizer.get_vocab())) + "\n", encoding="utf-8"
-    )
-    first, last = sentences()[0], sentences()[-1]
-    keys = [
-        key(),
-        key(nudged),
-        key(make_encoder(layer_norm_eps=1e-5)),
-        key(own=load_tokenizer(tmp_path / "vocab.txt", do_lower_case=True)),
-        key(examples=[*sentences()[:-1], TaggedExample(idx=8, tokens=last.tokens, document=7)]),
-        key(examples=[TaggedExample(idx=0, tokens=("zz", *first.tokens[1:])), *sentences()[1:]]),
-        key(length=32),
-        key(dtype="float32"),
-    ]
-    assert len(set(keys)) == len(keys)
-
-
-def test_what_cannot_be_kept_is_refused(tokenizer, encoder, tmp_path, monkeypatch):
+def test_what_does_not_fit_is_refused(tokenizer):
     large = make_encoder()
     with torch.no_grad():
         large.embeddings.LayerNorm.bias[0] = 1e5
     with pytest.raises(InputError, match="--feature_dtype float32"):
-        compute(large, tokenizer, sentences(), tmp_path)
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
-    with pytest.raises(InputError, match="--features_dir"):
-        compute(encoder, tokenizer, sentences(), tmp_path / "new")
+        word_features(large, tokenizer, sentences(), max_seq_length=64)
 
 
 # The BiLSTM
@@ -352,55 +268,27 @@ def arguments(folder, out, **changes):
         "data_dir": str(folder / "data"),
         "output_dir": str(out),
     }
-    settings |= {"features_dir": str(folder / "features"), "layers": ["last"], "max_seq_length": 64}
+    settings |= {"layers": ["last"], "max_seq_length": 64}
     settings |= {"num_train_epochs": 1, "lstm_dim": 8, "use_cpu": True, "precision": "fp32"}
     return FeatureNerArguments(**(settings | changes))
 
 
-def measure(args):
-    return measure_ways(args, load_feature_data(args))
-
-
-def test_runs_of_other_settings_are_neither_mixed_nor_replaced(folder, tmp_path):
-    measure(arguments(folder, tmp_path))
-    kept = (tmp_path / "runs" / "last-seed1.json").read_text(encoding="utf-8")
-    # The clash is found before "embeddings", which comes first, is trained.
-    with pytest.raises(
-        InputError, match=r"last-seed1.json was measured with dropout 0.2, not 0.25; give another"
-    ):
-        measure(arguments(folder, tmp_path, layers=["embeddings", "last"], dropout=0.25))
-    with pytest.raises(
-        InputError, match="was measured with another model or other data; give another --output_dir"
-    ):
-        measure(arguments(folder, tmp_path, max_train_sentences=20))
-    # And before features are computed.
-    other = {"model_name_or_path": str(folder / "model2"), "features_dir": str(tmp_path / "new")}
-    with pytest.raises(InputError, match="was measured with another model or other data"):
-        measure(arguments(folder, tmp_path, **other))
-    assert not (tmp_path / "new").exists()
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["last-seed1.json"]
-    assert (tmp_path / "runs" / "last-seed1.json").read_text(encoding="utf-8") == kept
-
-
-def test_kept_runs_stay_and_others_are_added(folder, tmp_path):
-    (first,) = measure(arguments(folder, tmp_path))
-    measure(arguments(folder, tmp_path, layers=["weighted_sum_all"], dropout=0.3))
-    records = measure(arguments(folder, tmp_path, layers=["embeddings", "last"], seeds=[2, 1]))
+def test_each_way_is_measured_with_each_seed_in_the_order_of_the_paper(folder, tmp_path):
+    args = arguments(folder, tmp_path, layers=["last", "embeddings"], seeds=[2, 1])
+    data = load_feature_data(args)
+    records = measure_ways(args, data)
     assert [(run["way"], run["seed"]) for run in records] == [
-        (way, seed) for way in ("embeddings", "last") for seed in (1, 2)
+        (way, seed) for way in ("embeddings", "last") for seed in (2, 1)
     ]
-    assert records[2] == first
-    found = mean_replicates(records, ["embeddings", "last", "concat_last_four"])
-    assert list(found) == ["f1_embeddings", "f1_last"]  # the third was not measured
-    for way, replicates in found.items():
-        own = [record for record in records if f"f1_{record['way']}" == way]
-        assert replicates == pytest.approx(
-            np.mean([record["f1_jackknife"] for record in own], axis=0), abs=1e-6
-        )
-        assert np.mean(replicates) == pytest.approx(
-            np.mean([record["f1"] for record in own]), abs=0.1
-        )
-    assert mean_replicates([{"way": "last", "f1": 0.5}], ["last"]) == {}
+    again = measure_ways(arguments(folder, tmp_path, seeds=[1]), data)
+    assert again[0]["f1"] == records[3]["f1"]
+    replicates = mean_replicates(records)
+    assert list(replicates) == ["f1_embeddings", "f1_last"]
+    for name, values in replicates.items():
+        runs = [run for run in records if f"f1_{run['way']}" == name]
+        expected = np.mean([run["f1_jackknife"] for run in runs], axis=0)
+        assert values == pytest.approx(expected, abs=1e-6)
+        assert np.mean(values) == pytest.approx(np.mean([run["f1"] for run in runs]), abs=0.1)
 
 
 def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(folder, tmp_path):
@@ -409,16 +297,9 @@ def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(fold
     )
     seconds = {"train_seconds": 9, "eval_seconds": 2}
     records = [
+        {"way": "embeddings", "seed": 1, "f1": 0.9, "input_size": 768, **seconds},
         {"way": "concat_last_four", "seed": 1, "f1": 0.95, "input_size": 3072, **seconds},
         {"way": "concat_last_four", "seed": 2, "f1": 0.96, "input_size": 3072, **seconds},
-        {
-            "way": "embeddings",
-            "seed": 1,
-            "f1": 0.9,
-            "input_size": 768,
-            "train_seconds": 4,
-            "eval_seconds": 1,
-        },
     ]
     assert make_table(records, data) == (
         "Dev F1, 20 training and 10 dev sentences (a part of CoNLL-2003); the model has 4 layers. "
@@ -426,7 +307,7 @@ def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(fold
         "BERT-base (12 layers, cased) on all sentences.\n\n"
         "| layers | input size | F1 | paper | seeds | seconds per run |\n"
         "| --- | --: | --: | --: | --: | --: |\n"
-        "| Embeddings | 768 | 90.00 | 91.0 | 1 | 5 |\n"
+        "| Embeddings | 768 | 90.00 | 91.0 | 1 | 11 |\n"
         "| Concat Last Four Hidden | 3,072 | 95.50 ± 0.71 | 96.1 | 2 | 11 |\n"
     )
     full = replace(
@@ -437,42 +318,35 @@ def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(fold
     assert "20 training and 10 dev sentences; the model" in make_table(records, full)
 
 
-def test_a_masked_lm_checkpoint_is_opened_without_its_head_and_always_alike(
-    folder, tmp_path, caplog
-):
-    BertForMaskedLM(BertConfig.from_pretrained(folder / "model4")).bfloat16().save_pretrained(
-        tmp_path
-    )
+def test_a_masked_lm_checkpoint_is_opened_without_its_head(folder, tmp_path):
+    config = BertConfig.from_pretrained(folder / "model4")
+    BertForMaskedLM(config).bfloat16().save_pretrained(tmp_path)
     load_tokenizer(folder / "model4").save_pretrained(tmp_path)
     encoder, _ = open_encoder(str(tmp_path))
     assert type(encoder) is BertModel
     assert encoder.dtype == torch.float32
-    settings = {"model_name_or_path": str(tmp_path), "features_dir": str(tmp_path / "f")}
-    with caplog.at_level(logging.INFO):
-        first, again = (
-            load_feature_data(arguments(folder, tmp_path / name, **settings)) for name in "ab"
-        )
-    assert first.settings == again.settings
-    assert caplog.text.count("kept ones reused") == 2
 
 
 def test_windows_are_as_long_as_the_inputs_that_the_model_was_trained_on(folder, tmp_path):
     model = shutil.copytree(folder / "model4", tmp_path / "model")
     settings = {"model_name_or_path": str(model)}
-    given = load_feature_data(
-        arguments(folder, tmp_path / "a", **settings, max_seq_length=16)
-    ).settings
+
+    def vectors(length):
+        args = arguments(folder, tmp_path / "a", **settings, max_seq_length=length)
+        return args, load_feature_data(args).train_features.vectors
+
+    _, expected = vectors(16)
     for run in (
         "max_seq_length: 16\n",
         "max_seq_length: 32\nphase2_steps: 0.1\nphase2_max_seq_length: 16\n",
     ):
         (model / "run.yaml").write_text(run)
-        unsaid = arguments(folder, tmp_path / "a", **settings, max_seq_length=None)
-        assert load_feature_data(unsaid).settings == given
-        assert unsaid.max_seq_length == 16  # for the results and run.yaml
+        args, found = vectors(None)
+        np.testing.assert_array_equal(found, expected)
+        assert args.max_seq_length == 16  # for the results and run.yaml
     (model / "run.yaml").unlink()
     with pytest.raises(InputError, match="max_seq_length is 512, the model has 64 positions"):
-        load_feature_data(arguments(folder, tmp_path / "a", **settings, max_seq_length=None))
+        vectors(None)
 
 
 @pytest.mark.parametrize(
@@ -480,14 +354,7 @@ def test_windows_are_as_long_as_the_inputs_that_the_model_was_trained_on(folder,
     [
         ({"layers": ["lst"]}, "layers is 'lst'; allowed: embeddings, second_to_last"),
         ({"layers": []}, "layers is empty; allowed: embeddings"),
-        ({"seeds": [-1]}, "seeds is -1; allowed: 0 to"),
-        ({"feature_dtype": "int8"}, "feature_dtype is 'int8'; allowed: float16, float32"),
         ({"dropout": 1.0}, "dropout is 1.0; allowed: 0 or more and below 1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; allowed: above 0"),
-        ({"num_train_epochs": float("nan")}, "num_train_epochs is nan; allowed: above 0"),
-        ({"max_train_sentences": 0}, "max_train_sentences is 0; allowed: 1 or more"),
-        ({"lstm_dim": 0}, "lstm_dim is 0; allowed: 1 or more"),
-        ({"precision": "fp16"}, "precision is 'fp16'; allowed: auto, fp32, bf16"),
         ({"max_seq_length": 512}, "max_seq_length is 512, the model has 64 positions"),
         (
             {"model_name_or_path": "nowhere/at/all", "data_dir": "no data"},
@@ -509,7 +376,5 @@ def test_mistakes_are_found_before_the_work(folder, tmp_path, monkeypatch, chang
         BertModel(config).save_pretrained("other")
         load_tokenizer(folder / "model2").save_pretrained("other")
     with pytest.raises(InputError, match=message):
-        load_feature_data(
-            arguments(folder, tmp_path, **{"features_dir": str(tmp_path / "features")} | changes)
-        )
+        load_feature_data(arguments(folder, tmp_path, **changes))
     assert not any(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from bert_recipes.features.arguments import LikelihoodArguments
 from bert_recipes.features.likelihood import open_scorer
 
 
-def test_both_commands_write_what_they_say(call_recipe, tiny_checkpoint, tmp_path):
+def test_sentences_and_pairs_have_their_files(call_recipe, tiny_checkpoint, tmp_path):
     sentences = ["ab cd", "", "abc"]
     (tmp_path / "texts.txt").write_text("\n".join(sentences) + "\n")
     files = ["--input_file", tmp_path / "texts.txt", "--output_file", tmp_path / "scores.jsonl"]
@@ -21,10 +21,14 @@ def test_both_commands_write_what_they_say(call_recipe, tiny_checkpoint, tmp_pat
     assert [line["perplexity"] is None for line in lines] == [False, True, False]
     pair = {"sentence_good": "a b", "sentence_bad": "c d", "linguistics_term": "s-selection"}
     (tmp_path / "a.jsonl").write_text(json.dumps(pair))
-    folders = ["--data_dir", tmp_path, "--output_dir", tmp_path / "out"]
+    folders = ["--blimp_dir", tmp_path, "--output_dir", tmp_path / "out"]
     (tmp_path / "scores.jsonl").unlink()
-    call_recipe("blimp", "--model_name_or_path", tiny_checkpoint, *folders)
+    call_recipe("score_sentences", "--model_name_or_path", tiny_checkpoint, *folders)
     results = json.loads((tmp_path / "out" / "all_results.json").read_text())
     assert list(results["phenomena"]) == ["argument_structure"]  # Warstadt et al. 2020, appendix
     assert results["overall"]["pairs"] == 1
     assert "| argument_structure |" in (tmp_path / "out" / "table.md").read_text()
+    message = call_recipe(
+        "score_sentences", "--model_name_or_path", tiny_checkpoint, *files, *folders, code=1
+    )
+    assert message == "error: give either --input_file FILE or --blimp_dir FOLDER\n"

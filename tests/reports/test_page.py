@@ -170,7 +170,7 @@ PAGES = {
         "Rows: true class. Columns: prediction.",
         "prediction: pictures (0.794)",
     ),
-    "sweep": ("3 runs, 0.8000 to 0.9000", "diverged", "Not resolved"),
+    "sweep": ("3 runs, 0.8000 to 0.9000", "diverged"),
 }
 
 

@@ -11,8 +11,9 @@ from bert_recipes.settings import SEEDS, check, option, required
 
 
 class LayerChoice(NamedTuple):
-    """A row of Table 7: which of the L + 1 hidden states are taken; number 0 is the output of the
-    embeddings.
+    """Name a row of Table 7, and which of the L + 1 hidden states it takes.
+
+    Number 0 is the output of the embeddings.
     """
 
     title: str
@@ -58,15 +59,12 @@ class FeatureArguments:
 
     model_name_or_path: str = required("checkpoint folder or Hub name")
     input_file: str = required(".txt, one input per line; .jsonl, .json, .csv, .tsv or .parquet")
-    output_dir: str = option("runs/features", "features.json and the vectors")
-    format: str = option("parquet", "one of", choices=("parquet", "safetensors", "google_jsonl"))
+    output_dir: str = option("runs/features", "features.parquet or features.jsonl")
+    format: str = option("parquet", "one of", choices=("parquet", "google_jsonl"))
     layers: list[str] | None = option(
         None,
         f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 "
         "-3 -4",
-    )
-    join: str = option(
-        "none", "layers given as numbers, into one vector", choices=("none", "sum", "concat")
     )
     pooling: str = option("tokens", "one of", choices=("tokens", "cls", "mean", "mean_all"))
     text_columns: list[str] | None = option(
@@ -77,11 +75,8 @@ class FeatureArguments:
     dtype: str = option("float32", "of the kept vectors", choices=("float32", "float16"))
     precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
     fast_layers: str = option("auto", "fused CPU kernels", choices=FAST_LAYERS)
-    part_mb: int = option(
-        256, "megabytes of vectors that are held at once and make one part", least=1
-    )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
-    overwrite: bool = option(False, "replace the features that output_dir holds")
+    overwrite: bool = option(False, "replace the file of vectors that output_dir holds")
 
     def __post_init__(self) -> None:
         check(self)
@@ -96,12 +91,11 @@ class FeatureArguments:
             )
         if self.format != "google_jsonl":
             return
-        for name, only in (("pooling", "tokens"), ("join", "none"), ("dtype", "float32")):
+        for name, only in (("pooling", "tokens"), ("dtype", "float32")):
             if getattr(self, name) != only:
                 raise InputError(
                     f"{name} is '{getattr(self, name)}'; the original's lines hold every token "
-                    "and every layer by itself: "
-                    f"leave it at {only}, or give another --format"
+                    f"in float32: leave it at {only}, or give another --format"
                 )
         # The original counts its first layer as 0, and has no embeddings.
         wrong = [text for text in self.wanted_layers if not re.fullmatch(r"-0*[1-9]\d*", text)]
@@ -114,10 +108,12 @@ class FeatureArguments:
     @property
     def wanted_layers(self) -> list[str]:
         """Return `layers`, one by one, or the format's default."""
-        given = self.layers or (
-            ("-1", "-2", "-3", "-4") if self.format == "google_jsonl" else ("last",)
-        )
-        return [item for text in given for item in text.split(",") if item]
+        if self.layers is not None:
+            names = ",".join(self.layers).split(",")
+            return [name for name in names if name]
+        if self.format == "google_jsonl":
+            return ["-1", "-2", "-3", "-4"]
+        return ["last"]
 
 
 @dataclass
@@ -132,8 +128,7 @@ class FeatureNerArguments:
         "google-bert/bert-base-cased", "checkpoint folder or Hub name; the paper's is cased"
     )
     data_dir: str | None = option(None, "folder of the CoNLL-2003 files; default: the Hub")
-    output_dir: str = option("runs/feature_based_ner", "results; a finished run is kept")
-    features_dir: str | None = option(None, "kept features; default: output_dir/features")
+    output_dir: str = option("runs/feature_based_ner", "results")
     layers: list[str] = field(
         default_factory=lambda: list(LAYER_CHOICES),
         metadata={"help": "some of them", "allowed": LAYER_CHOICES},
@@ -152,7 +147,9 @@ class FeatureNerArguments:
         least=8,
     )
     feature_batch_size: int = option(16, "windows that the encoder reads together", least=1)
-    feature_dtype: str = option("float16", "of kept features", choices=("float16", "float32"))
+    feature_dtype: str = option(
+        "float16", "of the features, in memory", choices=("float16", "float32")
+    )
     num_train_epochs: float = option(10.0, "passes over the training sentences", above=0)
     train_batch_size: int = option(32, "sentences per step", least=1)
     learning_rate: float = option(1e-3, "Adam's; falls linearly to 0", above=0)
@@ -226,19 +223,20 @@ class LikelihoodArguments:
 
 @dataclass(kw_only=True)
 class SentenceArguments(LikelihoodArguments):
-    """Choose which sentences are scored."""
+    """Choose which sentences are scored: a user's, or the minimal pairs of BLiMP."""
 
-    input_file: str = required(".txt, one sentence per line; .jsonl, .json, .csv, .tsv or .parquet")
+    input_file: str | None = option(
+        None, ".txt, one sentence per line; .jsonl, .json, .csv, .tsv or .parquet"
+    )
     text_column: str = option("text", "of a table")
     output_file: str | None = option(None, "JSON Lines; default: printed")
-
-
-@dataclass(kw_only=True)
-class BlimpArguments(LikelihoodArguments):
-    """Choose which minimal pairs are scored."""
-
-    data_dir: str = required(
-        "folder of BLiMP's .jsonl files: data/ of github.com/alexwarstadt/blimp"
+    blimp_dir: str | None = option(
+        None, "BLiMP's folder of .jsonl files instead: data/ of github.com/alexwarstadt/blimp"
     )
-    output_dir: str = option("runs/blimp", "results")
-    max_pairs: int | None = option(None, "the first so many pairs of each file", least=1)
+    output_dir: str = option("runs/blimp", "BLiMP: results")
+    max_pairs: int | None = option(None, "BLiMP: the first so many pairs of each file", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.input_file is None) == (self.blimp_dir is None):
+            raise InputError("give either --input_file FILE or --blimp_dir FOLDER")

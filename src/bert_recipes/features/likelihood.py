@@ -1,5 +1,4 @@
-"""How likely sentences are to a masked LM, and BLiMP: whether it prefers the grammatical one of
-two.
+"""How likely sentences are to a masked LM, and BLiMP: does it prefer the grammatical of two.
 
 Source: Salazar et al. 2020, "Masked Language Model Scoring"; whole words: Kauf and Ivanova 2023, "A
 Better Way to Do Masked Language Model Scoring".
@@ -21,7 +20,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
-from bert_recipes.features.arguments import BlimpArguments, LikelihoodArguments
+from bert_recipes.features.arguments import LikelihoodArguments, SentenceArguments
 from bert_recipes.features.extract import choose_device
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
@@ -40,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class SentenceScore(NamedTuple):
-    """Sum of log p(piece | all others), in nats, and of how many pieces."""
+    """Hold the sum of log p(piece | all others), in nats, and the number of pieces."""
 
     log_likelihood: float
     num_pieces: int
@@ -48,9 +47,7 @@ class SentenceScore(NamedTuple):
 
 @dataclass(frozen=True)
 class SentenceScorer:
-    """A masked LM in evaluation mode on its device, or a BERT that reads from left to right, and
-    its tokenizer.
-    """
+    """Score with a masked LM, or a BERT that reads from left to right, in evaluation mode."""
 
     model: Any
     tokenizer: Any
@@ -80,7 +77,7 @@ class SentenceScorer:
         return [SentenceScore(*each) for each in zip(sums.tolist(), pieces.tolist(), strict=True)]
 
     def _encode(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] sentence [SEP], int32 (S,), and the number of each piece's word."""
+        """Return [CLS] sentence [SEP], int32 (S,), and the number of each piece's word."""
         pieces = self.tokenizer(
             sentence, add_special_tokens=False, split_special_tokens=True, verbose=False
         )
@@ -96,11 +93,10 @@ class SentenceScorer:
         return text, np.array(pieces.word_ids(), np.int32)
 
     def _mask(self, text: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The inputs that a sentence of N pieces becomes, and their labels, both int64 (N, S), -100
-        where nothing is predicted.
+        """Return the inputs that a sentence of N pieces becomes, and their labels, int64 (N, S).
 
-        Each piece is hidden in turn. A model that reads from left to right has one input, the
-        sentence.
+        Labels are -100 where nothing is predicted. Each piece is hidden in turn. A model that reads
+        from left to right has one input, the sentence.
         """
         first, number = len(self.tokenizer.layout.prefix), np.arange(len(words))
         own = slice(first, first + len(words))
@@ -118,7 +114,7 @@ class SentenceScorer:
         return inputs, labels
 
     def _batches(self, order: Sequence[int], pieces: np.ndarray) -> Iterator[list[int]]:
-        """Numbers of sentences of one length, about `batch_tokens` tokens together."""
+        """Yield numbers of sentences of one length, about `batch_tokens` tokens together."""
         for length, numbers in itertools.groupby(order, key=lambda number: int(pieces[number])):
             size = max(1, self.args.batch_tokens // (length * (length + 2)))
             alike = list(numbers)
@@ -126,7 +122,7 @@ class SentenceScorer:
 
     @torch.no_grad()
     def _losses(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Float (M,): minus log p of each label, in the order of the rows."""
+        """Return float (M,): minus log p of each label, in the order of the rows."""
         device = self.model.device
         ids, targets = torch.from_numpy(input_ids).to(device), torch.from_numpy(labels).to(device)
         is_label = targets != IGNORE_INDEX
@@ -172,63 +168,72 @@ def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
 
 # BLiMP
 
-
-def read_pairs(folder: Path, max_pairs: int | None) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Paradigm -> its phenomenon, and the pairs of a sentence and the one that breaks a rule."""
-    files = sorted(folder.glob("*.jsonl"))
-    if not files:
-        raise InputError(
-            f"data_dir {folder}: no .jsonl in it; give the folder data/ of "
-            "https://github.com/alexwarstadt/blimp"
-        )
-    paradigms = {}
-    for file in files:
-        table = read_table(file)
-        pairs: list[tuple[str, str]] = []
-        for number, row in table.rows:
-            where = table.where(number)
-            good, bad, phenomenon = (
-                column_text(row, name, where)
-                for name in ("sentence_good", "sentence_bad", "linguistics_term")
-            )
-            # The paper's 12 phenomena: the files keep two of its paradigms of argument structure
-            # apart.
-            phenomenon = "argument_structure" if phenomenon == "s-selection" else phenomenon
-            pairs.append((good, bad))
-            if len(pairs) == max_pairs:
-                break
-        if not pairs:
-            raise InputError(f"{file}: no pair in it")
-        paradigms[file.stem] = phenomenon, pairs
-    return paradigms
+# The paper's 12 phenomena: the files keep two of its paradigms of argument structure apart.
+_PHENOMENA = {"s-selection": "argument_structure"}
 
 
-def measure_blimp(args: BlimpArguments) -> dict[str, Any]:
-    """Shares of the pairs whose good sentence is the likelier one (a tie is none), with 95 %
-    intervals, by phenomenon and paradigm.
+class Paradigm(NamedTuple):
+    """Hold pairs of a sentence and one that breaks a rule, and the phenomenon of that rule."""
+
+    name: str
+    phenomenon: str
+    pairs: list[tuple[str, str]]
+
+
+def read_paradigm(file: Path, max_pairs: int | None) -> Paradigm:
+    """Read a file of BLiMP, or its first pairs."""
+    table = read_table(file)
+    pairs = []
+    phenomenon = ""
+    for number, row in itertools.islice(table.rows, max_pairs):
+        where = table.where(number)
+        good = column_text(row, "sentence_good", where)
+        bad = column_text(row, "sentence_bad", where)
+        phenomenon = column_text(row, "linguistics_term", where)
+        pairs.append((good, bad))
+    if not pairs:
+        raise InputError(f"{file}: no pair in it")
+    return Paradigm(file.stem, _PHENOMENA.get(phenomenon, phenomenon), pairs)
+
+
+def measure_blimp(args: SentenceArguments) -> dict[str, Any]:
+    """Return the shares of the pairs whose good sentence is the likelier one (a tie is none).
+
+    They have 95 % intervals, and are given over all pairs, by phenomenon and by paradigm.
 
     Source: Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic Minimal Pairs for English".
     """
-    paradigms = read_pairs(Path(args.data_dir), args.max_pairs)
-    scorer = open_scorer(args)
-    scores = scorer.score(
-        [text for _, pairs in paradigms.values() for pair in pairs for text in pair]
-    )
-    right = (
-        good.log_likelihood > bad.log_likelihood
-        for good, bad in zip(scores[::2], scores[1::2], strict=True)
-    )
-    verdicts = {name: [next(right) for _ in pairs] for name, (_, pairs) in paradigms.items()}
-    phenomena: defaultdict[str, list[bool]] = defaultdict(list)
-    for name, (phenomenon, _) in paradigms.items():
-        phenomena[phenomenon] += verdicts[name]
+    files = sorted(Path(str(args.blimp_dir)).glob("*.jsonl"))
+    if not files:
+        raise InputError(
+            f"blimp_dir {args.blimp_dir}: no .jsonl in it; give the folder data/ of "
+            "https://github.com/alexwarstadt/blimp"
+        )
+    paradigms = [read_paradigm(file, args.max_pairs) for file in files]
+    sentences: list[str] = []
+    for paradigm in paradigms:
+        for pair in paradigm.pairs:
+            sentences.extend(pair)
+    scores = iter(open_scorer(args).score(sentences))
+    verdicts: dict[str, list[bool]] = {}
+    by_phenomenon: defaultdict[str, list[bool]] = defaultdict(list)
+    for paradigm in paradigms:
+        is_right = []
+        for _ in paradigm.pairs:
+            good, bad = next(scores), next(scores)
+            is_right.append(good.log_likelihood > bad.log_likelihood)
+        verdicts[paradigm.name] = is_right
+        by_phenomenon[paradigm.phenomenon] += is_right
     return {
         "model": args.model_name_or_path,
-        "overall": _accuracy([verdict for own in verdicts.values() for verdict in own]),
-        "phenomena": {name: _accuracy(own) for name, own in sorted(phenomena.items())},
+        "overall": _accuracy(list(itertools.chain(*verdicts.values()))),
+        "phenomena": {name: _accuracy(group) for name, group in sorted(by_phenomenon.items())},
         "paradigms": {
-            name: _accuracy(own) | {"phenomenon": paradigms[name][0]}
-            for name, own in sorted(verdicts.items())
+            paradigm.name: {
+                **_accuracy(verdicts[paradigm.name]),
+                "phenomenon": paradigm.phenomenon,
+            }
+            for paradigm in paradigms
         },
     }
 
@@ -243,15 +248,14 @@ def _accuracy(verdicts: Sequence[bool]) -> dict[str, Any]:
 
 
 def blimp_table(results: dict[str, Any]) -> str:
-    """Markdown: all pairs, the phenomena and the paradigms, the best first."""
-    lines = ["| pairs of | accuracy | 95 % interval | pairs |", "| --- | --: | --: | --: |"]
+    """Return Markdown: all pairs, the phenomena and the paradigms, the best first."""
     rows = [("**all**", results["overall"])]
     for group in ("phenomena", "paradigms"):
         rows += sorted(results[group].items(), key=lambda item: -item[1]["accuracy"])
-        lines += [
-            f"| {name} | {row['accuracy']:.1%} | {row['interval'][0]:.1%} to "
-            f"{row['interval'][1]:.1%} | {row['pairs']:,} |"
-            for name, row in rows
-        ]
-        rows = []
+    lines = ["| pairs of | accuracy | 95 % interval | pairs |", "| --- | --: | --: | --: |"]
+    for name, row in rows:
+        low, high = row["interval"]
+        lines.append(
+            f"| {name} | {row['accuracy']:.1%} | {low:.1%} to {high:.1%} | {row['pairs']:,} |"
+        )
     return "\n".join(lines) + "\n"

@@ -28,17 +28,15 @@ from bert_recipes.data.corpus import iter_paragraphs
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import FeatureArguments, StaticArguments
 from bert_recipes.features.extract import (
-    BYTES_PER_MB,
-    Column,
-    FeatureExtractor,
     choose_device,
     encode_input,
-    make_fast,
     open_encoder,
+    open_extractor,
+    pool,
 )
-from bert_recipes.features.ner import FeatureRequest
+from bert_recipes.features.ner import word_features
 from bert_recipes.files import read_json_object
-from bert_recipes.finetuning.arguments import TaskArguments, check_access
+from bert_recipes.finetuning.arguments import TaskArguments, check_access, read_model_config
 from bert_recipes.finetuning.run import hash_of_examples
 from bert_recipes.metrics.certainty import (
     jackknife_intervals,
@@ -238,31 +236,41 @@ def static_features(splits: Splits, args: StaticArguments) -> Iterator[Features]
         yield name, found
 
 
+# Vectors of a frozen BERT: its layers, and how those of the tokens become one.
+FROZEN = {
+    "frozen: [CLS] of the last layer": ("last", "cls"),
+    "frozen: mean of the last layer": ("last", "mean_all"),
+    "frozen: mean of the last four layers": ("sum_last_four", "mean_all"),
+}
+
+
 def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> Iterator[Features]:
     """Yield vectors of a frozen encoder, which reads two texts as one input."""
-    encoder, tokenizer = open_encoder(checkpoint, args.max_seq_length)
-    depth = encoder.config.num_hidden_layers
-    four = Column("last four layers", tuple(range(depth - 3, depth + 1)), "sum")
-    columns = [Column("last layer", (depth,), "none"), *([four] if depth > 3 else [])]
-    make_fast(encoder, depth, "auto")
-    encoder = cast(PreTrainedModel, encoder.to(choose_device(use_cpu=args.use_cpu)).eval())
-    extractor = FeatureExtractor(encoder, tokenizer, columns, FeatureArguments(checkpoint, ""))
-    found: defaultdict[str, list[Any]] = defaultdict(list)
+    layers = ["last"]
+    if read_model_config(checkpoint).num_hidden_layers > 3:
+        layers.append("sum_last_four")
+    settings = FeatureArguments(
+        checkpoint,
+        "",
+        layers=layers,
+        max_seq_length=args.max_seq_length,
+        use_cpu=args.use_cpu,
+    )
+    extractor = open_extractor(settings)
+    sides = []
     for split in splits:
-        examples = cast(Sequence[TextExample], split.examples)
-        inputs = (
-            encode_input((each.text, each.text_pair), tokenizer, args.max_seq_length)
-            for each in examples
-        )
-        pooled = defaultdict(list)
-        for part in extractor.parts(inputs, 256 * BYTES_PER_MB):
-            starts, lengths = part.offsets[:-1], np.diff(part.offsets)[:, None]
-            pooled["[CLS] of the last layer"].append(part.vectors["last layer"][starts])
-            for name, vectors in part.vectors.items():
-                pooled[f"mean of the {name}"].append(np.add.reduceat(vectors, starts) / lengths)
-        for name, parts in pooled.items():
-            found[f"frozen: {name}"].append(np.concatenate(parts))
-    yield from found.items()
+        inputs = []
+        for example in cast(Sequence[TextExample], split.examples):
+            texts = (example.text, example.text_pair)
+            inputs.append(encode_input(texts, extractor.tokenizer, args.max_seq_length))
+        vectors = defaultdict(list)
+        for chunk in extractor.chunks(inputs):
+            for name, (column, pooling) in FROZEN.items():
+                for item, tokens in zip(chunk.inputs, chunk.vectors.get(column, ()), strict=False):
+                    vectors[name].append(pool(tokens, item, pooling))
+        sides.append(vectors)
+    for name in sides[0]:
+        yield name, [np.stack(vectors[name]) for vectors in sides]
 
 
 def fit_classifier(features: Any, labels: np.ndarray, metric: str) -> GridSearchCV:
@@ -455,15 +463,10 @@ def compare_words(
     train, test = (find_mentions(each, task.labels) for each in chosen)
     encoder, tokenizer = open_encoder(checkpoint, args.max_seq_length)
     encoder = cast(PreTrainedModel, encoder.to(choose_device(use_cpu=args.use_cpu)))
-    requests = [FeatureRequest(encoder, tokenizer, each, args.max_seq_length) for each in chosen]
-    folder = args.folder(task.name) / "features"
-    sides = [
-        [
-            static.mean(word for each in own for word in each.tokens),
-            *request.compute(folder, request.key()).vectors,
-        ]
-        for own, request in zip(chosen, requests, strict=True)
-    ]
+    sides = []
+    for own in chosen:
+        features = word_features(encoder, tokenizer, own, max_seq_length=args.max_seq_length)
+        sides.append([static.mean(word for each in own for word in each.tokens), *features.vectors])
     rows = []
     for number, (there, here) in enumerate(zip(*sides, strict=True)):
         tables = {
