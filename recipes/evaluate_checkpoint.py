@@ -28,38 +28,21 @@ from bert_recipes.training.speed import describe_machine
 
 
 logger = logging.getLogger("evaluate_checkpoint")
-# What --help lists: those that people use here.
-HELP_FIELDS = (
-    *(
-        "model_name_or_path",
-        "store",
-        "train_file",
-        "validation_file",
-        "tokenizer",
-        "task",
-        "task_file",
-        "data_dir",
-    ),
-    *(
-        "max_seq_length",
-        "max_predictions_per_seq",
-        "max_eval_pairs",
-        "per_device_eval_batch_size",
-        "precision",
-    ),
-    *("use_cpu", "predictions_dir", "results_file", "probe_bias"),
-)
 
 
 @dataclass
 class EvaluateArguments:
-    """Where the metrics go."""
+    """Choose what is measured and where the metrics go."""
 
     training: ClassVar[bool] = False
 
-    results_file: str | None = option(None, "also write the metrics to this JSON file")
+    results_file: str | None = option(
+        None, "also write the metrics to this JSON file", is_common=True
+    )
     probe_bias: bool = option(
-        False, "measure pronouns of occupations instead, for the model card; needs no data"
+        False,
+        "measure pronouns of occupations instead, for the model card; needs no data",
+        is_common=True,
     )
 
     def __post_init__(self) -> None:
@@ -75,7 +58,7 @@ def main() -> None:
         types = (ScoringArguments, FineTuningArguments)
     elif "--probe_bias true" in " ".join(sys.argv):
         types = (ModelArguments, PreTrainingArguments)  # a probe needs no data
-    evaluate, *settings, args = parse_arguments(EvaluateArguments, *types, help_fields=HELP_FIELDS)
+    evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
     # Imported only now, for it takes seconds.
     from bert_recipes.finetuning.run import score_checkpoint
     from bert_recipes.training.run import check_launch, results_text, start_logging

@@ -4,8 +4,7 @@ r"""Fine-tune a BERT on a task of the paper or on your own: GLUE, SQuAD, SWAG, N
         --config recipes/configs/finetune/glue.yaml --task mrpc \
         --model_name_or_path runs/quickstart --data_dir DATA
 
-Fields: those of transformers.TrainingArguments and of src/bert_recipes/finetuning/arguments.py;
-`--help` lists them.
+Fields: those of transformers.TrainingArguments and of src/bert_recipes/finetuning/arguments.py.
 """
 
 import logging

@@ -6,7 +6,7 @@ r"""Pre-train a BERT: masked LM + next sentence prediction over a token-id store
 
 Without --config it runs the quickstart's configuration; the quickstart's data is made first where
 it is missing. Fields: those of transformers.TrainingArguments and of
-src/bert_recipes/training/arguments.py; `--help` lists them.
+src/bert_recipes/training/arguments.py.
 """
 
 import logging

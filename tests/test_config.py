@@ -15,6 +15,7 @@ from transformers import TrainingArguments
 
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
+from bert_recipes.settings import option
 from bert_recipes.yaml_files import read_tree
 
 
@@ -276,28 +277,39 @@ def test_a_script_ends_with_one_line_and_help_shows_every_choice(tmp_path: Path)
 
 @dataclasses.dataclass
 class Sized(Needy):
-    """How large it is."""
+    """Choose the size."""
 
-    MOST_USED = ("width", "size")
-    width: int = 1
+    width: int = option(1, "how wide", is_common=True)
 
 
-def test_help_shows_the_most_used_first_then_each_class_and_the_librarys_last(capsys):
+def help_of(flag: str, capsys) -> str:
     with pytest.raises(SystemExit):
-        parse_arguments(TrainingArguments, Sized, argv=["--help"])
-    shown = capsys.readouterr().out
-    wanted = [
+        parse_arguments(TrainingArguments, Sized, argv=[flag])
+    return capsys.readouterr().out
+
+
+def test_help_lists_the_common_options_and_names_the_way_to_all(capsys):
+    listed = help_of("--help", capsys)
+    for words in ("--config FILE", "--width", "--help_all lists all"):
+        assert words in listed
+    for words in ("--store", "--optim_args"):
+        assert words not in listed
+
+
+def test_help_all_lists_each_class_and_the_librarys_last(capsys):
+    listed = help_of("--help_all", capsys)
+    words = [
         "--config FILE",
-        "--width",
-        "--size",
         "Needy",
         "--store",
-        "the rest of transformers.TrainingArguments",
+        "Choose the size",
+        "--width",
+        "other options of transformers.TrainingArguments",
         "--optim_args",
     ]
-    places = [shown.index(words) for words in wanted]
+    places = [listed.index(word) for word in words]
     assert places == sorted(places)
-    assert shown.count("--width") == 1
+    assert listed.count("--width") == 1
 
 
 # Saving

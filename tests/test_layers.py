@@ -3,6 +3,7 @@ count.
 """
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -151,7 +152,9 @@ for path in sys.argv[1:]:
     sys.argv, sys.path[0] = [path, "--help"], os.path.dirname(path)
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         runpy.run_path(path, run_name="__main__")
-    assert "usage:" in text.getvalue(), path
+    lines = text.getvalue().splitlines()
+    assert lines[0].startswith("usage:"), path
+    assert len(lines) <= 60, (path, len(lines))
     heavy = {"transformers.modeling_utils", "transformers.trainer"}
     if path.endswith(LIGHT):
         heavy = {"torch"}
@@ -159,14 +162,17 @@ for path in sys.argv[1:]:
 """
 
 
-def test_help_loads_no_model_and_that_of_reports_no_torch():
+def test_help_is_short_loads_no_model_and_that_of_reports_no_torch():
     names = "write_report write_model_card push_to_hub create_pretraining_data add_tokens demo"
     names += " collect_docstrings consolidate_checkpoint count_parameters export prepare_corpus "
     light = tuple(f"{name}.py" for name in names.split())
     scripts = sorted([*SCRIPTS, *PAPER_SCRIPTS], key=lambda path: not path.name.endswith(light))
     code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, scripts)], capture_output=True, text=True
+        [sys.executable, "-c", code, *map(str, scripts)],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
 

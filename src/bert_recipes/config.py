@@ -29,7 +29,7 @@ from transformers.hf_argparser import HfArgumentParser
 from bert_recipes.effects import settings_without_effect
 from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.files import atomic_write
-from bert_recipes.settings import REMOVED_OPTIONS, check
+from bert_recipes.settings import REMOVED_OPTIONS, check, metadata_of
 from bert_recipes.yaml_files import Loader, compose, pairs
 
 
@@ -50,8 +50,7 @@ _KINDS = {
     str: "text",
 }
 _EMPTY = "the value is empty; leave it out, or write null for none"
-# What the launcher sets, not the run: wrong for the next launch, so never written.
-_LAUNCH_FIELDS = frozenset({"local_rank"})
+_LIBRARY_TITLE = "other options of transformers"
 _SECRET_FIELD = re.compile(r"(^|_)(token|api_key|password|secret)$")
 
 
@@ -60,10 +59,10 @@ def parse_arguments(
     argv: Sequence[str] | None = None,
     default_config: Path | None = None,
     check_first: Callable[[Any], object] | None = None,
-    help_fields: Collection[str] | None = None,
 ) -> tuple[Any, ...]:
-    """Read the configuration of a run: ``--config FILE`` (flat YAML), then ``--field value``, which
-    wins.
+    """Read the configuration of a run: ``--config FILE`` (flat YAML), then ``--field value``.
+
+    A flag wins over the file. ``--help`` lists the fields marked `is_common`, ``--help_all`` all.
 
     Args:
         dataclass_types: what to fill, for example `transformers.TrainingArguments`; no field name
@@ -72,7 +71,6 @@ def parse_arguments(
         default_config: read where the command line has no ``--config``.
         check_first: called with the instance of the first type before the others are made, which
             takes seconds for `TrainingArguments`.
-        help_fields: what ``--help`` lists; None: every field.
 
     Example:
         >>> argv = ["--output_dir", "runs/x", "--learning_rate", "2e-5"]
@@ -81,9 +79,7 @@ def parse_arguments(
         2e-05
     """
     hints = {name: hint for kind in dataclass_types for name, hint in field_types(kind).items()}
-    given = _parse_command_line(
-        dataclass_types, hints, sys.argv[1:] if argv is None else argv, help_fields
-    )
+    given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv)
     files = given.pop("config", [])
     if len(files) > 1:
         raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
@@ -150,8 +146,8 @@ def save_config(path: str | Path, *instances: Any) -> None:
     values.
 
     Left out: None where that is the default, secrets (``hub_token`` and whatever else is named like
-    one) and what belongs to the launch (``local_rank``, and what the class names in
-    ``LAUNCH_FIELDS``).
+    one) and what belongs to the launch: ``local_rank``, fields with ``is_saved=False`` and those in
+    the instance's ``unsaved_fields``.
     """
     lines = ["# The resolved configuration of a run; --config reads it back."]
     for instance in instances:
@@ -175,9 +171,13 @@ def resolved_values(*instances: Any) -> dict[str, Any]:
     """
     values = {}
     for instance in instances:
-        left_out = _LAUNCH_FIELDS.union(getattr(instance, "LAUNCH_FIELDS", ()))
+        metadata = metadata_of(type(instance))
+        unsaved_fields = getattr(instance, "unsaved_fields", ())
         for field in dataclasses.fields(instance):
-            if not field.init or field.name in left_out or _SECRET_FIELD.search(field.name):
+            is_saved = metadata[field.name].get("is_saved", True)
+            if not field.init or not is_saved or field.name in unsaved_fields:
+                continue
+            if field.name == "local_rank" or _SECRET_FIELD.search(field.name):
                 continue
             value = getattr(instance, field.name)
             if value is not None or field.default is not None:
@@ -342,16 +342,18 @@ def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """One spelling of each option, its default beside it, and the script's docstring as it was
-    written.
-    """
+    """Show one spelling of each option and its default, and the script's docstring as written."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=29)
 
     def _format_action_invocation(self, action: Any) -> str:
         name = next(name for name in action.option_strings if name.startswith("--"))
         return f"{name} {action.metavar}" if action.metavar else name
 
     def _get_help_string(self, action: Any) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
+        has_default = action.default is not None and action.default is not False
+        return super()._get_help_string(action) if has_default else action.help
 
 
 class _Parser(HfArgumentParser):
@@ -383,7 +385,6 @@ def _parse_command_line(
     dataclass_types: Sequence[Any],
     hints: Mapping[str, Any],
     argv: Sequence[str],
-    help_fields: Collection[str] | None,
 ) -> dict[str, Any]:
     """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given
     fields only.
@@ -397,8 +398,13 @@ def _parse_command_line(
         formatter_class=form,
         description=description,
     )
+    helps = {}
+    for settings_class in dataclass_types:
+        for name, metadata in metadata_of(settings_class).items():
+            helps[name] = metadata.get("help")
     for name, hint in hints.items():
         action = parser._option_string_actions[f"--{name}"]
+        action.help = helps[name]
         # argparse only splits; `read_text` converts, for the file and the command line alike.
         action.type, action.required = str, False
         if action.choices is not None:
@@ -407,6 +413,7 @@ def _parse_command_line(
             action.nargs = "+"
         elif bool in members(hint) and str not in members(hint):
             action.nargs, action.const = "?", True
+    parser.add_argument("--help_all", action="help", help=SUPPRESS)
     parser.add_argument(
         "--config",
         action="append",
@@ -414,7 +421,7 @@ def _parse_command_line(
         default=SUPPRESS,
         help="flat YAML file; flags win over it",
     )
-    _group_options(parser, dataclass_types, help_fields)
+    _group_options(parser, dataclass_types, lists_all="--help_all" in argv)
     _refuse_repeated_flags(parser, argv)
     # Values that are there already keep argparse from filling in defaults: what is given can be
     # told from what is not.
@@ -452,34 +459,43 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
         seen.add(action.dest)
 
 
-def _group_options(
-    parser: _Parser, dataclass_types: Sequence[Any], help_fields: Collection[str] | None
-) -> None:
-    """Order the help: what is given most often, each dataclass's own fields, and last those of the
-    library's classes; or `help_fields` alone.
+def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_all: bool) -> None:
+    """List the common options in the help, or all in groups, the library's last.
+
+    Where no option is marked as common, all are.
     """
-    most_used = [name for kind in dataclass_types for name in getattr(kind, "MOST_USED", ())]
-    common = ["config", *(most_used if help_fields is None else help_fields)]
-    titles = dict.fromkeys(common, "most used" if len(common) > 1 else "settings")
-    bases = (
-        [base for kind in dataclass_types for base in kind.__mro__] if help_fields is None else []
-    )
-    for base in sorted(bases, key=lambda base: base.__module__.startswith("transformers")):
-        title = (base.__doc__ or base.__name__).split("\n")[0].rstrip(".")
-        if base.__module__.startswith("transformers"):
-            title = f"the rest of transformers.{base.__name__}, see its documentation"
-        for name in inspect.get_annotations(base):
-            titles.setdefault(name, title)
-    for title in dict.fromkeys(titles.values()):
-        of_title = [action for action in parser._actions if titles.get(action.dest) == title]
-        actions = [
-            action for action in of_title if not action.option_strings[0].startswith("--no_")
-        ]
-        group = parser.add_argument_group(title)
-        group._group_actions = sorted(
-            actions, key=lambda each: common.index(each.dest) if each.dest in common else 0
-        )
-    parser._optionals._group_actions = parser._optionals._group_actions[:1]  # --help
+    names = []
+    common = []
+    for settings_class in dataclass_types:
+        metadata = metadata_of(settings_class)
+        names.extend(field_types(settings_class))
+        common.extend(name for name in metadata if metadata[name].get("is_common"))
+    actions = {action.dest: action for action in parser._actions}
+    options = parser._optionals._group_actions
+    options[:] = [actions["help"], actions["config"]]
+    if not lists_all:
+        options.extend(actions[name] for name in names if not common or name in common)
+        if common:
+            parser.epilog = f"--help_all lists all {len(names)} options."
+        return
+    groups: dict[str, list[Any]] = {}
+    for settings_class in dataclass_types:
+        for name in field_types(settings_class):
+            groups.setdefault(_help_title(settings_class, name), []).append(actions[name])
+    for title in sorted(groups, key=lambda title: title.startswith(_LIBRARY_TITLE)):
+        parser.add_argument_group(title)._group_actions = groups[title]
+
+
+def _help_title(settings_class: type, name: str) -> str:
+    """Return the title of an option's group: the first line of the class that declares it."""
+    declaring_class = settings_class
+    for base in settings_class.__mro__:
+        if name in inspect.get_annotations(base):
+            declaring_class = base
+            break
+    if declaring_class.__module__.startswith("transformers"):
+        return f"{_LIBRARY_TITLE}.{declaring_class.__name__}, see its documentation"
+    return (declaring_class.__doc__ or declaring_class.__name__).split("\n")[0].rstrip(".")
 
 
 def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:

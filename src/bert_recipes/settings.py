@@ -39,45 +39,68 @@ SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1}
 
 
 def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata: Any) -> Any:
-    """A field of settings with its help, its choices, and limits by the names of `_LIMITS`."""
+    """Declare a field of settings.
+
+    Args:
+        default: Its value where the user gives none.
+        help: What it is for, without its choices.
+        choices: The texts that it may be.
+        metadata: Limits by the names of `_LIMITS` with `advice` for a value outside; `is_common`:
+            `--help` lists it; `is_saved=False`: it belongs to one launch, run.yaml leaves it out.
+    """
     help = f"{help}: {', '.join(choices)}" if choices else help
     return field(default=default, metadata={"help": help, "allowed": choices, **metadata})
 
 
-def required(help: str) -> Any:
-    """A field that must be given."""
-    return option(MISSING, help)
+def required(help: str, **metadata: Any) -> Any:
+    """Declare a field that must be given."""
+    return option(MISSING, help, **metadata)
 
 
 def free(default: Any, help: str, **metadata: Any) -> Any:
-    """A field that may have another value at a resume: it changes nothing of what the remaining
-    steps learn.
-    """
+    """Declare a field that may change at a resume: the remaining steps learn the same."""
     return option(default, help, resume="may change", **metadata)
 
 
-def check(settings: Any) -> None:
-    """Refuse the first value of a dataclass, or of a list in it, that is not among the choices of
-    its field, or outside its limits; None is none.
+def metadata_of(settings_class: type) -> dict[str, Mapping[str, Any]]:
+    """Return each field's metadata.
 
-    Limits of fields that a library declares stand in the class's `LIMITS`.
+    For fields that a library declares the class's `LIBRARY_FIELDS` adds to theirs.
     """
-    of_library = getattr(settings, "LIMITS", {})
-    for item in fields(settings):
-        given, choices = getattr(settings, item.name), item.metadata.get("allowed")
-        metadata = {**of_library.get(item.name, {}), **item.metadata}
-        limits = [(*_LIMITS[name], limit) for name, limit in metadata.items() if name in _LIMITS]
-        for value in given if isinstance(given, list) else [given]:
-            if value is None or (choices and value in choices) or not (choices or limits):
-                continue
-            if (
-                choices
-                or value == math.inf
-                or not all(holds(value, limit) for holds, _, limit in limits)
-            ):
-                allowed = ", ".join(choices or ()) or " and ".join(
-                    text.format(limit) for _, text, limit in limits
-                )
-                allowed = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", allowed)
-                advice = f"; {metadata['advice']}" if "advice" in metadata else ""
-                raise InputError(f"{item.name} is {value!r}; allowed: {allowed}{advice}")
+    library_fields = getattr(settings_class, "LIBRARY_FIELDS", {})
+    metadata = {}
+    for item in fields(settings_class):
+        metadata[item.name] = {**item.metadata, **library_fields.get(item.name, {})}
+    return metadata
+
+
+def check(settings: Any) -> None:
+    """Refuse the first value, or item of a list, that its field's metadata does not allow.
+
+    None is always allowed: the field is not set.
+    """
+    for name, metadata in metadata_of(type(settings)).items():
+        value = getattr(settings, name)
+        for item in value if isinstance(value, list) else [value]:
+            if item is not None:
+                check_value(name, item, metadata)
+
+
+def check_value(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
+    """Refuse a value that is not among the choices of a field, or outside its limits."""
+    choices = metadata.get("allowed")
+    if choices:
+        if value not in choices:
+            raise InputError(f"{name} is {value!r}; allowed: {', '.join(choices)}")
+        return
+    allowed = []
+    is_allowed = value != math.inf
+    for limit, (holds, text) in _LIMITS.items():
+        if limit in metadata:
+            allowed.append(text.format(metadata[limit]))
+            is_allowed = is_allowed and holds(value, metadata[limit])
+    if allowed and not is_allowed:
+        limits = " and ".join(allowed)
+        limits = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", limits)
+        advice = f"; {metadata['advice']}" if "advice" in metadata else ""
+        raise InputError(f"{name} is {value!r}; allowed: {limits}{advice}")

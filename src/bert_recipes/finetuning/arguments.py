@@ -3,7 +3,7 @@
 import json
 import logging
 from argparse import ArgumentParser
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -41,25 +41,24 @@ TASK_FILE = "task.yaml"
 class TaskArguments:
     """Choose the task, its data, and how inputs are cut."""
 
-    MOST_USED: ClassVar[Collection[str]] = (
-        "task",
-        "task_file",
-        "model_name_or_path",
-        "data_dir",
-        "max_seq_length",
-    )
-
-    task: str | None = option(None, "name of a task")
-    task_file: str | None = free(None, "YAML file of your own task")
+    task: str | None = option(None, "name of a task", is_common=True)
+    task_file: str | None = free(None, "YAML file of your own task", is_common=True)
     model_name_or_path: str | None = free(
         None,
         "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/",
+        is_common=True,
     )
-    data_dir: str | None = free(None, "local folder of the task's data; default: the Hub")
-    max_train_examples: int | None = option(None, "train on at most this many examples", least=1)
+    data_dir: str | None = free(
+        None, "local folder of the task's data; default: the Hub", is_common=True
+    )
+    max_train_examples: int | None = option(
+        None, "train on at most this many examples", least=1, is_common=True
+    )
     max_eval_examples: int | None = free(None, "evaluate on at most this many examples", least=1)
     max_predict_examples: int | None = free(None, "predict at most this many examples", least=1)
-    max_seq_length: int = option(128, "positions of an input, special tokens included", least=8)
+    max_seq_length: int = option(
+        128, "positions of an input, special tokens included", least=8, is_common=True
+    )
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
     freeze_encoder: bool = option(False, "train the head only")
     bilstm: bool = option(
@@ -89,6 +88,7 @@ class TaskArguments:
         None,
         "texts that are too long: their head, their tail, both, or windows doc_stride apart",
         choices=LONG_DOCUMENTS,
+        is_common=True,
     )
     pool: str | None = option(None, "windows of a text: how their logits become one", choices=POOLS)
     class_weights: dict | str | None = option(
@@ -120,12 +120,13 @@ class TaskArguments:
 
 @dataclass
 class TeachingArguments:
-    """Choose what a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each (Jiao et
-    al. 2020, section 3.2).
+    """Choose what a fine-tuned teacher teaches.
+
+    Source: TinyBERT's stages of a task, one run each (Jiao et al. 2020, section 3.2).
     """
 
     teacher: str | None = option(
-        None, "checkpoint that is fine-tuned on the task, and teaches the model"
+        None, "checkpoint that is fine-tuned on the task, and teaches the model", is_common=True
     )
     distil: str | None = option(
         None, "what is learned: the teacher's layers, then its answers", choices=DISTIL
@@ -159,13 +160,16 @@ class FineTuningArguments(RunArguments):
     num_train_epochs: float = option(3.0, "passes over the training examples")
     warmup_steps: float = option(0.1, "warm-up steps, or their fraction if below 1")
     global_train_batch_size: int | None = option(
-        32, "examples per step over all processes; decides the accumulation"
+        32, "examples per step over all processes; decides the accumulation", is_common=True
     )
-    per_device_train_batch_size: int = option(32, "examples per process at once, at most", least=1)
-    per_device_eval_batch_size: int = option(64, "examples of a prediction batch")
+    per_device_train_batch_size: int = option(
+        32, "examples per process at once, at most", least=1, is_common=True
+    )
+    per_device_eval_batch_size: int = option(64, "examples of a prediction batch", least=1)
     optimizer: str = field(
         default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata
     )
+    seed: int = option(42, "seed of new weights, dropout and the order of examples")
     schedule: str = field(
         default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata
     )
@@ -289,10 +293,15 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
     """
 
     split: str = option(
-        "validation", "which splits of the task are measured", choices=("validation", "test")
+        "validation",
+        "which splits of the task are measured",
+        choices=("validation", "test"),
+        is_common=True,
     )
     predictions_dir: str | None = option(
-        None, "also write predictions_<split>.jsonl and the task's own files into this folder"
+        None,
+        "also write predictions_<split>.jsonl and the task's own files into this folder",
+        is_common=True,
     )
 
     def __post_init__(self) -> None:

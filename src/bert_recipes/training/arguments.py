@@ -22,7 +22,7 @@ from bert_recipes.models.sizes import (
     TINYBERT_SIZES,
     shape_of,
 )
-from bert_recipes.settings import SEEDS, check, free, option
+from bert_recipes.settings import SEEDS, check, free, metadata_of, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.launch import check_gpus, join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
@@ -97,121 +97,152 @@ class RunArguments(TrainingArguments):
     project.
     """
 
-    # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be
-    # run elsewhere.
-    LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
-        [
-            "allow_changes",
-            "estimate",
-            "estimate_file",
-            "overwrite_run",
-            "resume",
-            "resume_from_checkpoint",
-            "use_cpu",
-            "bf16",
-            "fp16",
-            "hub_overwrite",
-        ]
-    )
-    # Settings of the Trainer under which a run would not be what it seems to be -> why.
-    REFUSED: ClassVar[Mapping[str, str]] = {
-        "auto_find_batch_size": "the global batch would change with the memory at hand",
-        "ignore_data_skip": "a resumed run continues where it stopped",
-        "logging_nan_inf_filter": "it would hide what is wrong in the log",
-        "remove_unused_columns": "the batches hold what the recipe needs",
-        "resume_from_checkpoint": "give --resume last, or --resume FOLDER",
-        "save_only_model": "no run could be resumed from such checkpoints; the finished run's "
-        "folder is a model alone",
-    }
-    # What `--help` shows first.
-    MOST_USED: ClassVar[Collection[str]] = (
-        *(
-            "output_dir",
-            "max_steps",
-            "num_train_epochs",
-            "learning_rate",
-            "warmup_steps",
-            "global_train_batch_size",
-        ),
-        *(
-            "per_device_train_batch_size",
-            "precision",
-            "seed",
-            "eval_strategy",
-            "eval_steps",
-            "logging_steps",
-        ),
-        *(
-            "save_steps",
-            "save_total_limit",
-            "resume",
-            "overwrite_run",
-            "estimate",
-            "report_to",
-            "push_to_hub",
-        ),
-        "hub_model_id",
-    )
-    # Limits of the library's fields, as `settings.option` takes them.
-    LIMITS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "learning_rate": {"least": 0},
-        "warmup_steps": {"least": 0},
+    # Metadata of the library's fields, as `settings.option` takes it. "refused": settings under
+    # which a run would not be what it seems to be, with the reason.
+    LIBRARY_FIELDS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "output_dir": {
+            "is_common": True,
+            "help": "folder of the run",
+        },
+        "max_steps": {
+            "is_common": True,
+            "help": "steps of the run; -1: num_train_epochs decides",
+        },
+        "num_train_epochs": {
+            "is_common": True,
+            "help": "passes over the data, without max_steps",
+            "above": 0,
+        },
+        "learning_rate": {"is_common": True, "least": 0},
+        "warmup_steps": {"is_common": True, "least": 0},
         "adam_beta1": {"least": 0, "below": 1},
         "adam_beta2": {"least": 0, "below": 1},
-        "num_train_epochs": {"above": 0},
-        "seed": SEEDS,
-        "data_seed": SEEDS,
-        "per_device_eval_batch_size": {"least": 1},
-        "logging_steps": {"above": 0, "advice": "--logging_strategy no logs nothing"},
-        "eval_steps": {"above": 0, "advice": "--eval_strategy no evaluates at the end alone"},
-        "save_steps": {"above": 0, "advice": "--save_strategy no keeps no checkpoint"},
-        "save_total_limit": {"least": 1, "advice": "null keeps all of them"},
-        "eval_delay": {"least": 0},
-        "eval_accumulation_steps": {"least": 1},
         "label_smoothing_factor": {"least": 0, "most": 1},
         "neftune_noise_alpha": {"least": 0},
+        "seed": {"is_common": True, **SEEDS},
+        "data_seed": SEEDS,
+        "per_device_eval_batch_size": {"least": 1},
+        "eval_accumulation_steps": {"least": 1},
+        "eval_delay": {"least": 0},
+        "eval_strategy": {
+            "is_common": True,
+            "help": "when to evaluate",
+        },
+        "eval_steps": {
+            "is_common": True,
+            "help": "steps between evaluations",
+            "above": 0,
+            "advice": "--eval_strategy no evaluates at the end alone",
+        },
+        "logging_steps": {
+            "is_common": True,
+            "help": "steps between log lines",
+            "above": 0,
+            "advice": "--logging_strategy no logs nothing",
+        },
+        "save_steps": {
+            "is_common": True,
+            "help": "steps between checkpoints",
+            "above": 0,
+            "advice": "--save_strategy no keeps no checkpoint",
+        },
+        "save_total_limit": {
+            "is_common": True,
+            "help": "checkpoints that are kept, besides the best",
+            "least": 1,
+            "advice": "null keeps all of them",
+        },
+        "report_to": {
+            "is_common": True,
+            "help": "trackers: none, wandb, tensorboard, trackio",
+        },
+        "push_to_hub": {
+            "is_common": True,
+            "help": "push checkpoints and the finished run",
+        },
+        "hub_model_id": {
+            "is_common": True,
+            "help": "repository on the Hub",
+        },
         "torch_empty_cache_steps": {"least": 1},
         "dataloader_prefetch_factor": {"least": 1},
         "ddp_timeout": {"least": 1},
         "ddp_bucket_cap_mb": {"least": 1},
+        "auto_find_batch_size": {
+            "refused": "the global batch would change with the memory at hand"
+        },
+        "ignore_data_skip": {"refused": "a resumed run continues where it stopped"},
+        "resume_from_checkpoint": {
+            "refused": "give --resume last, or --resume FOLDER",
+            "is_saved": False,
+        },
+        "save_only_model": {
+            "refused": "no run could be resumed from such checkpoints; the finished run's folder "
+            "is a model alone"
+        },
     }
     adam_epsilon: float = option(1e-6, "epsilon of Adam (original: 1e-6)", least=0)
     weight_decay: float = option(0.01, "weight decay (paper: 0.01)", least=0)
     max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)", least=0)
-    remove_unused_columns: bool | None = option(False, "must stay false")
+    remove_unused_columns: bool | None = option(
+        False, "must stay false", refused="the batches hold what the recipe needs"
+    )
     # Declared again for the type checker: the base class assigns them in ways that it cannot
     # follow.
-    per_device_train_batch_size: int = free(8, "examples per process at once, at most", least=1)
+    per_device_train_batch_size: int = free(
+        8, "examples per process at once, at most", least=1, is_common=True
+    )
     gradient_accumulation_steps: int = free(
         1, "micro-batches of a step, unless global_train_batch_size decides", least=1
     )
     dataloader_num_workers: int | None = free(
         None, "processes that load data; default: on a GPU one a core but two, on a CPU 0", least=0
     )
-    use_cpu: bool = option(False, "use the CPU even where there is a GPU")
-    bf16: bool = option(False, "the same as precision: bf16")
-    fp16: bool = option(False, "the same as precision: fp16")
+    use_cpu: bool = option(False, "use the CPU even where there is a GPU", is_saved=False)
+    bf16: bool = option(False, "the same as precision: bf16", is_saved=False)
+    fp16: bool = option(False, "the same as precision: fp16", is_saved=False)
     # The buffers of these models are constants.
     ddp_broadcast_buffers: bool | None = option(False, "DDP sends buffers before each pass")
     # A loss that is not finite ends the run soon, and is not hidden in a mean before that.
-    logging_nan_inf_filter: bool = option(False, "must stay false")
+    logging_nan_inf_filter: bool = option(
+        False, "must stay false", refused="it would hide what is wrong in the log"
+    )
     optimizer: str = option("bert_adam", "one of", choices=OPTIMIZERS)
     schedule: str = option("bert_linear", "one of", choices=SCHEDULES)
     muon_learning_rate: float | None = option(
         None, "peak rate of Muon's matrices, beside learning_rate; default: 0.02", above=0
     )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
-    precision: str = free("auto", "one of", choices=PRECISIONS)
+    precision: str = free("auto", "one of", choices=PRECISIONS, is_common=True)
     fast_layers: str = free("auto", "fused CPU kernels", choices=FAST_LAYERS)
     keep_freed_memory: bool = free(True, "on a CPU: glibc keeps what a step frees for the next one")
-    global_train_batch_size: int | None = free(None, "examples of a step, all processes together")
-    estimate: bool = option(False, "train a few steps, say what the run will take, and end")
-    estimate_file: str | None = option(None, "JSON file for the numbers of that estimate")
-    resume: str = option(
-        "auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder"
+    global_train_batch_size: int | None = free(
+        None, "examples of a step, all processes together", is_common=True
     )
-    allow_changes: bool = option(False, "resume although settings or data have changed")
-    overwrite_run: bool = option(False, "start from scratch in an output_dir that holds a run")
+    estimate: bool = option(
+        False,
+        "train a few steps, say what the run will take, and end",
+        is_common=True,
+        is_saved=False,
+    )
+    estimate_file: str | None = option(
+        None, "JSON file for the numbers of that estimate", is_saved=False
+    )
+    resume: str = option(
+        "auto",
+        "auto (an unfinished run is resumed), last, no, or a checkpoint folder",
+        is_common=True,
+        is_saved=False,
+    )
+    allow_changes: bool = option(
+        False, "resume although settings or data have changed", is_saved=False
+    )
+    overwrite_run: bool = option(
+        False,
+        "start from scratch in an output_dir that holds a run",
+        is_common=True,
+        is_saved=False,
+    )
     max_skipped_steps: int = free(
         10, "steps in a row with a gradient not finite that end the run", least=1
     )
@@ -219,7 +250,7 @@ class RunArguments(TrainingArguments):
     hub_private_repo: bool | None = option(
         True, "a new repository is private; null: as the owner's default is"
     )
-    hub_overwrite: bool = option(False, "replace another model in the repository")
+    hub_overwrite: bool = option(False, "replace another model in the repository", is_saved=False)
     hub_tags: list[str] | None = option(None, "tags for the model card on the Hub")
     power_watts: float | None = free(
         None, "watts that the machine draws, to estimate the energy of the run"
@@ -229,6 +260,8 @@ class RunArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         self.has_output_dir = self.output_dir is not None  # `TrainingArguments` has a default
+        # Fields that follow from the machine, so that run.yaml can be run elsewhere.
+        self.unsaved_fields: set[str] = set()
         self._check()
         self.hub_is_checked = False  # `check_push` has asked the Hub
         self.energy.check()
@@ -245,8 +278,7 @@ class RunArguments(TrainingArguments):
             self.dataloader_num_workers = (
                 0 if self.use_cpu else data_workers(self._num_processes_here())
             )
-            # It follows from the machine.
-            self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"dataloader_num_workers"}  # type: ignore[misc]
+            self.unsaved_fields.add("dataloader_num_workers")
         if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
             raise InputError(
                 "dataloader_persistent_workers needs dataloader_num_workers of 1 or more"
@@ -293,9 +325,11 @@ class RunArguments(TrainingArguments):
                 f"max_steps is {self.max_steps}; allowed: 1 or more, or -1 for num_train_epochs"
             )
         defaults = {item.name: item.default for item in fields(self)}
-        for name, reason in self.REFUSED.items():
-            if getattr(self, name) != defaults[name]:
-                raise InputError(f"{name} is {getattr(self, name)}; leave it out: {reason}")
+        for name, metadata in metadata_of(type(self)).items():
+            if "refused" in metadata and getattr(self, name) != defaults[name]:
+                raise InputError(
+                    f"{name} is {getattr(self, name)}; leave it out: {metadata['refused']}"
+                )
         flags = [name for name in ("bf16", "fp16") if getattr(self, name)]
         if len(flags) > 1 or (flags and self.precision not in ("auto", flags[0])):
             raise InputError(
@@ -346,8 +380,8 @@ class RunArguments(TrainingArguments):
                 "them out"
             )
         self.per_device_train_batch_size, self.gradient_accumulation_steps = micro, accumulation
-        # It follows from the number of processes, which is another one elsewhere.
-        self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"gradient_accumulation_steps"}  # type: ignore[misc]
+        # It follows from the number of processes.
+        self.unsaved_fields.add("gradient_accumulation_steps")
 
     @classmethod
     def settle(
@@ -381,14 +415,15 @@ class RunArguments(TrainingArguments):
 class ModelArguments:
     """Choose which model to train."""
 
-    MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path", "objective")
-
     size: str = option(
         "tiny",
         f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}, of "
         f"TinyBERT {', '.join(TINYBERT_SIZES)}; or LAYERS/HIDDEN_SIZE",
+        is_common=True,
     )
-    model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
+    model_name_or_path: str | None = free(
+        None, "checkpoint to start from (folder or Hub name)", is_common=True
+    )
     hidden_act: str = option(
         "gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu"
     )
@@ -404,7 +439,9 @@ class ModelArguments:
     max_position_embeddings: int = option(
         512, "positions of a new model (paper: 512)", least=MIN_POSITIONS
     )
-    objective: str = option("bert", "what is learned, and by which model", choices=OBJECTIVES)
+    objective: str = option(
+        "bert", "what is learned, and by which model", choices=OBJECTIVES, is_common=True
+    )
     positions: str | None = option(
         None, "none: a new model does not see the order, as for sets of ids", choices=("none",)
     )
@@ -471,18 +508,20 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """Choose what to train on, and the rules that make pairs and masks of it."""
+    """Choose the data, and the rules that make pairs and masks of it."""
 
-    MOST_USED: ClassVar[Collection[str]] = ("store", "max_seq_length")
-
-    store: str | None = free(None, "token-id store written by recipes/prepare_corpus.py")
+    store: str | None = free(
+        None, "token-id store written by recipes/prepare_corpus.py", is_common=True
+    )
     old_store: str | None = free(
         None, "store of older text: its held-out part is measured too, as eval_old_..."
     )
     train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
     validation_file: list[str] | None = free(None, "held-out instance files")
     tokenizer: str | None = free(None, "tokenizer folder; default: the store's own")
-    max_seq_length: int = option(128, "tokens of an input, special tokens included", least=8)
+    max_seq_length: int = option(
+        128, "tokens of an input, special tokens included", least=8, is_common=True
+    )
     short_seq_prob: float = option(
         0.1, "fraction of documents with a shorter target length", least=0, most=1
     )
@@ -526,12 +565,12 @@ class DataArguments:
 
 @dataclass
 class DistillationArguments:
-    """Choose who teaches, what the student is, and how the losses are weighed: `--objective
-    distilbert` or `tinybert`.
-    """
+    """Choose the teacher and the student, and weigh the losses of distilbert and tinybert."""
 
     teacher: str | None = option(
-        None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind"
+        None,
+        "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind",
+        is_common=True,
     )
     student_layers: int | None = option(
         None, "layers of the student; default: half of the teacher's", least=1
@@ -594,6 +633,7 @@ class PreTrainingArguments(RunArguments):
         None,
         "end after so many minutes instead of max_steps; the schedule follows the clock",
         above=0,
+        is_common=True,
     )
     random_replacements: float = option(
         0.0,
@@ -645,10 +685,13 @@ class PreTrainingArguments(RunArguments):
 
 @dataclass
 class PhaseArguments:
-    """Set the last steps of a run, where they differ from those before."""
+    """Set the last steps of a run."""
 
     phase2_steps: float = option(
-        0, "last steps, with longer inputs, or their fraction if below 1 (0: none)", least=0
+        0,
+        "last steps, with longer inputs, or their fraction if below 1 (0: none)",
+        least=0,
+        is_common=True,
     )
     phase2_max_seq_length: int = option(512, "tokens of an input in phase 2 (paper: 512)", least=8)
     phase2_max_predictions_per_seq: int | None = option(
