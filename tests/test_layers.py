@@ -164,7 +164,7 @@ for path in sys.argv[1:]:
 
 def test_help_is_short_loads_no_model_and_that_of_reports_no_torch():
     names = "write_report write_model_card push_to_hub create_pretraining_data add_tokens demo"
-    names += " collect_docstrings consolidate_checkpoint count_parameters export prepare_corpus "
+    names += " collect_docstrings count_parameters export prepare_corpus "
     light = tuple(f"{name}.py" for name in names.split())
     scripts = sorted([*SCRIPTS, *PAPER_SCRIPTS], key=lambda path: not path.name.endswith(light))
     code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"

@@ -259,7 +259,7 @@ def _check_weights(folder: Path, names: Sequence[str]) -> None:
         raise InputError(
             f"{folder} holds no model: it has no {MODEL_CONFIG} or no model.safetensors; weights "
             "of another form are not uploaded (of a DeepSpeed checkpoint "
-            "recipes/consolidate_checkpoint.py makes a model)"
+            "recipes/convert_checkpoint.py makes a model)"
         )
     for name in weights:
         try:

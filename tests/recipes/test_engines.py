@@ -243,7 +243,13 @@ def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_
     run, pretrain = tmp_path / "run", LONG | {"store": english_store}
     succeed(repository, f"deepspeed_zero{stage}", "pretrain", pretrain, run)
     model = tmp_path / "model"
-    succeed(repository, None, "consolidate_checkpoint", {"checkpoint": run / "checkpoint-4"}, model)
+    succeed(
+        repository,
+        None,
+        "convert_checkpoint",
+        {"deepspeed_checkpoint": run / "checkpoint-4"},
+        model,
+    )
     opened = transformers.AutoModelForPreTraining.from_pretrained(model)
     assert type(opened) is transformers.BertForPreTraining
     ours = opened.state_dict()
@@ -320,6 +326,6 @@ def test_checkpoints_that_are_refused(repository, small_store, tmp_path):
     }.items():
         model = tmp_path / "model"
         assert words in fail(
-            repository, None, "consolidate_checkpoint", {"checkpoint": checkpoint}, model
+            repository, None, "convert_checkpoint", {"deepspeed_checkpoint": checkpoint}, model
         )
         assert not model.exists()

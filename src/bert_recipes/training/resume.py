@@ -325,7 +325,7 @@ def read_trainer_state(
             f"{processes} with engine {engine} and "
             "cannot load its optimizer state; launch it as before, or start a new run from its "
             "weights with --model_name_or_path (of "
-            "DeepSpeed's checkpoints recipes/consolidate_checkpoint.py makes a model)"
+            "DeepSpeed's checkpoints recipes/convert_checkpoint.py makes a model)"
         )
     if engine.startswith("DeepSpeed"):
         logger.info(
