@@ -10,8 +10,6 @@ MAKEFLAGS += --no-print-directory
 CONFIG ?=
 LAUNCH ?= $(if $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep GPU),single_gpu,cpu)
 ARGS ?=
-SIZE ?= base
-VOCAB_SIZE ?= 30522
 STORE ?= data/quickstart/store
 MODEL ?=
 TEACHER ?=
@@ -51,9 +49,9 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper paper-all squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data glue glue-all paper squad swag ner tinybert predict evaluate demo report card push export compare benchmark compare-launches test test-slow lint format clean
 
-## Start
+## Start and data
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -82,8 +80,6 @@ INPUT_FORMS := a .txt, .jsonl, .json, .csv, .tsv or .parquet file
 # A setting that must be given, and what it is; checked before anything is started.
 need = @test -n "$($(1))" || { echo "error: give $(1)=, $(2)" >&2; exit 1; }
 
-## Data
-
 tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --output_dir my_tokenizer"
 	$(PYTHON) tokenizer/train.py $(if $(CONFIG),--config tokenizer/configs/$(CONFIG).yaml) $(ARGS)
 
@@ -93,19 +89,8 @@ corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer
 show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 	$(PYTHON) recipes/show_data.py --store $(STORE) $(ARGS)
 
-## Pre-train
-
 pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
 	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(ARGS)
-
-compare-tokenizers: $(READY)  ## vocabularies on the same text: ARGS="--tokenizers my_tokenizer my_bpe --files my_texts/ --heldout_files other_texts/"
-	$(PYTHON) tokenizer/compare.py $(ARGS)
-
-params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
-	$(PYTHON) recipes/count_parameters.py --size $(SIZE) --vocab_size $(VOCAB_SIZE) $(ARGS)
-
-convert: $(READY)  ## a TensorFlow checkpoint of google-research/bert to a Hub folder: ARGS="--tf_checkpoint FOLDER --output_dir my_bert"
-	$(PYTHON) recipes/convert_checkpoint.py $(ARGS)
 
 ## Fine-tune
 
@@ -127,14 +112,8 @@ endif
 glue-all: check-names $(READY)  ## all nine GLUE tasks, their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--submission true" for the leaderboard's zip
 	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(if $(SWEEP),--sweep $(SWEEP)) $(MODEL_FLAG) $(ARGS)
 
-static: $(READY)  ## TF-IDF and word vectors beside a BERT: TASK=sst2 or conll2003 MODEL= ARGS="--data_dir DATA"
-	$(PYTHON) recipes/static_vs_contextual.py $(if $(TASK),--task $(TASK)) $(MODEL_FLAG) $(ARGS)
-
-paper: $(READY)  ## a table of the paper, with its claims: TABLE=5 PROFILE=cpu ARGS="--store STORE --data_dir DATA"
+paper: $(READY)  ## tables of the paper, with their claims: [TABLE=5] PROFILE=cpu ARGS="--store STORE --data_dir DATA"
 	$(PYTHON) paper/run.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
-
-paper-all: override TABLE :=
-paper-all: paper  ## all tables, which share their runs: PROFILE= SEEDS= ARGS=
 
 squad: check-names no-sweep $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
 	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
@@ -153,10 +132,7 @@ tinybert: check-names $(READY)  ## distil a fine-tuned model in two runs: TASK=s
 	$(FINETUNE)/tinybert_intermediate.yaml --task $(TASK) $(MODEL_FLAG) --teacher $(TEACHER) --output_dir runs/$(TASK)_layers $(ARGS)
 	$(FINETUNE)/tinybert_prediction.yaml --task $(TASK) --model_name_or_path runs/$(TASK)_layers --teacher $(TEACHER) --output_dir runs/$(TASK)_tinybert $(ARGS)
 
-ner-features: $(READY)  ## the paper's Table 7: frozen BERT under a BiLSTM: MODEL= ARGS="--data_dir DATA"
-	$(PYTHON) recipes/feature_based_ner.py $(MODEL_FLAG) $(ARGS)
-
-## Look
+## Look and predict
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
 	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS)),,--store $(STORE))) $(ARGS)
@@ -165,15 +141,6 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 	$(call need,MODEL,the folder of a fine-tuning run)
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
-
-score: $(READY)  ## how likely your sentences are to a masked LM: MODEL=runs/my_bert INPUT=sentences.txt
-	$(call need,MODEL,a checkpoint folder or a Hub name)
-	$(call need,INPUT,$(INPUT_FORMS))
-	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
-
-blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/my_bert ARGS="--blimp_dir blimp/data"
-	$(call need,MODEL,a checkpoint folder or a Hub name)
-	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) $(ARGS)
 
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
 	$(call need,RUN,the folder of a finished run)
@@ -190,14 +157,6 @@ has-model:
 demo: has-model $(READY)  ## a page in the browser to try a checkpoint: MODEL=runs/quickstart [PORT=7860]
 	$(PYTHON) recipes/demo.py $(MODEL_FLAG) --port $(PORT) $(ARGS)
 
-features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, google_jsonl]
-	$(call need,MODEL,a checkpoint folder or a Hub name)
-	$(call need,INPUT,$(INPUT_FORMS))
-	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)
-
-probe-bias: $(READY)  ## which pronoun a masked-LM expects of an occupation: MODEL=runs/quickstart
-	$(PYTHON) recipes/evaluate_checkpoint.py --probe_bias true --model_name_or_path $(or $(MODEL),runs/quickstart) $(ARGS)
-
 ## Share
 
 card: $(READY)  ## the model card of a run: RUN=runs/quickstart ARGS="--license apache-2.0 --language en"
@@ -213,11 +172,6 @@ push: $(READY)  ## a finished run to the Hub, private: RUN=runs/quickstart REPO=
 	$(call need,RUN,the folder of a finished run or of a checkpoint)
 	$(call need,REPO,the repository on the Hub: me/my-bert)
 	$(PYTHON) recipes/push_to_hub.py --run $(RUN) --repo $(REPO) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
-
-## Measure
-
-compare-stock: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
-	$(PYTHON) benchmarks/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
 
 compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
 	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
@@ -242,14 +196,22 @@ format: $(READY)  ## format the code
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
 
-screenshots: $(READY)  ## pictures of reports, with Chromium, in runs/pictures: RUNS="runs/quickstart runs/sst2"
-	$(PYTHON) tools/screenshots.py $(or $(RUNS),runs/quickstart) $(ARGS)
-
 # Targets of earlier versions.
 define removed
 	@echo "make $@ was removed: $(1)" >&2; exit 2
 endef
 glue-submission: ; $(call removed,use --submission true in the ARGS of make glue-all)
+compare-tokenizers: ; $(call removed,use python tokenizer/compare.py)
+params: ; $(call removed,use python recipes/count_parameters.py)
+convert: ; $(call removed,use python recipes/convert_checkpoint.py)
+static: ; $(call removed,use python recipes/static_vs_contextual.py)
+ner-features: ; $(call removed,use python recipes/feature_based_ner.py)
+score blimp: ; $(call removed,use python recipes/score_sentences.py)
+features: ; $(call removed,use python recipes/extract_features.py)
+probe-bias: ; $(call removed,use python recipes/evaluate_checkpoint.py --probe_bias true)
+compare-stock: ; $(call removed,use python benchmarks/compare_with_stock.py)
+screenshots: ; $(call removed,use python tools/screenshots.py)
+paper-all: ; $(call removed,use make paper without TABLE=)
 
 clean:  ## remove the quickstart's data and run, and caches; .venv stays
 	rm -rf data/quickstart runs/quickstart .pytest_cache .ruff_cache .mypy_cache build

@@ -372,8 +372,8 @@ def test_every_command_shown_could_be_typed(flags_of: Flags):
         ("make pretrian", "make has no target pretrian"),
         ("make pretrain CONFIG=bert_huge", "no recipes/configs/pretrain/bert_huge.yaml"),
         ("make pretrain LAUNCH=tpu", "no accelerate_configs/tpu.yaml"),
-        ("make params SIZES=base", "make knows no SIZES="),
-        ('make params ARGS="--sizes base"', "count_parameters.py has no --sizes"),
+        ("make glue TASKS=base", "make knows no TASKS="),
+        ('make show-data ARGS="--sizes base"', "show_data.py has no --sizes"),
         ("python recipes/count_params.py", "no script recipes/count_params.py"),
         ("python recipes/count_parameters.py --sizes base", "count_parameters.py has no --sizes"),
         (

