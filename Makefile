@@ -112,9 +112,6 @@ endif
 glue-all: check-names $(READY)  ## all nine GLUE tasks, their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--submission true" for the leaderboard's zip
 	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(if $(SWEEP),--sweep $(SWEEP)) $(MODEL_FLAG) $(ARGS)
 
-paper: $(READY)  ## tables of the paper, with their claims: [TABLE=5] PROFILE=cpu ARGS="--store STORE --data_dir DATA"
-	$(PYTHON) paper/run.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
-
 squad: check-names no-sweep $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
 	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
 	$(FINETUNE)/$(if $(filter 2 2.0,$(VERSION)),squad_v2,squad).yaml $(MODEL_FLAG) $(ARGS)
@@ -173,13 +170,16 @@ push: $(READY)  ## a finished run to the Hub, private: RUN=runs/quickstart REPO=
 	$(call need,REPO,the repository on the Hub: me/my-bert)
 	$(PYTHON) recipes/push_to_hub.py --run $(RUN) --repo $(REPO) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
 
-compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
-	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
+## Measure and develop
+
+paper: $(READY)  ## tables of the paper, with their claims: [TABLE=5] PROFILE=cpu ARGS="--store STORE --data_dir DATA"
+	$(PYTHON) paper/run.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
 
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(PYTHON) benchmarks/benchmark.py $(ARGS)
 
-## Develop
+compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
+	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
