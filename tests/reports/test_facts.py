@@ -11,16 +11,14 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.question_answering import AnswerPrediction
-from bert_recipes.reports.facts import (
-    calibration,
-    class_facts,
+from bert_recipes.reports.finetuning_facts import calibration, class_facts, split_facts
+from bert_recipes.reports.finish import report_run
+from bert_recipes.reports.pretraining_facts import (
     describe_run,
     fingerprint_held_out,
     gather_pretraining,
     predict_held_out,
-    split_facts,
 )
-from bert_recipes.reports.finish import report_run
 from bert_recipes.tasks.examples import (
     Answer,
     ChoiceExample,
