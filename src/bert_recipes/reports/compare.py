@@ -65,9 +65,11 @@ def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
         raise InputError(
             f"runs: {len(folders)} given; give 2 to {MOST_RUNS} folders of finished runs"
         )
+
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
     runs: dict[str, RunFiles] = {}
+
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
             raise InputError(
@@ -119,6 +121,7 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
     results = [run.results for run in runs.values()]
     rows = []
     best_cells = []
+
     for number, name in enumerate(names):
         cells = [format_number(result[name]) if name in result else "" for result in results]
         rows.append([words_of(name), *cells])
@@ -208,6 +211,7 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
         return []
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1
     values = {}
+
     for column, result in enumerate(results):
         value = result.get(name)
         if isinstance(value, int | float) and math.isfinite(value):
@@ -219,6 +223,7 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     best = [column for column, value in values.items() if value == greatest]
     figure = name.removeprefix("eval_")
     half_of_best = half_interval(figure, results[best[0]])
+
     for column, value in values.items():
         half = half_interval(figure, results[column])
         if value < greatest and greatest - value <= math.hypot(half, half_of_best):
@@ -232,6 +237,7 @@ def _panels(runs: Runs) -> list[plots.Panel]:
     for run in runs.values():
         for line in run.history:
             logged.update(dict.fromkeys(line))
+
     metrics = [name for name in logged if _is_drawn(name)]
     metrics.sort(key=lambda metric: not metric.startswith("eval_"))
 

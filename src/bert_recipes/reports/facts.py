@@ -38,6 +38,7 @@ def read_run(folder: Path) -> RunFiles:
     """Read a finished run."""
     if not folder.is_dir():
         raise InputError(f"run: no folder {folder}; give the output_dir of a finished run")
+
     config_file = folder / CONFIG_FILE
     if not (folder / RESULTS_FILE).is_file():
         state = "is not finished" if config_file.is_file() else "is no run"
@@ -45,6 +46,7 @@ def read_run(folder: Path) -> RunFiles:
             f"run: {folder} {state}: it has no {RESULTS_FILE}; give the output_dir of a finished "
             "run"
         )
+
     results = read_object(folder / RESULTS_FILE)
     facts = read_object(folder / FACTS_FILE)
     if facts and facts.get("format") != FORMAT:
@@ -52,6 +54,7 @@ def read_run(folder: Path) -> RunFiles:
             f"{folder / FACTS_FILE}: format {facts.get('format')!r}, this version reads {FORMAT}; "
             "move the file away and the report is written without its facts"
         )
+
     task_file = folder / TASK_FILE
     task = read_task_file(task_file) if task_file.is_file() else None
     is_finetuning = task is not None or "task" in results
@@ -84,9 +87,11 @@ def describe_sizes(trainer: Any, global_batch: int) -> Facts:
     model = trainer.model
     num_parameters = model.num_parameters()
     unsaved = model._keys_to_ignore_on_save or ()
+
     for name, parameter in model.named_parameters():
         if name in unsaved:
             num_parameters -= parameter.numel()
+
     precision = "fp32"
     if args.bf16:
         precision = "bf16"

@@ -48,11 +48,20 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
         },
         "splits": [],
     }
+
     for suffix, features in trainer.eval_splits.items():
         name = features.split.name
         examples = features.split.examples
         predictions = trainer.predictions.get(name)
-        facts["splits"].append(split_facts(task, suffix, name, examples, predictions))
+        facts["splits"].append(
+            split_facts(
+                task,
+                suffix,
+                name,
+                examples,
+                predictions,
+            )
+        )
         if examples and "example" not in facts:
             texts = [clip(text, LONGEST_EXAMPLE) for text in list_texts(examples[0])]
             facts["example"] = {"kind": task.kind, "texts": texts}
@@ -75,7 +84,11 @@ def split_facts(
         examples: With labels.
         predictions: One for each example; None where the model's outputs were not finite.
     """
-    facts: Facts = {"name": name, "suffix": suffix, "examples": len(examples)}
+    facts: Facts = {
+        "name": name,
+        "suffix": suffix,
+        "examples": len(examples),
+    }
     if predictions is not None and examples:
         gather = GATHER_BY_FORM[_form_of(task)]
         facts.update(gather(task, examples, predictions))
@@ -109,7 +122,14 @@ def calibration(probabilities: ArrayLike, outcomes: ArrayLike) -> Facts:
     columns = (counts.tolist(), confidences.tolist(), accuracies.tolist())
     bins = []
     for count, confidence, accuracy in zip(*columns, strict=True):
-        bins.append({"count": count, "confidence": confidence, "accuracy": accuracy})
+        bins.append(
+            {
+                "count": count,
+                "confidence": confidence,
+                "accuracy": accuracy,
+            }
+        )
+
     return {
         "bins": bins,
         "expected_calibration_error": float(np.average(errors, weights=counts)),
@@ -120,6 +140,11 @@ def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[i
     """Return the scores of each class, and the confusion matrix (rows: true class).
 
     Of many classes the most frequent confusions replace the matrix.
+
+    Args:
+        names: Of the classes.
+        gold: Number of the true class of each row.
+        predicted: Number of the predicted class.
     """
     numbers = range(len(names))
     facts = {"labels": list(names), "classes": label_scores(gold, predicted, numbers)}
@@ -132,12 +157,19 @@ def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[i
     for (truth, prediction), count in counts.most_common():
         if truth != prediction:
             confusions.append([names[truth], names[prediction], count])
+
     facts["mistakes"] = confusions[:NUM_CONFUSIONS]
     return facts
 
 
 def label_scores(gold: ArrayLike, predicted: ArrayLike, numbers: Sequence[int]) -> list[Facts]:
-    """Return precision, recall, F1 and support of each class, or of each label of a 0/1 matrix."""
+    """Return precision, recall, F1 and support of each class, or of each label of a 0/1 matrix.
+
+    Args:
+        gold: Numbers of classes (N,), or a 0/1 matrix (N, labels).
+        predicted: The same of the predictions.
+        numbers: Of all classes or labels.
+    """
     scores = precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0)
     names = ("precision", "recall", "f1", "support")
     # Support is a count.
@@ -280,6 +312,7 @@ def _tag_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) 
     gold: list[int] = []
     labels: list[str] = []
     probabilities: list[float] = []
+
     for example, prediction in zip(examples, predictions, strict=True):
         words.extend((example.tokens, number) for number in range(len(example.tokens)))
         gold.extend(example.labels)
@@ -322,6 +355,7 @@ def _multi_label_facts(task: Task, examples: Sequence[Any], predictions: Sequenc
     for row, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
         gold[row, list(example.label)] = 1
         probabilities[row] = [prediction.probabilities[name] for name in task.labels]
+
     predicted = (probabilities >= 0.5).astype(int)
     largest_errors = np.abs(probabilities - gold).max(axis=1)
     is_right = (predicted == gold).all(axis=1)
@@ -374,6 +408,7 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
     is_exact = []
     overlaps = []
     truths = []
+
     for example, answer in zip(examples, answers, strict=True):
         scores = score_answer(task, example, answer)
         is_exact.append(scores.get("exact", scores.get("exact_match")) == 100)

@@ -30,7 +30,13 @@ from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE
 
 
 RESAMPLES = 1000
-HEADS = ["metric", "runs", "difference", "95% interval", "resamples in which it is better"]
+HEADS = [
+    "metric",
+    "runs",
+    "difference",
+    "95% interval",
+    "resamples in which it is better",
+]
 
 # Numbers of rows (N,) -> the metrics over them.
 Scorer = Callable[[np.ndarray], Mapping[str, float]]
@@ -50,6 +56,7 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
     task = first.task
     assert task is not None
     table = []
+
     for split in task.validation_splits:
         scorers = [_make_scorer(run, split, data_dir) for run in runs.values()]
         samples = _score_samples(scorers, first.results["splits"][split]["examples"])
@@ -147,7 +154,13 @@ def _likeliest(lists: Sequence[Sequence[Mapping[str, Any]]]) -> str:
 
 
 def _make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
-    """Return what computes the metrics of a run over some rows of a split."""
+    """Return what computes the metrics of a run over some rows of a split.
+
+    Args:
+        run: A fine-tuning run.
+        split: A validation split.
+        data_dir: Folder of the data; None: where the run had it.
+    """
     assert run.task is not None
     task, examples = _load_examples(run, run.task, split, data_dir)
     file = run.folder / f"predictions_{split}.jsonl"
@@ -161,6 +174,7 @@ def _make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
     tokenizer = load_tokenizer(run.folder)
     kind = KIND_CLASSES[task.kind](task, tokenizer, arguments, label_numbers)
     predictions = []
+
     for example, value in zip(examples, values, strict=True):
         predictions.append(Prediction(example.idx, value))
 
@@ -171,7 +185,10 @@ def _make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
 
 
 def _load_examples(
-    run: RunFiles, task: Task, split: str, data_dir: str | None
+    run: RunFiles,
+    task: Task,
+    split: str,
+    data_dir: str | None,
 ) -> tuple[Task, Sequence[Any]]:
     """Return the task with its data, and the examples that a run was measured on.
 
@@ -206,6 +223,11 @@ def _answer_scorer(task: Task, examples: Sequence[Any], answers: Sequence[str]) 
 
     Of SQuAD 2.0 some metrics are of the questions that have an answer, others of those that have
     none.
+
+    Args:
+        task: Of question answering.
+        examples: With gold answers.
+        answers: Predictions, in the order of the examples.
     """
     scores = []
     for example, answer in zip(examples, answers, strict=True):

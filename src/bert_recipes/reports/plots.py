@@ -46,7 +46,11 @@ PANEL = (4.3, 2.9)
 MOST_POINTS = 600
 MOST_METRICS = 4
 _LIGHT = {name: light for name, (light, _) in COLORS.items()}
-_DASHED: dict[str, Any] = {"color": _LIGHT["grey"], "ls": (0, (4, 3)), "lw": 1.2}
+_DASHED: dict[str, Any] = {
+    "color": _LIGHT["grey"],
+    "ls": (0, (4, 3)),
+    "lw": 1.2,
+}
 History = Sequence[Mapping[str, Any]]
 
 
@@ -158,6 +162,7 @@ def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
             continue
         elif len(series(history, metric)[0]) > 1:
             metrics[metric] = name.replace("_", " ")
+
     curves = (Curves("Loss", "loss", losses), Curves("Validation metrics", "", metrics))
     return _draw_all(history, curves + SPEED_CURVES)
 
@@ -173,12 +178,21 @@ def make_panel(history: History, curves: Curves) -> Panel:
         steps, values = series(history, metric)
         if steps:
             lines.append(Line(name, steps, values, "sky" if name == "training" else color))
+
     baselines = []
+
     for metric, name in curves.baselines.items():
         steps, values = thin(*series(history, metric)).tolist()
         if steps:
             baselines.append(Line(name, steps, values))
-    return Panel(curves.title, curves.unit, lines, baselines, curves.limits)
+
+    return Panel(
+        curves.title,
+        curves.unit,
+        lines,
+        baselines,
+        curves.limits,
+    )
 
 
 def series(history: History, name: str) -> tuple[list[float], list[float]]:
@@ -221,17 +235,35 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
         marker = {"marker": "o", "ms": 3.5} if points.shape[1] <= 30 else {}
         # matplotlib leaves a name that begins with "_" out of the legend.
         name = line.name.lstrip("_") or "run"
-        axis.plot(*points, color=_LIGHT[line.color], label=name, **marker)
+        axis.plot(
+            *points,
+            color=_LIGHT[line.color],
+            label=name,
+            **marker,
+        )
+
     for line in panel.baselines:
         # Each phase is measured in its own way.
         values = ", then ".join(dict.fromkeys(f"{value:.3g}" for value in line.values))
         label = f"{line.name}: {values}"
-        axis.plot(line.steps, line.values, drawstyle="steps-pre", label=label, **_DASHED)
+        axis.plot(
+            line.steps,
+            line.values,
+            drawstyle="steps-pre",
+            label=label,
+            **_DASHED,
+        )
 
     axis.set(xlabel="optimizer steps", ylabel=panel.unit)
     if panel.limits is not None:
         axis.set_ylim(*panel.limits)
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axis.xaxis.set_major_locator(
+        MaxNLocator(
+            nbins=6,
+            integer=True,
+            min_n_ticks=1,
+        )
+    )
     axis.xaxis.set_major_formatter("{x:,.0f}")
     # A single line is named by the unit of its axis.
     num_lines = len(panel.lines) + len(panel.baselines)
@@ -256,7 +288,13 @@ def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, An
     def draw(axis: Any) -> None:
         axis.plot([0, 1], [0, 1], **_DASHED)
         axis.bar(confidences, accuracies, width=0.05, color=_LIGHT["sky"])
-        axis.plot(confidences, accuracies, "o", ms=4, color=_LIGHT["blue"])
+        axis.plot(
+            confidences,
+            accuracies,
+            "o",
+            ms=4,
+            color=_LIGHT["blue"],
+        )
         axis.set(xlim=(0, 1), ylim=(0, 1))
         axis.set(xlabel="predicted probability", ylabel="fraction right")
 
@@ -269,7 +307,13 @@ def scatter(truths: Sequence[float], predictions: Sequence[float]) -> dict[str, 
 
     def draw(axis: Any) -> None:
         axis.plot(ends, ends, **_DASHED)
-        axis.plot(truths, predictions, "o", ms=2.5, color=_LIGHT["blue"])
+        axis.plot(
+            truths,
+            predictions,
+            "o",
+            ms=2.5,
+            color=_LIGHT["blue"],
+        )
         axis.set(xlabel="true value", ylabel="prediction")
 
     return _plot("Predictions over true values", draw)
@@ -321,8 +365,21 @@ def _draw_column(axis: Any, column: Mapping[str, Any], rows: Sequence[Mapping[st
         values = [scale * value for value in figures if math.isfinite(value)]
         if values:
             mean = sum(values) / len(values)
-            axis.plot(values, [number] * len(values), "o", color=_LIGHT["blue"], ms=4)
-            axis.plot([mean], [number], "|", color=_LIGHT["blue"], ms=14, mew=2.5)
+            axis.plot(
+                values,
+                [number] * len(values),
+                "o",
+                color=_LIGHT["blue"],
+                ms=4,
+            )
+            axis.plot(
+                [mean],
+                [number],
+                "|",
+                color=_LIGHT["blue"],
+                ms=14,
+                mew=2.5,
+            )
     axis.set_title(column["name"], fontsize=9, parse_math=False)
     axis.set_xlabel("%" if is_percent else column["unit"], fontsize=8)
 
@@ -346,7 +403,13 @@ def _png(size: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
     file = io.BytesIO()
     with _figure(size, "") as figure:
         draw(figure)
-        figure.savefig(file, format="png", dpi=110, facecolor="white", metadata={"Software": None})
+        figure.savefig(
+            file,
+            format="png",
+            dpi=110,
+            facecolor="white",
+            metadata={"Software": None},
+        )
     return file.getvalue()
 
 
@@ -368,7 +431,13 @@ def _svg(name: str, draw: Callable[[Any], None]) -> str:
     with _figure(PANEL, name) as figure:
         draw(figure.subplots())
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
+        figure.savefig(
+            file,
+            format="svg",
+            transparent=True,
+            metadata=no_metadata,
+        )
+
     tag, content = _UNUSED.sub("", file.getvalue()).strip().split(">", 1)
     svg = f"{_SIZE.sub('', tag)}>{content}"
     svg = _COLOR.sub(lambda match: _VARIABLES.get(match[0], match[0]), svg)

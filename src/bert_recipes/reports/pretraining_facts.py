@@ -45,13 +45,26 @@ def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
 
 
 def gather_pretraining(
-    trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts
+    trainer: BertTrainer,
+    data: PreTrainingData,
+    description: Facts,
+    results: Facts,
 ) -> Facts:
     """Gather what report.json holds.
 
     All processes call it: where they shard the weights none can compute alone.
+
+    Args:
+        trainer: Of the run, after training.
+        data: Of the run.
+        description: Of `describe_run`.
+        results: Those of all_results.json.
     """
-    facts: Facts = {"kind": "pretraining", "run": description, "held_out": None}
+    facts: Facts = {
+        "kind": "pretraining",
+        "run": description,
+        "held_out": None,
+    }
     dataset = trainer.eval_dataset
     if dataset is not None:
         num_inputs = min(NUM_EXAMPLE_INPUTS, trainer.max_eval_pairs or NUM_EXAMPLE_INPUTS)
@@ -85,8 +98,15 @@ def fingerprint_held_out(trainer: BertTrainer) -> str:
     """Return the SHA-256 of the masked held-out inputs, by which two runs are compared."""
     dataset = epoched(trainer.eval_dataset)
     # The size of these batches decides how much is padded, so it is always the same.
-    sampler = EvaluationSampler(dataset, trainer.max_eval_pairs, HASHED_PAIRS, rank=0, world_size=1)
+    sampler = EvaluationSampler(
+        dataset,
+        trainer.max_eval_pairs,
+        HASHED_PAIRS,
+        rank=0,
+        world_size=1,
+    )
     digest = hashlib.sha256()
+
     for keys in sampler:
         batch = trainer.eval_collator([dataset[key] for key in keys])
         for name in ("input_ids", "labels", "next_sentence_label"):
@@ -108,7 +128,11 @@ def predict_held_out(
     output = model(**inputs, return_full_logits=False)
     # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
     logits = output.prediction_logits.float()[:, : len(tokenizer)].cpu()
-    facts: Facts = {"pairs": len(batch["input_ids"]), "masks": [], "verdicts": []}
+    facts: Facts = {
+        "pairs": len(batch["input_ids"]),
+        "masks": [],
+        "verdicts": [],
+    }
     if not logits.isfinite().all():
         return facts
 
@@ -147,7 +171,13 @@ def _mask_predictions(
 def _context(
     tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], position: int
 ) -> dict[str, str]:
-    """Return the text before and after a position, within its segment."""
+    """Return the text before and after a position, within its segment.
+
+    Args:
+        tokenizer: Of the model.
+        ids: Of one input.
+        position: Of the [MASK].
+    """
     before = tokenizer.decode(ids[:position]).removeprefix(tokenizer.cls_token)
     after = tokenizer.decode(ids[position + 1 :])
     return {
@@ -159,7 +189,13 @@ def _context(
 def _guesses(
     tokenizer: PreTrainedTokenizerBase, probabilities: torch.Tensor, truth: int
 ) -> dict[str, Any]:
-    """Return the most likely pieces for a [MASK], and the rank of the right one."""
+    """Return the most likely pieces for a [MASK], and the rank of the right one.
+
+    Args:
+        tokenizer: Of the model.
+        probabilities: float32 (V,).
+        truth: Id of the right piece.
+    """
     guesses = []
     for piece in probabilities.topk(min(TOP_K, len(probabilities))).indices.tolist():
         guesses.append([tokenizer.decode([piece]).strip(), float(probabilities[piece])])
@@ -174,7 +210,13 @@ def _guesses(
 def _pair_predictions(
     tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor], is_next: Sequence[float]
 ) -> list[Facts]:
-    """Return the first pairs with the probability that the second text follows."""
+    """Return the first pairs with the probability that the second text follows.
+
+    Args:
+        tokenizer: Of the model.
+        batch: int64 (B, S) each, and next_sentence_label (B,).
+        is_next: Probability for each pair.
+    """
     # As they were before masking.
     ids = torch.where(batch["labels"] == IGNORE_INDEX, batch["input_ids"], batch["labels"])
     predictions = []
