@@ -72,7 +72,7 @@ def finish(run: Any, results: dict[str, Any]) -> None:
     """Write the predictions, the report and the card of a trained model, and push it."""
     from bert_recipes.finetuning.run import write_predictions
     from bert_recipes.hub import push_run
-    from bert_recipes.reports.facts import gather_finetuning
+    from bert_recipes.reports.finetuning_facts import gather_finetuning
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import finetuning_table
 

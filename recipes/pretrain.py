@@ -48,7 +48,7 @@ def main() -> None:
 
     # Imported when the settings are right, for it takes seconds.
     from bert_recipes.hub import PushCheckpoints, check_push
-    from bert_recipes.reports.facts import describe_run
+    from bert_recipes.reports.pretraining_facts import describe_run
     from bert_recipes.training import pretraining
     from bert_recipes.training.estimate import print_estimate
     from bert_recipes.training.run import check_launch, run_training, start_logging
@@ -85,9 +85,9 @@ def log_description(description: dict[str, Any]) -> None:
 def finish(trainer: Any, data: Any, description: dict[str, Any], results: dict[str, Any]) -> None:
     """Write the report and the card of a trained model, and push it."""
     from bert_recipes.hub import push_run
-    from bert_recipes.reports.facts import gather_pretraining
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import pretraining_table
+    from bert_recipes.reports.pretraining_facts import gather_pretraining
 
     gather = partial(gather_pretraining, trainer, data, description)
     push = partial(push_run, trainer.args, trainer.state.global_step)

@@ -4,8 +4,6 @@ import contextlib
 import io
 import re
 
-import pytest
-
 
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -13,16 +13,49 @@ from bert_recipes.demo.samples import MADE_UP, read_run_examples
 pytest.importorskip("gradio", reason="the extra demo is not installed")
 
 MASKS = [
-    {"before": "... die f", "truth": "##reude", "after": "ist gross"},
-    {"before": "... das haus", "truth": "ist", "after": "neu und ..."},
+    {
+        "before": "... die f",
+        "truth": "##reude",
+        "after": "ist gross",
+    },
+    {
+        "before": "... das haus",
+        "truth": "ist",
+        "after": "neu und ...",
+    },
 ]
-VERDICTS = [{"first": "ein apfel", "second": "im regen", "truth": False}]
-VERDICTS += [{"first": "ein haus", "second": "es ist neu", "truth": True}]
+VERDICTS = [
+    {
+        "first": "ein apfel",
+        "second": "im regen",
+        "truth": False,
+    }
+]
+VERDICTS += [
+    {
+        "first": "ein haus",
+        "second": "es ist neu",
+        "truth": True,
+    }
+]
 
 
 def values_of(model):
     """Tab -> the values of its fields."""
-    return {tab.name: [field.value for field in tab.fields] for tab in page.make_tabs(model)}
+    from bert_recipes.demo.tabs import make_tabs
+
+    return {tab.name: [field.value for field in tab.fields] for tab in make_tabs(model)}
+
+
+@pytest.fixture
+def first_row_of(tiny_runs):
+    """Kind -> the first validation row of its run."""
+
+    def read(kind):
+        file = tiny_runs(kind).parent / "data" / "validation.jsonl"
+        return json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+
+    return read
 
 
 @pytest.fixture
@@ -48,26 +81,21 @@ def test_a_pretraining_run_shows_its_held_out_text(tiny_checkpoint, write_facts,
 @pytest.mark.parametrize(
     "kind", ["sequence_classification", "token_classification", "question_answering"]
 )
-def test_a_fine_tuned_run_shows_its_first_validation_example(fine_tuned, tiny_runs, kind):
+def test_a_fine_tuned_run_shows_its_first_validation_example(fine_tuned, first_row_of, kind):
     model = fine_tuned(kind)
-    file = tiny_runs(kind).parent / "data" / "validation.jsonl"
-    row = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
-    texts = [row[name] for name in model.predictor.task.text_columns]
-    texts = [" ".join(text if isinstance(text, list) else text.split()) for text in texts]
-    values = next(iter(values_of(model).values()))
-    assert values == texts
+    row = first_row_of(kind)
+    texts = []
+    for name in model.predictor.task.text_columns:
+        words = row[name] if isinstance(row[name], list) else row[name].split()
+        texts.append(" ".join(words))
+    assert next(iter(values_of(model).values())) == texts
 
 
-def test_choices_are_shown_one_per_line(fine_tuned, tiny_runs):
-    file = tiny_runs("multiple_choice").parent / "data" / "validation.jsonl"
-    row = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
-    values = values_of(fine_tuned("multiple_choice"))["choose"]
-    assert values[0] == " ".join(
-        row[fine_tuned("multiple_choice").predictor.task.text_columns[0]].split()
-    )
-    assert [line.split() for line in values[-1].splitlines()] == [
-        row[name].split() for name in "abc"
-    ]
+def test_choices_are_shown_one_per_line(fine_tuned, first_row_of):
+    row = first_row_of("multiple_choice")
+    context, *_, choices = values_of(fine_tuned("multiple_choice"))["choose"]
+    assert context.split() == row["start"].split()
+    assert [line.split() for line in choices.splitlines()] == [row[name].split() for name in "abc"]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +111,7 @@ def test_a_report_without_examples_leaves_those_of_the_page(write_facts, facts):
     assert read_run_examples(write_facts(facts)) == {}
 
 
-def test_a_damaged_report_or_none_leaves_those_of_the_page(tmp_path):
-    assert read_run_examples(tmp_path) == {}
+def test_a_damaged_report_leaves_those_of_the_page(tmp_path):
     (tmp_path / "report.json").write_text("{", encoding="utf-8")
     assert read_run_examples(tmp_path) == {}
 
@@ -98,7 +125,13 @@ def test_a_checkpoint_that_is_no_run_shows_what_the_page_has(demo_model):
 def test_an_example_that_cannot_be_answered_waits_for_a_text(
     tiny_checkpoint, write_facts, tmp_path_factory
 ):
-    verdicts = [{"first": "ein haus", "second": "", "truth": True}]
+    verdicts = [
+        {
+            "first": "ein haus",
+            "second": "",
+            "truth": True,
+        }
+    ]
     folder = write_facts(
         {"kind": "pretraining", "held_out": {"masks": MASKS, "verdicts": verdicts}}
     )

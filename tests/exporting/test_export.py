@@ -25,8 +25,8 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (the extra `exp
 HEADS = (
     "pretraining",
     "sequence_classification",
-    "token_classification",
-    "question_answering",
+    pytest.param("token_classification", marks=pytest.mark.slow),
+    pytest.param("question_answering", marks=pytest.mark.slow),
     "multiple_choice",
 )
 FILES = {"config.json", "example.py", "export.json", "model.onnx"}
@@ -84,8 +84,8 @@ def shifted_model(run, tmp_path, shift):
 
 
 def test_the_largest_difference_is_that_of_the_outputs(exported, runs, tmp_path):
-    run = runs("token_classification")
-    session = OnnxModel(exported("token_classification")[0] / "model.onnx")
+    run = runs("sequence_classification")
+    session = OnnxModel(exported("sequence_classification")[0] / "model.onnx")
     head = head_of(read_model_config(str(run)), str(run))
     model = shifted_model(run, tmp_path, 0.25)
     assert way.largest_difference(model, session, head) == pytest.approx(0.25, abs=1e-5)
@@ -97,13 +97,24 @@ def test_the_largest_difference_is_that_of_the_outputs(exported, runs, tmp_path)
     ("head", "line", "names"),
     [
         ("pretraining", "ab [MASK]", ["prediction_logits, [CLS]", "prediction_logits, a"]),
-        ("sequence_classification", "ab cd\tef", ["logits"]),
-        ("token_classification", "ab [SEP]", ["logits, [CLS]", "logits, a"]),
-        ("question_answering", "ab\tcd ef", ["start_logits", "end_logits"]),
+        ("sequence_classification", "ab [SEP]\tef", ["logits"]),
+        pytest.param(
+            "question_answering",
+            "ab\tcd ef",
+            ["start_logits", "end_logits"],
+            marks=pytest.mark.slow,
+        ),
         ("multiple_choice", "ab\tcd\tef gh", ["logits"]),
     ],
 )
-def test_the_example_prints_the_outputs_by_name(exported, runs, tmp_path, head, line, names):
+def test_the_example_prints_the_outputs_by_name(
+    exported,
+    runs,
+    tmp_path,
+    head,
+    line,
+    names,
+):
     """It runs where neither torch nor transformers nor this project is."""
     folder, run = exported(head)[0], str(runs(head))
     code = (
@@ -111,32 +122,39 @@ def test_the_example_prints_the_outputs_by_name(exported, runs, tmp_path, head, 
         f"import runpy; runpy.run_path({str(folder / 'example.py')!r})"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input=line, capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", code],
+        input=line,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     text, *lines = done.stdout.splitlines()
     assert text == line
     assert [row.strip().partition(":")[0] for row in lines[: len(names)]] == names
 
-    parts = line.split("\t")
-    pairs = [[parts[0], ending] for ending in parts[1:]] if head == "multiple_choice" else [parts]
+    columns = line.split("\t")
+    rows = [columns]
+    if head == "multiple_choice":
+        rows = [[columns[0], ending] for ending in columns[1:]]
     batch = load_tokenizer(run)(
-        *zip(*pairs, strict=True),
+        *zip(*rows, strict=True),
         padding=True,
         return_tensors="pt",
         split_special_tokens=head != "pretraining",
     )
     if head == "multiple_choice":
         batch = {name: values[None] for name, values in batch.items()}
-    found = head_of(read_model_config(run), run)
-    outputs = open_stock(run, found)(**batch)
-    expected = []
-    for name in found.outputs:
-        rows = outputs[name][0].reshape(-1, outputs[name].shape[-1])
-        expected += [sorted(row.tolist(), reverse=True)[:3] for row in rows]
-    for row, logits in zip(lines, expected, strict=True):
-        shown = [float(number) for number in re.findall(r" (-?\d+\.\d+)(?:,|$)", row)]
-        assert shown == pytest.approx(logits, abs=1e-3)
+    run_head = head_of(read_model_config(run), run)
+    outputs = open_stock(run, run_head)(**batch)
+    logits = []
+
+    for name in run_head.outputs:
+        logits.extend(outputs[name][0].reshape(-1, outputs[name].shape[-1]))
+
+    for row, values in zip(lines, logits, strict=True):
+        numbers = [float(number) for number in re.findall(r" (-?\d+\.\d+)(?:,|$)", row)]
+        assert numbers == pytest.approx(values.topk(len(numbers)).values.tolist(), abs=1e-3)
 
 
 def test_the_folder_lies_beside_the_run(tmp_path, monkeypatch):
@@ -172,7 +190,13 @@ def refused(export, run, *flags, folder):
 
 @pytest.mark.parametrize(("difference", "words"), [(2e-4, "0.0002"), (math.nan, "nan")])
 def test_a_model_that_is_not_the_checkpoint_is_not_written(
-    export, exported, runs, tmp_path, monkeypatch, difference, words
+    export,
+    exported,
+    runs,
+    tmp_path,
+    monkeypatch,
+    difference,
+    words,
 ):
     graph = exported("sequence_classification")[0] / "model.onnx"
     monkeypatch.setattr(
@@ -186,30 +210,27 @@ def test_a_model_that_is_not_the_checkpoint_is_not_written(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--format", "tflite"], "format is 'tflite'; allowed: onnx, int8"),
-        (["--opset", "17"], "opset is 17; allowed: 18 to 23"),
         (["--task", "mrpc", "--task_file", "t.yaml"], "--task and --task_file both name a task"),
-        (["--model_name_or_path", "nothing/here/deep"], "no folder nothing"),
         (["--output_dir", "out"], "is not empty; give a new folder"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(tmp_path, tiny_checkpoint, monkeypatch, flags, words):
+def test_what_cannot_be_is_said_at_once(
+    tmp_path,
+    tiny_checkpoint,
+    monkeypatch,
+    flags,
+    words,
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    model = [] if flags[0] == "--model_name_or_path" else ["--model_name_or_path", tiny_checkpoint]
-    with pytest.raises(InputError) as caught:
-        arguments(*model, *flags)
-    assert words in str(caught.value)
+    with pytest.raises(InputError, match=words):
+        arguments("--model_name_or_path", tiny_checkpoint, *flags)
 
 
 def test_packages_that_are_missing_are_named(tiny_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        module, "find_spec", lambda name: None if name == "onnxscript" else object()
-    )
-    with pytest.raises(
-        InputError, match=r"an export needs onnxscript; pip install 'bert-recipes\[export\]'"
-    ):
+    monkeypatch.setattr(module, "find_spec", lambda name: name != "onnxscript" or None)
+    with pytest.raises(InputError, match="an export needs onnxscript; pip install"):
         arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "new")
 
 
@@ -217,12 +238,17 @@ def test_packages_that_are_missing_are_named(tiny_checkpoint, tmp_path, monkeypa
     ("head", "flags", "words"),
     [
         ("pretraining", ["--data_dir", "data"], "has no task.yaml; give --task NAME"),
-        ("sequence_classification", ["--task", "mrpc", "--data_dir", "nowhere"], "nowhere"),
-        ("sequence_classification", ["--task", "unknown"], "unknown"),
         ("sequence_classification", ["--task", "ax"], "has no validation split"),
     ],
 )
-def test_tasks_that_cannot_be_are_refused(export, runs, tmp_path, head, flags, words):
+def test_tasks_that_cannot_be_are_refused(
+    export,
+    runs,
+    tmp_path,
+    head,
+    flags,
+    words,
+):
     assert words in refused(export, runs(head), *flags, folder=tmp_path / "out")
 
 
@@ -234,6 +260,6 @@ def test_a_checkpoint_of_another_kind_or_with_missing_weights_is_refused(export,
     message = refused(export, run, folder=tmp_path / "out")
     assert "has no weights for cls.seq_relationship.bias" in message
     config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+    (run / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
     message = refused(export, run, folder=tmp_path / "out")
     assert "is BertModel; allowed: BertForPreTraining" in message

@@ -27,6 +27,7 @@ def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
         max_position_embeddings=128,
     )
     model = BertModel(config)
+
     with torch.no_grad():
         # Weights as small as those of a new model give all tokens much the same vectors.
         for weight in model.parameters():

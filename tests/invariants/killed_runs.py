@@ -27,8 +27,8 @@ import torch  # noqa: F401
 import transformers.trainer  # noqa: F401
 
 import bert_recipes.hub
-import bert_recipes.reports.facts
 import bert_recipes.reports.finish
+import bert_recipes.reports.pretraining_facts
 import bert_recipes.training.pretraining
 import bert_recipes.training.run  # noqa: F401
 from bert_recipes.checkpointing import last_complete, list_checkpoints, why_incomplete

@@ -10,7 +10,12 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 
 @pytest.mark.slow
-def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repository, call_paper):
+def test_a_table_is_run_and_goes_on_where_it_stopped(
+    small_store,
+    tmp_path,
+    repository,
+    call_paper,
+):
     shutil.copy(repository / "paper" / "tables" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\n"
@@ -23,16 +28,8 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
         "{profiles: [gpu]}}\n"
         "claims: [{better: trained, worse: untrained, column: loss, expected: must}]\n"
     )
-    flags = [
-        "--tables",
-        tmp_path / "mine.yaml",
-        "--profile",
-        "smoke",
-        "--num_seeds",
-        1,
-        "--store",
-        small_store,
-    ]
+    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1]
+    flags += ["--store", small_store]
     output = tmp_path / "runs"
     said = call_paper("run", *flags, "--output_dir", output)
     assert "| trained better than untrained | loss | must |" in said
@@ -63,7 +60,10 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
 
 @pytest.mark.slow
 def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
-    small_store, tmp_path, repository, call_paper
+    small_store,
+    tmp_path,
+    repository,
+    call_paper,
 ):
     shutil.copy(repository / "paper" / "tables" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
@@ -71,18 +71,16 @@ def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
         "metric: accuracy}}\n"
         "rows: {untrained: {untrained: true}, trained: {}}\n"
     )
-    flags = [
-        "--tables",
-        tmp_path / "mine.yaml",
-        "--profile",
-        "smoke",
-        "--num_seeds",
-        1,
-        "--store",
-        small_store,
-    ]
+    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1]
+    flags += ["--store", small_store]
     flags += ["--estimate", "true", "--output_dir", tmp_path / "runs"]
-    said = call_paper("run", *flags, "--data_dir", repository / "tests", code=1)
+    said = call_paper(
+        "run",
+        *flags,
+        "--data_dir",
+        repository / "tests",
+        code=1,
+    )
     assert "untrained: SST-2: no estimate; the reason is above" in said
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\ncolumns: {loss: {metric: mlm_loss}}\nrows: {trained: {}}\n"
@@ -94,7 +92,10 @@ def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
 
 @pytest.mark.slow
 def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
-    small_store, tmp_path, repository, call_paper
+    small_store,
+    tmp_path,
+    repository,
+    call_paper,
 ):
     columns = ("loss", "probe", "mean")
     shutil.copy(repository / "paper" / "tables" / "profiles.yaml", tmp_path)
@@ -115,18 +116,13 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
     said = call_paper("run", *flags)
     described = json.loads((tmp_path / "runs" / "mine" / "table.json").read_text())
     assert described["claim_seeds"] == described["seeds"] == [1, 2]
+
     for claim in described["claims"]:
         ends = claim["intervals"]
-        assert (
-            ends["of_both"][0]
-            <= min(ends["of_rows"][0], ends["of_seeds"][0])
-            <= claim["difference"]
-        )
-        assert (
-            ends["of_both"][1]
-            >= max(ends["of_rows"][1], ends["of_seeds"][1])
-            >= claim["difference"]
-        )
+        low, high = ends["of_both"]
+        assert low <= min(ends["of_rows"][0], ends["of_seeds"][0]) <= claim["difference"]
+        assert high >= max(ends["of_rows"][1], ends["of_seeds"][1]) >= claim["difference"]
+
     # The figures in runs.json are enough: the predictions may be gone.
     for file in (tmp_path / "runs").glob("*/predictions_*"):
         file.unlink()
@@ -138,17 +134,8 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
 
 def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_paper):
     folder = tmp_path / "task"
-    call_paper(
-        "pair_task",
-        "--store",
-        small_store,
-        "--output_dir",
-        folder,
-        "--num_train",
-        50,
-        "--num_validation",
-        8,
-    )
+    flags = ("--store", small_store, "--num_train", 50, "--num_validation", 8)
+    call_paper("pair_task", *flags, "--output_dir", folder)
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     assert {row["label"] for row in rows} == {"next", "random"}
     assert len(rows) == 50
@@ -157,9 +144,11 @@ def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_paper
     # A document has twelve words of its own: the second text has the same ones where it is the
     # next.
     shares = {"next": [], "random": []}
+
     for row in rows:
         first, second = ({*tokenizer.encode_ids(row[name])} for name in ("first", "second"))
         shares[row["label"]].append(len(first & second) / len(second))
+
     means = {label: sum(values) / len(values) for label, values in shares.items()}
     assert means["next"] > means["random"] + 0.3
     assert read_task_file(folder / "task.yaml").labels == ("next", "random")

@@ -39,26 +39,23 @@ class Page:
         # As on a machine of a user who has said nothing about the network.
         environment.pop("HF_HUB_OFFLINE", None)
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), environment["PYTHONPATH"]])
-        command = [
-            sys.executable,
-            "recipes/demo.py",
-            "--model_name_or_path",
-            str(model),
-            "--port",
-            "0",
-            *flags,
-        ]
+        command = [sys.executable, "recipes/demo.py", "--port", "0", *flags]
+        command += ["--model_name_or_path", str(model)]
         self.log = folder / "log.txt"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command, cwd=repository, env=environment, stderr=log, stdout=log
             )
+        self.url = self._wait_for_address()
+
+    def _wait_for_address(self) -> str:
         deadline = time.monotonic() + 120
-        while (found := re.search(r"the page is at (http://\S+)", self.log.read_text())) is None:
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
+        while time.monotonic() < deadline and self.process.poll() is None:
+            match = re.search(r"the page is at (http://\S+)", self.log.read_text())
+            if match:
+                return match[1]
             time.sleep(0.1)
-        self.url = found[1]
+        pytest.fail(self.log.read_text())
 
     def end(self, number: int = signal.SIGINT) -> int:
         if self.process.poll() is None:
@@ -92,25 +89,11 @@ def test_another_host_is_served_with_a_warning(repository, tiny_checkpoint, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            "--model_name_or_path no/such/folder --port 0",
-            "error: model_name_or_path: no folder no/such/folder",
-        ),
-        (
-            "--model_name_or_path tests --port 0",
-            "error: model_name_or_path: tests has no config.json",
-        ),
-        ("--model_name_or_path tests --port 99999", "error: port is 99999"),
-    ],
-)
-def test_a_mistake_is_one_line(repository, flags, message):
-    command = [sys.executable, "recipes/demo.py", *flags.split()]
+def test_a_mistake_is_one_line(repository):
+    command = [sys.executable, "recipes/demo.py", "--model_name_or_path", "tests", "--port", "0"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, cwd=repository, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(message)
+    assert done.stderr.startswith("error: model_name_or_path: tests has no config.json")
     assert done.stderr.count("\n") == 1

@@ -80,12 +80,8 @@ def test_every_opset_that_is_allowed_is_written_and_read(tiny_runs, tmp_path):
 
 def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
     run = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "runs" / "mine")
-    command = [
-        sys.executable,
-        Path(__file__).parents[2] / "recipes" / "export.py",
-        "--model_name_or_path",
-        run,
-    ]
+    recipe = Path(__file__).parents[2] / "recipes" / "export.py"
+    command = [sys.executable, recipe, "--model_name_or_path", run]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )

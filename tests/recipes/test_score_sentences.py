@@ -28,7 +28,6 @@ def test_sentences_and_pairs_have_their_files(call_recipe, tiny_checkpoint, tmp_
     assert list(results["phenomena"]) == ["argument_structure"]  # Warstadt et al. 2020, appendix
     assert results["overall"]["pairs"] == 1
     assert "| argument_structure |" in (tmp_path / "out" / "table.md").read_text()
-    message = call_recipe(
-        "score_sentences", "--model_name_or_path", tiny_checkpoint, *files, *folders, code=1
-    )
+    flags = ("--model_name_or_path", tiny_checkpoint, *files, *folders)
+    message = call_recipe("score_sentences", *flags, code=1)
     assert message == "error: give either --input_file FILE or --blimp_dir FOLDER\n"

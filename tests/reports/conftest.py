@@ -80,13 +80,30 @@ def evil() -> str:
 @pytest.fixture(scope="session")
 def pretraining_facts(evil: str) -> dict[str, Any]:
     """What a pre-training run leaves in report.json, every text of it evil."""
-    mask = {"before": evil, "after": evil, "guesses": [[evil, 0.5], ["b", 0.25]]}
-    right = {"truth": "c", "probability": 0.01, "rank": 37}
-    verdict = {"first": evil, "second": evil, "is_next": 0.9, "truth": False}
+    mask = {
+        "before": evil,
+        "after": evil,
+        "guesses": [[evil, 0.5], ["b", 0.25]],
+    }
+    right = {
+        "truth": "c",
+        "probability": 0.01,
+        "rank": 37,
+    }
+    verdict = {
+        "first": evil,
+        "second": evil,
+        "is_next": 0.9,
+        "truth": False,
+    }
     return {
         "kind": "pretraining",
         "run": {"parameters": 4_000_000, evil: evil},
-        "held_out": {"pairs": 16, "masks": [{**mask, **right}], "verdicts": [verdict]},
+        "held_out": {
+            "pairs": 16,
+            "masks": [{**mask, **right}],
+            "verdicts": [verdict],
+        },
         "remark": evil,
         "measured_on": "a hash",
         "corpus": {
@@ -99,12 +116,30 @@ def pretraining_facts(evil: str) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def finetuning_facts(evil: str) -> dict[str, Any]:
     """What a fine-tuning run on two classes leaves in report.json, every text of it evil."""
-    score = {"precision": 0.5, "recall": 0.75, "f1": 0.6, "support": 8}
+    score = {
+        "precision": 0.5,
+        "recall": 0.75,
+        "f1": 0.6,
+        "support": 8,
+    }
     bins = [
-        {"count": 4, "confidence": 0.4, "accuracy": 0.5},
-        {"count": 12, "confidence": 0.9, "accuracy": 0.75},
+        {
+            "count": 4,
+            "confidence": 0.4,
+            "accuracy": 0.5,
+        },
+        {
+            "count": 12,
+            "confidence": 0.9,
+            "accuracy": 0.75,
+        },
     ]
-    worst = {"texts": [[evil, evil], ["b", "c"]], "said": evil, "truth": "no", "probability": 0.98}
+    worst = {
+        "texts": [[evil, evil], ["b", "c"]],
+        "said": evil,
+        "truth": "no",
+        "probability": 0.98,
+    }
     split = {
         "name": evil,
         "suffix": "",
@@ -145,7 +180,14 @@ def english_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pretraining_run(english_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run of recipes/pretrain.py, as it leaves its folder."""
     run = tmp_path_factory.mktemp("run") / "storyteller"
-    return ENGLISH.pretrain(english_store, run, "--power_watts", 250, "--carbon_intensity", 400)
+    return ENGLISH.pretrain(
+        english_store,
+        run,
+        "--power_watts",
+        250,
+        "--carbon_intensity",
+        400,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -160,7 +202,11 @@ def two_phase_run(english_store: Path, tmp_path_factory: pytest.TempPathFactory)
         4,
     )
     return ENGLISH.pretrain(
-        english_store, tmp_path_factory.mktemp("run") / "phases", "--max_steps", 6, *flags
+        english_store,
+        tmp_path_factory.mktemp("run") / "phases",
+        "--max_steps",
+        6,
+        *flags,
     )
 
 

@@ -18,7 +18,6 @@ from bert_recipes.reports.bias_probe import (
     TEMPLATES,
     NoProbe,
     probe_checkpoint,
-    probe_pronouns,
     refresh_probe,
 )
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -28,17 +27,26 @@ PIECES = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_ru
 ALL_PIECES = [*PIECES["WORDS"], *PIECES["KNOWN"], "person", *PIECES["PIECES"]]
 
 
-def make_checkpoint(folder: Path, pieces: list[str], positions: int = 32) -> Path:
+def make_checkpoint(
+    folder: Path,
+    pieces: list[str],
+    *,
+    positions=32,
+    do_lower_case=True,
+) -> Path:
     """A random model, whose predictions differ from word to word."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join([*PIECES["SPECIAL"], *pieces]) + "\n")
-    tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=True)
+    tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=do_lower_case)
     config = pretraining_config(
-        "tiny", vocab_size=len(tokenizer), max_position_embeddings=positions
+        "tiny",
+        vocab_size=len(tokenizer),
+        max_position_embeddings=positions,
     )
     config.update({"hidden_size": 32, "intermediate_size": 64})
     torch.manual_seed(1)
     model = BertForPreTraining(config)
+
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
@@ -53,20 +61,28 @@ def checkpoint(tmp_path_factory):
     return make_checkpoint(tmp_path_factory.mktemp("probe") / "model", ALL_PIECES)
 
 
-def test_the_figures_are_those_of_the_stock_pipeline(checkpoint):
-    measured = probe_checkpoint(str(checkpoint))
+@pytest.mark.parametrize("pronouns", [["he", "she"], ["he", "He", "she", "She"]])
+def test_the_figures_are_those_of_the_stock_pipeline(checkpoint, tmp_path, pronouns):
+    """Capitals count as the same pronoun, where the tokenizer has them."""
+    folder = checkpoint
+    if "He" in pronouns:
+        pieces = [*ALL_PIECES, "He", "She"]
+        folder = make_checkpoint(tmp_path / "cased", pieces, do_lower_case=False)
+    measured = probe_checkpoint(str(folder))
     assert measured["templates"] == list(TEMPLATES)
     rows = {row["occupation"]: row for row in measured["rows"]}
     # A waiter is an unknown word here, and a clerk is cut into pieces.
     assert list(rows) == ["person", *(word for word in OCCUPATIONS if word != "waiter")]
-    fill = transformers.pipeline("fill-mask", model=str(checkpoint), device="cpu")
-    for phrase in ("a person", "an engineer", "a nurse", "a clerk"):
-        shares, masses = [], []
+    fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+
+    for phrase in ("a person", "an engineer", "a clerk"):
+        shares = []
+        masses = []
         for template in TEMPLATES:
-            predictions = fill(template.format(phrase), targets=["he", "she"])
-            scores = {item["token_str"]: item["score"] for item in predictions}
-            masses.append(scores["he"] + scores["she"])
-            shares.append(scores["she"] / masses[-1])
+            predictions = fill(template.format(phrase), targets=pronouns)
+            she = sum(item["score"] for item in predictions if "she" in item["token_str"].lower())
+            masses.append(sum(item["score"] for item in predictions))
+            shares.append(she / masses[-1])
         row = rows[phrase.split()[1]]
         assert row["p_she"] == pytest.approx(sum(shares) / 3, abs=1e-4)
         assert row["mass"] == pytest.approx(sum(masses) / 3, rel=1e-3)
@@ -77,16 +93,15 @@ def test_the_figures_are_those_of_the_stock_pipeline(checkpoint):
     ("missing", "positions"),
     [
         (["she"], 32),
-        (["he"], 32),
         (["person"], 32),
         (PIECES["KNOWN"][4:] + PIECES["PIECES"], 32),
         ([], 8),
     ],
-    ids=["she", "he", "baseline", "occupations", "too short"],
+    ids=["she", "baseline", "occupations", "too short"],
 )
 def test_a_model_without_the_words_or_the_length_has_no_probe(tmp_path, missing, positions):
     pieces = [piece for piece in ALL_PIECES if piece not in missing]
-    folder = make_checkpoint(tmp_path / "model", pieces, positions)
+    folder = make_checkpoint(tmp_path / "model", pieces, positions=positions)
     with pytest.raises(NoProbe, match="does not know the words of the probe"):
         probe_checkpoint(str(folder))
     refresh_probe(folder)
@@ -104,30 +119,11 @@ def test_a_model_without_the_head_has_no_probe(tmp_path, checkpoint):
         num_attention_heads=1,
     )
     ElectraForPreTraining(config).save_pretrained(tmp_path / "electra")
+
     for name, message in (("encoder", "no masked-LM head"), ("electra", "predicts no tokens")):
         tokenizer.save_pretrained(tmp_path / name)
         with pytest.raises(NoProbe, match=message):
             probe_checkpoint(str(tmp_path / name))
-
-
-def test_capitals_count_as_the_same_pronoun(tmp_path):
-    pieces = [*PIECES["WORDS"], *PIECES["KNOWN"], "person", "He", "She"]
-    folder = make_checkpoint(tmp_path / "model", pieces)
-    tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=False)
-    model = BertForPreTraining.from_pretrained(folder).eval()
-    forms = tokenizer.convert_tokens_to_ids(["he", "He", "she", "She"])
-    masses = []
-    for template in TEMPLATES:
-        left, right = (
-            tokenizer.encode_ids(text) for text in template.format("a person").split("[MASK]")
-        )
-        ids = [tokenizer.cls_token_id, *left, tokenizer.mask_token_id, *right]
-        with torch.no_grad():
-            inputs = torch.tensor([[*ids, tokenizer.sep_token_id]])
-            logits = model(input_ids=inputs).prediction_logits[0, 1 + len(left)]
-        masses.append(logits.softmax(-1)[forms].sum().item())
-    row = probe_pronouns(model, tokenizer)["rows"][0]
-    assert row["mass"] == pytest.approx(sum(masses) / 3, abs=1e-5)
 
 
 def test_the_probe_is_made_again_for_other_weights_only(tmp_path, checkpoint):

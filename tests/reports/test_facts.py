@@ -8,19 +8,16 @@ import pytest
 import torch
 
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.question_answering import AnswerPrediction
-from bert_recipes.reports.facts import (
-    calibration,
-    class_facts,
+from bert_recipes.reports.finetuning_facts import calibration, class_facts, split_facts
+from bert_recipes.reports.finish import report_run
+from bert_recipes.reports.pretraining_facts import (
     describe_run,
     fingerprint_held_out,
     gather_pretraining,
     predict_held_out,
-    split_facts,
 )
-from bert_recipes.reports.finish import report_run
 from bert_recipes.tasks.examples import (
     Answer,
     ChoiceExample,
@@ -44,25 +41,46 @@ from bert_recipes.training.pretraining import load_model, load_phases, make_trai
 
 def task_of(kind="sequence_classification", **values):
     columns = {"text_columns": ("a", "b"), "label_column": "label"}
-    return Task(name="t", kind=kind, **{**columns, **values})
+    return Task(
+        name="t",
+        kind=kind,
+        **{**columns, **values},
+    )
 
 
 def texts(labels):
     return [
-        TextExample(idx=row, text=f"text {row}", text_pair="q " * 400, label=label)
+        TextExample(
+            idx=row,
+            text=f"text {row}",
+            text_pair="q " * 400,
+            label=label,
+        )
         for row, label in enumerate(labels)
     ]
 
 
 def predictions_of(rows):
     """Predictions of (value, probabilities)."""
-    return [Prediction(idx=0, value=value, probabilities=shares) for value, shares in rows]
+    return [
+        Prediction(
+            idx=0,
+            value=value,
+            probabilities=shares,
+        )
+        for value, shares in rows
+    ]
 
 
 def question(number, answers):
     context = "The tower was built in 1889 by Eiffel."
     gold = tuple(Answer(text=text, answer_start=context.index(text)) for text in answers)
-    return QuestionExample(idx=f"q{number}", question="When?", context=context, answers=gold)
+    return QuestionExample(
+        idx=f"q{number}",
+        question="When?",
+        context=context,
+        answers=gold,
+    )
 
 
 WORDS = tuple(f"w{number}" for number in range(60))
@@ -79,21 +97,42 @@ KINDS = {
     ),
     "several labels": (
         task_of(
-            labels=("x", "y"), problem_type="multi_label_classification", metrics=("multi_label",)
+            labels=("x", "y"),
+            problem_type="multi_label_classification",
+            metrics=("multi_label",),
         ),
         texts([(0,), (0, 1), ()]),
-        predictions_of([([], {"x": 0.9, "y": 0.2}), ([], {"x": 0.1, "y": 0.6})])
-        + predictions_of([([], {"x": 0.99, "y": 0.4})]),
+        predictions_of(
+            [
+                ([], {"x": 0.9, "y": 0.2}),
+                ([], {"x": 0.1, "y": 0.6}),
+                ([], {"x": 0.99, "y": 0.4}),
+            ]
+        ),
         {
             "classes": [
-                {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2},
-                {"precision": 1.0, "recall": 1.0, "f1": 1.0, "support": 1},
+                {
+                    "precision": 0.5,
+                    "recall": 0.5,
+                    "f1": 0.5,
+                    "support": 2,
+                },
+                {
+                    "precision": 1.0,
+                    "recall": 1.0,
+                    "f1": 1.0,
+                    "support": 1,
+                },
             ]
         },
         [("text 2", "x", "none", 0.99), ("text 1", "y", "x, y", 0.9)],
     ),
     "numbers": (
-        task_of(problem_type="regression", metrics=("pearson",), label_range=(0.0, 5.0)),
+        task_of(
+            problem_type="regression",
+            metrics=("pearson",),
+            label_range=(0.0, 5.0),
+        ),
         texts([0.0, 1.0, 2.0, 3.0]),
         predictions_of([(0.5, None), (1.0, None), (2.0, None), (0.0, None)]),
         {
@@ -106,8 +145,16 @@ KINDS = {
     "tags": (
         task_of("token_classification", metrics=("entities",), labels=("O", "B-X", "I-X")),
         [
-            TaggedExample(idx=0, tokens=("a", "b", "c"), labels=(1, 2, 0)),
-            TaggedExample(idx=1, tokens=WORDS, labels=(0,) * 60),
+            TaggedExample(
+                idx=0,
+                tokens=("a", "b", "c"),
+                labels=(1, 2, 0),
+            ),
+            TaggedExample(
+                idx=1,
+                tokens=WORDS,
+                labels=(0,) * 60,
+            ),
         ],
         predictions_of(
             [
@@ -118,7 +165,13 @@ KINDS = {
         {
             "confusion": [[59, 2, 0], [0, 1, 0], [1, 0, 0]],
             "entities": [
-                {"type": name, "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1}
+                {
+                    "type": name,
+                    "precision": 0.0,
+                    "recall": 0.0,
+                    "f1": 0.0,
+                    "support": 1,
+                }
                 for name in ("X", "all")
             ],
         },
@@ -132,7 +185,11 @@ KINDS = {
         task_of("question_answering", metrics=("squad_v2",)),
         [question(row, answers) for row, answers in enumerate((["1889"], ["1889"], [], ["1889"]))],
         [
-            AnswerPrediction(idx=f"q{row}", value=text, probabilities=share)
+            AnswerPrediction(
+                idx=f"q{row}",
+                value=text,
+                probabilities=share,
+            )
             for row, (text, share) in enumerate(ANSWERS)
         ],
         {"confusion": [[3, 0], [1, 0]], "labels": ["has an answer", "no answer"]},
@@ -141,7 +198,12 @@ KINDS = {
     "choices": (
         task_of("multiple_choice", choice_columns=("a", "b")),
         [
-            ChoiceExample(idx=row, context=f"c{row}", choices=("yes", "no"), label=row % 2)
+            ChoiceExample(
+                idx=row,
+                context=f"c{row}",
+                choices=("yes", "no"),
+                label=row % 2,
+            )
             for row in range(3)
         ],
         predictions_of([(0, [0.7, 0.3]), (0, [0.8, 0.2]), (0, [0.9, 0.1])]),
@@ -153,21 +215,33 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_facts_of_every_kind_are_those_of_its_predictions(kind):
-    task, examples, predictions, expected, errors = KINDS[kind]
-    facts = split_facts(task, "", "validation", examples, predictions)
+    task, examples, predictions, expected, expected_errors = KINDS[kind]
+    facts = split_facts(
+        task,
+        "",
+        "validation",
+        examples,
+        predictions,
+    )
     json.dumps(facts, allow_nan=False)
     assert facts["examples"] == len(examples)
-    for name, value in expected.items():
-        assert facts[name] == value, name
-    found = []
-    for error in facts["worst"][: len(errors)]:
-        text, probability = error["texts"][0][1], error.get("probability")
-        found.append((text, error["said"], error["truth"], probability))
-        assert all(len(shown) < 520 for _, shown in error["texts"])
-    assert found == errors
+    assert {name: facts[name] for name in expected} == expected
+    errors = []
+
+    for error in facts["worst"][: len(expected_errors)]:
+        texts = [text for _, text in error["texts"]]
+        errors.append((texts[0], error["said"], error["truth"], error.get("probability")))
+        assert max(map(len, texts)) < 520
+    assert errors == expected_errors
     assert ("calibration" in facts) is (kind != "numbers")
     # Where the outputs were not finite nothing was predicted.
-    assert "worst" not in split_facts(task, "", "validation", examples, None)
+    assert "worst" not in split_facts(
+        task,
+        "",
+        "validation",
+        examples,
+        None,
+    )
 
 
 def test_of_many_classes_the_most_frequent_mistakes_are_listed():
@@ -192,21 +266,15 @@ CLASSES = ("By class", "Confusion matrix", "Calibration", "Worst errors")
 
 @pytest.mark.parametrize(
     ("kind", "sections"),
-    [
-        ("sequence_classification", CLASSES),
-        ("token_classification", CLASSES),
-        ("question_answering", ("Calibration",)),
-        ("multiple_choice", CLASSES),
-    ],
+    [("sequence_classification", CLASSES), ("question_answering", ("Calibration",))],
 )
 def test_a_run_of_every_kind_has_its_report(tiny_runs, kind, sections):
     folder = tiny_runs(kind)
     facts = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
-    (split,) = facts["splits"]
-    num_rows = len((folder / "predictions_validation.jsonl").read_text().splitlines())
-    assert split["examples"] == num_rows
-    assert facts["task"] == read_task_file(folder / "task.yaml").name
-    page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    assert [split["examples"] for split in facts["splits"]] == [23]
+    assert facts["task"] == "mine"
+    page = (folder / "report.html").read_text()
+    text = (folder / "report.md").read_text()
     for title in sections:
         assert f"<h2>{title}" in page
         assert f"\n## {title}" in text
@@ -230,7 +298,11 @@ def train(store, folder, second, **settings):
         disable_tqdm=True,
         **settings,
     )
-    data_args = DataArguments(store=str(store), max_seq_length=32, max_eval_pairs=12)
+    data_args = DataArguments(
+        store=str(store),
+        max_seq_length=32,
+        max_eval_pairs=12,
+    )
     phases = plan_phases(args, data_args, PhaseArguments(phase2_max_seq_length=48, **second))
     data = load_phases(data_args, phases, args.seed)
     model = load_model(ModelArguments(size="tiny"), data.tokenizer, 48, args.seed)
@@ -242,7 +314,13 @@ def train(store, folder, second, **settings):
 @pytest.fixture(scope="module")
 def trained(small_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return train(small_store, folder, {"phase2_steps": 4}, max_steps=12, global_train_batch_size=8)
+    return train(
+        small_store,
+        folder,
+        {"phase2_steps": 4},
+        max_steps=12,
+        global_train_batch_size=8,
+    )
 
 
 def test_the_held_out_inputs_are_known_by_what_they_are_and_not_by_how_many_were_asked_for(
@@ -262,82 +340,83 @@ def test_the_held_out_inputs_are_known_by_what_they_are_and_not_by_how_many_were
     assert fingerprint_held_out(trainer) not in hashes
 
 
-@pytest.mark.parametrize(
-    ("second", "micro", "accumulation"),
-    [
-        ({"phase2_per_device_train_batch_size": 2}, 2, 4),
-        ({"phase2_global_train_batch_size": 2}, 2, 1),
-    ],
-)
-def test_phases_have_batches_of_their_own_without_a_global_batch(
-    small_store, tmp_path, second, micro, accumulation
-):
-    trainer, _ = train(
-        small_store,
-        tmp_path,
-        {"phase2_steps": 1, **second},
-        max_steps=3,
-        gradient_accumulation_steps=2,
-    )
-    args, batch = trainer.args, micro * accumulation
-    assert args.per_device_train_batch_size == micro
-    assert args.gradient_accumulation_steps == accumulation
-    assert [part.phase.global_batch for part in trainer.phases] == [8, batch]
-    assert trainer.resume_fingerprint["global batch"] == f"8, then {batch}"
+def test_phases_have_batches_of_their_own_without_a_global_batch(small_store, tmp_path):
+    second = {"phase2_steps": 1, "phase2_per_device_train_batch_size": 2}
+    settings = {"max_steps": 3, "gradient_accumulation_steps": 2}
+    trainer, _ = train(small_store, tmp_path, second, **settings)
+    args = trainer.args
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 4)
+    assert trainer.resume_fingerprint["global batch"] == "8, then 8"
     trainer.is_deepspeed_enabled = True
     message = "give --global_train_batch_size 8, --per_device_train_batch_size"
     with pytest.raises(InputError, match=message):
         trainer._check_batches()
 
 
+def test_everything_is_json_and_a_report_follows_from_the_main_process(trained, tmp_path):
+    trainer, data = trained
+    results = trainer.evaluate()
+    (tmp_path / "all_results.json").write_text(json.dumps(results))
+    gather = partial(
+        gather_pretraining,
+        trainer,
+        data,
+        describe_run(trainer, data),
+        results,
+    )
+    names = {path.name for path in report_run(tmp_path, gather, is_main=True)}
+    assert names == {"report.md", "report.html", "report.json"}
+    facts = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
+    assert facts["measured_on"] == fingerprint_held_out(trainer)
+    assert facts["run"]["parameters"] == trainer.model.num_parameters()
+    assert facts["corpus"]["training"]["documents"] == 40
+    assert facts["corpus"]["training"]["inputs in epoch 0"] == data.train.num_pairs(0)
+    # Another process takes part and writes nothing.
+    (tmp_path / "empty").mkdir()
+    assert report_run(tmp_path / "empty", gather, is_main=False) == []
+    assert not list((tmp_path / "empty").iterdir())
+
+
 def test_predictions_of_held_out_inputs_are_the_models(trained):
     trainer, data = trained
-    tokenizer, model = data.tokenizer, trainer.model
+    tokenizer = data.tokenizer
     batch = trainer.eval_collator([trainer.eval_dataset[(0, index)] for index in range(16)])
-    found = predict_held_out(model, tokenizer, batch)
-    assert (found["pairs"], len(found["masks"]), len(found["verdicts"])) == (16, 8, 8)
-    model.eval()
+    facts = predict_held_out(trainer.model, tokenizer, batch)
+    assert (facts["pairs"], len(facts["masks"]), len(facts["verdicts"])) == (16, 8, 8)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+
     with torch.no_grad():
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        output = model(**{name: batch[name] for name in names})
-    ids, labels = batch["input_ids"][0], batch["labels"][0]
-    hidden = (ids == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
-    place = hidden[len(hidden) // 2]
-    shares = output.prediction_logits[0, place].softmax(-1)
-    truth, mask = int(labels[place]), found["masks"][0]
+        output = trainer.model.eval()(**{name: batch[name] for name in names})
+
+    ids = batch["input_ids"][0]
+    labels = batch["labels"][0]
+    places = (ids == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
+    place = places[len(places) // 2]
+    probabilities = output.prediction_logits[0, place].softmax(-1)
+    truth = int(labels[place])
+    mask = facts["masks"][0]
     assert mask["truth"] == tokenizer.convert_ids_to_tokens(truth)
-    assert mask["probability"] == pytest.approx(shares[truth].item(), rel=1e-3)
-    assert mask["rank"] == int((shares > shares[truth]).sum()) + 1
-    pieces = tokenizer.convert_ids_to_tokens(shares.topk(5).indices.tolist())
+    assert mask["probability"] == pytest.approx(probabilities[truth].item(), rel=1e-3)
+    assert mask["rank"] == int((probabilities > probabilities[truth]).sum()) + 1
+    pieces = tokenizer.convert_ids_to_tokens(probabilities.topk(5).indices.tolist())
     assert [piece for piece, _ in mask["guesses"]] == pieces
     assert f"{mask['before']} [MASK] {mask['after']}".strip() in tokenizer.decode(ids)
-    verdict = found["verdicts"][0]
+    verdict = facts["verdicts"][0]
     text = f"[CLS] {verdict['first']} [SEP] {verdict['second']} [SEP]"
     assert tokenizer.decode(torch.where(labels == -100, ids, labels)).startswith(text)
     assert verdict["truth"] is (int(batch["next_sentence_label"][0]) == 0)
     is_next = output.seq_relationship_logits[0].softmax(-1)[0].item()
     assert verdict["is_next"] == pytest.approx(is_next, rel=1e-3)
-    # Outputs that are not finite give no examples.
-    with torch.no_grad():
-        model.bert.embeddings.word_embeddings.weight[5] = float("nan")
-    assert predict_held_out(model, tokenizer, batch) == {"pairs": 16, "masks": [], "verdicts": []}
 
 
-def test_everything_is_json_and_a_report_follows_from_the_main_process(
-    small_store, tmp_path_factory, tmp_path
-):
-    folder = tmp_path_factory.mktemp("run")
-    trainer, data = train(small_store, folder, {"phase2_steps": 1}, max_steps=2)
-    results = trainer.evaluate()
-    (tmp_path / "all_results.json").write_text(json.dumps(results))
-    gather = partial(gather_pretraining, trainer, data, describe_run(trainer, data), results)
-    names = {path.name for path in report_run(tmp_path, gather, is_main=True)}
-    assert names == {"report.md", "report.html", "report.json"}
-    facts = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
-    assert facts["measured_on"] == fingerprint_held_out(trainer)
-    assert facts["corpus"]["training"]["documents"] == 40
-    assert facts["corpus"]["training"]["inputs in epoch 0"] == data.train.num_pairs(0)
-    (tmp_path / "other").mkdir()
-    # Another process takes part and writes nothing.
-    assert report_run(tmp_path / "other", gather, is_main=False) == []
-    assert not list((tmp_path / "other").iterdir())
+def test_outputs_that_are_not_finite_give_no_examples(trained, monkeypatch):
+    trainer, data = trained
+    batch = trainer.eval_collator([trainer.eval_dataset[(0, index)] for index in range(4)])
+    weight = trainer.model.bert.embeddings.word_embeddings.weight
+    monkeypatch.setattr(weight, "data", torch.full_like(weight, float("nan")))
+    facts = predict_held_out(trainer.model, data.tokenizer, batch)
+    assert facts == {
+        "pairs": 4,
+        "masks": [],
+        "verdicts": [],
+    }

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bert_recipes.files import strict
+from bert_recipes.errors import InputError
 from bert_recipes.reports.finish import report_run, what_next
 from bert_recipes.reports.page import write_report
 from bert_recipes.training.resume import is_run_file
@@ -53,19 +53,18 @@ def test_a_failing_report_is_a_warning_and_no_older_one_stays(
 
 
 def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
-    mask = {"before": "a\ud83d", "after": "", "truth": "b", "rank": 1, "guesses": [["b", 0.5]]}
+    mask = {
+        "before": "a\ud83d",
+        "after": "",
+        "truth": "b",
+        "rank": 1,
+        "guesses": [["b", 0.5]],
+    }
     facts = {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}
     folder = make_run_folder()
     assert len(report_run(folder, lambda: facts, is_main=True)) == 3
     assert "| a? [MASK] | b | **b** 0.50 |" in (folder / "report.md").read_text().splitlines()
     assert "a? <mark" in (folder / "report.html").read_text()
-
-
-def test_numbers_that_json_does_not_have_are_null():
-    assert strict({"a": [float("nan"), 1.5], 3: (float("-inf"), "x")}) == {
-        "a": [None, 1.5],
-        "3": [None, "x"],
-    }
 
 
 def test_the_recipe_writes_the_same_report_again(recipe, make_run_folder, pretraining_facts):
@@ -79,33 +78,20 @@ def test_the_recipe_writes_the_same_report_again(recipe, make_run_folder, pretra
     assert {name: (folder / name).read_bytes() for name in first} == first
 
 
-def break_json(name, content):
-    return lambda folder: (folder / name).write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda folder: folder.rename(folder.with_name("away")), "run: no folder"),
-        (
-            lambda folder: (folder / "all_results.json").unlink(),
-            "is not finished: it has no all_results.json",
-        ),
+        (lambda folder: (folder / "all_results.json").unlink(), "is not finished: it has no"),
         (lambda folder: [path.unlink() for path in folder.iterdir()], "is no run"),
-        (break_json("all_results.json", b"{"), "all_results.json: broken JSON"),
-        (break_json("trainer_state.json", b"\xff\xfe"), "broken JSON"),
-        (break_json("report.json", b'{"format": 99}'), "format 99, this version reads 1"),
-        (break_json("run.yaml", b"a: [1"), "run.yaml"),
+        (lambda folder: (folder / "report.json").write_text('{"format": 9}'), "format 9, this"),
     ],
 )
-def test_what_is_no_run_is_one_line(recipe, make_run_folder, change, message):
+def test_what_is_no_run_is_refused(make_run_folder, change, message):
     folder = make_run_folder()
     change(folder)
-    code, _, err = recipe("write_report", "--runs", folder)
-    assert code == 1
-    assert err.startswith("error: ")
-    assert message in err
-    assert err.count("\n") == 1
+    with pytest.raises(InputError, match=message):
+        write_report(folder)
 
 
 def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_folder, tmp_path):
@@ -115,37 +101,53 @@ def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_fold
         for name, loss in (("a", 5.0), ("b", 4.0))
     ]
     output = tmp_path / "compared"
-    for _ in range(2):  # an older comparison is replaced
-        code, out, err = recipe("write_report", "--runs", *runs, "--output_dir", output)
-        assert (code, err) == (0, "")
-        assert "| mlm loss | 5.0000 | 4.0000 |" in out
+    output.mkdir()
+    (output / "report.md").write_text("an older comparison")
+    code, out, err = recipe(
+        "write_report",
+        "--runs",
+        *runs,
+        "--output_dir",
+        output,
+    )
+    assert (code, err) == (0, "")
+    assert "| mlm loss | 5.0000 | 4.0000 |" in out
     assert {path.name for path in output.iterdir()} == {"report.md", "report.html", "curves.png"}
     assert "## Curves\n\n![curves](curves.png)" in (output / "report.md").read_text()
     (output / "mine.txt").touch()
+
     for folder, message in (
         (output, "holds other files (mine.txt)"),
-        (runs[0], "holds other files"),
+        (output / "mine.txt", "mine.txt is a file"),
     ):
-        code, _, err = recipe("write_report", "--runs", *runs, "--output_dir", folder)
+        code, _, err = recipe(
+            "write_report",
+            "--runs",
+            *runs,
+            "--output_dir",
+            folder,
+        )
         assert code == 1
         assert message in err
-    code, _, err = recipe("write_report", "--runs", *runs, "--output_dir", output / "mine.txt")
-    assert "mine.txt is a file" in err
 
 
 def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
-    mask = {"before": "the capital of", "after": "is", "truth": "france", "rank": 1}
-    mask["guesses"] = [["france", 0.5], ["x", 0.25]]
+    mask = {
+        "before": "the capital of",
+        "after": "is",
+        "truth": "france",
+        "rank": 1,
+        "guesses": [["france", 0.5], ["x", 0.25]],
+    }
     facts = {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}
     folder = make_run_folder()
     report_run(folder, lambda: facts, is_main=True)
-    lines = what_next(folder).splitlines()
-    assert re.search(
-        r'the capital of \[MASK\] is +"france" 50%, "x" 25%; right: "france"$', lines[1]
-    )
-    assert [line.split()[0] for line in lines[-4:]] == ["look", "fine-tune", "your", "share"]
-    assert f"make glue TASK=mrpc MODEL={folder}" in lines[-3]
-    assert f"--task_file my_task.yaml --model_name_or_path {folder}" in lines[-2]
+    text = what_next(folder)
+    mask_line = r'the capital of \[MASK\] is +"france" 50%, "x" 25%; right: "france"\n'
+    assert re.search(mask_line, text)
+    assert re.findall(r"^  (\w+)", text, re.MULTILINE)[-4:] == ["look", "fine", "your", "share"]
+    assert f"make glue TASK=mrpc MODEL={folder}" in text
+    assert f"--task_file my_task.yaml --model_name_or_path {folder}" in text
     lines = what_next(tiny_runs("token_classification")).splitlines()
     assert [line.split()[0] for line in lines] == ["next:", "look", "predict", "share"]
     assert lines[2].endswith("INPUT=texts.txt")

@@ -35,7 +35,19 @@ def test_names_are_drawn_as_they_are(name):
 def test_a_plot_of_the_page_needs_no_font_or_size_and_may_be_empty():
     panel = Panel("t", "u", (Line("a", [1, 2], [math.nan, math.inf]),))
     assert "<svg" in panel_plot(panel)["svg"]
-    assert "<svg" in reliability([{"confidence": 0.5, "accuracy": 0.0, "count": 0}], 0.0)["svg"]
+    assert (
+        "<svg"
+        in reliability(
+            [
+                {
+                    "confidence": 0.5,
+                    "accuracy": 0.0,
+                    "count": 0,
+                }
+            ],
+            0.0,
+        )["svg"]
+    )
     svg = panel_plot(Panel("t", "u", (Line("a", [6, 6.4], [0.1, 0.2]),)))["svg"]
     head = svg[: svg.index(">")]
     assert "viewBox" in head
@@ -55,7 +67,13 @@ def test_losses_of_other_names_are_drawn_too():
 def test_every_phase_has_its_own_baseline():
     history = []
     for step, value in ((1, 6.5), (2, 6.5), (3, 6.75), (4, math.nan)):
-        history.append({"step": step, "eval_mlm_loss": 5.0, "eval_unigram_loss": value})
+        history.append(
+            {
+                "step": step,
+                "eval_mlm_loss": 5.0,
+                "eval_unigram_loss": value,
+            }
+        )
     (panel,) = pretraining_panels(history)
     (baseline,) = panel.baselines
     assert (baseline.steps, baseline.values) == ([1, 2, 3], [6.5, 6.5, 6.75])

@@ -21,7 +21,12 @@ class Bench:
         output: Where to write runs.
     """
 
-    def __init__(self, folder, monkeypatch, capsys):
+    def __init__(
+        self,
+        folder,
+        monkeypatch,
+        capsys,
+    ):
         self.recipes, self.output = folder / "recipes", folder / "runs"
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
@@ -46,7 +51,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path, repository, monkeypatch, capsys):
+def bench(
+    tmp_path,
+    repository,
+    monkeypatch,
+    capsys,
+):
     recipes = tmp_path / "recipes"
     recipes.mkdir()
     for name in ("sweep_finetuning.py", "glue_all.py"):
@@ -62,13 +72,16 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "config.json").write_text("{}")
     (tmp_path / "bert" / "model.safetensors").touch()
+
     for task in map(get_task, list_tasks()):
         write_task_file(recipes / f"{task.name}.yaml", task)
         for split in (task.train_split, *task.validation_splits):
             file = tmp_path / str(task.local_name) / f"{split}.jsonl"
             file.parent.mkdir(exist_ok=True)
             file.touch()
+
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield Bench(tmp_path, monkeypatch, capsys)
+
     for number, handler in before.items():
         signal.signal(number, handler)

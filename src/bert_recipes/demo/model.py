@@ -1,10 +1,11 @@
-"""A checkpoint as the page asks it: what it can do, where its attention is.
+"""Open a checkpoint for the page: what it can do, where its attention is.
 
 Legend: L layers, A heads, S positions.
 """
 
 import dataclasses
 import inspect
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
-FILL_MASK, NEXT_SENTENCE = "fill_mask", "next_sentence"
+FILL_MASK = "fill_mask"
+NEXT_SENTENCE = "next_sentence"
 # Column that holds the choices of a question, however many the user gives.
 CHOICES = "choices"
 
@@ -44,82 +46,110 @@ class DemoModel:
     name: str
     tokenizer: OriginalBertTokenizer
     network: Any  # PreTrainedModel
-    abilities: tuple[
-        str, ...
-    ]  # FILL_MASK, NEXT_SENTENCE, or the kind of task that it was fine-tuned on
+    # FILL_MASK, NEXT_SENTENCE, or the kind of task that it was fine-tuned on.
+    abilities: tuple[str, ...]
     lacks: tuple[str, ...] = ()  # a sentence for each head of pre-training that is missing
     predictor: Any = None  # the Predictor of a fine-tuned checkpoint
     second_is_optional: bool = False  # a text classifier that does not say whether it takes pairs
 
 
 def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> DemoModel:
-    """Open a run's folder or any other BERT checkpoint; `work_dir` is for a Trainer that wants a
-    folder, nothing is kept there.
+    """Open a run's folder or any other BERT checkpoint.
+
+    Args:
+        name: Folder, or name on the Hub.
+        work_dir: For a Trainer that needs a folder; nothing is kept there.
+        use_cpu: Even where there is a GPU.
     """
     cached_only = check_checkpoint(name)
     with opening(name):
-        values, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
-        values = {"model_type": "bert"} | values  # the oldest checkpoints do not name it
-        shown = list(dict.fromkeys(member.config_class.model_type for member in MEMBERS.values()))
-        if (kind := values.pop("model_type")) not in shown:
-            raise InputError(
-                f"{name} is no BERT: the model_type in its config.json is {kind!r}; the page "
-                f"shows {', '.join(shown)}"
-            )
-        config = AutoConfig.for_model(kind, **values)
+        config = _read_config(name, cached_only=cached_only)
     tokenizer = open_tokenizer(name)
     check_vocabulary(name, config.vocab_size, tokenizer)
     if kind_of_head(config) is not None:
-        model = _fine_tuned(name, tokenizer, work_dir, use_cpu=use_cpu)
+        model = _open_fine_tuned(name, tokenizer, work_dir, use_cpu=use_cpu)
     else:
         with opening(name):
-            network, new = open_checkpoint(name, cached_only=cached_only)
-        network = getattr(
-            network, "generator", network
-        )  # of ELECTRA's two the one that fills masks
+            network, new_weights = open_checkpoint(name, cached_only=cached_only)
+        # Of ELECTRA's two models the one that fills masks.
+        network = getattr(network, "generator", network)
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
-        # Only heads whose weights are in the file: a new one can say nothing.
-        lacks = {}
-        if any(key.startswith(MASKED_LM_HEADS) for key in new):
-            lacks[FILL_MASK] = "it has no masked-LM head"
-        has_pooler = not any(
-            key.startswith(("cls.seq_relationship.", "bert.pooler.")) for key in new
-        )
-        if (
-            config.model_type != "bert" or not has_pooler
-        ):  # ALBERT's head is about the order of sentences
-            lacks[NEXT_SENTENCE] = "it has no next-sentence head"
-        elif config.type_vocab_size < 2:
-            lacks[NEXT_SENTENCE] = (
-                "it knows no second segment (type_vocab_size 1), so there is no next sentence"
-            )
+        lacks = _missing_heads(config, new_weights)
         abilities = tuple(ability for ability in (FILL_MASK, NEXT_SENTENCE) if ability not in lacks)
-        model = DemoModel(name, tokenizer, network, abilities, tuple(lacks.values()))
+        model = DemoModel(
+            name,
+            tokenizer,
+            network,
+            abilities,
+            tuple(lacks.values()),
+        )
     model.network.eval()
     # The fast ways to compute attention never hold its weights.
     model.network.set_attn_implementation("eager")
     return model
 
 
-def _fine_tuned(
-    name: str, tokenizer: OriginalBertTokenizer, work_dir: Path, *, use_cpu: bool
+def _read_config(name: str, *, cached_only: bool) -> Any:
+    """Return the configuration of a BERT or a member of its family; refuse any other model."""
+    values, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
+    model_type = values.pop("model_type", "bert")  # the oldest checkpoints do not name it
+    family = dict.fromkeys(member.config_class.model_type for member in MEMBERS.values())
+    if model_type not in family:
+        raise InputError(
+            f"{name} is no BERT: the model_type in its config.json is {model_type!r}; the page "
+            f"shows {', '.join(family)}"
+        )
+    return AutoConfig.for_model(model_type, **values)
+
+
+def _missing_heads(config: Any, new_weights: Collection[str]) -> dict[str, str]:
+    """Return why a checkpoint of pre-training lacks an ability.
+
+    A head whose weights are not in the file is a new one, which can say nothing.
+    """
+    lacks = {}
+    if any(key.startswith(MASKED_LM_HEADS) for key in new_weights):
+        lacks[FILL_MASK] = "it has no masked-LM head"
+    pair_head = ("cls.seq_relationship.", "bert.pooler.")
+    # ALBERT's head is about the order of sentences.
+    if config.model_type != "bert" or any(key.startswith(pair_head) for key in new_weights):
+        lacks[NEXT_SENTENCE] = "it has no next-sentence head"
+    elif config.type_vocab_size < 2:
+        lacks[NEXT_SENTENCE] = (
+            "it knows no second segment (type_vocab_size 1), so there is no next sentence"
+        )
+    return lacks
+
+
+def _open_fine_tuned(
+    name: str,
+    tokenizer: OriginalBertTokenizer,
+    work_dir: Path,
+    *,
+    use_cpu: bool,
 ) -> DemoModel:
     config = read_model_config(name)
-    columns = [CHOICES] if architecture(config).endswith("ForMultipleChoice") else None
-    args = PredictionArguments(
-        model_name_or_path=name, input_file="", choice_columns=columns, use_cpu=use_cpu
+    is_choice = architecture(config).endswith("ForMultipleChoice")
+    prediction_args = PredictionArguments(
+        model_name_or_path=name,
+        input_file="",
+        choice_columns=[CHOICES] if is_choice else None,
+        use_cpu=use_cpu,
     )
-    task = task_of_checkpoint(config, args)
+    task = task_of_checkpoint(config, prediction_args)
     has_task_file = (Path(name) / TASK_FILE).is_file()
-    second_is_optional = (
-        task.kind == "sequence_classification" and not has_task_file and _takes_pairs(config)
-    )
-    if second_is_optional:
+    second_is_optional = False
+    if task.kind == "sequence_classification" and not has_task_file and _takes_pairs(config):
+        second_is_optional = True
         task = dataclasses.replace(task, text_columns=(*task.text_columns, "text_pair"))
+
+    inputs = InputArguments().resolved(config, name)
     settings = TaskArguments(
-        task=task.name, model_name_or_path=name, **InputArguments().resolved(config, name)
+        task=task.name,
+        model_name_or_path=name,
+        **inputs,
     )
-    run_arguments = FineTuningArguments(
+    args = FineTuningArguments(
         output_dir=str(work_dir),
         per_device_eval_batch_size=8,
         precision="fp32",
@@ -129,26 +159,40 @@ def _fine_tuned(
         report_to="none",
         disable_tqdm=True,
     )
-    predictor = make_predictor(task, settings, tokenizer, run_arguments)
-    lacks = (f"fine-tuning ({architecture(config)}) removed the pre-training heads",)
+    predictor = make_predictor(task, settings, tokenizer, args)
     return DemoModel(
-        name, tokenizer, predictor.trainer.model, (task.kind,), lacks, predictor, second_is_optional
+        name=name,
+        tokenizer=tokenizer,
+        network=predictor.trainer.model,
+        abilities=(task.kind,),
+        lacks=(f"fine-tuning ({architecture(config)}) removed the pre-training heads",),
+        predictor=predictor,
+        second_is_optional=second_is_optional,
     )
 
 
 def _takes_pairs(config: Any) -> bool:
-    """A BERT of one segment has never seen two texts; members without segments tell them by
-    [SEP].
+    """Tell whether a model can read two texts.
+
+    A BERT of one segment has never seen two; members without segments tell them by [SEP].
     """
     return config.model_type != "bert" or config.type_vocab_size > 1
 
 
 @torch.no_grad()
 def compute_attention(
-    model: DemoModel, first: str, second: str = "", limit: int | None = None
+    model: DemoModel,
+    first: str,
+    second: str = "",
+    limit: int | None = None,
 ) -> tuple[list[str], np.ndarray, int]:
-    """Read a text or a pair; with `limit` keep the first so many positions only: those of a long
-    text take much memory.
+    """Return the attention of all heads over a text or a pair.
+
+    Args:
+        model: The checkpoint.
+        first: A text.
+        second: Another text, or nothing.
+        limit: Keep the first so many positions: those of a long text take much memory.
 
     Returns:
         The tokens, [CLS] and [SEP] among them; float32 (L, A, S, S), row q is what token q looks
@@ -164,18 +208,17 @@ def compute_attention(
     texts = (first, second) if second else (first,)
     num_tokens = len(model.tokenizer(*texts, verbose=False)["input_ids"])
     inputs = model.tokenizer(
-        *texts, return_tensors="pt", truncation=True, max_length=num_positions(config)
+        *texts,
+        return_tensors="pt",
+        truncation=True,
+        max_length=num_positions(config),
     )
-    inputs = inputs.to(model.network.device)
     encoder = model.network.base_model
-    accepted = inspect.signature(
-        type(encoder).forward
-    ).parameters  # DistilBERT takes no token_type_ids
-    given = {name: value for name, value in inputs.items() if name in accepted}
-    layers = encoder(**given, output_attentions=True).attentions
-    weights = torch.cat([layer[:, :, :limit, :limit].float().cpu() for layer in layers]).numpy()
-    return (
-        model.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0][:limit].tolist()),
-        weights,
-        num_tokens,
-    )
+    # DistilBERT takes no token_type_ids.
+    accepted = inspect.signature(type(encoder).forward).parameters
+    if "token_type_ids" not in accepted:
+        inputs.pop("token_type_ids", None)
+    output = encoder(**inputs.to(model.network.device), output_attentions=True)
+    layers = [layer[:, :, :limit, :limit].float().cpu() for layer in output.attentions]
+    ids = inputs["input_ids"][0][:limit].tolist()
+    return model.tokenizer.convert_ids_to_tokens(ids), torch.cat(layers).numpy(), num_tokens

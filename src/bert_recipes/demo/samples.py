@@ -1,17 +1,19 @@
-"""What the page's fields hold when it is opened: held-out inputs of the run, where its report has
-them.
-"""
+"""The texts that the page's fields hold when it is opened: those of the run, or made-up ones."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.demo.model import FILL_MASK, NEXT_SENTENCE
+from bert_recipes.demo.model import FILL_MASK, NEXT_SENTENCE, DemoModel
+from bert_recipes.models.inspection import knows_words
 from bert_recipes.training.resume import FACTS_FILE
 
 
-ATTENTION, PIECES = "attention", "pieces"
+ATTENTION = "attention"
+PIECES = "pieces"
+# A tab has at most as many text fields.
+NUM_TEXTS = 3
 # Tab -> its texts. English and made up: for checkpoints that are no run of ours.
 MADE_UP: dict[str, list[str]] = {
     FILL_MASK: ["The function returns a [MASK] of all [MASK] in the file."],
@@ -41,10 +43,24 @@ MADE_UP: dict[str, list[str]] = {
 }
 
 
-def read_run_examples(folder: Path) -> dict[str, list[str]]:
-    """Return the texts of tabs out of a run's report.json; empty where it has none that can be
-    read.
+def list_examples(model: DemoModel) -> dict[str, list[str]]:
+    """Return `NUM_TEXTS` texts of every tab; the last ones may be empty.
+
+    None is made up where the vocabulary is of another language.
     """
+    run_examples = read_run_examples(Path(model.name))
+    examples = {}
+    for tab, made_up in MADE_UP.items():
+        texts = run_examples.get(tab)
+        if texts is None:
+            texts = [text if knows_words(model.tokenizer, text) else "" for text in made_up]
+        num_missing = NUM_TEXTS - len(texts)
+        examples[tab] = texts + [""] * num_missing
+    return examples
+
+
+def read_run_examples(folder: Path) -> dict[str, list[str]]:
+    """Return the texts of tabs out of a run's report.json; empty where it has none."""
     path = folder / FACTS_FILE
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -59,14 +75,18 @@ def read_run_examples(folder: Path) -> dict[str, list[str]]:
 
 def _texts_of_task(facts: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the first validation example."""
-    kind, texts = facts["example"]["kind"], facts["example"]["texts"]
+    kind = facts["example"]["kind"]
+    texts = facts["example"]["texts"]
     first = texts[0]
     if kind == "multiple_choice":
         # The example's choices hold the text of a second column already, which the page has a field
         # for.
-        context, *choices = texts
-        texts = [context, "", "\n".join(choices)]
-    return {kind: texts, ATTENTION: [first], PIECES: [first]}
+        texts = [first, "", "\n".join(texts[1:])]
+    return {
+        kind: texts,
+        ATTENTION: [first],
+        PIECES: [first],
+    }
 
 
 def _texts_of_pairs(held_out: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -78,10 +98,12 @@ def _texts_of_pairs(held_out: Mapping[str, Any]) -> dict[str, list[str]]:
         mask = masks[0]
         before = mask["before"].removeprefix("... ")
         after = mask["after"].removesuffix(" ...")
+        filled = f"{before} {mask['truth'].removeprefix('##')} {after}".strip()
         texts[FILL_MASK] = [f"{before} [MASK] {after}".strip()]
-        whole_text = f"{before} {mask['truth'].removeprefix('##')} {after}".strip()
-        texts[ATTENTION] = texts[PIECES] = [whole_text]
-    true_pairs = [verdict for verdict in held_out["verdicts"] if verdict["truth"]]
-    if true_pairs:
-        texts[NEXT_SENTENCE] = [true_pairs[0]["first"], true_pairs[0]["second"]]
+        texts[ATTENTION] = [filled]
+        texts[PIECES] = [filled]
+    for verdict in held_out["verdicts"]:
+        if verdict["truth"]:
+            texts[NEXT_SENTENCE] = [verdict["first"], verdict["second"]]
+            break
     return texts

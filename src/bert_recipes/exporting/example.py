@@ -63,13 +63,14 @@ for line in sys.stdin:
     else:
         encodings = [tokenizer.encode(*columns)]
         shape = (1, -1)
-    arrays = {
-        "input_ids": np.array([encoding.ids for encoding in encodings]),
-        "attention_mask": np.array([encoding.attention_mask for encoding in encodings]),
-        "token_type_ids": np.array([encoding.type_ids for encoding in encodings]),
+    columns_of_inputs = {
+        "input_ids": [encoding.ids for encoding in encodings],
+        "attention_mask": [encoding.attention_mask for encoding in encodings],
+        "token_type_ids": [encoding.type_ids for encoding in encodings],
     }
-    arrays = {name: array.reshape(shape) for name, array in arrays.items()}
-    outputs = session.run(list(axes), {name: arrays[name] for name in inputs})
+    feeds = {name: np.reshape(columns_of_inputs[name], shape) for name in inputs}
+    outputs = session.run(list(axes), feeds)
+
     pieces = encodings[0].tokens
     print(text)
     for name, values in zip(axes, outputs, strict=True):

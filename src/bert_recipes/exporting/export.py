@@ -1,4 +1,4 @@
-"""From a checkpoint to a folder that needs neither torch nor this project."""
+"""Export a checkpoint to a folder that needs neither torch nor this project."""
 
 import shutil
 import tempfile
@@ -42,9 +42,11 @@ from bert_recipes.models.sizes import num_positions
 from bert_recipes.tasks.task import with_suffix
 
 
-EXAMPLE_FILE, REPORT_FILE = "example.py", "export.json"
+EXAMPLE_FILE = "example.py"
+REPORT_FILE = "export.json"
 # Inputs on which the outputs are compared: their lengths, beside the longest, and how many of each.
-_LENGTHS, _INPUTS_OF_A_LENGTH = (1, 8, 64), 4
+LENGTHS = (1, 8, 64)
+INPUTS_OF_A_LENGTH = 4
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -56,10 +58,14 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
     model = open_stock(name, head)
     tokenizer = open_tokenizer(name)
     length = num_positions(model.config, 512)
+
     with tempfile.TemporaryDirectory() as work_dir, atomic_dir(args.folder) as folder:
         trainer = open_task(args, work_dir) if args.is_scored else None
         difference = write_model(args, head, model, folder)
         file = folder / MODEL_FILE
+        scores = None
+        if trainer is not None:
+            scores = compare_scores(trainer, OnnxModel(file))
         report = {
             "model": name,
             "format": args.format,
@@ -68,7 +74,7 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
             "opset": args.opset,
             "bytes": size_of(file),
             "largest_difference": difference,
-            "scores": None if trainer is None else compare_scores(trainer, OnnxModel(file)),
+            "scores": scores,
             "versions": {package: version(package) for package in ("torch", *PACKAGES)},
             "date": time.strftime("%Y-%m-%d"),
         }
@@ -81,7 +87,12 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
     return report
 
 
-def write_model(args: ExportArguments, head: Head, model: PreTrainedModel, folder: Path) -> float:
+def write_model(
+    args: ExportArguments,
+    head: Head,
+    model: PreTrainedModel,
+    folder: Path,
+) -> float:
     """Write model.onnx into a folder; return how far its outputs are from the checkpoint's.
 
     A float32 model that differs too much is refused.
@@ -115,7 +126,8 @@ def largest_difference(model: PreTrainedModel, exported: nn.Module, head: Head) 
     differences = []
     for batch in random_batches(model.config, head):
         inputs = {name: batch[name] for name in inputs_of(model)}
-        expected, output = model(**inputs), exported(**inputs)
+        expected = model(**inputs)
+        output = exported(**inputs)
         for name in head.outputs:
             difference = (expected[name] - output[name]).abs()
             if head.is_by_token(name):
@@ -127,12 +139,18 @@ def largest_difference(model: PreTrainedModel, exported: nn.Module, head: Head) 
 def random_batches(config: PretrainedConfig, head: Head) -> Iterator[Batch]:
     """Yield batches of random pieces in both segments with pads behind them, the same each time."""
     generator = torch.Generator().manual_seed(0)
-    pad, segments = config.pad_token_id or 0, getattr(config, "type_vocab_size", 1)
+    pad = config.pad_token_id or 0
+    segments = getattr(config, "type_vocab_size", 1)
     positions = num_positions(config, 512)
-    for length in sorted({*_LENGTHS, positions}):
+
+    for length in sorted({*LENGTHS, positions}):
         if length > positions:
             continue
-        sizes = {"batch": _INPUTS_OF_A_LENGTH, "choices": 3, "sequence": length}
+        sizes = {
+            "batch": INPUTS_OF_A_LENGTH,
+            "choices": 3,
+            "sequence": length,
+        }
         shape = [sizes[axis] for axis in head.input_axes()]
         ids = torch.randint(pad + 1, config.vocab_size, shape, generator=generator)
         types = torch.randint(0, segments, shape, generator=generator)
@@ -150,7 +168,8 @@ def random_batches(config: PretrainedConfig, head: Head) -> Iterator[Batch]:
 
 def open_task(args: ExportArguments, work_dir: str) -> FineTuningTrainer:
     """Return what scores the checkpoint on a task's validation rows, by default the run's task."""
-    name, task_file = args.model_name_or_path, args.task_file
+    name = args.model_name_or_path
+    task_file = args.task_file
     if args.task is None and task_file is None:
         file = Path(name) / TASK_FILE
         if not file.is_file():
@@ -196,7 +215,8 @@ def score_model(trainer: FineTuningTrainer) -> dict[str, float]:
     scores = {}
     for suffix, encoded in trainer.eval_splits.items():
         predictions = trainer.predict_split(encoded)
-        for name, value in trainer.kind.score(encoded.split.examples, predictions).items():
+        metrics = trainer.kind.score(encoded.split.examples, predictions)
+        for name, value in metrics.items():
             scores[with_suffix(suffix, name)] = float(value)
     return scores
 
@@ -210,6 +230,7 @@ def summarize(report: Mapping[str, Any]) -> str:
     scores = report["scores"]
     if scores is None:
         return f"{lines[0]}; its score was not measured: give --data_dir DATA, or --task NAME"
+
     for name, value in scores["exported"].items():
         lines.append(
             f"{name} {value:.4f}, the checkpoint's {scores['checkpoint'][name]:.4f}: "

@@ -1,4 +1,4 @@
-"""The graph of a checkpoint, its int8 weights, and the session as a module."""
+"""Write the graph of a checkpoint and its int8 weights, and call the session as a module."""
 
 import inspect
 import logging
@@ -48,8 +48,9 @@ class Head(NamedTuple):
 
     def input_axes(self) -> tuple[str, ...]:
         """Return the names of the axes of every input."""
-        choices = ("choices",) if self.name == "multiple_choice" else ()
-        return ("batch", *choices, "sequence")
+        if self.name == "multiple_choice":
+            return ("batch", "choices", "sequence")
+        return ("batch", "sequence")
 
     def is_by_token(self, output: str) -> bool:
         """Return whether an output says something of each token."""
@@ -58,25 +59,24 @@ class Head(NamedTuple):
 
 def head_of(config: PretrainedConfig, name: str) -> Head:
     """Return the head of a checkpoint by its config.json; `name` is for the message."""
-    built = architecture(config)
-    if built in _PRETRAINING_CLASSES:
+    class_name = architecture(config)
+    if class_name in _PRETRAINING_CLASSES:
         return Head(PRETRAINING, "BertForPreTraining", _OUTPUTS[PRETRAINING])
     for kind, kind_class in KIND_CLASSES.items():
-        if built.endswith(kind_class.auto_class.removeprefix("AutoModel")):
+        if class_name.endswith(kind_class.auto_class.removeprefix("AutoModel")):
             return Head(kind, kind_class.auto_class, _OUTPUTS[kind])
     heads = ", ".join(kind.auto_class.removeprefix("AutoModel") for kind in KIND_CLASSES.values())
     raise InputError(
-        f"model_name_or_path: {name} is {built or 'of no named architecture'}; allowed: "
+        f"model_name_or_path: {name} is {class_name or 'of no named architecture'}; allowed: "
         f"{', '.join(_PRETRAINING_CLASSES)}, and any model with a head {heads}"
     )
 
 
 def open_stock(name: str, head: Head) -> PreTrainedModel:
     """Open a checkpoint in the class that transformers has for it, in float32, to evaluate."""
+    model_class = getattr(transformers, head.model_class)
     with quiet():  # what matters of the library's report is an error
-        model = open_complete(
-            name, getattr(transformers, head.model_class), attn_implementation="sdpa"
-        )
+        model = open_complete(name, model_class, attn_implementation="sdpa")
     return model.eval().requires_grad_(False)
 
 
@@ -97,16 +97,25 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -> Path:
+def export_graph(
+    model: PreTrainedModel,
+    head: Head,
+    folder: Path,
+    opset: int,
+) -> Path:
     """Write model.onnx with free axes, and model.onnx.data where its weights exceed 1.5 GiB."""
     import onnx
 
-    inputs, axes = inputs_of(model), head.input_axes()
+    inputs = inputs_of(model)
+    axes = head.input_axes()
     # Sizes that differ from each other, a pad, both segments; no value of them stays in the graph.
-    sizes = {"batch": 2, "choices": 3, "sequence": min(8, model.config.max_position_embeddings)}
-    example = {
-        name: torch.ones([sizes[axis] for axis in axes], dtype=torch.int64) for name in INPUTS
+    sizes = {
+        "batch": 2,
+        "choices": 3,
+        "sequence": min(8, model.config.max_position_embeddings),
     }
+    shape = [sizes[axis] for axis in axes]
+    example = {name: torch.ones(shape, dtype=torch.int64) for name in INPUTS}
     example["attention_mask"][..., -1] = 0
     example["token_type_ids"][..., :3] = 0
     returned_dicts = model.config.return_dict
@@ -129,6 +138,7 @@ def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -
     remove_notes(program.model)
     file = folder / MODEL_FILE
     program.save(str(file))
+
     with quiet():
         # By path: a model with external data is more than a message of protobuf may hold.
         onnx.checker.check_model(str(file))
@@ -137,12 +147,20 @@ def export_graph(model: PreTrainedModel, head: Head, folder: Path, opset: int) -
 
 def remove_notes(model: Any) -> None:
     """Remove the exporter's stack traces, which name folders of the machine."""
-    nodes = list(model.graph.all_nodes())
-    parts = [model, model.graph, *nodes, *model.graph.inputs, *model.graph.initializers.values()]
-    for node in nodes:
-        parts += node.outputs
-    for part in parts:
-        part.metadata_props.clear()
+    graph = model.graph
+    entries = [
+        model,
+        graph,
+        *graph.inputs,
+        *graph.initializers.values(),
+    ]
+
+    for node in graph.all_nodes():
+        entries.append(node)
+        entries.extend(node.outputs)
+
+    for entry in entries:
+        entry.metadata_props.clear()
 
 
 def size_of(file: Path) -> int:
@@ -163,7 +181,8 @@ def quantize(file: Path, folder: Path, *, reduce_range: bool) -> Path:
     # The exporter's shapes name its own symbols; the quantiser, which infers them, stops at others.
     del model.graph.value_info[:]
     with quiet(), tempfile.TemporaryDirectory() as work_dir:
-        plain, folded = Path(work_dir) / "plain.onnx", Path(work_dir) / "folded.onnx"
+        plain = Path(work_dir) / "plain.onnx"
+        folded = Path(work_dir) / "folded.onnx"
         onnx.save(model, str(plain), save_as_external_data=True)
         # Weights that the graph transposes at run time are stored so: the output layer of
         # pre-training shares the embeddings, and would stay in float32.

@@ -17,7 +17,7 @@ class LayerChoice(NamedTuple):
     """
 
     title: str
-    taken: slice
+    layers: slice
     is_summed: bool
     min_layers: int
     paper_dev_f1: float  # percent, CoNLL-2003 dev, BERT-base cased
@@ -25,24 +25,59 @@ class LayerChoice(NamedTuple):
     def check(self, num_layers: int) -> None:
         """Refuse an encoder with too few layers."""
         if num_layers < self.min_layers:
-            fitting = " ".join(
-                name for name, each in LAYER_CHOICES.items() if each.min_layers <= num_layers
-            )
+            fitting = []
+            for name, choice in LAYER_CHOICES.items():
+                if choice.min_layers <= num_layers:
+                    fitting.append(name)
             raise InputError(
                 f"'{self.title}' needs {self.min_layers} layers, the model has {num_layers}; give "
-                f"others: --layers {fitting}"
+                f"others: --layers {' '.join(fitting)}"
             )
 
 
 LAYER_CHOICES = {
-    "embeddings": LayerChoice("Embeddings", slice(0, 1), False, 0, 91.0),
-    "second_to_last": LayerChoice("Second-to-Last Hidden", slice(-2, -1), False, 2, 95.6),
-    "last": LayerChoice("Last Hidden", slice(-1, None), False, 1, 94.9),
-    "weighted_sum_last_four": LayerChoice(
-        "Weighted Sum Last Four Hidden", slice(-4, None), True, 4, 95.9
+    "embeddings": LayerChoice(
+        "Embeddings",
+        slice(0, 1),
+        False,
+        0,
+        91.0,
     ),
-    "concat_last_four": LayerChoice("Concat Last Four Hidden", slice(-4, None), False, 4, 96.1),
-    "weighted_sum_all": LayerChoice("Weighted Sum All Layers", slice(1, None), True, 1, 95.5),
+    "second_to_last": LayerChoice(
+        "Second-to-Last Hidden",
+        slice(-2, -1),
+        False,
+        2,
+        95.6,
+    ),
+    "last": LayerChoice(
+        "Last Hidden",
+        slice(-1, None),
+        False,
+        1,
+        94.9,
+    ),
+    "weighted_sum_last_four": LayerChoice(
+        "Weighted Sum Last Four Hidden",
+        slice(-4, None),
+        True,
+        4,
+        95.9,
+    ),
+    "concat_last_four": LayerChoice(
+        "Concat Last Four Hidden",
+        slice(-4, None),
+        False,
+        4,
+        96.1,
+    ),
+    "weighted_sum_all": LayerChoice(
+        "Weighted Sum All Layers",
+        slice(1, None),
+        True,
+        1,
+        95.5,
+    ),
 }
 # The weights of the paper's sums are learned by its tagger; those of fixed vectors are equal.
 NAMED_COLUMNS = {name.removeprefix("weighted_"): choice for name, choice in LAYER_CHOICES.items()}
@@ -80,39 +115,51 @@ class FeatureArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.text_columns is not None and not 1 <= len(self.text_columns) <= 2:
+        if self.text_columns is not None:
+            self._check_columns(self.text_columns)
+        if self.format == "google_jsonl":
+            self._check_google_format()
+
+    def _check_columns(self, columns: list[str]) -> None:
+        if not 1 <= len(columns) <= 2:
             raise InputError(
-                f"text_columns names {len(self.text_columns)} columns; allowed: one, or two for "
-                "pairs"
+                f"text_columns names {len(columns)} columns; allowed: one, or two for pairs"
             )
-        if self.text_columns is not None and Path(self.input_file).suffix.lower() == ".txt":
+        if Path(self.input_file).suffix.lower() == ".txt":
             raise InputError(
                 f"text_columns: {self.input_file} is text and has no columns; leave it out"
             )
-        if self.format != "google_jsonl":
-            return
-        for name, only in (("pooling", "tokens"), ("dtype", "float32")):
-            if getattr(self, name) != only:
+
+    def _check_google_format(self) -> None:
+        for name, default in (("pooling", "tokens"), ("dtype", "float32")):
+            value = getattr(self, name)
+            if value != default:
                 raise InputError(
-                    f"{name} is '{getattr(self, name)}'; the original's lines hold every token "
-                    f"in float32: leave it at {only}, or give another --format"
+                    f"{name} is '{value}'; the original's lines hold every token in float32: leave "
+                    f"it at {default}, or give another --format"
                 )
-        # The original counts its first layer as 0, and has no embeddings.
-        wrong = [text for text in self.wanted_layers if not re.fullmatch(r"-0*[1-9]\d*", text)]
-        if wrong:
-            raise InputError(
-                f"layers: '{wrong[0]}' is given; google_jsonl counts from the last layer: -1, -2, "
-                "..., or give another --format"
-            )
+
+        for name in self.layer_names:
+            # The original counts its first layer as 0, and has no embeddings.
+            if not re.fullmatch(r"-0*[1-9]\d*", name):
+                raise InputError(
+                    f"layers: '{name}' is given; google_jsonl counts from the last layer: -1, -2, "
+                    "..., or give another --format"
+                )
 
     @property
-    def wanted_layers(self) -> list[str]:
+    def layer_names(self) -> list[str]:
         """Return `layers`, one by one, or the format's default."""
         if self.layers is not None:
             names = ",".join(self.layers).split(",")
             return [name for name in names if name]
         if self.format == "google_jsonl":
-            return ["-1", "-2", "-3", "-4"]
+            return [
+                "-1",
+                "-2",
+                "-3",
+                "-4",
+            ]
         return ["last"]
 
 
@@ -168,8 +215,9 @@ class FeatureNerArguments:
 
 @dataclass
 class StaticArguments:
-    """Choose what is compared: texts of a task with one class for each, or words of a task with
-    tags of entities.
+    """Choose what is compared.
+
+    Texts of a task with one class for each, or words of a task with tags of entities.
     """
 
     task: str | None = option(None, "name of a task")
@@ -199,8 +247,9 @@ class StaticArguments:
         check(self)
 
     def folder(self, task: str) -> Path:
-        """Return where the results of a task go; its name, which is any text, becomes that of a
-        folder.
+        """Return where the results of a task go.
+
+        Its name, which is any text, becomes that of a folder.
         """
         name = re.sub(r"[^\w -]", "-", task)
         return Path(self.output_dir or f"runs/static/{name}")

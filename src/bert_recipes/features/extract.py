@@ -1,4 +1,4 @@
-"""Hidden states of a frozen BERT, as one vector per token or per input, in one file.
+"""Write hidden states of a frozen BERT to a file, as one vector per token or per input.
 
 Legend: L layers of the encoder, T tokens, H hidden size, D size of a column's vectors.
 
@@ -61,8 +61,10 @@ class Column(NamedTuple):
 
     def take(self, hidden: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """Join hidden states: number -> (T, H), to float32 (T, D)."""
-        parts = [hidden[number].float() for number in self.layers]
-        return torch.cat(parts, dim=-1) if self.is_concatenated else torch.stack(parts).sum(0)
+        states = [hidden[number].float() for number in self.layers]
+        if self.is_concatenated:
+            return torch.cat(states, dim=-1)
+        return torch.stack(states).sum(0)
 
 
 def choose_columns(names: Sequence[str], num_layers: int) -> list[Column]:
@@ -78,15 +80,13 @@ def choose_column(name: str, num_layers: int) -> Column:
     if name in NAMED_COLUMNS:
         choice = NAMED_COLUMNS[name]
         choice.check(num_layers)
-        layers = tuple(range(num_layers + 1)[choice.taken])
+        layers = tuple(range(num_layers + 1)[choice.layers])
         return Column(name, layers, name.startswith("concat"))
     if re.fullmatch(r"[+-]?\d+", name) is None:
         hint = ""
-        if name.removeprefix("weighted_") in NAMED_COLUMNS:
-            plain = name.removeprefix("weighted_")
-            hint = (
-                f"; recipes/feature_based_ner.py learns its weights, with equal ones it is {plain}"
-            )
+        plain = name.removeprefix("weighted_")
+        if plain in NAMED_COLUMNS:
+            hint = f"; recipes/feature_based_ner.py learns its weights; equal ones: {plain}"
         allowed = f"{', '.join(COLUMN_NAMES)}, or numbers like -1"
         raise InputError(f"layers: '{name}' is no layer{hint}; allowed: {allowed}")
     if abs(int(name)) > num_layers:
@@ -122,7 +122,13 @@ def open_encoder(
 
 
 def make_fast(encoder: PreTrainedModel, deepest: int, fast_layers: str) -> None:
-    """Drop a BERT's layers above hidden state number `deepest`, and compute no pads on a CPU."""
+    """Drop a BERT's layers above hidden state number `deepest`, and compute no pads on a CPU.
+
+    Args:
+        encoder: Any model; those of other families stay as they are.
+        deepest: Number of the last hidden state that is read.
+        fast_layers: Of the recipe's flag.
+    """
     if not isinstance(encoder, transformers.BertModel):
         return
     layers: Any = encoder.encoder.layer
@@ -143,24 +149,31 @@ def hidden_states(
 ) -> dict[int, torch.Tensor]:
     """Compute hidden states of the tokens of some inputs, which have input_ids and token_type_ids.
 
+    Args:
+        encoder: On its device.
+        features: Inputs without pads.
+        pad_token_id: Of the tokenizer.
+        layers: Numbers of hidden states; 0 is the output of the embeddings.
+
     Returns:
         Number (0 is the output of the embeddings) -> (T, H), one input after the other, on the
         encoder's device.
     """
-    batch = {
-        name: value.to(encoder.device) for name, value in pad_batch(features, pad_token_id).items()
-    }
+    padded = pad_batch(features, pad_token_id)
+    batch = {name: value.to(encoder.device) for name, value in padded.items()}
     is_token = batch["attention_mask"].bool()
+    encoded = None
     if isinstance(encoder, BertModel):
         encoded = encoder.encode_rows(batch, keep=layers)
-        if encoded is not None:
-            states = encoded.hidden_states
-            return {number: encoded.layout.unpack(states[number])[is_token] for number in layers}
-    # DistilBERT, for one, takes no token_type_ids.
-    accepted = inspect.signature(type(encoder).forward).parameters
-    inputs = {name: value for name, value in batch.items() if name in accepted}
-    hidden = encoder(**inputs, output_hidden_states=True).hidden_states
-    return {number: hidden[number][is_token] for number in layers}
+    if encoded is not None:
+        rows = encoded.hidden_states
+        return {number: encoded.layout.unpack(rows[number])[is_token] for number in layers}
+
+    # DistilBERT takes no token_type_ids.
+    if "token_type_ids" not in inspect.signature(type(encoder).forward).parameters:
+        batch.pop("token_type_ids", None)
+    states = encoder(**batch, output_hidden_states=True).hidden_states
+    return {number: states[number][is_token] for number in layers}
 
 
 # Inputs
@@ -187,14 +200,19 @@ def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterat
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file")
     if format_suffix(path) == ".txt":
-        for line in map(str.strip, read_lines(path)):
-            pair = _PAIR.match(line)
-            yield (line, None) if pair is None else (pair[1], pair[2])
+        for line in read_lines(path):
+            text = line.strip()
+            pair = _PAIR.match(text)
+            if pair is None:
+                yield text, None
+            else:
+                yield pair[1], pair[2]
         return
     if format_suffix(path) not in TABLE_SUFFIXES:
         allowed = ", ".join((".txt", *TABLE_SUFFIXES))
         raise InputError(f"--input_file {path}: unknown ending '{path.suffix}'; allowed: {allowed}")
     rows = read_table(path)
+
     for number, row in rows.rows:
         yield _read_row(row, rows.where(number), text_columns)
 
@@ -230,9 +248,16 @@ def encode_input(
     """Cut an input into pieces as the original does; a second text without pieces is none.
 
     Source: google-research/bert extract_features.py `convert_examples_to_features`.
+
+    Args:
+        texts: One text, or two.
+        tokenizer: Of the model.
+        max_seq_length: Longest input; the longer text of a pair is cut first.
     """
-    first, second = tokenizer.encode_ids(texts[0]), tokenizer.encode_ids(texts[1] or "")
-    is_truncated = len(first) + len(second) > max_seq_length - (3 if second else 2)
+    first = tokenizer.encode_ids(texts[0])
+    second = tokenizer.encode_ids(texts[1] or "")
+    num_specials = 3 if second else 2
+    is_truncated = len(first) + len(second) + num_specials > max_seq_length
     if second:
         truncate_pair(first, second, max_seq_length - 3)
     feature = join_texts(tokenizer, first, second or None, max_seq_length)
@@ -267,16 +292,19 @@ class FeatureExtractor:
 
     def chunks(self, inputs: Iterable[EncodedInput]) -> Iterator[Chunk]:
         """Yield the vectors of all inputs in their order, about `CHUNK_BYTES` at once."""
-        bytes_per_token = 4 * self.encoder.config.hidden_size
-        bytes_per_token *= sum(len(column.layers) for column in self.columns)
-        first_row, num_bytes = 0, 0
+        num_layers = sum(len(column.layers) for column in self.columns)
+        bytes_per_token = 4 * self.encoder.config.hidden_size * num_layers
+        first_row = 0
+        num_bytes = 0
         block: list[EncodedInput] = []
+
         for item in inputs:
             size = len(item.input_ids) * bytes_per_token
             if block and num_bytes + size > CHUNK_BYTES:
                 yield Chunk(first_row, block, self.extract(block))
                 first_row += len(block)
-                block, num_bytes = [], 0
+                block = []
+                num_bytes = 0
             block.append(item)
             num_bytes += size
         if block:
@@ -285,7 +313,8 @@ class FeatureExtractor:
     def extract(self, inputs: Sequence[EncodedInput]) -> dict[str, list[np.ndarray]]:
         """Compute the vectors of some inputs, those of like length together."""
         order = sorted(range(len(inputs)), key=lambda number: -len(inputs[number].input_ids))
-        vectors: dict[str, dict[int, np.ndarray]] = {column.name: {} for column in self.columns}
+        no_vectors = [np.empty(0)] * len(inputs)
+        vectors = {column.name: list(no_vectors) for column in self.columns}
         for start in range(0, len(order), self.args.batch_size):
             numbers = order[start : start + self.args.batch_size]
             batch = [inputs[number] for number in numbers]
@@ -296,16 +325,13 @@ class FeatureExtractor:
                 for number, tokens in zip(numbers, rows, strict=True):
                     pooled = pool(tokens, inputs[number], self.args.pooling)
                     vectors[column.name][number] = self._as_dtype(column.name, pooled)
-        return {
-            name: [by_number[number] for number in range(len(inputs))]
-            for name, by_number in vectors.items()
-        }
+        return vectors
 
     def _hidden_states(self, batch: Sequence[EncodedInput]) -> dict[int, torch.Tensor]:
         features = []
         for item in batch:
             features.append({"input_ids": item.input_ids, "token_type_ids": item.token_type_ids})
-        layers = sorted({number for column in self.columns for number in column.layers})
+        layers = sorted(set().union(*(column.layers for column in self.columns)))
         is_bf16 = self.args.precision == "bf16"
         with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=is_bf16):
             return hidden_states(self.encoder, features, self.tokenizer.pad_token_id, layers)
@@ -324,18 +350,23 @@ class FeatureExtractor:
 
 
 def pool(tokens: np.ndarray, item: EncodedInput, pooling: str) -> np.ndarray:
-    """Return the vectors of an input's tokens (S, D), or one of them all (D,)."""
+    """Return the vectors of an input's tokens (S, D), or one of them all (D,).
+
+    Args:
+        tokens: float32 (S, D).
+        item: The input of these tokens.
+        pooling: "tokens", "cls", "mean" or "mean_all", which counts [CLS] and [SEP], too.
+    """
     if pooling == "tokens":
         return tokens
     if pooling == "cls":
         return tokens[0]
-    is_counted = np.ones(len(tokens), bool)
-    # [CLS] text [SEP] second text [SEP]; a mean is of all the others, unless there are none.
+    # [CLS] text [SEP] second text [SEP]; a mean is of the text, unless there is none.
     first_sep = len(tokens) - sum(item.token_type_ids) - 1
     specials = {0, first_sep, len(tokens) - 1}
     if pooling == "mean" and len(specials) < len(tokens):
-        is_counted[list(specials)] = False
-    return tokens[is_counted].mean(0)
+        tokens = np.delete(tokens, list(specials), axis=0)
+    return tokens.mean(0)
 
 
 # Files
@@ -343,7 +374,8 @@ def pool(tokens: np.ndarray, item: EncodedInput, pooling: str) -> np.ndarray:
 
 def make_table(chunk: Chunk, tokenizer: OriginalBertTokenizer) -> pa.Table:
     """Return a row per input: row, truncated, tokens, token_type_ids and columns of vectors."""
-    tokens, segments = [], []
+    tokens = []
+    segments = []
     for item in chunk.inputs:
         tokens.append(tokenizer.convert_ids_to_tokens(item.input_ids))
         segments.append(item.token_type_ids)
@@ -353,6 +385,7 @@ def make_table(chunk: Chunk, tokenizer: OriginalBertTokenizer) -> pa.Table:
         "tokens": pa.array(tokens, pa.list_(pa.string())),
         "token_type_ids": pa.array(segments, pa.list_(pa.int8())),
     }
+
     for name, vectors in chunk.vectors.items():
         rows = np.concatenate([np.atleast_2d(vector) for vector in vectors])
         values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
@@ -438,22 +471,30 @@ def extract_features(args: FeatureArguments) -> Summary:
             f"{summary.file} is there; give another --output_dir, or replace it with "
             "--overwrite true"
         )
-    extractor = open_extractor(args)
-    path, tokenizer = Path(args.input_file), extractor.tokenizer
-    num_inputs = count_inputs(path, args.text_columns)
-    start = time.perf_counter()
-    texts = Progress(
-        read_inputs(path, args.text_columns), total=num_inputs, unit="input", leave=False
-    )
-    inputs = (encode_input(text, tokenizer, args.max_seq_length) for text in texts)
 
-    def counted() -> Iterator[Chunk]:
+    extractor = open_extractor(args)
+    path = Path(args.input_file)
+    num_inputs = count_inputs(path, args.text_columns)
+
+    def counted_chunks() -> Iterator[Chunk]:
+        texts = read_inputs(path, args.text_columns)
+        progress = Progress(
+            texts,
+            total=num_inputs,
+            unit="input",
+            leave=False,
+        )
+        tokenizer = extractor.tokenizer
+        inputs = (encode_input(text, tokenizer, args.max_seq_length) for text in progress)
+
         for chunk in extractor.chunks(inputs):
             summary.count(chunk)
             yield chunk
 
-    with saving(summary.file), atomic_write(summary.file) as aside:
-        write(aside, counted(), extractor)
+    start = time.perf_counter()
+    with saving(summary.file), atomic_write(summary.file) as staged:
+        write(staged, counted_chunks(), extractor)
+
     summary.seconds = time.perf_counter() - start
     if summary.num_truncated:
         logger.warning(
@@ -470,7 +511,7 @@ def open_extractor(args: FeatureArguments) -> FeatureExtractor:
     device = choose_device(use_cpu=args.use_cpu)
     choose_precision(args.precision, use_cpu=device.type == "cpu")
     encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
-    columns = choose_columns(args.wanted_layers, encoder.config.num_hidden_layers)
+    columns = choose_columns(args.layer_names, encoder.config.num_hidden_layers)
     make_fast(encoder, max(max(column.layers) for column in columns), args.fast_layers)
     if device.type == "cpu":
         keep_freed_memory()

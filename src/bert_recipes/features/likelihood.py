@@ -1,4 +1,4 @@
-"""How likely sentences are to a masked LM, and BLiMP: does it prefer the grammatical of two.
+"""Score sentences by how likely a masked LM finds them, and BLiMP, pairs with a grammatical one.
 
 Source: Salazar et al. 2020, "Masked Language Model Scoring"; whole words: Kauf and Ivanova 2023, "A
 Better Way to Do Masked Language Model Scoring".
@@ -55,36 +55,46 @@ class SentenceScorer:
 
     def score(self, sentences: Sequence[str]) -> list[SentenceScore]:
         """Score sentences, those of one length together; a sentence without a piece has 0."""
-        encoded = [
-            self._encode(sentence) for sentence in Progress(sentences, desc="encode", leave=False)
-        ]
-        pieces = np.array([len(words) for _, words in encoded])
+        progress = Progress(sentences, desc="encode", leave=False)
+        encoded = [self._encode(sentence) for sentence in progress]
+        num_pieces = np.array([len(words) for _, words in encoded])
         sums = np.zeros(len(sentences))
-        order = sorted(np.flatnonzero(pieces).tolist(), key=lambda number: pieces[number])
-        with Progress(total=len(sentences), desc="score", unit=" sentences", leave=False) as bar:
-            for numbers in self._batches(order, pieces):
-                batch = [self._mask(*encoded[number]) for number in numbers]
-                losses = self._losses(
-                    *(np.concatenate(arrays) for arrays in zip(*batch, strict=True))
-                )
-                np.subtract.at(sums, np.repeat(numbers, pieces[numbers]), losses)
+
+        with Progress(
+            total=len(sentences),
+            desc="score",
+            unit=" sentences",
+            leave=False,
+        ) as bar:
+            for numbers in self._batches(num_pieces):
+                inputs = []
+                labels = []
+                for number in numbers:
+                    sentence_inputs, sentence_labels = self._mask(*encoded[number])
+                    inputs.append(sentence_inputs)
+                    labels.append(sentence_labels)
+                losses = self._losses(np.concatenate(inputs), np.concatenate(labels))
+                np.subtract.at(sums, np.repeat(numbers, num_pieces[numbers]), losses)
                 bar.update(len(numbers))
         if not np.isfinite(sums).all():
             raise InputError(
                 f"{self.args.model_name_or_path}: the model's outputs are not finite; it has "
                 "diverged"
             )
-        return [SentenceScore(*each) for each in zip(sums.tolist(), pieces.tolist(), strict=True)]
+        return list(map(SentenceScore, sums.tolist(), num_pieces.tolist()))
 
     def _encode(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
         """Return [CLS] sentence [SEP], int32 (S,), and the number of each piece's word."""
         pieces = self.tokenizer(
-            sentence, add_special_tokens=False, split_special_tokens=True, verbose=False
+            sentence,
+            add_special_tokens=False,
+            split_special_tokens=True,
+            verbose=False,
         )
-        ids, longest = pieces["input_ids"], num_positions(self.model.config, 512)
-        text = np.array(
-            join_texts(self.tokenizer, ids, None, len(ids) + longest)["input_ids"], np.int32
-        )
+        ids = pieces["input_ids"]
+        longest = num_positions(self.model.config, 512)
+        feature = join_texts(self.tokenizer, ids, None, len(ids) + longest)
+        text = np.array(feature["input_ids"], np.int32)
         if len(text) > longest:
             raise InputError(
                 f"'{sentence:.60}' has {len(text)} tokens, the model reads {longest}; cut it into "
@@ -98,65 +108,73 @@ class SentenceScorer:
         Labels are -100 where nothing is predicted. Each piece is hidden in turn. A model that reads
         from left to right has one input, the sentence.
         """
-        first, number = len(self.tokenizer.layout.prefix), np.arange(len(words))
-        own = slice(first, first + len(words))
+        start = len(self.tokenizer.layout.prefix)
+        text = text.astype(np.int64)
+        pieces = text[start : start + len(words)]
+        numbers = np.arange(len(words))
         if getattr(self.model.config, "is_decoder", False):
-            labels = np.full((1, len(text)), IGNORE_INDEX, np.int64)
-            labels[0, first - 1 : first - 1 + len(words)] = text[own]
-            return text[None].astype(np.int64), labels
-        hidden = number[:, None] == number
+            labels = np.full((1, len(text)), IGNORE_INDEX)
+            labels[0, start - 1 + numbers] = pieces
+            return text[None], labels
+        is_hidden = np.eye(len(words), dtype=bool)
         if self.args.whole_words:
-            hidden = (words[:, None] == words) & (number >= number[:, None])
-        inputs = np.tile(text.astype(np.int64), (len(words), 1))
-        inputs[:, own][hidden] = self.tokenizer.mask_token_id
-        labels = np.full(inputs.shape, IGNORE_INDEX, np.int64)
-        labels[number, first + number] = text[own]
+            is_hidden = np.triu(words[:, None] == words)
+        inputs = np.tile(text, (len(words), 1))
+        inputs[:, start : start + len(words)][is_hidden] = self.tokenizer.mask_token_id
+        labels = np.full(inputs.shape, IGNORE_INDEX)
+        labels[numbers, start + numbers] = pieces
         return inputs, labels
 
-    def _batches(self, order: Sequence[int], pieces: np.ndarray) -> Iterator[list[int]]:
+    def _batches(self, num_pieces: np.ndarray) -> Iterator[np.ndarray]:
         """Yield numbers of sentences of one length, about `batch_tokens` tokens together."""
-        for length, numbers in itertools.groupby(order, key=lambda number: int(pieces[number])):
+        for length in np.unique(num_pieces[num_pieces > 0]).tolist():
+            numbers = np.flatnonzero(num_pieces == length)
             size = max(1, self.args.batch_tokens // (length * (length + 2)))
-            alike = list(numbers)
-            yield from (alike[start : start + size] for start in range(0, len(alike), size))
+            for start in range(0, len(numbers), size):
+                yield numbers[start : start + size]
 
     @torch.no_grad()
     def _losses(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return float (M,): minus log p of each label, in the order of the rows."""
         device = self.model.device
-        ids, targets = torch.from_numpy(input_ids).to(device), torch.from_numpy(labels).to(device)
+        ids = torch.from_numpy(input_ids).to(device)
+        targets = torch.from_numpy(labels).to(device)
         is_label = targets != IGNORE_INDEX
+
         with torch.autocast(device.type, torch.bfloat16, enabled=self.args.precision == "bf16"):
             if isinstance(self.model, PreTrainingModel):
                 # Only what is predicted meets the vocabulary.
                 hidden = self.model.encode_tokens(ids, torch.ones_like(ids), torch.zeros_like(ids))
                 logits = self.model.token_logits(hidden[is_label.flatten()])
             else:
-                logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[
-                    is_label
-                ]
-        return F.cross_entropy(logits.float(), targets[is_label], reduction="none").cpu().numpy()
+                output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids))
+                logits = output.logits[is_label]
+
+        losses = F.cross_entropy(logits.float(), targets[is_label], reduction="none")
+        return losses.cpu().numpy()
 
 
 def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
     """Open a checkpoint, ours or stock, by its folder or Hub name."""
     name = args.model_name_or_path
-    cached_only, device = check_checkpoint(name), choose_device(use_cpu=args.use_cpu)
+    cached_only = check_checkpoint(name)
+    device = choose_device(use_cpu=args.use_cpu)
     choose_precision(args.precision, use_cpu=device.type == "cpu")
     tokenizer = open_tokenizer(name)
+
     with opening(name):
         config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
     if config.model_type in {kind.config_class.model_type for kind in MEMBERS.values()}:
         with opening(name):
-            model, new = open_checkpoint(name, cached_only=cached_only)
-        if lost := [key for key in new if key.startswith(MASKED_LM_HEADS)]:
+            model, new_weights = open_checkpoint(name, cached_only=cached_only)
+        missing = [key for key in new_weights if key.startswith(MASKED_LM_HEADS)]
+        if missing:
             raise InputError(
-                f"{name} has no masked-LM head (no weights for {min(lost)}): it cannot tell what "
-                "is likely"
+                f"{name} has no masked-LM head (no weights for {min(missing)}): it cannot tell "
+                "what is likely"
             )
-        model = getattr(
-            model, "generator", model
-        )  # ELECTRA's; the discriminator predicts no tokens
+        # ELECTRA's discriminator predicts no tokens.
+        model = getattr(model, "generator", model)
         model.base_model.use_fast_layers(args.fast_layers if device.type == "cpu" else "off")
     else:
         model = open_complete(name, AutoModelForMaskedLM)
@@ -209,32 +227,34 @@ def measure_blimp(args: SentenceArguments) -> dict[str, Any]:
             f"blimp_dir {args.blimp_dir}: no .jsonl in it; give the folder data/ of "
             "https://github.com/alexwarstadt/blimp"
         )
+
     paradigms = [read_paradigm(file, args.max_pairs) for file in files]
     sentences: list[str] = []
+
     for paradigm in paradigms:
         for pair in paradigm.pairs:
             sentences.extend(pair)
+
     scores = iter(open_scorer(args).score(sentences))
-    verdicts: dict[str, list[bool]] = {}
+    all_verdicts: list[bool] = []
     by_phenomenon: defaultdict[str, list[bool]] = defaultdict(list)
+    by_paradigm = {}
+
     for paradigm in paradigms:
-        is_right = []
+        verdicts = []
         for _ in paradigm.pairs:
-            good, bad = next(scores), next(scores)
-            is_right.append(good.log_likelihood > bad.log_likelihood)
-        verdicts[paradigm.name] = is_right
-        by_phenomenon[paradigm.phenomenon] += is_right
+            good = next(scores)
+            bad = next(scores)
+            verdicts.append(good.log_likelihood > bad.log_likelihood)
+        all_verdicts.extend(verdicts)
+        by_phenomenon[paradigm.phenomenon].extend(verdicts)
+        by_paradigm[paradigm.name] = {**_accuracy(verdicts), "phenomenon": paradigm.phenomenon}
+
     return {
         "model": args.model_name_or_path,
-        "overall": _accuracy(list(itertools.chain(*verdicts.values()))),
-        "phenomena": {name: _accuracy(group) for name, group in sorted(by_phenomenon.items())},
-        "paradigms": {
-            paradigm.name: {
-                **_accuracy(verdicts[paradigm.name]),
-                "phenomenon": paradigm.phenomenon,
-            }
-            for paradigm in paradigms
-        },
+        "overall": _accuracy(all_verdicts),
+        "phenomena": {name: _accuracy(by_phenomenon[name]) for name in sorted(by_phenomenon)},
+        "paradigms": by_paradigm,
     }
 
 
@@ -251,7 +271,7 @@ def blimp_table(results: dict[str, Any]) -> str:
     """Return Markdown: all pairs, the phenomena and the paradigms, the best first."""
     rows = [("**all**", results["overall"])]
     for group in ("phenomena", "paradigms"):
-        rows += sorted(results[group].items(), key=lambda item: -item[1]["accuracy"])
+        rows.extend(sorted(results[group].items(), key=lambda item: -item[1]["accuracy"]))
     lines = ["| pairs of | accuracy | 95 % interval | pairs |", "| --- | --: | --: | --: |"]
     for name, row in rows:
         low, high = row["interval"]

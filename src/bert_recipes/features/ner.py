@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple, cast
@@ -63,6 +64,14 @@ def word_features(
     """Run an encoder, without dropout and in float32, over the documents of some sentences.
 
     Each word is read in the window of its document that shows most around it.
+
+    Args:
+        encoder: On its device.
+        tokenizer: Of the encoder.
+        examples: Sentences in the order of their documents.
+        max_seq_length: Positions of a window.
+        batch_size: Windows at once.
+        dtype: Of the vectors that are kept.
     """
     lengths = [len(example.tokens) for example in examples]
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
@@ -72,23 +81,32 @@ def word_features(
     documents = lay_out_documents(examples, tokenizer, max_seq_length)
     encoder.eval()
     order = np.argsort([-len(window.input_ids) for window in documents], kind="stable")
+
     for first in Progress(range(0, len(order), batch_size), desc="features", leave=False):
-        windows = [documents[number] for number in order[first : first + batch_size]]
-        ids = [window.input_ids for window in windows]
-        inputs = [{"input_ids": each, "token_type_ids": [0] * len(each)} for each in ids]
+        inputs = []
+        row_numbers = []
+        word_numbers = []
+        num_rows = 0
+        for number in order[first : first + batch_size]:
+            window = documents[number]
+            length = len(window.input_ids)
+            inputs.append({"input_ids": window.input_ids, "token_type_ids": [0] * length})
+            # The windows stand one after the other among the rows of the hidden states.
+            row_numbers.append(num_rows + window.positions)
+            word_numbers.append(starts[window.sentences] + window.words)
+            num_rows += length
+        rows = torch.from_numpy(np.concatenate(row_numbers)).to(encoder.device)
+        words = np.concatenate(word_numbers)
+
         hidden = hidden_states(encoder, inputs, tokenizer.pad_token_id, range(num_states))
-        # The windows stand one after the other among the rows of the hidden states.
-        firsts = np.cumsum([0, *map(len, ids[:-1])])
-        rows = [start + window.positions for start, window in zip(firsts, windows, strict=True)]
-        words = [starts[window.sentences] + window.words for window in windows]
         for layer, states in hidden.items():
-            values = states[torch.from_numpy(np.concatenate(rows)).to(states.device)].float()
+            values = states[rows].float()
             if values.abs().max() > np.finfo(vectors.dtype).max:
                 raise InputError(
                     f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype "
                     "float32"
                 )
-            vectors[layer, np.concatenate(words)] = values.cpu().numpy()
+            vectors[layer, words] = values.cpu().numpy()
     return LayerFeatures(vectors, starts)
 
 
@@ -126,13 +144,21 @@ class FeatureTagger(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        taken = len(range(num_layers + 1)[choice.taken])
-        self.input_size = hidden_size if choice.is_summed else taken * hidden_size
-        self.layer_weights = nn.Parameter(torch.zeros(taken)) if choice.is_summed else None
-        self.scale = nn.Parameter(torch.ones(())) if choice.is_summed else None
+        num_vectors = len(range(num_layers + 1)[choice.layers])
+        self.input_size = num_vectors * hidden_size
+        self.layer_weights = None
+        self.scale = None
+        if choice.is_summed:
+            self.input_size = hidden_size
+            self.layer_weights = nn.Parameter(torch.zeros(num_vectors))
+            self.scale = nn.Parameter(torch.ones(()))
         self.dropout = nn.Dropout(dropout)
         self.lstm = nn.LSTM(
-            self.input_size, lstm_dim, num_layers=2, bidirectional=True, dropout=dropout
+            self.input_size,
+            lstm_dim,
+            num_layers=2,
+            bidirectional=True,
+            dropout=dropout,
         )
         self.classifier = nn.Linear(2 * lstm_dim, num_labels)
 
@@ -163,21 +189,44 @@ def train_tagger(
     seed: int,
     device: torch.device,
 ) -> FeatureTagger:
-    """Train a BiLSTM on features and int64 (W,) labels; the encoder is not touched."""
+    """Train a BiLSTM on features and int64 (W,) labels; the encoder is not touched.
+
+    Args:
+        features: Of the training sentences.
+        labels: int64 (W,).
+        choice: Layers to read.
+        settings: Of the BiLSTM.
+        num_labels: C.
+        seed: Of weights and order.
+        device: To train on.
+    """
     torch.manual_seed(seed)
     num_states, _, hidden_size = features.vectors.shape
-    sizes = {"num_layers": num_states - 1, "hidden_size": hidden_size, "num_labels": num_labels}
     tagger = FeatureTagger(
-        choice, **sizes, lstm_dim=settings.lstm_dim, dropout=settings.dropout
-    ).to(device)
+        choice,
+        num_layers=num_states - 1,
+        hidden_size=hidden_size,
+        num_labels=num_labels,
+        lstm_dim=settings.lstm_dim,
+        dropout=settings.dropout,
+    )
+    tagger.to(device)
+
     lengths = np.diff(features.starts)
     filled = np.flatnonzero(lengths)  # sentences without words are passed over
     batch_size = min(settings.batch_size, len(filled))
     num_steps = num_training_steps(len(filled), batch_size, settings.num_epochs)
-    order = training_order(lengths[filled], num_steps=num_steps, global_batch=batch_size, seed=seed)
+    order = training_order(
+        lengths[filled],
+        num_steps=num_steps,
+        global_batch=batch_size,
+        seed=seed,
+    )
+    batches = filled[order].reshape(num_steps, batch_size)
+
     optimizer = torch.optim.Adam(tagger.parameters(), lr=settings.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / num_steps)
-    for step, numbers in enumerate(filled[order].reshape(num_steps, batch_size)):
+    for step, numbers in enumerate(batches):
         vectors, words = _gather(features, choice, numbers, device)
         targets = torch.from_numpy(labels[words]).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
@@ -202,33 +251,57 @@ def predict_labels(
     precision: str,
     batch_size: int = 128,
 ) -> list[list[int]]:
-    """Return the number of the most probable label of each word of each sentence, in order."""
+    """Return the number of the most probable label of each word of each sentence, in order.
+
+    Args:
+        tagger: In evaluation mode.
+        features: Of the sentences.
+        choice: Layers to read.
+        precision: "fp32" or "bf16".
+        batch_size: Sentences at once.
+    """
     device = next(tagger.parameters()).device
     lengths = np.diff(features.starts)
     order = np.argsort(-lengths, kind="stable")[: int((lengths > 0).sum())]
-    found: list[list[int]] = [[] for _ in lengths]
+    labels: list[list[int]] = [[] for _ in lengths]
+
     for first in range(0, len(order), batch_size):
         numbers = order[first : first + batch_size]
+        num_words = lengths[numbers].tolist()
         vectors, _ = _gather(features, choice, numbers, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            best = tagger(vectors, lengths[numbers].tolist()).argmax(-1).cpu()
-        for number, own in zip(numbers, best.split(lengths[numbers].tolist()), strict=True):
-            found[number] = own.tolist()
-    return found
+            best = tagger(vectors, num_words).argmax(-1).cpu()
+        for number, sentence_labels in zip(numbers, best.split(num_words), strict=True):
+            labels[number] = sentence_labels.tolist()
+    return labels
 
 
 def _gather(
-    features: LayerFeatures, choice: LayerChoice, numbers: np.ndarray, device: torch.device
+    features: LayerFeatures,
+    choice: LayerChoice,
+    numbers: np.ndarray,
+    device: torch.device,
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """Return float32 (N, W, H) vectors of some sentences, and int64 (W,) numbers of their words."""
-    words = np.concatenate([np.arange(features.starts[n], features.starts[n + 1]) for n in numbers])
-    vectors = np.stack([layer[words] for layer in features.vectors[choice.taken]])
+    """Return float32 (N, W, H) vectors of some sentences, and int64 (W,) numbers of their words.
+
+    Args:
+        features: Of all sentences.
+        choice: Layers to read.
+        numbers: Of the sentences.
+        device: Of the vectors.
+    """
+    ranges = []
+    for number in numbers:
+        ranges.append(np.arange(features.starts[number], features.starts[number + 1]))
+    words = np.concatenate(ranges)
+    vectors = np.stack([layer[words] for layer in features.vectors[choice.layers]])
     return torch.from_numpy(vectors).to(device).float(), words
 
 
 # The table
 
-RESULTS_FILE, TABLE_FILE = "all_results.json", "table.md"
+RESULTS_FILE = "all_results.json"
+TABLE_FILE = "table.md"
 
 
 @dataclass(frozen=True)
@@ -250,21 +323,19 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     A `max_seq_length` of None becomes the model's.
     """
     check_checkpoint(args.model_name_or_path)
-    task, device = get_task("conll2003"), choose_device(use_cpu=args.use_cpu)
-    splits = []
-    for name, limit in (
-        (task.train_split, args.max_train_sentences),
-        (task.validation_splits[0], args.max_eval_sentences),
-    ):
-        splits.append(
-            load_split(task, name, data_dir=args.data_dir, max_examples=limit, need_labels=True)
-        )
+    task = get_task("conll2003")
+    device = choose_device(use_cpu=args.use_cpu)
+    read = partial(load_split, task, data_dir=args.data_dir, need_labels=True)
+    train = read(task.train_split, max_examples=args.max_train_sentences)
+    validation = read(task.validation_splits[0], max_examples=args.max_eval_sentences)
     if args.max_seq_length is None:
         trained = read_trained_settings(Path(args.model_name_or_path))
         args.max_seq_length = int(trained.get("max_seq_length", 512))
     encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
+
     for way in args.layers:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
+
     encoder = cast(PreTrainedModel, encoder.to(device))
     precision = choose_precision(args.precision, use_cpu=device.type == "cpu").name
     tagger = TaggerSettings(
@@ -276,24 +347,20 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
         # float16 would need its loss scaled; a GPU without bfloat16 has float32.
         precision="fp32" if precision == "fp16" else precision,
     )
-    features = []
-    for split in splits:
-        features.append(
-            word_features(
-                encoder,
-                tokenizer,
-                _tagged(split),
-                max_seq_length=args.max_seq_length,
-                batch_size=args.feature_batch_size,
-                dtype=args.feature_dtype,
-            )
-        )
+    compute_features = partial(
+        word_features,
+        encoder,
+        tokenizer,
+        max_seq_length=args.max_seq_length,
+        batch_size=args.feature_batch_size,
+        dtype=args.feature_dtype,
+    )
     return FeatureNerData(
         labels=task.labels,
-        train=splits[0],
-        validation=splits[1],
-        train_features=features[0],
-        validation_features=features[1],
+        train=train,
+        validation=validation,
+        train_features=compute_features(_tagged(train)),
+        validation_features=compute_features(_tagged(validation)),
         tagger=tagger,
         device=device,
     )
@@ -319,6 +386,7 @@ def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
     labels: list[int] = []
     for example in _tagged(data.train):
         labels.extend(example.labels or ())
+
     start = time.perf_counter()
     tagger = train_tagger(
         data.train_features,
@@ -329,7 +397,7 @@ def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
         seed=seed,
         device=data.device,
     )
-    trained = time.perf_counter()
+    end_of_training = time.perf_counter()
     predictions = predict_labels(
         tagger, data.validation_features, choice, precision=data.tagger.precision
     )
@@ -347,8 +415,8 @@ def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
         **entity_scores(gold, predicted),
         "f1_jackknife": jackknife_replicates(score, len(gold)).get("f1", []),
         "input_size": tagger.input_size,
-        "train_seconds": round(trained - start, 1),
-        "eval_seconds": round(time.perf_counter() - trained, 1),
+        "train_seconds": round(end_of_training - start, 1),
+        "eval_seconds": round(time.perf_counter() - end_of_training, 1),
     }
 
 
@@ -371,20 +439,23 @@ def mean_replicates(records: Sequence[Mapping[str, Any]]) -> dict[str, list[floa
 
 def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:
     """Return Markdown: dev F1 in percent, mean and deviation over seeds, beside the paper's."""
-    sizes = (
-        f"{len(data.train.examples):,} training and {len(data.validation.examples):,} dev sentences"
-    )
+    num_train = len(data.train.examples)
+    num_validation = len(data.validation.examples)
+    sizes = f"{num_train:,} training and {num_validation:,} dev sentences"
     if data.train.is_partial or data.validation.is_partial:
         sizes += " (a part of CoNLL-2003)"
+    num_layers = len(data.train_features.vectors) - 1
     lines = [
-        f"Dev F1, {sizes}; the model has {len(data.train_features.vectors) - 1} layers. The "
-        "paper's are those of BERT-base (12 layers, cased) on all sentences.",
+        f"Dev F1, {sizes}; the model has {num_layers} layers. The paper's are those of "
+        "BERT-base (12 layers, cased) on all sentences.",
         "",
         "| layers | input size | F1 | paper | seeds | seconds per run |",
         "| --- | --: | --: | --: | --: | --: |",
     ]
+
     for way, group in itertools.groupby(records, key=lambda record: record["way"]):
-        runs, choice = list(group), LAYER_CHOICES[way]
+        runs = list(group)
+        choice = LAYER_CHOICES[way]
         scores = [100 * run["f1"] for run in runs]
         spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
         seconds = fmean(run["train_seconds"] + run["eval_seconds"] for run in runs)

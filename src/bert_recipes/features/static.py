@@ -1,30 +1,29 @@
-"""Static against contextual vectors: of texts, under a logistic regression; of words that are
-tagged as several types.
+"""Compare static with contextual vectors: of texts, and of words that are tagged as several types.
 
-TF-IDF; word vectors by PPMI and SVD; a frozen BERT; and the figures of a fine-tuned one, read from
-its run.
+Texts meet a logistic regression on TF-IDF, on word vectors and on vectors of a frozen BERT, beside
+the figures of a fine-tuned one, which are read from its run. Words are told apart by their
+neighbours.
 
-Legend: N texts, V words of the vocabulary, D size of a vector.
+Legend: N texts, D size of a vector.
 """
 
+import itertools
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from scipy import sparse
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, ShuffleSplit
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.extmath import randomized_svd
 from transformers import PreTrainedModel
 
-from bert_recipes.data.corpus import iter_paragraphs
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import FeatureArguments, StaticArguments
 from bert_recipes.features.extract import (
@@ -35,6 +34,12 @@ from bert_recipes.features.extract import (
     pool,
 )
 from bert_recipes.features.ner import word_features
+from bert_recipes.features.word_vectors import (
+    SEED,
+    WORD_PATTERN,
+    WordVectors,
+    train_word_vectors,
+)
 from bert_recipes.files import read_json_object
 from bert_recipes.finetuning.arguments import TaskArguments, check_access, read_model_config
 from bert_recipes.finetuning.run import hash_of_examples
@@ -54,188 +59,93 @@ from bert_recipes.training.resume import RESULTS_FILE
 logger = logging.getLogger(__name__)
 
 Splits = Sequence[Split]  # that of training first
-Row = dict[str, Any]  # "vectors": whose row it is; "figures": name -> [value, low, high], 95 %
+Figures = dict[str, list[float]]  # name -> [value, low, high], 95 %
+Row = dict[str, Any]  # "vectors": whose row it is; "figures"
 
 
 def compare(args: StaticArguments) -> dict[str, Any]:
-    """Measure texts where the task has one class for each, and words where it has tags of
-    entities.
-    """
-    given = {
-        name: getattr(args, name)
-        for name in ("task", "task_file", "model_name_or_path", "data_dir")
-    }
-    settings = TaskArguments(**given, max_seq_length=args.max_seq_length)
+    """Measure texts where the task has one class for each, words where it has tags of entities."""
+    settings = TaskArguments(
+        task=args.task,
+        task_file=args.task_file,
+        model_name_or_path=args.model_name_or_path,
+        data_dir=args.data_dir,
+        max_seq_length=args.max_seq_length,
+    )
     task = check_access(settings)
     is_tagged = task.kind == "token_classification" and are_entities(task.labels)
-    if not is_tagged and (
-        task.kind != "sequence_classification" or task.problem_type != PROBLEM_TYPES[0]
-    ):
+    has_classes = task.kind == "sequence_classification" and task.problem_type == PROBLEM_TYPES[0]
+    if not is_tagged and not has_classes:
         raise InputError(
             f"task {task.name} has neither one class per text nor tags O, B-X, I-X; try sst2, "
             "conll2003"
         )
     if not task.validation_splits:
         raise InputError(f"task {task.name} has no validation split to measure on; give it one")
-    limits = {task.train_split: args.max_train_examples} | dict.fromkeys(
-        task.validation_splits, args.max_eval_examples
-    )
-    splits = [
-        load_split(task, name, data_dir=args.data_dir, max_examples=limit, need_labels=True)
-        for name, limit in limits.items()
-    ]
-    name = str(settings.model_name_or_path)
-    results = (
-        compare_words(task, splits, name, args)
-        if is_tagged
-        else compare_texts(task, splits, name, args)
-    )
-    sizes = {split.name: len(split.examples) for split in splits}
-    return {"task": task.name, "model": name, "examples": sizes, **results}
+
+    splits = []
+    for name in (task.train_split, *task.validation_splits):
+        limit = args.max_train_examples if name == task.train_split else args.max_eval_examples
+        split = load_split(
+            task,
+            name,
+            data_dir=args.data_dir,
+            max_examples=limit,
+            need_labels=True,
+        )
+        splits.append(split)
+
+    checkpoint = str(settings.model_name_or_path)
+    compare_vectors = compare_words if is_tagged else compare_texts
+    return {
+        "task": task.name,
+        "model": checkpoint,
+        "examples": {split.name: len(split.examples) for split in splits},
+        **compare_vectors(task, splits, checkpoint, args),
+    }
 
 
-def _with_intervals(
-    figures: Callable[[Sequence[int]], Mapping[str, float]], number: int
-) -> dict[str, list[float]]:
-    """Row numbers -> figures, of all rows; where no interval is known, low and high are the
-    value.
+def with_intervals(score: Callable[[Sequence[int]], Mapping[str, float]], size: int) -> Figures:
+    """Return figures over all rows with their intervals.
+
+    Args:
+        score: Numbers of rows -> figures. Where one has no interval, low and high are the value.
+        size: Number of rows.
     """
-    values = figures(range(number))
-    intervals = jackknife_intervals(values, jackknife_replicates(figures, number))
+    values = score(range(size))
+    intervals = jackknife_intervals(values, jackknife_replicates(score, size))
     if "accuracy" in values:
-        intervals["accuracy"] = wilson_interval(values["accuracy"], number)
-    return {name: [value, *intervals.get(name, (value, value))] for name, value in values.items()}
+        intervals["accuracy"] = wilson_interval(values["accuracy"], size)
+    figures = {}
+    for name, value in values.items():
+        low, high = intervals.get(name, (value, value))
+        figures[name] = [value, low, high]
+    return figures
 
 
 def make_table(rows: Sequence[Row]) -> str:
-    """Markdown, a line for each row."""
+    """Return Markdown, a line for each row."""
     names = list(rows[0]["figures"])
     lines = [
         f"| vectors | size | C | {' | '.join(names)} |",
         "| --- | --: | --: |" + " --: |" * len(names),
     ]
+
     for row in rows:
-        cells = [row["vectors"], *(f"{row[key]:,g}" if key in row else "" for key in ("size", "C"))]
-        for value, low, high in (row["figures"][name] for name in names):
-            cells.append(f"{value:.3f}" + f" ({low:.3f} to {high:.3f})" * (low < high))
+        cells = [row["vectors"]]
+        for key in ("size", "C"):
+            cells.append(f"{row[key]:,g}" if key in row else "")
+        for name in names:
+            value, low, high = row["figures"][name]
+            interval = f" ({low:.3f} to {high:.3f})" if low < high else ""
+            cells.append(f"{value:.3f}{interval}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-# Word vectors
-
-_WORD = r"\w+"
-# Of the contexts' frequencies: PMI is too large where they are rare (Levy et al. 2015, section
-# 3.1).
-_SMOOTHING = 0.75
-_WINDOW = 5
-_SEED = 0
-
-
-@dataclass(frozen=True)
-class WordVectors:
-    """One vector per word, whatever stands around it."""
-
-    numbers: Mapping[str, int]  # word in lower case -> row
-    vectors: np.ndarray  # float64 (V, D)
-
-    def mean(self, texts: Iterable[str]) -> np.ndarray:
-        """Float64 (N, D): the mean over the known words of each text, 0 where there is none."""
-        counter = CountVectorizer(token_pattern=_WORD, vocabulary=self.numbers)
-        counts = sparse.csr_array(counter.transform(texts))
-        return (counts @ self.vectors) / np.maximum(counts.sum(axis=1), 1)[:, None]
-
-
-def count_neighbors(
-    texts: Iterable[str], window: int, min_count: int
-) -> tuple[dict[str, int], sparse.csr_array]:
-    """Number the words that occur min_count times, and count (V, V) how often each stands within
-    `window` of another.
-    """
-    analyze = CountVectorizer(token_pattern=_WORD).build_analyzer()
-    gap = [""] * window  # so that no window reaches into the next text
-    every: defaultdict[str, int] = defaultdict(lambda: len(every), {"": 0})
-    ids = np.fromiter((every[word] for text in texts for word in analyze(text) + gap), np.int64)
-    is_kept = np.bincount(ids, minlength=len(every)) >= min_count
-    is_kept[0] = False
-    words = [word for word, number in every.items() if is_kept[number]]
-    # Rare words keep their places: a window is of words as they stand in the text.
-    ids = np.where(is_kept, np.cumsum(is_kept) - 1, -1)[ids]
-    counts = sparse.csr_array((len(words), len(words)))
-    for distance in range(1, window + 1):
-        first, second = ids[:-distance], ids[distance:]
-        near = (first >= 0) & (second >= 0)
-        counts += sparse.csr_array((np.ones(near.sum()), (first[near], second[near])), counts.shape)
-    return {word: number for number, word in enumerate(words)}, counts + counts.T
-
-
-def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
-    """Max of 0 and log P(w, c) / (P(w) P(c)), with smoothed P(c).
-
-    Source: Levy, Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons Learned
-    from Word Embeddings".
-    """
-    totals, table = counts.sum(axis=1), counts.tocoo()
-    smoothed = totals**_SMOOTHING
-    values = np.log(table.data * smoothed.sum() / (totals[table.row] * smoothed[table.col]))
-    return sparse.csr_array((np.maximum(values, 0), (table.row, table.col)), counts.shape)
-
-
-def train_word_vectors(texts: Iterable[str], args: StaticArguments) -> WordVectors:
-    """Factorise the PPMI of --files, or else of `texts`: U times the root of the singular values
-    (Levy et al., 3.3).
-    """
-    texts = texts if args.files is None else iter_paragraphs(args.files)
-    numbers, counts = count_neighbors(texts, _WINDOW, args.min_count)
-    if not counts.nnz:
-        raise InputError(
-            f"no two words that occur {args.min_count} times stand together; lower --min_count, "
-            "or other --files"
-        )
-    size = min(args.vector_size, len(numbers))
-    left, values, _ = randomized_svd(positive_pmi(counts), n_components=size, random_state=_SEED)
-    return WordVectors(numbers, left * np.sqrt(values))
 
 
 # Texts
 
 STRENGTHS = tuple(10.0**power for power in range(-4, 4))
-Features = tuple[str, list[Any]]  # name, and float (N, D) of every split, NumPy's or sparse
-
-
-def static_features(splits: Splits, args: StaticArguments) -> Iterator[Features]:
-    """Yield TF-IDF of words and pairs of words, and means of word vectors; of two texts u, v, |u -
-    v| and u * v.
-
-    Source of the latter: Conneau et al. 2017, section 3.1.
-    """
-    examples = [cast(Sequence[TextExample], split.examples) for split in splits]
-    width = 1 if examples[0][0].text_pair is None else 2
-    columns: list[list[Any]] = [
-        list(zip(*((each.text, each.text_pair)[:width] for each in own), strict=True))
-        for own in examples
-    ]
-    known = [text for column in columns[0] for text in column]
-    words = train_word_vectors(known, args)
-    weights = TfidfVectorizer(token_pattern=_WORD, ngram_range=(1, 2), sublinear_tf=True).fit(known)
-    for name, compute_vectors, stack in (
-        ("TF-IDF", lambda texts: sparse.csr_array(weights.transform(texts)), sparse.hstack),
-        ("mean of word vectors", words.mean, np.hstack),
-    ):
-        found = []
-        for first, *second in ([compute_vectors(column) for column in split] for split in columns):
-            found.append(
-                stack(
-                    [
-                        first,
-                        *second,
-                        *(part for v in second for part in (abs(first - v), first * v)),
-                    ]
-                )
-            )
-        yield name, found
-
-
 # Vectors of a frozen BERT: its layers, and how those of the tokens become one.
 FROZEN = {
     "frozen: [CLS] of the last layer": ("last", "cls"),
@@ -243,9 +153,171 @@ FROZEN = {
     "frozen: mean of the last four layers": ("sum_last_four", "mean_all"),
 }
 
+# Name of the vectors, and float (N, D) of every split, NumPy's or sparse.
+Vectors = tuple[str, list[Any]]
 
-def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> Iterator[Features]:
-    """Yield vectors of a frozen encoder, which reads two texts as one input."""
+
+def compare_texts(
+    task: Task,
+    splits: Splits,
+    checkpoint: str,
+    args: StaticArguments,
+) -> dict[str, Any]:
+    """Train and measure a classifier on each kind of vectors; the fine-tuned run is only read.
+
+    Args:
+        task: With one class per text.
+        splits: That of training first.
+        checkpoint: Of the frozen encoder.
+        args: The recipe's settings.
+    """
+    labels = []
+    for split in splits:
+        labels.append(np.array([cast(TextExample, example).label for example in split.examples]))
+
+    train_labels = labels[0]
+    gold = labels[1:]
+    if len(np.unique(train_labels)) < 2:
+        raise InputError(
+            f"{splits[0].source}: all examples have one label; a classifier needs two, or more "
+            "examples"
+        )
+
+    finetuned_rows = []
+    if args.finetuned is not None:
+        finetuned_rows.append(read_finetuned(Path(args.finetuned), task, splits))
+
+    majority = np.bincount(train_labels).argmax()
+    predicted = [np.full_like(split_labels, majority) for split_labels in gold]
+    figures = _measure_texts(task, gold, predicted)
+    rows: list[Row] = [{"vectors": "none: the most frequent class", "figures": figures}]
+    static = static_features(splits, args)
+    frozen = frozen_features(splits, checkpoint, args)
+
+    for name, vectors in itertools.chain(static, frozen):
+        if not sparse.issparse(vectors[0]):
+            scaler = StandardScaler().fit(vectors[0])
+            vectors = [scaler.transform(split_vectors) for split_vectors in vectors]
+        search = fit_classifier(vectors[0], train_labels, task.metrics[0])
+        predicted = [search.predict(split_vectors) for split_vectors in vectors[1:]]
+        row = {
+            "vectors": name,
+            "size": vectors[0].shape[1],
+            "C": search.best_params_["C"],
+            "figures": _measure_texts(task, gold, predicted),
+        }
+        rows.append(row)
+        logger.info("%s: measured", name)
+    return {"rows": rows + finetuned_rows}
+
+
+def fit_classifier(vectors: Any, labels: np.ndarray, metric: str) -> GridSearchCV:
+    """Choose C on a tenth of the training examples, then train on all of them.
+
+    Args:
+        vectors: float (N, D), NumPy's or sparse.
+        labels: int (N,).
+        metric: By which C is chosen.
+    """
+    search = GridSearchCV(
+        LogisticRegression(max_iter=1000),
+        {"C": STRENGTHS},
+        cv=ShuffleSplit(1, test_size=0.1, random_state=SEED),
+        scoring=lambda model, rows, gold: compute([metric], model.predict(rows), gold)[metric],
+    )
+    return search.fit(vectors, labels)
+
+
+def _measure_texts(
+    task: Task, gold: Sequence[np.ndarray], predicted: Sequence[np.ndarray]
+) -> Figures:
+    """Return the task's metrics on each validation split.
+
+    Args:
+        task: Of the texts.
+        gold: Labels (N,) of each split.
+        predicted: The same of the predictions.
+    """
+    figures: Figures = {}
+    for number, suffix in enumerate(split_suffixes(task.validation_splits)):
+        score = partial(_score, task, gold[number], predicted[number])
+        for name, figure in with_intervals(score, len(gold[number])).items():
+            figures[with_suffix(suffix, name)] = figure
+    return figures
+
+
+def _score(
+    task: Task,
+    gold: np.ndarray,
+    predicted: np.ndarray,
+    rows: Sequence[int],
+) -> dict[str, float]:
+    return compute(task.metrics, predicted[rows], gold[rows])
+
+
+def static_features(splits: Splits, args: StaticArguments) -> Iterator[Vectors]:
+    """Yield TF-IDF of words and pairs of words, and means of word vectors."""
+    columns = [_text_columns(split) for split in splits]
+    train_texts = list(itertools.chain(*columns[0]))
+    words = train_word_vectors(train_texts, args)
+    tfidf = TfidfVectorizer(
+        token_pattern=WORD_PATTERN,
+        ngram_range=(1, 2),
+        sublinear_tf=True,
+    )
+    tfidf.fit(train_texts)
+    yield "TF-IDF", [_join_columns(tfidf.transform, texts) for texts in columns]
+    yield "mean of word vectors", [_join_columns(words.mean, texts) for texts in columns]
+
+
+def _text_columns(split: Split) -> list[list[str]]:
+    """Return the first texts of a split, and the second ones where its examples are pairs."""
+    examples = cast(Sequence[TextExample], split.examples)
+    columns = [[example.text for example in examples]]
+    if examples[0].text_pair is not None:
+        columns.append([str(example.text_pair) for example in examples])
+    return columns
+
+
+def _join_columns(vectorize: Callable[[list[str]], Any], columns: list[list[str]]) -> Any:
+    """Return the vectors of single texts, or u, v, |u - v| and u * v of two.
+
+    Source: Conneau et al. 2017, section 3.1.
+    """
+    first = vectorize(columns[0])
+    if sparse.issparse(first):
+        first = sparse.csr_array(first)
+    if len(columns) == 1:
+        return first
+    second = vectorize(columns[1])
+    if sparse.issparse(second):
+        second = sparse.csr_array(second)
+        return sparse.hstack(
+            [
+                first,
+                second,
+                abs(first - second),
+                first * second,
+            ]
+        )
+    return np.hstack(
+        [
+            first,
+            second,
+            abs(first - second),
+            first * second,
+        ]
+    )
+
+
+def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> Iterator[Vectors]:
+    """Yield vectors of a frozen encoder, which reads two texts as one input.
+
+    Args:
+        splits: Texts or pairs.
+        checkpoint: Of the encoder.
+        args: The recipe's settings.
+    """
     layers = ["last"]
     if read_model_config(checkpoint).num_hidden_layers > 3:
         layers.append("sum_last_four")
@@ -257,7 +329,8 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
         use_cpu=args.use_cpu,
     )
     extractor = open_extractor(settings)
-    sides = []
+    vectors_of_splits = []
+
     for split in splits:
         inputs = []
         for example in cast(Sequence[TextExample], split.examples):
@@ -268,223 +341,247 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
             for name, (column, pooling) in FROZEN.items():
                 for item, tokens in zip(chunk.inputs, chunk.vectors.get(column, ()), strict=False):
                     vectors[name].append(pool(tokens, item, pooling))
-        sides.append(vectors)
-    for name in sides[0]:
-        yield name, [np.stack(vectors[name]) for vectors in sides]
+        vectors_of_splits.append(vectors)
 
-
-def fit_classifier(features: Any, labels: np.ndarray, metric: str) -> GridSearchCV:
-    """Choose C on a tenth of the training examples, then train on all of them."""
-    search = GridSearchCV(
-        LogisticRegression(max_iter=1000),
-        {"C": STRENGTHS},
-        cv=ShuffleSplit(1, test_size=0.1, random_state=_SEED),
-        scoring=lambda model, rows, gold: compute([metric], model.predict(rows), gold)[metric],
-    )
-    return search.fit(features, labels)
+    for name in vectors_of_splits[0]:
+        yield name, [np.stack(vectors[name]) for vectors in vectors_of_splits]
 
 
 def read_finetuned(folder: Path, task: Task, splits: Splits) -> Row:
-    """The row of a finished fine-tuning run, which must have been measured on the same examples."""
+    """Return the row of a fine-tuning run, which must have been measured on the same examples.
+
+    Args:
+        folder: Of the run.
+        task: Whose metrics are read.
+        splits: That of training first.
+    """
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise InputError(
             f"finetuned: {path} is missing; give the folder of a finished run of "
             "recipes/finetune.py"
         )
+
     results = read_json_object(path)
+    run_splits = results.get("splits", {})
+
     for name, split in zip(("train", *task.validation_splits), splits, strict=True):
-        if results.get("splits", {}).get(name, {}).get("sha256") != hash_of_examples(
-            split.examples
-        ):
+        run_hash = run_splits.get(name, {}).get("sha256")
+        if run_hash != hash_of_examples(split.examples):
             raise InputError(
                 f"finetuned: {folder} has other examples than these {len(split.examples)} of "
                 f"{split.source}"
             )
+
     figures = {}
+
     for name in figure_names(task.metrics, task.validation_splits):
         value = results[f"eval_{name}"]
-        figures[name] = [value, *results["intervals"].get(name, (value, value))]
-    return {"vectors": "fine-tuned", "run": str(folder), "figures": figures}
+        low, high = results["intervals"].get(name, (value, value))
+        figures[name] = [value, low, high]
 
-
-def _score(
-    task: Task, gold: np.ndarray, predicted: np.ndarray, rows: Sequence[int]
-) -> dict[str, float]:
-    return compute(task.metrics, predicted[rows], gold[rows])
-
-
-def compare_texts(
-    task: Task, splits: Splits, checkpoint: str, args: StaticArguments
-) -> dict[str, Any]:
-    """Train and measure a classifier on each kind of vectors; the fine-tuned run is only read."""
-    labels, *gold = (
-        np.array([cast(TextExample, each).label for each in split.examples]) for split in splits
-    )
-    if len(np.unique(labels)) < 2:
-        raise InputError(
-            f"{splits[0].source}: all examples have one label; a classifier needs two, or more "
-            "examples"
-        )
-    last = [] if args.finetuned is None else [read_finetuned(Path(args.finetuned), task, splits)]
-
-    def row(name: str, predicted: Sequence[np.ndarray], **facts: Any) -> Row:
-        logger.info("%s: measured", name)
-        figures: dict[str, list[float]] = {}
-        for suffix, truth, found in zip(
-            split_suffixes(task.validation_splits), gold, predicted, strict=True
-        ):
-            own = _with_intervals(partial(_score, task, truth, found), len(truth))
-            figures |= {with_suffix(suffix, name): figure for name, figure in own.items()}
-        return {"vectors": name, **facts, "figures": figures}
-
-    most = np.bincount(labels).argmax()
-    rows = [row("none: the most frequent class", [np.full_like(truth, most) for truth in gold])]
-    for ways in (static_features(splits, args), frozen_features(splits, checkpoint, args)):
-        for name, vectors in ways:
-            if not sparse.issparse(vectors[0]):
-                scaler = StandardScaler().fit(vectors[0])
-                vectors = [scaler.transform(each) for each in vectors]
-            search = fit_classifier(vectors[0], labels, task.metrics[0])
-            facts = {"size": vectors[0].shape[1], "C": search.best_params_["C"]}
-            rows.append(row(name, [search.predict(each) for each in vectors[1:]], **facts))
-    return {"rows": rows + last}
+    return {
+        "vectors": "fine-tuned",
+        "run": str(folder),
+        "figures": figures,
+    }
 
 
 # Words
 
-_NUM_NEIGHBORS = 5
+NUM_NEIGHBORS = 5
 # Word -> types of entity, and places among the words of all sentences.
 Mentions = Mapping[str, Sequence[tuple[str, int]]]
 
 
-def find_mentions(examples: Sequence[TaggedExample], labels: Sequence[str]) -> Mentions:
-    """The words that are tagged B-X or I-X, X being the type."""
-    found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-    words = (pair for each in examples for pair in zip(each.tokens, each.labels or (), strict=True))
-    for place, (word, label) in enumerate(words):
-        if labels[label] != "O":
-            found[word].append((labels[label][2:], place))
-    return found
-
-
-def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosines (N, M) of float (N, D) with (M, D); of equal vectors exactly 1, as their sums are
-    taken alike.
-    """
-    first, second = first.astype(np.float64), second.astype(np.float64)
-    norms = np.sqrt((first**2).sum(-1)[:, None] * (second**2).sum(-1))
-    return np.array([(row * second).sum(-1) for row in first]) / norms
-
-
-def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:
-    """The most frequent type of the nearest mentions, for each row; of equally frequent ones the
-    nearest's.
-
-    All that are as near as the last of them vote, too: with one vector per word, all mentions.
-    """
-    found = []
-    for row in similarities:
-        order = np.argsort(-row, kind="stable")
-        nearest = order[row[order] >= row[order][:_NUM_NEIGHBORS][-1]]
-        found.append(Counter(types[number] for number in nearest).most_common(1)[0][0])
-    return found
-
-
-def measure_words(
-    train: Mentions, held_out: Mentions, tables: Mapping[str, np.ndarray]
-) -> dict[str, list[float]]:
-    """Cosines of held-out with training mentions (means of the words' means), and how many types
-    their neighbours tell.
+def compare_words(
+    task: Task,
+    splits: Splits,
+    checkpoint: str,
+    args: StaticArguments,
+) -> dict[str, Any]:
+    """Measure the words of two types or more by static vectors and by every layer of an encoder.
 
     Args:
-        tables: Word -> cosines (held-out mentions, training mentions).
-    """
-    pairs, hits = [], []
-    for word, table in tables.items():
-        types, gold = [kind for kind, _ in train[word]], [kind for kind, _ in held_out[word]]
-        usual, same = Counter(types).most_common(1)[0][0], np.equal.outer(gold, types)
-        hits += [
-            (kind == found, kind == usual)
-            for kind, found in zip(gold, vote(table, types), strict=True)
-        ]
-        if same.any() and not same.all():
-            pairs.append((table[same].mean(), table[~same].mean()))
-    cosine, right = np.array(pairs), np.array(hits, float)
-
-    def of_mentions(rows: Sequence[int]) -> dict[str, float]:
-        accuracy, majority = right[rows].mean(0).tolist()
-        return {"accuracy": accuracy, "beyond the majority": accuracy - majority}
-
-    def of_words(rows: Sequence[int]) -> dict[str, float]:
-        same, other = cosine[rows].mean(0).tolist()
-        return {"cosine, same type": same, "beyond another type": same - other}
-
-    return (_with_intervals(of_words, len(pairs)) if pairs else {}) | _with_intervals(
-        of_mentions, len(hits)
-    )
-
-
-def compare_words(
-    task: Task, splits: Splits, checkpoint: str, args: StaticArguments
-) -> dict[str, Any]:
-    """Measure the words of two types or more with a static vector each, and with every layer of a
-    frozen encoder.
+        task: With tags of entities.
+        splits: That of training first.
+        checkpoint: Of the encoder.
+        args: The recipe's settings.
     """
     sentences = [cast(Sequence[TaggedExample], split.examples) for split in splits[:2]]
-    static = train_word_vectors((" ".join(each.tokens) for each in sentences[0]), args)
-    found, held_out = (find_mentions(each, task.labels) for each in sentences)
-    counts = {word: Counter(kind for kind, _ in places) for word, places in found.items()}
-    words = [
-        word
-        for word in counts
-        if sum(count >= args.min_mentions for count in counts[word].values()) > 1
-    ]
-    words = sorted(word for word in words if word in held_out and static.mean([word]).any())
-    unknown = sorted({*(args.words or ())} - {*words})
-    if unknown or not words:
-        raise InputError(
-            f"words: {', '.join(unknown) or 'none'} not tagged as two types, {args.min_mentions} "
-            "times each, in "
-            f"{splits[0].source}, tagged in {splits[1].source} and given a word vector; lower "
-            "--min_mentions or --min_count, "
-            f"or take {', '.join(words[:20]) or 'more examples'}"
-        )
-    words = [word for word in words if not args.words or word in args.words]
+    static = train_word_vectors((" ".join(example.tokens) for example in sentences[0]), args)
+    counts = {}
+    for word, mentions in find_mentions(sentences[0], task.labels).items():
+        counts[word] = Counter(kind for kind, _ in mentions)
+
+    held_out = find_mentions(sentences[1], task.labels)
+    words = _choose_words(
+        counts,
+        held_out,
+        static,
+        splits,
+        args,
+    )
+
     # Each sentence alone: in a document, other mentions of a word would be its context.
-    chosen = [
-        [
-            replace(each, document=number)
-            for number, each in enumerate(own)
-            if not {*words}.isdisjoint(find_mentions([each], task.labels))
-        ]
-        for own in sentences
-    ]
-    train, test = (find_mentions(each, task.labels) for each in chosen)
+    train_sentences = _with_mentions(sentences[0], words, task)
+    test_sentences = _with_mentions(sentences[1], words, task)
+    train = find_mentions(train_sentences, task.labels)
+    test = find_mentions(test_sentences, task.labels)
     encoder, tokenizer = open_encoder(checkpoint, args.max_seq_length)
     encoder = cast(PreTrainedModel, encoder.to(choose_device(use_cpu=args.use_cpu)))
-    sides = []
-    for own in chosen:
-        features = word_features(encoder, tokenizer, own, max_seq_length=args.max_seq_length)
-        sides.append([static.mean(word for each in own for word in each.tokens), *features.vectors])
+
+    def vectors_of(examples: Sequence[TaggedExample]) -> list[np.ndarray]:
+        """Return the vectors of all words: static, then every hidden state."""
+        features = word_features(encoder, tokenizer, examples, max_seq_length=args.max_seq_length)
+        tokens = itertools.chain(*(example.tokens for example in examples))
+        return [static.mean(tokens), *features.vectors]
+
     rows = []
-    for number, (there, here) in enumerate(zip(*sides, strict=True)):
-        tables = {
-            word: cosines(
-                here[[place for _, place in test[word]]], there[[place for _, place in train[word]]]
-            )
-            for word in words
+    pairs = zip(vectors_of(train_sentences), vectors_of(test_sentences), strict=True)
+    for number, (train_vectors, test_vectors) in enumerate(pairs):
+        tables = {}
+        for word in words:
+            train_places = [place for _, place in train[word]]
+            test_places = [place for _, place in test[word]]
+            tables[word] = cosines(test_vectors[test_places], train_vectors[train_places])
+        row = {
+            "vectors": _name_vectors(number),
+            "size": train_vectors.shape[1],
+            "figures": measure_words(train, test, tables),
         }
-        name = (
-            ("word vector", "BERT, embeddings with positions")[number]
-            if number < 2
-            else f"BERT, layer {number - 1}"
-        )
-        rows.append(
-            {"vectors": name, "size": there.shape[1], "figures": measure_words(train, test, tables)}
-        )
+        rows.append(row)
+
     return {
         "words": {word: counts[word] for word in words},
         "mentions": sum(len(test[word]) for word in words),
         "rows": rows,
     }
+
+
+def _name_vectors(number: int) -> str:
+    if number == 0:
+        return "word vector"
+    if number == 1:
+        return "BERT, embeddings with positions"
+    return f"BERT, layer {number - 1}"
+
+
+def _choose_words(
+    counts: Mapping[str, Counter[str]],
+    held_out: Mentions,
+    static: WordVectors,
+    splits: Splits,
+    args: StaticArguments,
+) -> list[str]:
+    """Return the words that can be measured, of `args.words` where there are such.
+
+    Args:
+        counts: Word -> training mentions of each type.
+        held_out: Mentions to be measured.
+        static: Vectors of words.
+        splits: For the message.
+        args: The limits.
+    """
+    words = []
+    for word in sorted(counts):
+        num_types = sum(count >= args.min_mentions for count in counts[word].values())
+        if num_types > 1 and word in held_out and static.mean([word]).any():
+            words.append(word)
+
+    missing = sorted(set(args.words or ()) - set(words))
+    if missing or not words:
+        raise InputError(
+            f"words: {', '.join(missing) or 'none'} not tagged as two types, {args.min_mentions} "
+            f"times each, in {splits[0].source}, tagged in {splits[1].source} and given a word "
+            "vector; lower --min_mentions or --min_count, "
+            f"or take {', '.join(words[:20]) or 'more examples'}"
+        )
+    return [word for word in words if not args.words or word in args.words]
+
+
+def find_mentions(examples: Sequence[TaggedExample], labels: Sequence[str]) -> Mentions:
+    """Return the words that are tagged B-X or I-X, X being the type."""
+    mentions: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    place = 0
+    for example in examples:
+        for word, label in zip(example.tokens, example.labels or (), strict=True):
+            if labels[label] != "O":
+                mentions[word].append((labels[label][2:], place))
+            place += 1
+    return mentions
+
+
+def _with_mentions(
+    examples: Sequence[TaggedExample], words: Sequence[str], task: Task
+) -> list[TaggedExample]:
+    """Return the sentences that mention one of the words, each a document of its own."""
+    sentences = []
+    for number, example in enumerate(examples):
+        mentions = find_mentions([example], task.labels)
+        if not mentions.keys().isdisjoint(words):
+            sentences.append(replace(example, document=number))
+    return sentences
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the cosines (N, M) of float (N, D) with (M, D).
+
+    Those of equal vectors are exactly 1, as their sums are taken alike.
+    """
+    first = first.astype(np.float64)
+    second = second.astype(np.float64)
+    norms = np.sqrt((first**2).sum(-1)[:, None] * (second**2).sum(-1))
+    products = np.array([(row * second).sum(-1) for row in first])
+    return products / norms
+
+
+def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:
+    """Return the most frequent type of the nearest mentions, for each row.
+
+    Of equally frequent ones it is the nearest's. All that are as near as the last of them vote,
+    too: with one vector per word, all mentions.
+    """
+    winners = []
+    for row in similarities:
+        order = np.argsort(-row, kind="stable")
+        farthest = row[order][:NUM_NEIGHBORS][-1]
+        nearest = order[row[order] >= farthest]
+        votes = Counter(types[number] for number in nearest)
+        winners.append(votes.most_common(1)[0][0])
+    return winners
+
+
+def measure_words(train: Mentions, test: Mentions, tables: Mapping[str, np.ndarray]) -> Figures:
+    """Return how near mentions of one type are, and how many types their neighbours tell.
+
+    Args:
+        train: Training mentions.
+        test: Held-out mentions.
+        tables: Word -> cosines (held-out mentions, training mentions).
+    """
+    word_cosines = []
+    hits = []
+    for word, table in tables.items():
+        types = [kind for kind, _ in train[word]]
+        gold = [kind for kind, _ in test[word]]
+        majority = Counter(types).most_common(1)[0][0]
+        for kind, winner in zip(gold, vote(table, types), strict=True):
+            hits.append((kind == winner, kind == majority))
+        is_same = np.equal.outer(gold, types)
+        if is_same.any() and not is_same.all():
+            word_cosines.append((table[is_same].mean(), table[~is_same].mean()))
+
+    def score_words(rows: Sequence[int]) -> dict[str, float]:
+        same, different = np.array(word_cosines)[rows].mean(0).tolist()
+        return {"cosine, same type": same, "beyond another type": same - different}
+
+    def score_mentions(rows: Sequence[int]) -> dict[str, float]:
+        accuracy, majority_accuracy = np.array(hits, float)[rows].mean(0).tolist()
+        return {"accuracy": accuracy, "beyond the majority": accuracy - majority_accuracy}
+
+    figures: Figures = {}
+    if word_cosines:
+        figures.update(with_intervals(score_words, len(word_cosines)))
+    figures.update(with_intervals(score_mentions, len(hits)))
+    return figures

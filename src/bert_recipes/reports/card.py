@@ -36,22 +36,16 @@ GIVEN_FILE = "card.yaml"
 MODEL_FILE = "config.json"
 # Objectives whose models predict no masked tokens.
 WITHOUT_MASKED_LM = ("electra", "tinybert", "ltr")
-# Metrics of model-index, by task: key in all_results.json -> type of the metric on the Hub.
-PRETRAINING_METRICS = {
-    ("fill-mask", "Masked language modelling"): {
-        "eval_mlm_loss": "loss",
-        "eval_perplexity": "perplexity",
-        "eval_mlm_accuracy": "accuracy",
-    },
-    ("text-classification", "Next sentence prediction"): {
-        "eval_nsp_loss": "loss",
-        "eval_nsp_accuracy": "accuracy",
-    },
-    ("text-classification", "Sentence order prediction"): {
-        "eval_sop_loss": "loss",
-        "eval_sop_accuracy": "accuracy",
-    },
-}
+# Metrics of model-index: key in all_results.json, name of the task, type of the metric on the Hub.
+PRETRAINING_METRICS = (
+    ("eval_mlm_loss", "Masked language modelling", "loss"),
+    ("eval_perplexity", "Masked language modelling", "perplexity"),
+    ("eval_mlm_accuracy", "Masked language modelling", "accuracy"),
+    ("eval_nsp_loss", "Next sentence prediction", "loss"),
+    ("eval_nsp_accuracy", "Next sentence prediction", "accuracy"),
+    ("eval_sop_loss", "Sentence order prediction", "loss"),
+    ("eval_sop_accuracy", "Sentence order prediction", "accuracy"),
+)
 
 
 @dataclass
@@ -107,7 +101,13 @@ class RunCard:
 def write_card(
     folder: str | Path, arguments: CardArguments | None = None, *, overwrite: bool = False
 ) -> Path:
-    """Write the card of a finished run, and what the user said of the model, now or earlier."""
+    """Write the card of a finished run, and what the user said of the model, now or earlier.
+
+    Args:
+        folder: Of the run.
+        arguments: What the user says now; None: nothing new.
+        overwrite: Replace an edited card, too.
+    """
     card = check_card(folder, arguments, overwrite=overwrite)
     folder = card.run.folder
     text = seal_card(card_text(card))
@@ -185,7 +185,11 @@ def name_repository(folder: Path, repo_id: str) -> None:
             logger.warning(
                 "%s was edited and stays: it loads the model from %s, not from %s; "
                 '`make card RUN=%s ARGS="--repo_id %s --overwrite true"` writes it again',
-                *(folder / CARD_FILE, earlier_repository, repo_id, folder, repo_id),
+                folder / CARD_FILE,
+                earlier_repository,
+                repo_id,
+                folder,
+                repo_id,
             )
     except InputError as error:
         logger.warning("the model card does not load the model from %s: %s", repo_id, error)
@@ -193,8 +197,12 @@ def name_repository(folder: Path, repo_id: str) -> None:
 
 def card_text(card: RunCard) -> str:
     """Return the complete card: the head for the Hub, and the sections that have facts."""
-    run, task = card.run, card.run.task
+    run = card.run
+    task = run.task
     tokenizer = run.settings.get("tokenizer")
+    has_local_tokenizer = tokenizer is not None and (
+        Path(tokenizer).exists() or not is_hub_name(tokenizer)
+    )
     environment = environment_of("md").overlay(undefined=ChainableUndefined)
     text = environment.get_template("card.md.j2").render(
         card=card,
@@ -213,8 +221,7 @@ def card_text(card: RunCard) -> str:
         max_seq_length=run.settings.get(key_in_last_phase(run.settings, "max_seq_length")),
         has_second_phase=has_second_phase(run.settings),
         is_no_better=task is not None and is_no_better(run.results, task.best_metric),
-        has_local_tokenizer=tokenizer is not None
-        and (Path(tokenizer).exists() or not is_hub_name(tokenizer)),
+        has_local_tokenizer=has_local_tokenizer,
     )
     lines = [line.rstrip() for line in text.splitlines()]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
@@ -236,7 +243,8 @@ def evaluation_flags(settings: dict[str, Any]) -> list[str]:
 
 def card_data(card: RunCard) -> ModelCardData:
     """Return the head of a card."""
-    run, arguments = card.run, card.arguments
+    run = card.run
+    arguments = card.arguments
     base = run.results.get("base_model") or {}
     has_hub_base = base.get("is_local") is False and is_hub_name(str(base.get("name")))
     results = _pretraining_results(run) if run.task is None else _task_results(card, run.task)
@@ -295,17 +303,17 @@ def _pretraining_results(run: RunFiles) -> list[EvalResult]:
     """Return the metrics on the held-out documents."""
     dataset = _held_out_dataset(run.results.get("data") or {})
     results = []
-    for (task_type, task_name), metrics in PRETRAINING_METRICS.items():
-        for key, metric in metrics.items():
-            result = EvalResult(
-                task_type=task_type,
-                task_name=task_name,
-                metric_type=metric,
-                metric_name=key.removeprefix("eval_").replace("_", " "),
-                metric_value=run.results.get(key),
-                **dataset,
-            )
-            results.append(result)
+    for key, task_name, metric in PRETRAINING_METRICS:
+        is_masked_lm = task_name == "Masked language modelling"
+        result = EvalResult(
+            task_type="fill-mask" if is_masked_lm else "text-classification",
+            task_name=task_name,
+            metric_type=metric,
+            metric_name=key.removeprefix("eval_").replace("_", " "),
+            metric_value=run.results.get(key),
+            **dataset,
+        )
+        results.append(result)
     return results
 
 
@@ -314,45 +322,79 @@ def _held_out_dataset(data: dict[str, Any]) -> dict[str, Any]:
     sources = data.get("sources") or {}
     # Without a source of its own the held-out part was split off the training data.
     source = sources.get("validation") or sources.get("train") or {}
-    if name := source.get("dataset"):
-        dataset = {"dataset_type": name, "dataset_name": f"held-out documents of {name}"}
-        return {**dataset, "dataset_config": source.get("config")}
-    name = "held-out documents"
-    if fingerprint := data.get("fingerprint"):
-        name += f" of the store {fingerprint[:16]}"
-    return {"dataset_type": "text", "dataset_name": name, "dataset_split": "validation"}
+    name = source.get("dataset")
+    if name:
+        return {
+            "dataset_type": name,
+            "dataset_name": f"held-out documents of {name}",
+            "dataset_config": source.get("config"),
+        }
+    title = "held-out documents"
+    fingerprint = data.get("fingerprint")
+    if fingerprint:
+        title += f" of the store {fingerprint[:16]}"
+    return {
+        "dataset_type": "text",
+        "dataset_name": title,
+        "dataset_split": "validation",
+    }
 
 
 def _task_results(card: RunCard, task: Task) -> list[EvalResult]:
     """Return the metrics on complete splits: others are no results of the data set."""
     results = []
-    for prefix, kind, names in (
+    for prefix, kind, splits in (
         ("eval", "validation", task.validation_splits),
         ("test", "test", task.test_splits),
     ):
-        for suffix, split in zip(split_suffixes(names, kind), names, strict=True):
-            entry = (card.run.results.get("splits") or {}).get(split) or {}
-            if entry.get("partial") is not False:
-                continue
-            dataset = _task_dataset(card, task, is_published=entry.get("published") is not None)
-            for metric in ("loss", *figure_names(task.metrics, [split])):
-                result = EvalResult(
-                    task_type=card.pipeline,
-                    dataset_split=split,
-                    metric_type=metric,
-                    metric_name=metric.replace("_", " "),
-                    metric_value=card.run.results.get(f"{prefix}_{with_suffix(suffix, metric)}"),
-                    **dataset,
+        for suffix, split in zip(split_suffixes(splits, kind), splits, strict=True):
+            results.extend(
+                _split_results(
+                    card,
+                    task,
+                    split,
+                    f"{prefix}_",
+                    suffix,
                 )
-                results.append(result)
+            )
     return results
 
 
-def _task_dataset(card: RunCard, task: Task, *, is_published: bool) -> dict[str, Any]:
-    """Name the data set of a task; by its name on the Hub only if the rows are those of the Hub."""
-    is_hub_dataset = card.reads_hub_dataset or is_published
-    return {
-        "dataset_type": (is_hub_dataset and task.hub_dataset) or task.name,
-        "dataset_name": task.name,
-        "dataset_config": task.hub_subset if is_hub_dataset else None,
-    }
+def _split_results(
+    card: RunCard,
+    task: Task,
+    split: str,
+    prefix: str,
+    suffix: str,
+) -> list[EvalResult]:
+    """Return the metrics on a split, none if it was not complete.
+
+    The data set has its name on the Hub only if the rows are those of the Hub.
+
+    Args:
+        card: Of the run.
+        task: Of the run.
+        split: Name of the split.
+        prefix: Of the results: "eval_" or "test_".
+        suffix: Of the split's metrics.
+    """
+    data = (card.run.results.get("splits") or {}).get(split) or {}
+    if data.get("partial") is not False:
+        return []
+    is_hub_dataset = card.reads_hub_dataset or data.get("published") is not None
+    results = []
+
+    for metric in ("loss", *figure_names(task.metrics, [split])):
+        key = prefix + with_suffix(suffix, metric)
+        result = EvalResult(
+            task_type=card.pipeline,
+            dataset_type=(is_hub_dataset and task.hub_dataset) or task.name,
+            dataset_name=task.name,
+            dataset_config=task.hub_subset if is_hub_dataset else None,
+            dataset_split=split,
+            metric_type=metric,
+            metric_name=metric.replace("_", " "),
+            metric_value=card.run.results.get(key),
+        )
+        results.append(result)
+    return results

@@ -1,4 +1,4 @@
-"""What the user says of a model for its card; all else is read from the run.
+"""The settings of a card: what the user says of a model; all else is read from the run.
 
 It stands apart from card.py, which takes seconds to load.
 """
@@ -14,7 +14,7 @@ from bert_recipes.settings import option
 
 @dataclass
 class CardArguments:
-    """What no file of a run says.
+    """Hold what no file of a run says.
 
     Kept in the run's card.yaml: a card that is written again has it too.
     """

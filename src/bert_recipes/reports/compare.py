@@ -25,13 +25,29 @@ from bert_recipes.reports.paired import HEADS, RESAMPLES, paired_bootstrap
 PLOT_FILE = "curves.png"
 MOST_RUNS = len(plots.SERIES)
 # Where a run lies and what it was called say nothing about it.
-_NAMES = frozenset(
-    {"output_dir", "run_name", "logging_dir", "hub_model_id", "project", "trackio_space_id"}
+_PLACES = (
+    "output_dir",
+    "run_name",
+    "logging_dir",
+    "hub_model_id",
+    "project",
+    "trackio_space_id",
 )
 _COSTS = ("train_steps", "train_seconds", "tokens_per_second", "data_wait_share", "peak_memory_mb")
 _LESS_IS_BETTER = ("loss", "perplexity")
-_MORE_IS_BETTER: tuple[str, ...] = ("accuracy", "f1", "f1_macro", "f1_micro", "precision", "recall")
-_MORE_IS_BETTER += ("exact", "exact_match", "correlation", "pearson", "spearmanr")
+_MORE_IS_BETTER = (
+    "accuracy",
+    "f1",
+    "f1_macro",
+    "f1_micro",
+    "precision",
+    "recall",
+    "exact",
+    "exact_match",
+    "correlation",
+    "pearson",
+    "spearmanr",
+)
 # Baselines: no run is better by them.
 _BASELINES = (
     "unigram_loss",
@@ -49,21 +65,25 @@ def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
         raise InputError(
             f"runs: {len(folders)} given; give 2 to {MOST_RUNS} folders of finished runs"
         )
+
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
     runs: dict[str, RunFiles] = {}
+
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
             raise InputError(
                 f"runs: {folder} is given twice (or under two names); give different runs"
             )
-        runs[path.name if names.count(path.name) == 1 else str(folder)] = read_run(folder)
-    first, *others = runs
-    for name in others:
-        if _kind(runs[name]) != _kind(runs[first]):
+        name = path.name if names.count(path.name) == 1 else str(folder)
+        runs[name] = read_run(folder)
+
+    first = next(iter(runs))
+    kind = _kind(runs[first])
+    for name, run in runs.items():
+        if _kind(run) != kind:
             raise InputError(
-                f"runs: {first} is {_kind(runs[first])}, {name} is {_kind(runs[name])}; their "
-                "metrics cannot be compared"
+                f"runs: {first} is {kind}, {name} is {_kind(run)}; their metrics cannot be compared"
             )
     return runs
 
@@ -79,11 +99,13 @@ def check_report_folder(folder: Path) -> None:
     """Refuse a folder that holds more than an older comparison: a report would replace a run's."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    others = sorted(names - {MARKDOWN_FILE, PAGE_FILE, PLOT_FILE})
-    if others:
+    if not folder.is_dir():
+        return
+    names = {path.name for path in folder.iterdir()}
+    foreign = sorted(names - {MARKDOWN_FILE, PAGE_FILE, PLOT_FILE})
+    if foreign:
         raise InputError(
-            f"output_dir: {folder} holds other files ({', '.join(others[:3])}); give a new folder"
+            f"output_dir: {folder} holds other files ({', '.join(foreign[:3])}); give a new folder"
         )
 
 
@@ -95,15 +117,24 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
     """
     have_same_data = _have_same_data(runs)
     panels = _panels(runs)
-    metrics, best = _metrics(runs)
+    names = _metric_names(runs)
+    results = [run.results for run in runs.values()]
+    rows = []
+    best_cells = []
+
+    for number, name in enumerate(names):
+        cells = [format_number(result[name]) if name in result else "" for result in results]
+        rows.append([words_of(name), *cells])
+        best_cells.extend((number, column + 1) for column in _best(name, results))
+
     content: dict[str, Any] = {
         "title": "Comparison of runs",
         "name": ", ".join(runs),
         "about": _kind(next(iter(runs.values()))),
         "have_same_data": have_same_data,
         "runs": list(runs),
-        "metrics": metrics,
-        "best": best if have_same_data else [],
+        "metrics": rows,
+        "best": best_cells if have_same_data else [],
         "differences": _differences(runs),
         "resamples": RESAMPLES,
         "paired_heads": HEADS,
@@ -121,15 +152,17 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
 
 def _have_same_data(runs: Runs) -> bool:
     """Tell whether the hashes show that the metrics were measured on the same inputs."""
-    hashes = []
-    for run in runs.values():
-        if run.kind == "pretraining":
-            hashes.append([run.facts.get("measured_on")])
-            continue
-        splits = run.results.get("splits") or {}
-        names = run.task.validation_splits if run.task else ("validation",)
-        hashes.append([splits.get(name, {}).get("sha256") for name in names])
+    hashes = [_hashes_of_data(run) for run in runs.values()]
     return None not in hashes[0] and not _differ(hashes)
+
+
+def _hashes_of_data(run: RunFiles) -> list[str | None]:
+    """Return the hash of the held-out inputs, or those of the validation splits."""
+    if run.kind == "pretraining":
+        return [run.facts.get("measured_on")]
+    splits = run.results.get("splits") or {}
+    names = run.task.validation_splits if run.task else ("validation",)
+    return [splits.get(name, {}).get("sha256") for name in names]
 
 
 def _differ(values: Iterable[Any]) -> bool:
@@ -143,33 +176,29 @@ def _differences(runs: Runs) -> list[list[str]]:
     """Return a row for each setting, machine part and version that is not the same in all runs."""
     columns = []
     for run in runs.values():
-        machine = run.results.get("machine") or {}
-        named = {f"machine: {name}": value for name, value in machine.items()}
-        columns.append({**run.facts.get("run", {}), **run.settings, **named})
+        column = {**run.facts.get("run", {}), **run.settings}
+        for name, value in (run.results.get("machine") or {}).items():
+            column[f"machine: {name}"] = value
+        columns.append(column)
+
     rows = []
     for name in dict.fromkeys(itertools.chain(*columns)):
         values = [column.get(name) for column in columns]
-        if name not in _NAMES and _differ(values):
+        if name not in _PLACES and _differ(values):
             cells = ["not set" if value is None else format_number(value) for value in values]
             rows.append([name, *cells])
     return rows
 
 
-def _metrics(runs: Runs) -> tuple[list[list[str]], list[tuple[int, int]]]:
-    """Return a row for each metric, and the cells (row, column) that are better than the others."""
-    results = [run.results for run in runs.values()]
+def _metric_names(runs: Runs) -> list[str]:
+    """Return the metrics that a run has, and its costs, by their keys in all_results.json."""
     names: dict[str, None] = {}
-    for result in results:
-        names.update(dict.fromkeys(f"eval_{name}" for name, *_ in metric_rows(result)))
+    for run in runs.values():
+        names.update(dict.fromkeys(f"eval_{name}" for name, *_ in metric_rows(run.results)))
     for name in _COSTS:
-        if any(name in result for result in results):
+        if any(name in run.results for run in runs.values()):
             names[name] = None
-    rows, best = [], []
-    for number, name in enumerate(names):
-        cells = [format_number(result[name]) if name in result else "" for result in results]
-        rows.append([words_of(name), *cells])
-        best += [(number, column + 1) for column in _best(name, results)]
-    return rows, best
+    return list(names)
 
 
 def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -178,33 +207,45 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     There are none where more is neither better nor worse, or the next value is within the
     intervals.
     """
-    sign = -1 if name.endswith(_LESS_IS_BETTER) else 1 if name.endswith(_MORE_IS_BETTER) else 0
+    if name.endswith(_BASELINES) or not name.endswith((*_LESS_IS_BETTER, *_MORE_IS_BETTER)):
+        return []
+    sign = -1 if name.endswith(_LESS_IS_BETTER) else 1
     values = {}
+
     for column, result in enumerate(results):
         value = result.get(name)
         if isinstance(value, int | float) and math.isfinite(value):
             values[column] = sign * value
-    if len(set(values.values())) < 2 or name.endswith(_BASELINES):
+    if len(set(values.values())) < 2:
         return []
+
     greatest = max(values.values())
     best = [column for column, value in values.items() if value == greatest]
-    half = [half_interval(name.removeprefix("eval_"), result) for result in results]
+    figure = name.removeprefix("eval_")
+    half_of_best = half_interval(figure, results[best[0]])
+
     for column, value in values.items():
-        if value < greatest and greatest - value <= math.hypot(half[column], half[best[0]]):
+        half = half_interval(figure, results[column])
+        if value < greatest and greatest - value <= math.hypot(half, half_of_best):
             return []
     return best
 
 
 def _panels(runs: Runs) -> list[plots.Panel]:
     """Return a plot of each logged metric, with a curve of each run."""
-    histories = [run.history for run in runs.values()]
-    logged = dict.fromkeys(itertools.chain(*itertools.chain(*histories)))
+    logged: dict[str, None] = {}
+    for run in runs.values():
+        for line in run.history:
+            logged.update(dict.fromkeys(line))
+
     metrics = [name for name in logged if _is_drawn(name)]
+    metrics.sort(key=lambda metric: not metric.startswith("eval_"))
+
     panels = []
-    for metric in sorted(metrics, key=lambda metric: not metric.startswith("eval_")):
+    for metric in metrics:
         lines = []
-        for name, color, history in zip(runs, plots.SERIES, histories, strict=False):
-            steps, values = plots.series(history, metric)
+        for (name, run), color in zip(runs.items(), plots.SERIES, strict=False):
+            steps, values = plots.series(run.history, metric)
             if steps:
                 lines.append(plots.Line(name, steps, values, color))
         title = words_of(metric)

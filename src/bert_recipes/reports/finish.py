@@ -15,7 +15,7 @@ from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import read_object, write_facts
 from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, write_report
 from bert_recipes.tasks.task_file import read_task_file
-from bert_recipes.training.resume import FACTS_FILE
+from bert_recipes.training.resume import FACTS_FILE, RESULTS_FILE
 
 
 logger = logging.getLogger(__name__)
@@ -32,23 +32,28 @@ def finish_run(
 ) -> None:
     """Write report and card, print the results, push.
 
-    All processes call it. `gather` gives what report.json holds, `table` formats the results,
-    `push` gives the model's page on the Hub or None, and `files` are what the recipe has written
-    beside the model.
+    All processes call it.
+
+    Args:
+        trainer: Of the run.
+        results: Those of all_results.json.
+        gather: Returns what report.json holds.
+        table: Formats the results.
+        push: Returns the model's page on the Hub or None.
+        files: What the recipe has written beside the model.
     """
-    folder, is_main = Path(trainer.args.output_dir), trainer.is_world_process_zero()
+    args = trainer.args
+    folder = Path(args.output_dir)
+    is_main = trainer.is_world_process_zero()
     report = report_run(folder, lambda: gather(results), is_main=is_main)
     if is_main:
         print(table(results))  # noqa: T201  (the recipe's output)
-        names = [
-            "all_results.json",
-            *(file.name for file in (*files, *report, *write_card_of_run(folder))),
-        ]
-        print(f"model, {', '.join(names)}: {folder}", "", what_next(folder), sep="\n")  # noqa: T201
-    if is_main and trainer.args.push_to_hub and trainer.args.hub_revision in (None, "main"):
-        name_repository(
-            folder, str(trainer.args.hub_model_id)
-        )  # `make push` may have named another one meanwhile
+        names = ["model", RESULTS_FILE]
+        names.extend(file.name for file in (*files, *report, *write_card_of_run(folder)))
+        print(f"{', '.join(names)}: {folder}\n\n{what_next(folder)}")  # noqa: T201
+        if args.push_to_hub and args.hub_revision in (None, "main"):
+            # `make push` may have named another one meanwhile.
+            name_repository(folder, str(args.hub_model_id))
     url = push()
     if url is not None and is_main:
         print(f"on the Hub: {url}")  # noqa: T201
@@ -60,9 +65,11 @@ def what_next(folder: Path) -> str:
     lines = []
     commands = {"look": f"open {folder / PAGE_FILE}"}
     if facts.get("kind") == "pretraining":
-        masks = (facts.get("held_out") or {}).get("masks", [])[:3]
+        masks = (facts.get("held_out") or {}).get("masks")
         if masks:
-            lines = ["held-out text, with the most likely tokens:", *map(_describe_mask, masks), ""]
+            lines.append("held-out text, with the most likely tokens:")
+            lines.extend(_describe_mask(mask) for mask in masks[:3])
+            lines.append("")
         commands["fine-tune"] = f"make glue TASK=mrpc MODEL={folder}"
         commands["your task"] = (
             f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}"
@@ -75,6 +82,7 @@ def what_next(folder: Path) -> str:
         commands["predict"] = f"make predict MODEL={folder} INPUT={rows}"
     commands["share"] = f"make push RUN={folder} REPO=owner/name"
     lines.append("next:")
+
     for purpose, command in commands.items():
         lines.append(f"  {purpose:<12}{command}")
     return "\n".join(lines)
@@ -92,6 +100,11 @@ def report_run(
     """Write report.json and the report of a run, after all its other files.
 
     Every process calls it, `is_main` writes.
+
+    Args:
+        folder: Of the run.
+        gather: Returns what report.json holds.
+        is_main: Whether this process writes.
     """
 
     def write() -> list[Path]:
@@ -102,11 +115,12 @@ def report_run(
             facts_file = write_facts(folder, facts)
         return [*write_report(folder), facts_file]
 
-    for name in (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE) if is_main else ():
+    if is_main:
         # Of a run that resumes, an older report would tell of another model. What cannot be deleted
         # cannot be written either.
-        with contextlib.suppress(OSError):
-            (folder / name).unlink(missing_ok=True)
+        for name in (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
     return _without_harm(folder, write)
 
 
@@ -118,9 +132,8 @@ def report_sweep(folder: Path) -> list[Path]:
 def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
     try:
         return write()
-    except (
-        Exception
-    ) as error:  # whatever it is: hours of training are not lost for the sake of a report
+    except Exception as error:
+        # Whatever it is: hours of training are not lost for the sake of a report.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         message = (
             "no report (%s); everything else is finished and in %s: `make report RUN=%s` "

@@ -22,7 +22,9 @@ from bert_recipes.reports.facts import RunFiles, read_object, read_run
 from bert_recipes.training.resume import RESULTS_FILE
 
 
-MARKDOWN_FILE, PAGE_FILE, PLOT_FILE = "report.md", "report.html", "losses.png"
+MARKDOWN_FILE = "report.md"
+PAGE_FILE = "report.html"
+PLOT_FILE = "losses.png"
 # Curves of a run that the picture beside the Markdown shows.
 NUM_PICTURED = 3
 
@@ -64,22 +66,23 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
 
 
 def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
-    best_metric = None if run.task is None else run.task.best_metric
-    names = [name for name, *_ in metric_rows(run.results)]
-    rows = [(words_of(name), *cells) for name, *cells in metrics_of_splits(run.results)]
-    tiles = sorted(names, key=lambda name: name != best_metric)
+    task = run.task
+    best_metric = None if task is None else task.best_metric
     title = run.results.get("task") or run.facts.get("task") or "task"
+    names = [name for name, *_ in metric_rows(run.results)]
+    tiles = [name for name in names if not name.endswith(NO_TILES)]
+    tiles.sort(key=lambda name: name != best_metric)
     return _run_report(
         "finetuning.j2",
         run,
         plots.finetuning_panels(run.history, names),
         title=f"Fine-tuning report: {title}",
-        rows=rows,
+        rows=[(words_of(name), *cells) for name, *cells in metrics_of_splits(run.results)],
         metric_heads=METRIC_HEADS,
         best_metric=best_metric,
-        is_percent=run.task is not None and run.task.kind == "question_answering",
+        is_percent=task is not None and task.kind == "question_answering",
         is_no_better=best_metric is not None and is_no_better(run.results, best_metric),
-        tile_names=[name for name in tiles if not name.endswith(NO_TILES)][:3],
+        tile_names=tiles[:3],
         split_plots=[_split_plot(split) for split in run.facts.get("splits") or []],
     )
 
@@ -101,7 +104,14 @@ def _split_plot(split: Mapping[str, Any]) -> dict[str, Any] | None:
 def _run_report(
     template: str, run: RunFiles, panels: Sequence[plots.Panel], **content: Any
 ) -> dict[str, bytes]:
-    """Return the files of a run's report, with what the reports of both kinds have in common."""
+    """Return the files of a run's report, with what the reports of both kinds have in common.
+
+    Args:
+        template: Name of the template.
+        run: Whose report it is.
+        panels: Curves of the log.
+        **content: More values for the template.
+    """
     pictures = {PLOT_FILE: plots.panels_png(panels[:NUM_PICTURED])} if panels else {}
     return report_files(
         template,
@@ -117,9 +127,13 @@ def _run_report(
 
 
 def _sweep_report(sweep: Mapping[str, Any], name: str) -> dict[str, bytes]:
-    combinations = sweep["combinations"]
-    settings = [combination["settings"] for combination in combinations]
-    varying = [key for key in settings[0] if len({row[key] for row in settings}) > 1]
+    names = [combination["name"] for combination in sweep["combinations"]]
+    settings = [combination["settings"] for combination in sweep["combinations"]]
+    varying = []
+    for key in settings[0]:
+        if len({row[key] for row in settings}) > 1:
+            varying.append(key)
+
     return report_files(
         "sweep.j2",
         {},
@@ -127,7 +141,7 @@ def _sweep_report(sweep: Mapping[str, Any], name: str) -> dict[str, bytes]:
         name=name,
         results=sweep,
         varying=varying,
-        best=[combination["name"] for combination in combinations].index(sweep["best"]),
+        best=names.index(sweep["best"]),
     )
 
 
@@ -142,16 +156,19 @@ def metric_rows(
     What is not defined is "n/a", and what is not known is empty. Results of a test split keep the
     `test_` in their names.
     """
+    intervals = results.get("intervals") or {}
+    baselines = results.get("baselines") or {}
     rows = []
-    intervals, baselines = results.get("intervals") or {}, results.get("baselines") or {}
     for key, value in results.items():
         if not key.startswith(prefix) or is_cost(key):
             continue
         name = key.removeprefix("eval_")
-        is_text = isinstance(value, int | str)
-        shown = str(value) if is_text else format_as(strict(value), ".4f")
+        cell = format_as(strict(value), ".4f")
+        if isinstance(value, int | str):
+            cell = str(value)
         interval = " to ".join(f"{end:.4f}" for end in intervals.get(name, ()))
-        rows.append((name, shown, interval, format_as(baselines.get(name), ".4f", "")))
+        baseline = format_as(baselines.get(name), ".4f", "")
+        rows.append((name, cell, interval, baseline))
     return rows
 
 
@@ -178,7 +195,8 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
     value = results.get(f"eval_{name}")
     if baseline is None or value is None:
         return False
-    low, _ = (results.get("intervals") or {}).get(name) or (value, value)
+    interval = (results.get("intervals") or {}).get(name)
+    low = interval[0] if interval else value
     if low == baseline == 0:
         return value <= 0  # the interval was cut at 0: whatever is right is more than nothing
     return low <= baseline
@@ -186,9 +204,8 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
 
 def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None) -> str:
     """Return the metrics of a fine-tuning run; warn if the best metric beats no baseline."""
-    table = _terminal(
-        "{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=metrics_of_splits(results)
-    )
+    rows = metrics_of_splits(results)
+    table = _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=rows)
     if best_metric is None or not is_no_better(results, best_metric):
         return table
     warning = f"{best_metric}: nothing shows that the model beats the majority-class baseline"
@@ -215,7 +232,11 @@ def pretraining_table(results: Mapping[str, Any]) -> str:
 def render(template: str, form: str, **content: Any) -> str:
     """Fill a template of this package, in the form "md" or "html"."""
     template_of_form = environment_of(form).get_template(template)
-    text = template_of_form.render(form=form, colors=plots.COLORS, **content)
+    text = template_of_form.render(
+        form=form,
+        colors=plots.COLORS,
+        **content,
+    )
     return text if form == "html" else _tidy(text) + "\n"
 
 
@@ -226,7 +247,8 @@ def _terminal(text: str, **content: Any) -> str:
 
 def _tidy(text: str) -> str:
     """Strip every line, and keep one of several blank lines."""
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line.strip() for line in text.splitlines())).strip()
+    lines = "\n".join(line.strip() for line in text.splitlines())
+    return re.sub(r"\n{3,}", "\n\n", lines).strip()
 
 
 @cache
@@ -240,17 +262,20 @@ def environment_of(form: str) -> Environment:
         extensions=["jinja2.ext.do"],
     )
     environment.globals["wilson_interval"] = wilson_interval
-    environment.filters |= {
-        "anchor": lambda title: re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section",
-        "counted": lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's'}",
-        "duration": format_duration,
-        "f": format_as,
-        "md": escape,
-        "number": format_number,
-        "width": lambda fraction: f"{100 * min(max(fraction, 0.0), 1.0):.1f}%",
-        "words": words_of,
-    }
+    environment.filters.update(
+        anchor=format_anchor,
+        counted=format_count,
+        duration=format_duration,
+        f=format_as,
+        md=escape,
+        number=format_number,
+        width=format_width,
+        words=words_of,
+    )
     return environment
+
+
+# Filters
 
 
 def escape(text: object) -> str:
@@ -270,7 +295,8 @@ def format_number(value: Any) -> str:
         return str(value)
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.4f}" if 0.001 <= abs(value) < 10 or value == 0 else f"{value:.4g}"
+    has_four_digits = value == 0 or 0.001 <= abs(value) < 10
+    return f"{value:.4f}" if has_four_digits else f"{value:.4g}"
 
 
 def format_as(value: Any, style: str, otherwise: str = "n/a") -> str:
@@ -282,7 +308,24 @@ def format_duration(seconds: float) -> str:
     """Format seconds as "48 s", "3.7 min", "5.2 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Format a number of things: "1 step", "1,200 steps"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_width(fraction: float) -> str:
+    """Format the width of a bar for the style sheet: "25.0%"."""
+    return f"{100 * min(max(fraction, 0.0), 1.0):.1f}%"
+
+
+def format_anchor(title: str) -> str:
+    """Format a title as the id of its section."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "section"
 
 
 _WORDS = {

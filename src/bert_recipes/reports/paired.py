@@ -1,17 +1,16 @@
-"""Whether one fine-tuned model is better than another one on the same rows: the paired bootstrap.
+"""Test by the paired bootstrap whether one fine-tuned model is better than another one.
 
 Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation"; percentile
 intervals (Efron and Tibshirani 1993, section 13.3).
 """
 
-import itertools
 import json
 import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,48 +20,86 @@ from bert_recipes.finetuning.arguments import TASK_FILE, TaskArguments
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
-from bert_recipes.reports.facts import RunFiles, read_run, score_answer
-from bert_recipes.tasks.examples import QuestionExample
+from bert_recipes.reports.facts import RunFiles, read_run
+from bert_recipes.reports.finetuning_facts import score_answer
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import figure_names
+from bert_recipes.tasks.task import Task, figure_names
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE
 
 
 RESAMPLES = 1000
-HEADS = ["metric", "runs", "difference", "95% interval", "resamples in which it is better"]
+HEADS = [
+    "metric",
+    "runs",
+    "difference",
+    "95% interval",
+    "resamples in which it is better",
+]
+
+# Numbers of rows (N,) -> the metrics over them.
+Scorer = Callable[[np.ndarray], Mapping[str, float]]
 
 
 def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list[list[str]]:
-    """A row (`HEADS`) for each metric and run beside the first one.
+    """Return a row (`HEADS`) for each metric and run beside the first one.
 
     Raises `InputError` where the validation data of the runs is out of reach, or not what it was.
+
+    Args:
+        runs: By their names.
+        data_dir: Folder of the validation data; None: where the runs had it.
     """
-    (first_name, first), *others = runs.items()
+    names = list(runs)
+    first = runs[names[0]]
     task = first.task
     assert task is not None
     table = []
+
     for split in task.validation_splits:
-        scorers = [_scorer(run, split, data_dir) for run in runs.values()]
-        size, rng = first.results["splits"][split]["examples"], np.random.default_rng(0)
-        draws = itertools.chain(
-            [np.arange(size)], (rng.integers(0, size, size) for _ in range(RESAMPLES))
-        )
-        samples = [[score(rows) for score in scorers] for rows in draws]
-        for name in figure_names(task.metrics, [split], task.labels):
-            values = np.array([[each.get(name, math.nan) for each in sample] for sample in samples])
-            differences = values[:, 1:] - values[:, :1]
-            for (other, _), (real, *resampled) in zip(others, differences.T, strict=True):
-                known = np.array(resampled)[np.isfinite(resampled)]
-                if not math.isfinite(real) or not known.size:
-                    continue
-                low, high = np.percentile(known, [2.5, 97.5])
-                title = name if len(task.validation_splits) == 1 else f"{split}: {name}"
-                share = (known > 0).mean() + (known == 0).mean() / 2
-                cells = (f"{real:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{share:.1%}")
-                table.append([title, f"{other} - {first_name}", *cells])
+        scorers = [_make_scorer(run, split, data_dir) for run in runs.values()]
+        samples = _score_samples(scorers, first.results["splits"][split]["examples"])
+        for metric in figure_names(task.metrics, [split], task.labels):
+            title = metric if len(task.validation_splits) == 1 else f"{split}: {metric}"
+            for column in range(1, len(names)):
+                differences = [_difference(sample, column, metric) for sample in samples]
+                cells = _describe_differences(np.array(differences))
+                if cells:
+                    table.append([title, f"{names[column]} - {names[0]}", *cells])
     return table
+
+
+def _score_samples(scorers: Sequence[Scorer], size: int) -> list[list[Mapping[str, float]]]:
+    """Return the metrics of each run on the data, then on each of `RESAMPLES` resamples."""
+    rng = np.random.default_rng(0)
+    rows = np.arange(size)
+    samples = []
+    for _ in range(RESAMPLES + 1):
+        samples.append([score(rows) for score in scorers])
+        rows = rng.integers(0, size, size)
+    return samples
+
+
+def _difference(sample: Sequence[Mapping[str, float]], column: int, metric: str) -> float:
+    return sample[column].get(metric, math.nan) - sample[0].get(metric, math.nan)
+
+
+def _describe_differences(differences: np.ndarray) -> list[str]:
+    """Return the cells of a metric: difference, interval, share of the resamples that are better.
+
+    Args:
+        differences: float (1 + RESAMPLES,), the first one on the data itself. NaN where the metric
+            is undefined; without a defined one there are no cells.
+    """
+    difference = differences[0]
+    resampled = differences[1:]
+    resampled = resampled[np.isfinite(resampled)]
+    if not math.isfinite(difference) or len(resampled) == 0:
+        return []
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    share = (resampled > 0).mean() + (resampled == 0).mean() / 2
+    return [f"{difference:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{share:.1%}"]
 
 
 def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
@@ -71,76 +108,135 @@ def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
     The answer to a question is that of the greatest mean probability in the members' n-best lists.
     Devlin et al. 2019, section 4.2, do not say how their ensemble answers. Only the first
     validation split is answered.
+
+    Args:
+        members: Folders of the runs.
+        folder: Of the ensemble; replaced where it exists.
     """
     first = read_run(members[0])
     assert first.task is not None
     split = first.task.validation_splits[0]
-    lists = [
+    measured = first.results["splits"][split]
+    answers_of_members = [
         json.loads((member / "nbest_predictions.json").read_text(encoding="utf-8"))
         for member in members
     ]
-    with atomic_dir(folder, replace=True) as made:
+
+    with atomic_dir(folder, replace=True) as staged:
         for name in (TASK_FILE, CONFIG_FILE):
-            shutil.copy(members[0] / name, made)
-        write_json(made / RESULTS_FILE, {"splits": {split: first.results["splits"][split]}})
-        with (made / f"predictions_{split}.jsonl").open("w", encoding="utf-8") as file:
-            for idx in lists[0]:
-                shares: Counter[str] = Counter()
-                for answer in itertools.chain.from_iterable(answers[idx] for answers in lists):
-                    shares[answer["text"]] += answer["probability"]
-                file.write(
-                    json.dumps({"idx": idx, "prediction": shares.most_common(1)[0][0]}) + "\n"
-                )
-    score, size = _scorer(read_run(folder), split, None), first.results["splits"][split]["examples"]
-    figures, replicates = (
-        score(np.arange(size)),
-        jackknife_replicates(lambda rows: score(np.array(rows)), size),
-    )
+            shutil.copy(members[0] / name, staged)
+        write_json(staged / RESULTS_FILE, {"splits": {split: measured}})
+        with (staged / f"predictions_{split}.jsonl").open("w", encoding="utf-8") as file:
+            for idx in answers_of_members[0]:
+                answer = _likeliest([answers[idx] for answers in answers_of_members])
+                file.write(json.dumps({"idx": idx, "prediction": answer}) + "\n")
+
+    score = _make_scorer(read_run(folder), split, None)
+    size = measured["examples"]
+    figures = score(np.arange(size))
+    replicates = jackknife_replicates(lambda rows: score(np.array(rows)), size)
     results: dict[str, Any] = {f"eval_{name}": value for name, value in figures.items()}
-    return results | {
-        "intervals": jackknife_intervals(figures, replicates),
-        "jackknife": replicates,
-    }
+    results["intervals"] = jackknife_intervals(figures, replicates)
+    results["jackknife"] = replicates
+    return results
 
 
-def _scorer(
-    run: RunFiles, split: str, data_dir: str | None
-) -> Callable[[np.ndarray], Mapping[str, float]]:
-    """Numbers of rows -> the metrics of a run over them."""
-    task, folder, settings = run.task, run.folder, run.settings
-    assert task is not None
-    file, limit, source = (
-        settings.get(name) for name in ("task_file", "max_eval_examples", "data_dir")
-    )
-    source = data_dir or source
-    if file and Path(file).is_file():
-        task = read_task_file(file)  # whose data lies beside it
-    examples = load_split(
-        task, split, data_dir=source, max_examples=limit and int(limit), need_labels=True
-    ).examples
-    if hash_of_examples(examples) != run.results["splits"][split]["sha256"]:
-        raise InputError(
-            f"{split} of {source or task.name} is not the data that {folder} was measured on"
-        )
-    lines = (folder / f"predictions_{split}.jsonl").read_text(encoding="utf-8").splitlines()
+def _likeliest(lists: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Return the answer with the greatest sum of probabilities in some n-best lists."""
+    sums: Counter[str] = Counter()
+    for answers in lists:
+        for answer in answers:
+            sums[answer["text"]] += answer["probability"]
+    return sums.most_common(1)[0][0]
+
+
+# Metrics of some rows
+
+
+def _make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
+    """Return what computes the metrics of a run over some rows of a split.
+
+    Args:
+        run: A fine-tuning run.
+        split: A validation split.
+        data_dir: Folder of the data; None: where the run had it.
+    """
+    assert run.task is not None
+    task, examples = _load_examples(run, run.task, split, data_dir)
+    file = run.folder / f"predictions_{split}.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines()
     values = [json.loads(line)["prediction"] for line in lines]
     if task.kind == "question_answering":
-        questions = cast(Sequence[QuestionExample], examples)
-        pairs = zip(questions, values, strict=True)
-        scores = [score_answer(task, question, value) for question, value in pairs]
-        # Of SQuAD 2.0 some figures are of the questions that have an answer, others of those that
-        # have none.
-        names = sorted({name for each in scores for name in each})
-        table = {name: np.array([each.get(name, math.nan) for each in scores]) for name in names}
-        return lambda rows: {
-            name: float(np.nanmean(column[rows])) for name, column in table.items()
-        }
-    numbers = {name: number for number, name in enumerate(task.labels)}
-    arguments = TaskArguments(task_file=str(folder / TASK_FILE))
-    kind = KIND_CLASSES[task.kind](task, load_tokenizer(folder), arguments, numbers)
-    predictions = [
-        Prediction(example.idx, value) for example, value in zip(examples, values, strict=True)
-    ]
-    return lambda rows: kind.score(
-        [examples[row] for row in rows], [predictions[row] for row in rows]
+        return _answer_scorer(task, examples, values)
+
+    label_numbers = {name: number for number, name in enumerate(task.labels)}
+    arguments = TaskArguments(task_file=str(run.folder / TASK_FILE))
+    tokenizer = load_tokenizer(run.folder)
+    kind = KIND_CLASSES[task.kind](task, tokenizer, arguments, label_numbers)
+    predictions = []
+
+    for example, value in zip(examples, values, strict=True):
+        predictions.append(Prediction(example.idx, value))
+
+    def score(rows: np.ndarray) -> Mapping[str, float]:
+        return kind.score([examples[row] for row in rows], [predictions[row] for row in rows])
+
+    return score
+
+
+def _load_examples(
+    run: RunFiles,
+    task: Task,
+    split: str,
+    data_dir: str | None,
+) -> tuple[Task, Sequence[Any]]:
+    """Return the task with its data, and the examples that a run was measured on.
+
+    Args:
+        run: A fine-tuning run.
+        task: The run's own copy, without the data.
+        split: A validation split.
+        data_dir: Folder of the data; None: where the run had it.
+    """
+    settings = run.settings
+    task_file = settings.get("task_file")
+    if task_file and Path(task_file).is_file():
+        task = read_task_file(task_file)  # whose data lies beside it
+    data_dir = data_dir or settings.get("data_dir")
+    limit = settings.get("max_eval_examples")
+    loaded = load_split(
+        task,
+        split,
+        data_dir=data_dir,
+        max_examples=int(limit) if limit else None,
+        need_labels=True,
     )
+    if hash_of_examples(loaded.examples) != run.results["splits"][split]["sha256"]:
+        raise InputError(
+            f"{split} of {data_dir or task.name} is not the data that {run.folder} was measured on"
+        )
+    return task, loaded.examples
+
+
+def _answer_scorer(task: Task, examples: Sequence[Any], answers: Sequence[str]) -> Scorer:
+    """Return what averages the metrics of answers.
+
+    Of SQuAD 2.0 some metrics are of the questions that have an answer, others of those that have
+    none.
+
+    Args:
+        task: Of question answering.
+        examples: With gold answers.
+        answers: Predictions, in the order of the examples.
+    """
+    scores = []
+    for example, answer in zip(examples, answers, strict=True):
+        scores.append(score_answer(task, example, answer))
+    columns = {}
+    for name in sorted(set().union(*scores)):
+        columns[name] = np.array([score.get(name, math.nan) for score in scores])
+
+    def score(rows: np.ndarray) -> Mapping[str, float]:
+        return {name: float(np.nanmean(column[rows])) for name, column in columns.items()}
+
+    return score

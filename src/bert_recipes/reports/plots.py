@@ -11,7 +11,8 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,37 +39,17 @@ COLORS = {
 }
 # The colours of curves that lie over each other, in their order.
 SERIES = ("blue", "orange", "green", "violet", "pink", "ochre", "teal", "grey")
+STYLE_FILE = Path(__file__).parent / "templates" / "plots.mplstyle"
 # Inches; a column of a page on a desk, the full width of a phone.
 PANEL = (4.3, 2.9)
 # More points than a plot has pixels only make a page large.
 MOST_POINTS = 600
+MOST_METRICS = 4
 _LIGHT = {name: light for name, (light, _) in COLORS.items()}
-_DASHED: dict[str, Any] = {"color": _LIGHT["grey"], "ls": (0, (4, 3)), "lw": 1.2}
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "grid.linewidth": 0.7,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.limits": (-4, 6),
-    "axes.formatter.use_mathtext": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlecolor": _LIGHT["ink"],
-    "text.color": _LIGHT["ink"],
-    "text.usetex": False,
-    "axes.labelcolor": _LIGHT["muted"],
-    "axes.edgecolor": _LIGHT["line"],
-    "grid.color": _LIGHT["line"],
-    "xtick.color": _LIGHT["muted"],
-    "ytick.color": _LIGHT["muted"],
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "svg.fonttype": "none",
+_DASHED: dict[str, Any] = {
+    "color": _LIGHT["grey"],
+    "ls": (0, (4, 3)),
+    "lw": 1.2,
 }
 History = Sequence[Mapping[str, Any]]
 
@@ -104,7 +85,7 @@ class Curves:
     title: str
     unit: str
     metrics: Mapping[str, str]
-    baselines: Mapping[str, str] | None = None
+    baselines: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[float, float | None] | None = None
 
 
@@ -150,7 +131,10 @@ PRETRAINING_CURVES = (
             "eval_sop_accuracy": "sentence order",
             "eval_disc_accuracy": "replaced tokens",
         },
-        {"eval_majority_accuracy": "majority class", "eval_original_accuracy": "all original"},
+        {
+            "eval_majority_accuracy": "majority class",
+            "eval_original_accuracy": "all original",
+        },
         limits=(0, 1),
     ),
 )
@@ -158,10 +142,69 @@ PRETRAINING_CURVES = (
 TOTAL_LOSS = Curves("Loss", "loss", {"loss": "training", "eval_loss": "held out"})
 
 
+def pretraining_panels(history: History) -> list[Panel]:
+    """Return the losses, accuracies, learning rate and speed that have two log points."""
+    losses = _draw_all(history, PRETRAINING_CURVES)
+    if not losses:
+        losses = _draw_all(history, [TOTAL_LOSS])
+    return losses + _draw_all(history, SPEED_CURVES)
+
+
+def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
+    """Return the losses, metrics (named without `eval_`), learning rate and speed of a run."""
+    losses = {"loss": "training"}
+    metrics: dict[str, str] = {}
+    for name in names:
+        metric = f"eval_{name}"
+        if name.endswith("loss"):
+            losses[metric] = "validation"
+        elif name.endswith(("_thresh", "_total", "_number")) or len(metrics) == MOST_METRICS:
+            continue
+        elif len(series(history, metric)[0]) > 1:
+            metrics[metric] = name.replace("_", " ")
+
+    curves = (Curves("Loss", "loss", losses), Curves("Validation metrics", "", metrics))
+    return _draw_all(history, curves + SPEED_CURVES)
+
+
+def _draw_all(history: History, curves: Sequence[Curves]) -> list[Panel]:
+    return with_curves([make_panel(history, panel) for panel in curves])
+
+
+def make_panel(history: History, curves: Curves) -> Panel:
+    """Return the panel of a run's log."""
+    lines = []
+    for (metric, name), color in zip(curves.metrics.items(), SERIES, strict=False):
+        steps, values = series(history, metric)
+        if steps:
+            lines.append(Line(name, steps, values, "sky" if name == "training" else color))
+
+    baselines = []
+
+    for metric, name in curves.baselines.items():
+        steps, values = thin(*series(history, metric)).tolist()
+        if steps:
+            baselines.append(Line(name, steps, values))
+
+    return Panel(
+        curves.title,
+        curves.unit,
+        lines,
+        baselines,
+        curves.limits,
+    )
+
+
 def series(history: History, name: str) -> tuple[list[float], list[float]]:
     """Return steps and values of one logged metric."""
-    lines = [line for line in history if "step" in line and isinstance(line.get(name), int | float)]
-    return [line["step"] for line in lines], [line[name] for line in lines]
+    steps = []
+    values = []
+    for line in history:
+        value = line.get(name)
+        if "step" in line and isinstance(value, int | float):
+            steps.append(line["step"])
+            values.append(value)
+    return steps, values
 
 
 def thin(steps: Sequence[float], values: Sequence[float]) -> np.ndarray:
@@ -176,54 +219,12 @@ def thin(steps: Sequence[float], values: Sequence[float]) -> np.ndarray:
 
 def with_curves(panels: Sequence[Panel]) -> list[Panel]:
     """Return the panels in which a line has two points: one alone is no curve."""
-    return [panel for panel in panels if any(_is_curve(line) for line in panel.lines)]
+    return [panel for panel in panels if any(map(_is_curve, panel.lines))]
 
 
 def _is_curve(line: Line) -> bool:
-    return len(set(thin(line.steps, line.values)[0])) > 1
-
-
-def make_panel(history: History, curves: Curves) -> Panel:
-    """Return the panel of a run's log."""
-    lines = []
-    for (metric, name), color in zip(curves.metrics.items(), SERIES, strict=False):
-        steps, values = series(history, metric)
-        lines.append(Line(name, steps, values, "sky" if name == "training" else color))
-    baselines = []
-    for metric, name in (curves.baselines or {}).items():
-        steps, values = thin(*series(history, metric)).tolist()
-        baselines.append(Line(name, steps, values))
-    return Panel(
-        curves.title,
-        curves.unit,
-        [line for line in lines if line.steps],
-        [line for line in baselines if line.steps],
-        curves.limits,
-    )
-
-
-def pretraining_panels(history: History) -> list[Panel]:
-    """Return the losses, accuracies, learning rate and speed that have two log points."""
-    panels = with_curves([make_panel(history, curves) for curves in PRETRAINING_CURVES])
-    if not panels:
-        panels = [make_panel(history, TOTAL_LOSS)]
-    return with_curves([*panels, *(make_panel(history, curves) for curves in SPEED_CURVES)])
-
-
-def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
-    """Return the losses, metrics (named without `eval_`), learning rate and speed of a run."""
-    losses = {f"eval_{name}": "validation" for name in names if name.endswith("loss")}
-    metrics = {}
-    for name in names:
-        if not name.endswith(("loss", "_thresh", "_total", "_number")):
-            metrics[f"eval_{name}"] = name.replace("_", " ")
-    logged = [metric for metric in metrics if len(series(history, metric)[0]) > 1][:4]
-    curves = (
-        Curves("Loss", "loss", {"loss": "training", **losses}),
-        Curves("Validation metrics", "", {metric: metrics[metric] for metric in logged}),
-        *SPEED_CURVES,
-    )
-    return with_curves([make_panel(history, each) for each in curves])
+    steps, _ = thin(line.steps, line.values)
+    return len(set(steps)) > 1
 
 
 def _draw_lines(axis: Any, panel: Panel) -> None:
@@ -234,19 +235,39 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
         marker = {"marker": "o", "ms": 3.5} if points.shape[1] <= 30 else {}
         # matplotlib leaves a name that begins with "_" out of the legend.
         name = line.name.lstrip("_") or "run"
-        axis.plot(*points, color=_LIGHT[line.color], label=name, **marker)
+        axis.plot(
+            *points,
+            color=_LIGHT[line.color],
+            label=name,
+            **marker,
+        )
+
     for line in panel.baselines:
-        values = ", then ".join(dict.fromkeys(f"{value:.3g}" for value in line.values))
         # Each phase is measured in its own way.
-        steps = {"drawstyle": "steps-pre", "label": f"{line.name}: {values}", **_DASHED}
-        axis.plot(line.steps, line.values, **steps)
+        values = ", then ".join(dict.fromkeys(f"{value:.3g}" for value in line.values))
+        label = f"{line.name}: {values}"
+        axis.plot(
+            line.steps,
+            line.values,
+            drawstyle="steps-pre",
+            label=label,
+            **_DASHED,
+        )
+
     axis.set(xlabel="optimizer steps", ylabel=panel.unit)
     if panel.limits is not None:
         axis.set_ylim(*panel.limits)
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axis.xaxis.set_major_locator(
+        MaxNLocator(
+            nbins=6,
+            integer=True,
+            min_n_ticks=1,
+        )
+    )
     axis.xaxis.set_major_formatter("{x:,.0f}")
     # A single line is named by the unit of its axis.
-    if len(panel.lines) + len(panel.baselines) > 1 or not panel.unit:
+    num_lines = len(panel.lines) + len(panel.baselines)
+    if num_lines > 1 or not panel.unit:
         for text in axis.legend().get_texts():
             text.set_parse_math(False)  # a dollar begins no formula
 
@@ -259,14 +280,6 @@ def panel_plot(panel: Panel) -> dict[str, Any]:
     return _plot(panel.title, lambda axis: _draw_lines(axis, panel))
 
 
-def _plot(title: str, draw: Callable[[Any], None]) -> dict[str, Any]:
-    """Return a drawing with its title."""
-    svg = _svg(title, draw)
-    label = html.escape(title)
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-    return {"title": title, "svg": Markup(svg)}
-
-
 def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, Any]:
     """Return accuracy over confidence; a calibrated model is on the diagonal."""
     confidences = [row["confidence"] for row in bins if row["count"]]
@@ -275,58 +288,45 @@ def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, An
     def draw(axis: Any) -> None:
         axis.plot([0, 1], [0, 1], **_DASHED)
         axis.bar(confidences, accuracies, width=0.05, color=_LIGHT["sky"])
-        axis.plot(confidences, accuracies, "o", ms=4, color=_LIGHT["blue"])
-        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="predicted probability", ylabel="fraction right")
+        axis.plot(
+            confidences,
+            accuracies,
+            "o",
+            ms=4,
+            color=_LIGHT["blue"],
+        )
+        axis.set(xlim=(0, 1), ylim=(0, 1))
+        axis.set(xlabel="predicted probability", ylabel="fraction right")
 
     return _plot(f"Reliability: expected calibration error {error:.3f}", draw)
 
 
 def scatter(truths: Sequence[float], predictions: Sequence[float]) -> dict[str, Any]:
     """Return predicted over true numbers, with the diagonal."""
+    ends = [min(*truths, *predictions), max(*truths, *predictions)]
 
     def draw(axis: Any) -> None:
-        ends = [min(*truths, *predictions), max(*truths, *predictions)]
         axis.plot(ends, ends, **_DASHED)
-        axis.plot(truths, predictions, "o", ms=2.5, color=_LIGHT["blue"])
+        axis.plot(
+            truths,
+            predictions,
+            "o",
+            ms=2.5,
+            color=_LIGHT["blue"],
+        )
         axis.set(xlabel="true value", ylabel="prediction")
 
     return _plot("Predictions over true values", draw)
 
 
-def table_png(described: Mapping[str, Any]) -> bytes:
-    """Draw a table of a paper: a panel a column, a row a model, a point a seed, a bar a mean."""
-    columns, rows = described["columns"], described["rows"]
-
-    def draw(figure: Any) -> None:
-        axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-        for axis, column in zip(axes, columns, strict=True):
-            scale = 100 if column["unit"] == "percent" else 1
-            for number, row in enumerate(rows):
-                values = [
-                    scale * value
-                    for value in row["figures"][column["name"]].values()
-                    if math.isfinite(value)
-                ]
-                axis.plot(values, [number] * len(values), "o", color=_LIGHT["blue"], ms=4)
-                if values:
-                    axis.plot(
-                        [sum(values) / len(values)],
-                        [number],
-                        "|",
-                        color=_LIGHT["blue"],
-                        ms=14,
-                        mew=2.5,
-                    )
-            axis.set_title(column["name"], fontsize=9, parse_math=False)
-            axis.set_xlabel({"percent": "%"}.get(column["unit"], column["unit"]), fontsize=8)
-        for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
-            tick.label1.set_parse_math(False)
-        axes[0].set_ylim(len(rows) - 0.5, -0.5)
-
-    return _png((2 + 1.9 * len(columns), 1.1 + 0.32 * len(rows)), draw)
+def _plot(title: str, draw: Callable[[Any], None]) -> dict[str, Any]:
+    """Return a drawing with its title."""
+    label = html.escape(title)
+    svg = _svg(title, draw).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return {"title": title, "svg": Markup(svg)}
 
 
-# From a drawing to a file
+# Pictures
 
 
 def panels_png(panels: Sequence[Panel]) -> bytes:
@@ -341,13 +341,59 @@ def panels_png(panels: Sequence[Panel]) -> bytes:
     return _png((4.8 * len(panels), 3.9), draw)
 
 
+def table_png(table: Mapping[str, Any]) -> bytes:
+    """Draw a table of a paper: a panel a column, a row a model, a point a seed, a bar a mean."""
+    columns = table["columns"]
+    rows = table["rows"]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for axis, column in zip(axes, columns, strict=True):
+            _draw_column(axis, column, rows)
+        for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
+            tick.label1.set_parse_math(False)
+        axes[0].set_ylim(len(rows) - 0.5, -0.5)
+
+    return _png((2 + 1.9 * len(columns), 1.1 + 0.32 * len(rows)), draw)
+
+
+def _draw_column(axis: Any, column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    is_percent = column["unit"] == "percent"
+    scale = 100 if is_percent else 1
+    for number, row in enumerate(rows):
+        figures = row["figures"][column["name"]].values()
+        values = [scale * value for value in figures if math.isfinite(value)]
+        if values:
+            mean = sum(values) / len(values)
+            axis.plot(
+                values,
+                [number] * len(values),
+                "o",
+                color=_LIGHT["blue"],
+                ms=4,
+            )
+            axis.plot(
+                [mean],
+                [number],
+                "|",
+                color=_LIGHT["blue"],
+                ms=14,
+                mew=2.5,
+            )
+    axis.set_title(column["name"], fontsize=9, parse_math=False)
+    axis.set_xlabel("%" if is_percent else column["unit"], fontsize=8)
+
+
+# From a drawing to a file
+
+
 @contextmanager
 def _figure(size: tuple[float, float], name: str) -> Iterator[Any]:
     """Yield a figure in the style of the reports, without matplotlib's list of open figures."""
     import matplotlib as mpl  # heavy, and only a report needs it
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+    with mpl.rc_context({"svg.hashsalt": name}, fname=STYLE_FILE), warnings.catch_warnings():
         # A script that the font has not: a page has the system's fonts, a picture has boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield Figure(figsize=size, layout="constrained")
@@ -357,13 +403,20 @@ def _png(size: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
     file = io.BytesIO()
     with _figure(size, "") as figure:
         draw(figure)
-        figure.savefig(file, format="png", dpi=110, facecolor="white", metadata={"Software": None})
+        figure.savefig(
+            file,
+            format="png",
+            dpi=110,
+            facecolor="white",
+            metadata={"Software": None},
+        )
     return file.getvalue()
 
 
-_NAMES = {light: name for name, light in _LIGHT.items()}
-_PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
-_FONT = re.compile(r"font: [^;\"]*?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? ?")
+_VARIABLES = {light: f"var(--{name})" for name, light in _LIGHT.items()}
+_COLOR = re.compile(r"(?<=fill: )#[0-9a-f]{6}|(?<=stroke: )#[0-9a-f]{6}")
+_FONT = re.compile(r"font: [^;\"]*?([\d.]+px) [^;\"]*")
+_FAMILY = re.compile(r"font-family: [^;\"]*;? ?")
 _UNUSED = re.compile(
     r"^.*?(?=<svg)|<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->"
     r"| xmlns(?::\w+)?=\"[^\"]*\"| id=\"[\w.]+_\d+\"",
@@ -373,13 +426,19 @@ _SIZE = re.compile(r' (?:width|height)="[^"]*"')
 
 
 def _svg(name: str, draw: Callable[[Any], None]) -> str:
-    """Draw a part of a page: as wide as there is room, with its own colours and font."""
+    """Draw a plot of a page: as wide as there is room, with the page's colours and font."""
     file = io.StringIO()
     with _figure(PANEL, name) as figure:
         draw(figure.subplots())
-        no_date = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=no_date)
-    head, rest = _UNUSED.sub("", file.getvalue()).strip().split(">", 1)
-    svg = f"{_SIZE.sub('', head)}>{rest}"
-    svg = _PAINT.sub(lambda m: f"{m[1]}: var(--{_NAMES[m[2]]})" if m[2] in _NAMES else m[0], svg)
-    return _FONT.sub(lambda m: f"font-size: {m[1]}px" if m[1] else "", svg)
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(
+            file,
+            format="svg",
+            transparent=True,
+            metadata=no_metadata,
+        )
+
+    tag, content = _UNUSED.sub("", file.getvalue()).strip().split(">", 1)
+    svg = f"{_SIZE.sub('', tag)}>{content}"
+    svg = _COLOR.sub(lambda match: _VARIABLES.get(match[0], match[0]), svg)
+    return _FAMILY.sub("", _FONT.sub(r"font-size: \1", svg))

@@ -1,4 +1,4 @@
-"""All of GLUE: the table beside the paper's, and the zip that the leaderboard takes.
+"""Write the table of all of GLUE beside the paper's, and the zip that the leaderboard takes.
 
 Source of the zip: gluebenchmark.com/faq and the sample submission: eleven TSV files with the header
 `index<TAB>prediction`, names of labels for MNLI, QNLI, RTE and AX, numbers for the rest.
@@ -50,7 +50,11 @@ COLUMNS = (
 )
 # Measured and shown, but not in the mean.
 WNLI = Column("WNLI", "wnli")
-_FIGURE_NAMES = {"f1": "F1", "matthews_correlation": "Matthews", "spearmanr": "Spearman"}
+_FIGURE_NAMES = {
+    "f1": "F1",
+    "matthews_correlation": "Matthews",
+    "spearmanr": "Spearman",
+}
 
 # Task -> all_results.json of its runs, one for each seed.
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -98,13 +102,18 @@ def _make_cell(column: Column, runs: Sequence[Mapping[str, Any]]) -> dict[str, A
     splits = runs[0].get("splits", {}) if runs else {}
     dev_rows = splits.get(column.split, {}).get("examples")
     published_rows = task.published_rows.get(column.split)
-    diverged = any(map(math.isnan, values))
-    dev = math.nan if diverged else statistics.median(values) if values else None
+    dev = None
+    std = None
+    if any(map(math.isnan, values)):
+        dev = math.nan
+    elif values:
+        dev = statistics.median(values)
+        std = statistics.stdev(values) if len(values) > 1 else None
     return {
         "title": column.title,
         "figure": column.figure,
         "dev": dev,
-        "std": statistics.stdev(values) if len(values) > 1 and not diverged else None,
+        "std": std,
         "seeds": len(values),
         "dev_rows": dev_rows,
         "dev_rows_published": published_rows,
@@ -184,7 +193,16 @@ def write_table(folder: Path, runs: Results, settings: Mapping[str, Any]) -> str
         for run in results:
             models.add(str(run["model"]))
             machine = run.get("machine")
-    write_json(folder / "glue.json", strict({**table, "settings": settings, "machine": machine}))
+    write_json(
+        folder / "glue.json",
+        strict(
+            {
+                **table,
+                "settings": settings,
+                "machine": machine,
+            }
+        ),
+    )
     (folder / "glue.md").write_text(
         f"# GLUE\n\n{text}\nModel: {', '.join(sorted(models))}\n\n"
         f"Flags of every run: {shlex.join(settings['flags'])}\n",

@@ -1,4 +1,4 @@
-"""Combinations of settings with several seeds, or a search; each run is a process of its own."""
+"""Run combinations of settings with several seeds, or a search; each run is a process."""
 
 import ctypes
 import functools
@@ -65,7 +65,9 @@ _ON_THE_CPU = {
     "deepspeed": "null",
 }
 # A finished run has the first, and no longer the last.
-RESULTS_FILE, TASK_FILE, UNFINISHED_FILE = "all_results.json", "task.yaml", "unfinished"
+RESULTS_FILE = "all_results.json"
+TASK_FILE = "task.yaml"
+UNFINISHED_FILE = "unfinished"
 _SECONDS_TO_END = 20
 # What takes the space of a run: the model and whatever its checkpoints hold.
 WEIGHT_FILES = (
@@ -201,7 +203,11 @@ def _run_fields() -> dict[str, Any]:
 
 
 def read_sweep(
-    name: str, configs: Path, flags: Sequence[str], *, is_search: bool = False
+    name: str,
+    configs: Path,
+    flags: Sequence[str],
+    *,
+    is_search: bool = False,
 ) -> dict[str, list[str]]:
     """Read `field: value` and `field: [value, value]` from a YAML file, or from one of `configs`.
 
@@ -274,15 +280,15 @@ def combination_name(settings: Mapping[str, str], varying: Iterable[str]) -> str
         >>> combination_name({"num_train_epochs": "3", "learning_rate": "5e-5"}, ["learning_rate"])
         'learning_rate-5e-5'
     """
-    parts = [f"{name}-{quote(settings[name], safe='+')}" for name in varying]
-    return "_".join(parts) or "settings"
+    names = [f"{name}-{quote(settings[name], safe='+')}" for name in varying]
+    return "_".join(names) or "settings"
 
 
 # Runs
 
 
 class RunLauncher(NamedTuple):
-    """How a run is started: the command that a user would type, and the flags of every run."""
+    """Start runs with the command that a user would type, and the flags of every run."""
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
@@ -312,8 +318,9 @@ class RunLauncher(NamedTuple):
                 f"the run {folder} failed (exit code {code}: {_last_words(log)}); its log is "
                 f"{log}; mend the cause and give the same command again: finished runs are kept"
             )
-        for checkpoint in () if self.keeps_checkpoints else folder.glob("checkpoint-*"):
-            shutil.rmtree(checkpoint)
+        if not self.keeps_checkpoints:
+            for checkpoint in folder.glob("checkpoint-*"):
+                shutil.rmtree(checkpoint)
         return results
 
 
@@ -423,7 +430,7 @@ def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> N
 
 
 class Run(NamedTuple):
-    """One finished run; of its value larger is better, NaN where training diverged."""
+    """Hold a finished run; of its value larger is better, NaN where training diverged."""
 
     seed: int
     folder: Path
@@ -495,7 +502,13 @@ def run_sweep(
     }
     claim_folder(folder, "sweep_plan.json", settings)
     varying = [name for name, values in grid.items() if len(values) > 1]
-    sweep = Sweep(folder, launcher, varying, seeds, metric)
+    sweep = Sweep(
+        folder,
+        launcher,
+        varying,
+        seeds,
+        metric,
+    )
     if num_trials is None:
         for combination in expand_grid(grid):
             sweep.measure(combination)
@@ -543,7 +556,13 @@ class Sweep:
             for seed in self.seeds:
                 run = self._run(combination, seed)
                 combination.runs.append(run)
-                logger.info("%s, seed %d: %s %.4g", name, seed, self.metric, run.value)
+                logger.info(
+                    "%s, seed %d: %s %.4g",
+                    name,
+                    seed,
+                    self.metric,
+                    run.value,
+                )
                 _keep_weights(combination.best_run, combination.runs)
             self.combinations[name] = combination
             best_runs = [combination.best_run for combination in self.combinations.values()]
@@ -592,7 +611,7 @@ class Sweep:
                 "other examples expect less. Other runs keep their results and predictions, not "
                 "their weights."
             ),
-            "combinations": [self._describe(other) for other in self.combinations.values()],
+            "combinations": [self._describe(entry) for entry in self.combinations.values()],
             "machine": best.best_run.results.get("machine"),
             "date": time.strftime("%Y-%m-%d"),
         }
@@ -603,7 +622,13 @@ class Sweep:
         for run in combination.runs:
             has_weights = not (run.folder / NO_WEIGHTS_FILE).is_file()
             folder = os.path.relpath(run.folder, self.folder)
-            runs.append({**run._asdict(), "folder": folder, "has_weights": has_weights})
+            runs.append(
+                {
+                    **run._asdict(),
+                    "folder": folder,
+                    "has_weights": has_weights,
+                }
+            )
         values = combination.values
         has_deviation = len(values) > 1 and -math.inf not in values
         return {

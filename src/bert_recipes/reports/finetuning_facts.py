@@ -1,0 +1,450 @@
+"""Gather what report.json holds of a fine-tuning run: scores by class, calibration, errors."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from bert_recipes.finetuning.run import FineTuningRun
+from bert_recipes.metrics.entities import EntityCounts, count_entities, total_counts
+from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
+from bert_recipes.reports.facts import Facts, describe_sizes
+from bert_recipes.tasks.examples import ChoiceExample, QuestionExample, list_texts
+from bert_recipes.tasks.task import Task
+
+
+NUM_BINS = 15  # Guo et al. 2017, Table 1
+NUM_ERRORS = 12
+# A matrix of more classes is not looked at but searched: the most frequent confusions are listed.
+MOST_CLASSES = 25
+NUM_CONFUSIONS = 20
+MOST_DOTS = 1500
+# Characters of a text, of a text that the demo shows first, of a paragraph before an answer.
+LONGEST_TEXT = 500
+LONGEST_EXAMPLE = 2_000
+CONTEXT_CHARACTERS = 220
+CONTEXT_WORDS = 14  # on each side of a word
+
+# [name of the column, text] of an example's texts
+Texts = list[list[str]]
+
+
+def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
+    """Gather what report.json holds from the predictions of the last evaluation."""
+    trainer, task = run.trainer, run.task
+    if not trainer.is_world_process_zero():
+        return {}
+    facts: Facts = {
+        "kind": "finetuning",
+        "task": task.name,
+        "form": _form_of(task),
+        "run": {
+            "checkpoint": run.checkpoint,
+            **describe_sizes(trainer, trainer.global_batch_size),
+        },
+        "splits": [],
+    }
+
+    for suffix, features in trainer.eval_splits.items():
+        name = features.split.name
+        examples = features.split.examples
+        predictions = trainer.predictions.get(name)
+        facts["splits"].append(
+            split_facts(
+                task,
+                suffix,
+                name,
+                examples,
+                predictions,
+            )
+        )
+        if examples and "example" not in facts:
+            texts = [clip(text, LONGEST_EXAMPLE) for text in list_texts(examples[0])]
+            facts["example"] = {"kind": task.kind, "texts": texts}
+    return facts
+
+
+def split_facts(
+    task: Task,
+    suffix: str,
+    name: str,
+    examples: Sequence[Any],
+    predictions: Sequence[Any] | None,
+) -> Facts:
+    """Gather the facts of a validation split.
+
+    Args:
+        task: Of the run.
+        suffix: Of the split's metrics.
+        name: Of the split.
+        examples: With labels.
+        predictions: One for each example; None where the model's outputs were not finite.
+    """
+    facts: Facts = {
+        "name": name,
+        "suffix": suffix,
+        "examples": len(examples),
+    }
+    if predictions is not None and examples:
+        gather = GATHER_BY_FORM[_form_of(task)]
+        facts.update(gather(task, examples, predictions))
+    return facts
+
+
+def _form_of(task: Task) -> str:
+    return task.problem_type if task.kind == "sequence_classification" else task.kind
+
+
+# Scores and calibration
+
+
+def calibration(probabilities: ArrayLike, outcomes: ArrayLike) -> Facts:
+    """Return the reliability curve of predictions, and their expected calibration error.
+
+    Source: Naeini et al. 2015; Guo et al. 2017, "On Calibration of Modern Neural Networks", section
+    2.
+
+    Args:
+        probabilities: float (N,), 0 to 1, of each prediction.
+        outcomes: bool (N,), whether each is right.
+    """
+    probabilities = np.clip(np.asarray(probabilities, dtype=np.float64), 0, 1)
+    accuracies, confidences = calibration_curve(outcomes, probabilities, n_bins=NUM_BINS)
+    inner_edges = np.linspace(0, 1, NUM_BINS + 1)[1:-1]
+    counts = np.bincount(np.searchsorted(inner_edges, probabilities))
+    counts = counts[counts > 0]
+    errors = np.abs(accuracies - confidences)
+
+    columns = (counts.tolist(), confidences.tolist(), accuracies.tolist())
+    bins = []
+    for count, confidence, accuracy in zip(*columns, strict=True):
+        bins.append(
+            {
+                "count": count,
+                "confidence": confidence,
+                "accuracy": accuracy,
+            }
+        )
+
+    return {
+        "bins": bins,
+        "expected_calibration_error": float(np.average(errors, weights=counts)),
+    }
+
+
+def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]) -> Facts:
+    """Return the scores of each class, and the confusion matrix (rows: true class).
+
+    Of many classes the most frequent confusions replace the matrix.
+
+    Args:
+        names: Of the classes.
+        gold: Number of the true class of each row.
+        predicted: Number of the predicted class.
+    """
+    numbers = range(len(names))
+    facts = {"labels": list(names), "classes": label_scores(gold, predicted, numbers)}
+    if len(names) <= MOST_CLASSES:
+        facts["confusion"] = confusion_matrix(gold, predicted, labels=numbers).tolist()
+        return facts
+
+    counts = Counter(zip(gold, predicted, strict=True))
+    confusions = []
+    for (truth, prediction), count in counts.most_common():
+        if truth != prediction:
+            confusions.append([names[truth], names[prediction], count])
+
+    facts["mistakes"] = confusions[:NUM_CONFUSIONS]
+    return facts
+
+
+def label_scores(gold: ArrayLike, predicted: ArrayLike, numbers: Sequence[int]) -> list[Facts]:
+    """Return precision, recall, F1 and support of each class, or of each label of a 0/1 matrix.
+
+    Args:
+        gold: Numbers of classes (N,), or a 0/1 matrix (N, labels).
+        predicted: The same of the predictions.
+        numbers: Of all classes or labels.
+    """
+    scores = precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0)
+    names = ("precision", "recall", "f1", "support")
+    # Support is a count.
+    columns = [column.tolist() for column in scores]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+# Errors that a person reads
+
+
+def most_confident(probabilities: ArrayLike, is_right: ArrayLike) -> list[int]:
+    """Return the rows of the wrong predictions, the most confident first."""
+    wrong = np.flatnonzero(~np.asarray(is_right, dtype=bool))
+    order = np.argsort(-np.asarray(probabilities)[wrong], kind="stable")
+    return wrong[order].tolist()
+
+
+def list_errors(
+    rows: Sequence[int],
+    texts_of: Callable[[int], Texts],
+    predicted: Sequence[str],
+    truths: Sequence[str],
+    probabilities: ArrayLike | None = None,
+) -> list[Facts]:
+    """Return the first wrong predictions of some rows.
+
+    Args:
+        rows: Numbers of the wrong predictions, the worst first.
+        texts_of: Returns the texts of a row.
+        predicted: Of all rows, as the following ones.
+        truths: In words.
+        probabilities: float (N,), of the predictions, where they have one.
+    """
+    errors = []
+    for row in rows[:NUM_ERRORS]:
+        error: Facts = {
+            "texts": texts_of(row),
+            "said": clip(predicted[row]),
+            "truth": clip(truths[row]),
+        }
+        if probabilities is not None:
+            error["probability"] = float(np.asarray(probabilities)[row])
+        errors.append(error)
+    return errors
+
+
+def clip(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Make a text one line; keep the complete words at the beginning of a longer one.
+
+    A language without spaces is cut anywhere, which `textwrap.shorten` does not do.
+    """
+    line = " ".join(text.split())
+    if len(line) <= longest:
+        return line
+    end = line.rfind(" ", longest // 2, longest + 1)
+    if end < 0:
+        end = longest
+    return f"{line[:end]} ..."
+
+
+def _texts_of_example(task: Task, example: Any) -> Texts:
+    """Return the texts of an example; a single text has no name."""
+    texts = [clip(text) for text in list_texts(example)]
+    if isinstance(example, QuestionExample):
+        start = example.answers[0].answer_start if example.answers else 0
+        context = example.context[max(start - CONTEXT_CHARACTERS, 0) :]
+        return [["question", texts[0]], ["paragraph", clip(context)]]
+    if isinstance(example, ChoiceExample):
+        names = ["context", *_positions(len(example.choices))]
+    elif example.text_pair is None:
+        names = [""]
+    else:
+        names = list(task.text_columns)
+    return [[name, text] for name, text in zip(names, texts, strict=False)]
+
+
+def _texts_of_word(tokens: Sequence[str], number: int) -> Texts:
+    """Return a word of a tagged sentence, and the words around it."""
+    start = max(number - CONTEXT_WORDS, 0)
+    end = number + CONTEXT_WORDS + 1
+    return [["sentence", " ".join(tokens[start:end])], ["word", tokens[number]]]
+
+
+def _positions(number: int) -> list[str]:
+    return [str(position + 1) for position in range(number)]
+
+
+# Predictions by the form of the task: (task, labelled examples, their predictions) -> JSON values
+
+
+def _decision_facts(
+    names: Sequence[str],
+    gold: Sequence[int],
+    predicted: Sequence[int],
+    probabilities: Sequence[float],
+    texts_of: Callable[[int], Texts],
+) -> Facts:
+    """Gather scores, calibration and errors of decisions for one class each.
+
+    Args:
+        names: Of the classes.
+        gold: Number of the true class of each row.
+        predicted: Number of the predicted class.
+        probabilities: Of the predicted class.
+        texts_of: Returns the texts of a row.
+    """
+    is_right = np.equal(gold, predicted)
+    facts = class_facts(names, gold, predicted)
+    facts["calibration"] = calibration(probabilities, is_right)
+    facts["worst"] = list_errors(
+        most_confident(probabilities, is_right),
+        texts_of,
+        [names[number] for number in predicted],
+        [names[number] for number in gold],
+        probabilities,
+    )
+    return facts
+
+
+def _class_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Gather the facts of classes, or of choices, whose classes are their positions."""
+    names: Sequence[str] = task.labels
+    values: Sequence[Any] = task.labels
+    if task.kind == "multiple_choice":
+        most_choices = max(len(example.choices) for example in examples)
+        names = _positions(most_choices)
+        values = range(most_choices)
+    return _decision_facts(
+        names,
+        gold=[int(example.label) for example in examples],
+        predicted=[values.index(prediction.value) for prediction in predictions],
+        probabilities=[prediction.probabilities[prediction.value] for prediction in predictions],
+        texts_of=lambda row: _texts_of_example(task, examples[row]),
+    )
+
+
+def _tag_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Gather the facts of words; with the task's metric "entities" also of complete entities."""
+    words: list[tuple[Sequence[str], int]] = []
+    gold: list[int] = []
+    labels: list[str] = []
+    probabilities: list[float] = []
+
+    for example, prediction in zip(examples, predictions, strict=True):
+        words.extend((example.tokens, number) for number in range(len(example.tokens)))
+        gold.extend(example.labels)
+        labels.extend(prediction.value)
+        probabilities.extend(prediction.probabilities)
+
+    facts = _decision_facts(
+        task.labels,
+        gold,
+        [task.labels.index(label) for label in labels],
+        probabilities,
+        lambda row: _texts_of_word(*words[row]),
+    )
+    if "entities" in task.metrics:
+        gold_labels = [[task.labels[number] for number in example.labels] for example in examples]
+        predicted_labels = [prediction.value for prediction in predictions]
+        facts["entities"] = _entity_scores(count_entities(gold_labels, predicted_labels))
+    return facts
+
+
+def _entity_scores(counts: dict[str, EntityCounts]) -> list[Facts]:
+    """Return precision, recall, F1 and support of each type of entities, and of all."""
+    rows = []
+    for name, count in [*counts.items(), ("all", total_counts(counts))]:
+        row = {
+            "type": name,
+            "precision": count.precision,
+            "recall": count.recall,
+            "f1": count.f1,
+            "support": count.gold,
+        }
+        rows.append(row)
+    return rows
+
+
+def _multi_label_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Gather the facts of labels that are decided one by one."""
+    gold = np.zeros((len(examples), len(task.labels)), dtype=int)
+    probabilities = np.zeros(gold.shape)
+    for row, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+        gold[row, list(example.label)] = 1
+        probabilities[row] = [prediction.probabilities[name] for name in task.labels]
+
+    predicted = (probabilities >= 0.5).astype(int)
+    largest_errors = np.abs(probabilities - gold).max(axis=1)
+    is_right = (predicted == gold).all(axis=1)
+    return {
+        "labels": list(task.labels),
+        "classes": label_scores(gold, predicted, range(len(task.labels))),
+        "calibration": calibration(probabilities.ravel(), gold.ravel()),
+        "worst": list_errors(
+            most_confident(largest_errors, is_right),
+            lambda row: _texts_of_example(task, examples[row]),
+            _name_labels(task, predicted),
+            _name_labels(task, gold),
+            largest_errors,
+        ),
+    }
+
+
+def _name_labels(task: Task, matrix: np.ndarray) -> list[str]:
+    """Name the labels of each row of a 0/1 matrix."""
+    texts = []
+    for row in matrix:
+        names = [task.labels[number] for number in np.flatnonzero(row)]
+        texts.append(", ".join(names) or "none")
+    return texts
+
+
+def _regression_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Gather the facts of predicted numbers."""
+    gold = np.array([float(example.label) for example in examples])
+    predicted = np.array([float(prediction.value) for prediction in predictions])
+    errors = np.abs(predicted - gold)
+    step = len(gold) // MOST_DOTS + 1
+    return {
+        "dots": [gold[::step].tolist(), predicted[::step].tolist()],
+        "mean_absolute_error": float(errors.mean()),
+        "error_of_the_mean": float(np.abs(gold - gold.mean()).mean()),
+        "worst": list_errors(
+            np.argsort(-errors, kind="stable").tolist(),
+            lambda row: _texts_of_example(task, examples[row]),
+            [f"{number:.3f}" for number in predicted],
+            [f"{number:.3f}" for number in gold],
+        ),
+    }
+
+
+def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Gather the facts of answers; a probability is the fraction among the best answers."""
+    answers = [str(prediction.value) for prediction in predictions]
+    probabilities = [float(prediction.probabilities) for prediction in predictions]
+    is_exact = []
+    overlaps = []
+    truths = []
+
+    for example, answer in zip(examples, answers, strict=True):
+        scores = score_answer(task, example, answer)
+        is_exact.append(scores.get("exact", scores.get("exact_match")) == 100)
+        overlaps.append(scores["f1"] > 0)
+        texts = dict.fromkeys(gold_answer.text for gold_answer in example.answers)
+        truths.append(" / ".join(texts) or "no answer")
+
+    facts: Facts = {
+        "calibration": calibration(probabilities, is_exact),
+        "worst": list_errors(
+            most_confident(probabilities, overlaps),
+            lambda row: _texts_of_example(task, examples[row]),
+            [answer or "no answer" for answer in answers],
+            truths,
+            probabilities,
+        ),
+    }
+    if "squad_v2" in task.metrics:
+        gold_is_empty = [int(not example.answers) for example in examples]
+        is_empty = [int(answer == "") for answer in answers]
+        facts.update(class_facts(["has an answer", "no answer"], gold_is_empty, is_empty))
+    return facts
+
+
+def score_answer(task: Task, example: Any, answer: str) -> dict[str, float]:
+    """Return the metrics of one answer, 0 to 100."""
+    gold = [gold_answer.text for gold_answer in example.answers or ()]
+    score = squad_v2_scores if "squad_v2" in task.metrics else squad_scores
+    return score({example.idx: gold}, {example.idx: answer})
+
+
+GATHER_BY_FORM: dict[str, Callable[[Task, Sequence[Any], Sequence[Any]], Facts]] = {
+    "single_label_classification": _class_facts,
+    "multi_label_classification": _multi_label_facts,
+    "regression": _regression_facts,
+    "token_classification": _tag_facts,
+    "question_answering": _answer_facts,
+    "multiple_choice": _class_facts,
+}
