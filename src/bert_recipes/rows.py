@@ -39,7 +39,11 @@ from bert_recipes.errors import InputError, first_line
 logger = logging.getLogger(__name__)
 
 EncodingErrors = Literal["strict", "replace"]
-NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
+# Column -> value.
+Row = Mapping[str, Any]
+# What is numbered is told by `Rows.unit`.
+NumberedRow = tuple[int, Row]
+NumberedRows = Iterator[NumberedRow]
 
 TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -60,7 +64,7 @@ class Rows:
 
     source: str  # file or Hub data set, for messages
     unit: str  # what the numbers count: "line" (of the file) or "row" (of data), from 1
-    rows: Iterable[tuple[int, Mapping[str, Any]]]
+    rows: Iterable[NumberedRow]
 
     def where(self, number: int) -> str:
         """Name the place of a row, for messages."""
@@ -614,7 +618,7 @@ def read_table(path: Path) -> Rows:
 # Columns
 
 
-def column_value(row: Mapping[str, Any], column: str, where: str) -> Any:
+def column_value(row: Row, column: str, where: str) -> Any:
     """Return the value of a column, whatever it is; InputError where the row has none, or two."""
     if column not in row:
         raise InputError(f"{where}: no column '{column}'; columns present: {list_columns(row)}")
@@ -637,7 +641,7 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def column_text(row: Mapping[str, Any], column: str, where: str) -> str:
+def column_text(row: Row, column: str, where: str) -> str:
     """Return the text of a column, "" where the cell is empty and a number as it is written, as a
     .csv file has both.
     """
