@@ -1,6 +1,4 @@
-"""How far a long piece of work is: a bar on a terminal, lines in a log, so that no minutes pass in
-silence.
-"""
+"""The progress of long work: a bar on a terminal, lines in a log."""
 
 import sys
 from typing import Any
@@ -15,11 +13,12 @@ LINE_FORMAT_WITHOUT_TOTAL = "{desc}: {n_fmt} {unit} [{elapsed}]"
 
 
 class _Lines:
-    """What tqdm draws over and over in one place, as lines of stderr."""
+    """A file for tqdm: what it draws over and over in one place becomes lines of stderr."""
 
     def write(self, text: str) -> None:
-        if line := " ".join(text.split()):
-            sys.stderr.write(f"{line}\n")
+        words = text.split()
+        if words:
+            sys.stderr.write(f"{' '.join(words)}\n")
 
     def flush(self) -> None:
         sys.stderr.flush()
@@ -32,8 +31,12 @@ class Progress(tqdm):
         if total is None and hasattr(iterable, "__len__"):
             total = len(iterable)
         if not sys.stderr.isatty():
-            # Nothing is said of what is done within the first of them.
-            settings |= {"file": _Lines(), "leave": False, "miniters": 1}
-            settings |= {"mininterval": SECONDS_BETWEEN_LINES, "delay": SECONDS_BETWEEN_LINES}
-            settings["bar_format"] = LINE_FORMAT_WITHOUT_TOTAL if total is None else LINE_FORMAT
+            settings.update(
+                file=_Lines(),
+                leave=False,
+                miniters=1,
+                mininterval=SECONDS_BETWEEN_LINES,
+                delay=SECONDS_BETWEEN_LINES,  # work that is done within it needs no line
+                bar_format=LINE_FORMAT_WITHOUT_TOTAL if total is None else LINE_FORMAT,
+            )
         super().__init__(iterable, total=total, **settings)

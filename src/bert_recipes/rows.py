@@ -1,14 +1,17 @@
-"""Read the files that people bring: text line by line, tables row by row; a row means the same in
-every format.
+"""Read the files that people bring: text line by line, tables row by row.
 
-================================
-===================================================================================== ``.txt`` and
-anything else       lines ``.jsonl``, ``.json``            one object a line, or one document: a
-list of objects, which may stand under "data" ``.csv``                         columns parted by
-commas, semicolons or tabs (as the header is), with quotes ``.tsv``                         columns
-parted by tabs; quotes are text, unless the file was clearly written with them ``.parquet``
-rows ================================
-=====================================================================================
+A row means the same in every format.
+
+========================  ==========================================================================
+``.txt``, anything else   lines
+``.jsonl``, ``.json``     one object a line, or one document: a list of objects, which may stand
+                          under "data"
+``.csv``                  columns parted by commas, semicolons or tabs (as the header is), with
+                          quotes
+``.tsv``                  columns parted by tabs; quotes are text, unless the file was clearly
+                          written with them
+``.parquet``              rows
+========================  ==========================================================================
 
 ``.gz``, ``.bz2``, ``.xz`` and ``.zst`` may follow each ending but the last. Text is UTF-8, with or
 without a byte-order mark.
@@ -39,7 +42,11 @@ from bert_recipes.errors import InputError, first_line
 logger = logging.getLogger(__name__)
 
 EncodingErrors = Literal["strict", "replace"]
-NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
+# Column -> value.
+Row = Mapping[str, Any]
+# What is numbered is told by `Rows.unit`.
+NumberedRow = tuple[int, Row]
+NumberedRows = Iterator[NumberedRow]
 
 TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -60,7 +67,7 @@ class Rows:
 
     source: str  # file or Hub data set, for messages
     unit: str  # what the numbers count: "line" (of the file) or "row" (of data), from 1
-    rows: Iterable[tuple[int, Mapping[str, Any]]]
+    rows: Iterable[NumberedRow]
 
     def where(self, number: int) -> str:
         """Name the place of a row, for messages."""
@@ -81,9 +88,7 @@ class ReadCounts:
 
 
 def format_suffix(path: Path) -> str:
-    """Return the ending that tells a file's format, in lower case, without the one of its
-    compression.
-    """
+    """Return the ending that tells a file's format, in lower case, without its compression's."""
     name = path.name.lower()
     for suffix in COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -112,8 +117,9 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def check_no_lfs_pointer(path: Path) -> None:
-    """Refuse what Git LFS leaves in the place of a file that was not fetched: a few lines about it,
-    which are text too.
+    """Refuse what Git LFS leaves in the place of a file that was not fetched.
+
+    These are a few lines about it, which are text too.
     """
     if not path.is_file():  # of a pipe nothing may be read before its reader
         return
@@ -137,8 +143,9 @@ _UNPACKING_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
 def _damage(path: Path, error: Exception, after: str = "") -> Exception:
-    """Return what is raised in the place of an error in unpacking: errors of the disk, which have a
-    number, as they are.
+    """Return what is raised in the place of an error in unpacking.
+
+    Errors of the disk, which have a number, stay as they are.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error
@@ -148,8 +155,9 @@ def _damage(path: Path, error: Exception, after: str = "") -> Exception:
 
 
 def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes]:
-    r"""Return what reads a line of at most so many bytes, which ``\r`` ends in a file without line
-    feeds.
+    r"""Return what reads a line of at most so many bytes.
+
+    ``\r`` ends it in a file without line feeds.
     """
     start = stream.peek(_BUFFER_BYTES)
     if b"\n" in start or b"\r" not in start:
@@ -164,9 +172,9 @@ def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes
 # JSON
 
 
-# In the place of the value of a key that stands more than once in an object: Python keeps the last
-# one and tells nobody.
 class _Repeated:
+    """What stands for the value of a key that an object has twice: Python keeps the last alone."""
+
     def __repr__(self) -> str:
         return "<there twice>"
 
@@ -185,20 +193,14 @@ _PARSER = json.JSONDecoder(object_pairs_hook=_read_object)
 
 
 def _is_pair_of_spacy(value: Any) -> bool:
-    """Tell whether a value is a text with its annotations, spaCy's `[text, {"entities":
-    [...]}]`.
-    """
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and isinstance(value[1], dict)
-    )
+    """Return whether a value is spaCy's `[text, {"entities": [...]}]`."""
+    return isinstance(value, list) and [type(item) for item in value] == [str, dict]
 
 
 def _is_document(value: Any) -> bool:
-    """Tell whether the JSON value on a file's first line is a list of rows, which may stand under
-    "data", and no row.
+    """Return whether the JSON value on a file's first line is a list of rows, and no row.
+
+    The list may stand under "data".
     """
     if isinstance(value, dict):
         rows = value.get("data")
@@ -213,9 +215,9 @@ def _objects(source: str, unit: str, values: Iterable[tuple[int, Any]]) -> Numbe
         elif isinstance(value, dict):
             yield number, value
         else:
-            found = type(value).__name__
+            name = type(value).__name__
             raise InputError(
-                f'{source}, {unit} {number}: an object like {{"text": ...}} expected, {found} found'
+                f'{source}, {unit} {number}: an object like {{"text": ...}} expected, {name} found'
             )
 
 
@@ -228,24 +230,25 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)")
 
 
 def _choose_separator(header: str) -> str:
-    """Return the separator of a .csv file: the comma, unless the header has none and another one
-    parts it.
+    """Return the separator of a .csv file.
+
+    It is the comma, unless the header has none and another one parts it.
     """
-    cells = {
-        separator: len(next(csv.reader([header], delimiter=separator), []))
-        for separator in _SEPARATORS
-    }
-    if cells[","] > 1:
+    widths = {}
+    for separator in _SEPARATORS:
+        cells = next(csv.reader([header], delimiter=separator), [])
+        widths[separator] = len(cells)
+    if widths[","] > 1:
         return ","
-    return max(cells, key=lambda separator: cells[separator])
+    return max(widths, key=lambda separator: widths[separator])
 
 
 def _is_quoted(lines: Iterable[str]) -> bool:
-    """Tell whether the cells of a .tsv file are quoted as in a .csv file, as pandas writes it;
-    those of GLUE have quotes that are text.
+    """Return whether the cells of a .tsv file are quoted as in a .csv file, as pandas writes it.
 
-    Then every row has the columns of the header, and somewhere quotes are needed: for a quote, a
-    tab or a line break in a cell, or the header itself is quoted.
+    Quotes in the files of GLUE are text. In a quoted file every row has the columns of the header,
+    and somewhere quotes are needed: for a quote, a tab or a line break in a cell, or the header
+    itself is quoted.
     """
     raw: list[str] = []
     width = 0
@@ -268,9 +271,9 @@ def _is_quoted(lines: Iterable[str]) -> bool:
     return is_needed
 
 
-def _keep_lines(lines: Iterable[str], kept: list[str]) -> Iterator[str]:
+def _keep_lines(lines: Iterable[str], read: list[str]) -> Iterator[str]:
     for line in lines:
-        kept.append(line)
+        read.append(line)
         yield f"{line}\n"
 
 
@@ -278,7 +281,8 @@ def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Number
     """Give the cells of each line the names in the first one."""
     number, header = next(lines, (0, []))
     names = [name.strip() for name in header]
-    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    counts = Counter(filter(None, names))
+    repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:
         raise InputError(
             f"{path}, line {number}: the header names {', '.join(repeated)} twice; rename one"
@@ -384,18 +388,16 @@ class Reader:
         return text.replace("\0", "")
 
     def table(self, path: Path, columns: list[str] | None = None) -> Rows:
-        """Open a table by the ending of its file, one of `TABLE_SUFFIXES`; of .parquet files all
-        columns, or these.
+        """Open a table by the ending of its file, one of `TABLE_SUFFIXES`.
+
+        `columns` are those to read of a .parquet file; None for all of them.
         """
         match format_suffix(path):
             case ".jsonl" | ".json":
                 return self._json_rows(path)
             case ".csv":
-                return Rows(
-                    str(path),
-                    "line",
-                    _rows_of_cells(path, self._split_csv(path, self._csv_separator(path))),
-                )
+                lines = self._split_csv(path, self._csv_separator(path))
+                return Rows(str(path), "line", _rows_of_cells(path, lines))
             case ".tsv":
                 return Rows(str(path), "line", _rows_of_cells(path, self._split_tsv(path)))
             case ".parquet":
@@ -405,9 +407,7 @@ class Reader:
         )
 
     def _uncounted(self) -> "Reader":
-        """Return a reader of the same kind for a first look into a file, which is read once
-        more.
-        """
+        """Return a reader for a first look into a file, which is read once more."""
         return replace(self, counts=ReadCounts())
 
     # JSON
@@ -422,24 +422,19 @@ class Reader:
             raise InputError(
                 f'{path}: a list of objects is expected, or one under "data", or one object a line'
             )
-        return Rows(
-            str(path),
-            "row",
-            self._check_texts(_objects(str(path), "row", enumerate(rows, start=1)), path),
-        )
+        objects = _objects(str(path), "row", enumerate(rows, start=1))
+        return Rows(str(path), "row", self._check_texts(objects, path))
 
     def _check_texts(self, rows: NumberedRows, path: Path) -> NumberedRows:
         """Pass the rows of a document on, of which a text may be as long as a line."""
         for number, row in rows:
-            if any(
-                isinstance(value, str) and len(value) > self.max_line_bytes
-                for value in row.values()
-            ):
-                raise self._too_long(f"{path}, row {number}")
+            for value in row.values():
+                if isinstance(value, str) and len(value) > self.max_line_bytes:
+                    raise self._too_long(f"{path}, row {number}")
             yield number, row
 
     def _has_object_a_line(self, path: Path) -> bool:
-        """Tell by the first line of a JSON file whether each is a row, or all are one document."""
+        """Return whether each line of a JSON file is a row; else it is one document."""
         start = b""
         with _unpacking(path) as (_, stream):
             try:
@@ -453,9 +448,8 @@ class Reader:
             first = json.loads(start)
         except (ValueError, RecursionError):
             # Broken, too long, or the beginning of a document that goes on in the next line.
-            return format_suffix(path) == ".jsonl" and not start.lstrip(
-                codecs.BOM_UTF8 + b" "
-            ).startswith(b"[")
+            is_list = start.lstrip(codecs.BOM_UTF8 + b" ").startswith(b"[")
+            return format_suffix(path) == ".jsonl" and not is_list
         return not _is_document(first)
 
     def _json_lines(self, path: Path) -> Iterator[tuple[int, Any]]:
@@ -483,12 +477,11 @@ class Reader:
     def _csv_separator(self, path: Path) -> str:
         lines = self._uncounted().lines(path)
         header = next((line for _, line in lines if line.strip()), "")
-        said = _SEPARATOR_LINE.fullmatch(header)
-        separator = said[1] if said else _choose_separator(header)
+        match = _SEPARATOR_LINE.fullmatch(header)
+        separator = match[1] if match else _choose_separator(header)
         if separator != ",":
-            logger.info(
-                "%s: its columns are parted by %s", path, _SEPARATORS.get(separator, separator)
-            )
+            name = _SEPARATORS.get(separator, separator)
+            logger.info("%s: its columns are parted by %s", path, name)
         return separator
 
     def _split_csv(self, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -498,21 +491,17 @@ class Reader:
         csv.field_size_limit(self.max_line_bytes)
         lines: Iterator[str] = (f"{line}\n" for _, line in self.lines(path))
         first = next(lines, "")
-        # Where blanks follow the separators of the header they are no part of the cells.
-        has_blanks = f"{separator} " in first and first.count(f"{separator} ") == first.count(
-            separator
-        )
+        has_separator_line = _SEPARATOR_LINE.fullmatch(first.strip()) is not None
+        # Where blanks follow all separators of the header they are no part of the cells.
+        num_blanks = first.count(f"{separator} ")
+        has_blanks = num_blanks > 0 and num_blanks == first.count(separator)
         lines = itertools.chain([first], lines)
         reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=has_blanks)
         start = 1
         try:
             for cells in reader:
                 is_blank = len(cells) == 1 and not cells[0].strip() and separator in first
-                if (
-                    cells
-                    and not is_blank
-                    and not (start == 1 and _SEPARATOR_LINE.fullmatch(first.strip()))
-                ):
+                if cells and not is_blank and not (start == 1 and has_separator_line):
                     yield start, cells
                 start = reader.line_num + 1
         except csv.Error as error:
@@ -539,7 +528,8 @@ class Reader:
         from pyarrow import parquet
 
         counts = self.counts
-        bytes_before, file_bytes = counts.source_bytes, path.stat().st_size
+        bytes_before = counts.source_bytes
+        file_bytes = path.stat().st_size
         number = 0
         try:
             # Without pre-buffering a row group is read piece by piece: memory does not follow the
@@ -567,8 +557,9 @@ class Reader:
             ) from error
 
     def _rows_at_once(self, path: Path, metadata: Any) -> int:
-        """Return how many rows are unpacked together: what a file holds once may be the value of
-        every row.
+        """Return how many rows are unpacked together.
+
+        What a file holds once may be the value of every row.
         """
         largest = 1
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -581,8 +572,9 @@ class Reader:
 
 
 def _unpacked_bytes(rows: Any) -> int:
-    """Return the bytes of rows of a Parquet file, without the values of their dictionaries that
-    they do not have.
+    """Return the bytes of rows of a Parquet file.
+
+    Values of their dictionaries that they do not have are left out.
     """
     total = 0
     for column in rows.columns:
@@ -605,8 +597,9 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_table(path: Path) -> Rows:
-    """Open a table by the ending of its file, one of `TABLE_SUFFIXES`, which one of
-    `COMPRESSION_SUFFIXES` may follow.
+    """Open a table by the ending of its file, one of `TABLE_SUFFIXES`.
+
+    One of `COMPRESSION_SUFFIXES` may follow it.
     """
     return Reader().table(path)
 
@@ -614,7 +607,7 @@ def read_table(path: Path) -> Rows:
 # Columns
 
 
-def column_value(row: Mapping[str, Any], column: str, where: str) -> Any:
+def column_value(row: Row, column: str, where: str) -> Any:
     """Return the value of a column, whatever it is; InputError where the row has none, or two."""
     if column not in row:
         raise InputError(f"{where}: no column '{column}'; columns present: {list_columns(row)}")
@@ -626,20 +619,24 @@ def column_value(row: Mapping[str, Any], column: str, where: str) -> Any:
 
 def list_columns(names: Iterable[object]) -> str:
     """Name up to 20 columns in one line that stays readable, whatever they are called."""
-    words = [word if word.isprintable() else ascii(word) for word in map(str, names)]
-    short = [word if len(word) <= 60 else f"{word[:60]}..." for word in words]
-    more = f" and {len(short) - 20} more" if len(short) > 20 else ""
-    return (", ".join(short[:20]) or "none") + more
+    words = []
+    for name in map(str, names):
+        word = name if name.isprintable() else ascii(name)
+        words.append(word if len(word) <= 60 else f"{word[:60]}...")
+    if len(words) > 20:
+        return f"{', '.join(words[:20])} and {len(words) - 20} more"
+    return ", ".join(words) or "none"
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a cell holds nothing: null, or the NaN that pandas puts in its place."""
+    """Return whether a cell holds nothing: null, or the NaN that pandas puts in its place."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def column_text(row: Mapping[str, Any], column: str, where: str) -> str:
-    """Return the text of a column, "" where the cell is empty and a number as it is written, as a
-    .csv file has both.
+def column_text(row: Row, column: str, where: str) -> str:
+    """Return the text of a column, as a .csv file has it.
+
+    It is "" where the cell is empty, and a number as it is written.
     """
     value = column_value(row, column, where)
     if is_missing(value):

@@ -1,6 +1,4 @@
-"""Scripts: which of them part no words by spaces, the characters of such a text, and in which
-script a text is that no vocabulary knows.
-"""
+"""Scripts of the world: those without spaces between words, and those that no vocabulary knows."""
 
 import re
 import sys
@@ -55,14 +53,14 @@ def is_unspaced(text: str) -> bool:
 
 
 def split_unspaced(text: str) -> list[tuple[int, int]]:
-    """Return where the parts of a stretch without white space start and end: each character of
-    these scripts, and what is between.
+    """Return the places of the words of a stretch without white space, start and end.
 
-    A character goes with the marks above and below it.
+    A word is a character of these scripts, with the marks above and below it, or what stands
+    between them.
 
     Example:
-        >>> [("iPhone有线").__getitem__(slice(*part)) for part in split_unspaced("iPhone有线")]
-        ['iPhone', '有', '线']
+        >>> split_unspaced("iPhone有线")
+        [(0, 6), (6, 7), (7, 8)]
     """
     if text.isascii():
         return [(0, len(text))] if text else []
@@ -85,8 +83,9 @@ def _script_of_letter(letter: str) -> str:
 
 
 def name_script(text: str) -> str:
-    """Return the script of most letters at the start of a text, by its name in Unicode; "no
-    letters" where there are none.
+    """Return the script of most letters at the start of a text, by its name in Unicode.
+
+    It is "no letters" where there are none.
 
     Example:
         >>> name_script("Добрий день"), name_script("2 + 2")

@@ -41,7 +41,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def are_entities(tags: Iterable[str]) -> bool:
-    """Tell whether tags mark entities: O is one of them, and not the only one."""
+    """Return whether tags mark entities: O is one of them, and not the only one."""
     tags = tuple(tags)
     return OUTSIDE in tags and len(tags) > 1
 
@@ -63,26 +63,29 @@ def odd_tags(tags: Iterable[str]) -> list[str]:
 
 
 def odd_pairs(tags: Iterable[str]) -> list[str]:
-    """Return the tags that begin and go on with the same type, like B_PER and I_PER, in another way
-    than B-PER and I-PER.
+    """Return the tags that begin and go on with the same type in another way than B-X and I-X.
 
     Example:
         >>> odd_pairs(["O", "B_PER", "I_PER", "HEPATITIS_B"])
         ['B_PER', 'I_PER']
     """
-    letters: dict[str, set[str]] = {}
-    types: dict[str, str] = {}
+    letters_of_type: dict[str, set[str]] = {}
+    type_of: dict[str, str] = {}
     for tag in tags:
-        if _ODD_PREFIX.fullmatch(tag):
-            has_letter_behind = tag[-2] in "-:_" and tag[-1] in "BIbi"
-            letter = tag[-1] if has_letter_behind else tag[0]
-            types[tag] = tag[:-1] if has_letter_behind else tag[1:]
-            letters.setdefault(types[tag], set()).add(letter.upper())
-    return [tag for tag, name in types.items() if letters[name] == {"B", "I"}]
+        if not _ODD_PREFIX.fullmatch(tag):
+            continue
+        letter = tag[0]
+        name = tag[1:]
+        if tag[-2] in "-:_" and tag[-1] in "BIbi":
+            letter = tag[-1]
+            name = tag[:-1]
+        type_of[tag] = name
+        letters_of_type.setdefault(name, set()).add(letter.upper())
+    return [tag for tag, name in type_of.items() if letters_of_type[name] == {"B", "I"}]
 
 
 def is_iob(tags: Iterable[str]) -> bool:
-    """Tell whether tags are O, B-X and I-X and nothing else."""
+    """Return whether tags are O, B-X and I-X and nothing else."""
     tags = tuple(tags)
     return are_entities(tags) and all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags)
 
@@ -94,21 +97,22 @@ def entity_types(tags: Iterable[str]) -> list[str]:
 
 
 def tag_entity(tags: Iterable[str], name: str, num_words: int) -> list[str]:
-    """Return the tags of an entity's words in the scheme of these tags: IOB2, IOBES, BILOU, or the
-    type alone.
+    """Return the tags of an entity's words, in the scheme of a task's tags.
+
+    It may be IOB2, IOBES, BILOU, BMES, BMEWO, or the type alone.
 
     Example:
         >>> tag_entity(["O", "B-PER", "I-PER"], "PER", 2), tag_entity(["O", "PER"], "PER", 2)
         (['B-PER', 'I-PER'], ['PER', 'PER'])
     """
-    known = set(tags)
-    if name in known:
+    task_tags = set(tags)
+    if name in task_tags:
         return [name] * num_words
-    letters = {tag[0] for tag in known if tag[1:] == f"-{name}"}
-    begin, inside, end, single = tuple(_find_scheme(letters) or _SCHEMES[0])
-    prefixes = [single]
+    letters = {tag[0] for tag in task_tags if tag[1:] == f"-{name}"}
+    begin, inside, end, single = _find_scheme(letters) or _SCHEMES[0]
+    prefixes = single
     if num_words > 1:
-        prefixes = [begin, *[inside] * (num_words - 2), end]
+        prefixes = begin + inside * (num_words - 2) + end
     return [f"{prefix}-{name}" for prefix in prefixes]
 
 
@@ -120,21 +124,25 @@ def _find_scheme(letters: set[str]) -> str | None:
 
 
 def complete_tags(tags: Iterable[str]) -> list[str]:
-    """Return tags with O first and, in the alphabet's order of the types, every letter of their
-    scheme for each.
+    """Return tags with O first, then every letter of their scheme for each type.
+
+    Types are in the order of the alphabet.
 
     Example:
         >>> complete_tags(["I-PER", "O", "B-LOC"])
         ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
     """
-    tags = set(tags) - {OUTSIDE}
-    plain = {tag for tag in tags if tag[1:2] != "-"}
-    letters = {tag[0] for tag in tags - plain}
-    letters = set(_find_scheme(letters) or letters)
-    completed = [OUTSIDE]
-    for name in sorted({tag[2:] for tag in tags - plain} | plain):
-        if name in plain:
-            completed.append(name)
+    plain: set[str] = set()  # types that stand alone
+    letters: set[str] = set()
+    names: set[str] = set()
+    for tag in set(tags) - {OUTSIDE}:
+        if tag[1:2] == "-":
+            letters.add(tag[0])
+            names.add(tag[2:])
         else:
-            completed += [f"{letter}-{name}" for letter in sorted(letters)]
+            plain.add(tag)
+    scheme = sorted(set(_find_scheme(letters) or letters))
+    completed = [OUTSIDE]
+    for name in sorted(names | plain):
+        completed += [name] if name in plain else [f"{letter}-{name}" for letter in scheme]
     return completed

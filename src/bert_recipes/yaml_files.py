@@ -15,9 +15,7 @@ MAX_VALUES = 1_000_000
 
 
 class Loader(yaml.SafeLoader):
-    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML
-    1.1).
-    """
+    """Safe YAML in which 2e-5 is a number, as people write it (YAML 1.2), and no string (1.1)."""
 
 
 Loader.add_implicit_resolver(
@@ -28,16 +26,17 @@ Loader.add_implicit_resolver(
 
 
 def compose(path: Path) -> tuple[Loader, yaml.Node]:
-    """Return the mapping in a file as a node, which still holds texts and lines, and the loader
-    that can construct it.
+    """Return the loader of a file, and the mapping in it as a node.
+
+    A node still holds texts and lines; the loader can construct its values.
     """
     try:
         loader = Loader(path.read_text(encoding="utf-8-sig"))
         root = loader.get_single_node()
     except FileNotFoundError:
-        present = sorted(file.name for file in path.parent.glob("*.yaml") if file.name[0] != ".")
-        there = f"; {path.parent} holds {', '.join(present)}" if present else ""
-        raise InputError(f"{path}: no such file{there}") from None
+        present = sorted(file.name for file in path.parent.glob("[!.]*.yaml"))
+        hint = f"; {path.parent} holds {', '.join(present)}" if present else ""
+        raise InputError(f"{path}: no such file{hint}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 ({error})") from error
     except (yaml.YAMLError, RecursionError) as error:
@@ -54,10 +53,12 @@ def compose(path: Path) -> tuple[Loader, yaml.Node]:
 
 
 def _check_size(path: Path, root: yaml.Node) -> None:
-    """Refuse a file that stands for too many values, each alias (`*name`) being all that its anchor
-    (`&name`) holds.
+    """Refuse a file that stands for too many values.
+
+    Each alias (`*name`) is all that its anchor (`&name`) holds.
     """
-    nodes, num_values = [root], 0
+    nodes = [root]
+    num_values = 0
     while nodes:
         node = nodes.pop()
         num_values += 1
@@ -86,15 +87,17 @@ def pairs(path: Path, mapping: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]
 
 
 def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read a file of lists and mappings of texts: every value as it is written, so that `no` and
-    `012` stay words.
+    """Read a file of lists and mappings of texts.
+
+    Every value is as it is written, so that `no` and `012` stay words.
 
     Returns:
         Key -> text, None, list or mapping of such; and key -> line, for the keys of the first
         level.
     """
     _, root = compose(path)
-    return _plain(path, root), {key: line for key, line, _ in pairs(path, root)}
+    line_of = {key: line for key, line, _ in pairs(path, root)}
+    return _plain(path, root), line_of
 
 
 def _plain(path: Path, node: yaml.Node) -> Any:

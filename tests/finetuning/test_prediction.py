@@ -307,7 +307,7 @@ def without_tokenizer(folder):
         (without_head, "classifier"),
         (
             lambda folder: (folder / "task.yaml").write_text("kind: other\n"),
-            "kind is 'other'; allowed",
+            "kind: 'other'; allowed",
         ),
         (
             lambda folder: (folder / "model.safetensors").write_bytes(b"12345678"),

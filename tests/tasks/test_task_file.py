@@ -154,14 +154,14 @@ BAD = [
     (VALID + "\tx: 1\n", "own.yaml: not valid YAML"),
     (
         VALID + "label_colum: y\n",
-        "own.yaml, line 5: unknown key 'label_colum'; did you mean label_column",
+        "own.yaml, line 5: label_colum: unknown key; did you mean label_column",
     ),
     (VALID + "kind: multiple_choice\n", "line 5: 'kind' is given a second time"),
     (
         VALID.replace("sequence_classification", "classification"),
-        "line 1: kind is 'classification'; allowed: sequence_classification, ",
+        "line 1: kind: 'classification'; allowed: sequence_classification, ",
     ),
-    (VALID.replace("kind: sequence_classification\n", ""), "own.yaml: kind is missing"),
+    (VALID.replace("kind: sequence_classification\n", ""), "own.yaml: kind: missing"),
     (
         VALID.replace("files: {train: a.csv}\n", ""),
         "own.yaml: files: give `files` .*or hub_dataset",
@@ -208,7 +208,10 @@ BAD = [
         VALID + "label_columns: [b, a]\n",
         "line 4: labels: with label_columns they are the columns in their order: b, a",
     ),
-    (VALID + "sentence_column: s\n", "line 5: sentence_column: only for token_classification"),
+    (
+        VALID + "sentence_column: s\n",
+        "line 5: sentence_column: only for kind: token_classification",
+    ),
     (
         VALID.replace("[a, b]", "[a, b, a]"),
         "line 4: labels: .*a, b, a.* has an empty name, or one twice",
@@ -222,11 +225,14 @@ BAD = [
     (VALID + "problem_type: regression\n", "line 4: labels: regression has none"),
     (VALID + "label_range: [0, 5]\n", "line 5: label_range: only for problem_type: regression"),
     (
-        VALID + "label_range: [5, 0]\n",
+        VALID.replace("labels: [a, b]", "problem_type: regression") + "label_range: [5, 0]\n",
         "line 5: label_range: two numbers are expected, the lesser first",
     ),
     (VALID + "label_range: [0, five]\n", "line 5: label_range: a number is expected, got 'five'"),
-    (VALID + "label_range: 5\n", "line 5: label_range: two numbers are expected"),
+    (
+        VALID.replace("labels: [a, b]", "problem_type: regression") + "label_range: 5\n",
+        "line 5: label_range: two numbers are expected",
+    ),
     (
         VALID + "label_separator: ','\n",
         "line 5: label_separator: only for problem_type: multi_label",
@@ -251,7 +257,7 @@ BAD = [
         "own.yaml: validation_splits: metrics of validation_a and validation__a would have one "
         "name; rename one",
     ),
-    (VALID + "choice_columns: [a, b]\n", "line 5: choice_columns: only for multiple_choice"),
+    (VALID + "choice_columns: [a, b]\n", "line 5: choice_columns: only for kind: multiple_choice"),
     (
         VALID + "metrics: acuracy\n",
         "line 5: metrics: .acuracy. does not measure this task; allowed: accuracy, ",
@@ -298,7 +304,7 @@ BAD = [
         "regression\n",
         "line 4: problem_type: belongs to sequence_classification",
     ),
-    ("kind: !!python/name:os.system x\n", "line 1: kind is .x.; allowed"),
+    ("kind: !!python/name:os.system x\n", "line 1: kind: .x.; allowed"),
 ]
 
 

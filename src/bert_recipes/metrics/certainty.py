@@ -19,12 +19,13 @@ _SHARE_OF = {
 
 # Of the normal distribution.
 _Z = 1.96
+_NUM_GROUPS = 20
 # Fewer rows say nothing of their spread.
-_FEWEST_ROWS, _GROUPS = 5, 20
+_FEWEST_ROWS = 5
 
 
 def wilson_interval(share: float, rows: float) -> tuple[float, float]:
-    """Interval of a share of independent rows, 0 to 1.
+    """Return the interval of a share of independent rows, 0 to 1.
 
     Source: Wilson 1927, the score interval.
 
@@ -32,8 +33,9 @@ def wilson_interval(share: float, rows: float) -> tuple[float, float]:
         >>> [round(end, 3) for end in wilson_interval(1.0, 10)]
         [0.722, 1.0]
     """
-    middle, scale = share + _Z**2 / (2 * rows), 1 + _Z**2 / rows
+    middle = share + _Z**2 / (2 * rows)
     half = _Z * math.sqrt(share * (1 - share) / rows + (_Z / (2 * rows)) ** 2)
+    scale = 1 + _Z**2 / rows
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
@@ -55,11 +57,15 @@ def jackknife_replicates(
     """
     if rows < _FEWEST_ROWS:
         return {}
-    groups = min(_GROUPS, rows)
+    num_groups = min(_NUM_GROUPS, rows)
     order = np.random.default_rng(0).permutation(rows)  # files may be sorted by their labels
-    scores = [score(np.delete(order, np.s_[group::groups]).tolist()) for group in range(groups)]
-    names = dict.fromkeys(name for each in scores for name in each)
-    return {name: [each.get(name, math.nan) for each in scores] for name in names}
+    replicates: dict[str, list[float]] = {}
+    for group in range(num_groups):
+        remaining = np.delete(order, np.s_[group::num_groups])
+        for name, value in score(remaining.tolist()).items():
+            values = replicates.setdefault(name, [math.nan] * num_groups)
+            values[group] = value
+    return replicates
 
 
 def jackknife_intervals(
@@ -73,20 +79,27 @@ def jackknife_intervals(
     """
     intervals = {}
     for name, values in replicates.items():
+        if name not in figures:
+            continue
         freedom = len(values) - 1
-        factor = _Z + (_Z**3 + _Z) / (4 * freedom)
-        half = factor * math.sqrt(freedom) * float(np.std(values))
-        if name in figures and half > 1e-9:  # not where it is nan either
+        students_t = _Z + (_Z**3 + _Z) / (4 * freedom)
+        half = students_t * math.sqrt(freedom) * float(np.std(values))
+        if half > 1e-9:  # not where it is nan either
             intervals[name] = (figures[name] - half, figures[name] + half)
     return intervals
 
 
 def half_interval(name: str, results: Mapping[str, Any]) -> float:
-    """Return how far a figure may lie from its value for the rows that were measured; 0 where
-    nothing is known.
+    """Return how far a figure may lie from its value for the rows that were measured.
+
+    0 where nothing is known.
     """
-    interval = (results.get("intervals") or {}).get(name)
+    intervals = results.get("intervals") or {}
+    interval = intervals.get(name)
     rows = results.get(_SHARE_OF.get(name, ""))
     if interval is None and rows:
         interval = wilson_interval(results[f"eval_{name}"], rows)
-    return (interval[1] - interval[0]) / 2 if interval else 0.0
+    if interval is None:
+        return 0.0
+    low, high = interval
+    return (high - low) / 2

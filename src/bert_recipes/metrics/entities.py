@@ -1,6 +1,4 @@
-"""Precision, recall and F1 of entities by the rules of CoNLL: an entity counts if its words and its
-type are right.
-"""
+"""Precision, recall and F1 of entities by CoNLL's rules: its words and its type must be right."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import eq
 
 from bert_recipes.errors import InputError
 from bert_recipes.tags import OUTSIDE, odd_pairs, split_tag
@@ -15,8 +14,9 @@ from bert_recipes.tags import OUTSIDE, odd_pairs, split_tag
 
 @dataclass(frozen=True)
 class EntityCounts:
-    """The numbers of entities that are right (same words and type), predicted, and there; a ratio
-    without denominator is 0.
+    """The numbers of entities that are right (same words and type), predicted, and gold.
+
+    A ratio without denominator is 0.
     """
 
     correct: int
@@ -25,17 +25,17 @@ class EntityCounts:
 
     @property
     def precision(self) -> float:
-        """Fraction of the predicted entities that are right."""
+        """Return the fraction of the predicted entities that are right."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """Fraction of the entities that were found."""
+        """Return the fraction of the gold entities that are predicted."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of both."""
+        """Return the harmonic mean of both."""
         total = self.predicted + self.gold
         return 2 * self.correct / total if total else 0.0
 
@@ -43,7 +43,7 @@ class EntityCounts:
 def entity_scores(
     references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Values over all entities and by type.
+    """Return the scores over all entities, and by type.
 
     Returns:
         precision, recall, f1 over all entities; accuracy, the fraction of the words with the right
@@ -57,63 +57,65 @@ def entity_scores(
         >>> entity_scores([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]])["f1"]
         0.6666666666666666
     """
-    by_type = count_entities(references, predictions)
-    every = total_counts(by_type)
-    words = list(
-        zip(chain.from_iterable(references), chain.from_iterable(predictions), strict=True)
-    )
-    if not words:
+    counts_of_type = count_entities(references, predictions)
+    total = total_counts(counts_of_type)
+    gold_tags = list(chain.from_iterable(references))
+    predicted_tags = chain.from_iterable(predictions)
+    if not gold_tags:
         raise InputError("no word to score: every sentence is empty")
-    accuracy = sum(tag == predicted for tag, predicted in words) / len(words)
+    num_right = sum(map(eq, gold_tags, predicted_tags))
     scores = {
-        "precision": every.precision,
-        "recall": every.recall,
-        "f1": every.f1,
-        "accuracy": accuracy,
+        "precision": total.precision,
+        "recall": total.recall,
+        "f1": total.f1,
+        "accuracy": num_right / len(gold_tags),
     }
-    for name, counts in by_type.items():
-        scores[f"{name}_precision"], scores[f"{name}_recall"] = counts.precision, counts.recall
-        scores[f"{name}_f1"], scores[f"{name}_number"] = counts.f1, counts.gold
+    for name, counts in counts_of_type.items():
+        scores[f"{name}_precision"] = counts.precision
+        scores[f"{name}_recall"] = counts.recall
+        scores[f"{name}_f1"] = counts.f1
+        scores[f"{name}_number"] = counts.gold
     return scores
 
 
 def count_entities(
     references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, EntityCounts]:
-    """Count the entities of each type that is there or predicted, types in alphabetical order."""
-    if [len(row) for row in references] != [len(row) for row in predictions]:
+    """Count the entities of each type that is gold or predicted, types in alphabetical order."""
+    if list(map(len, references)) != list(map(len, predictions)):
         raise InputError(
             "predictions and references differ in the number of sentences, or of a sentence's words"
         )
-    odd = odd_pairs(sorted(set(map(str, chain.from_iterable(references)))))
+    tags = set(map(str, chain.from_iterable(references)))
+    odd = odd_pairs(sorted(tags))
     if odd:
         raise InputError(f"tags like {odd[0]!r} mark no entities; write B-TYPE and I-TYPE")
     correct: Counter[str] = Counter()
     predicted: Counter[str] = Counter()
     gold: Counter[str] = Counter()
     for reference, prediction in zip(references, predictions, strict=True):
-        there, found = find_entities(reference), find_entities(prediction)
-        gold.update(name for name, _, _ in there)
-        predicted.update(name for name, _, _ in found)
-        correct.update(name for name, _, _ in set(there) & set(found))
-    return {
-        name: EntityCounts(correct[name], predicted[name], gold[name])
-        for name in sorted(gold | predicted)
-    }
+        gold_entities = find_entities(reference)
+        predicted_entities = find_entities(prediction)
+        gold.update(name for name, _, _ in gold_entities)
+        predicted.update(name for name, _, _ in predicted_entities)
+        common = set(gold_entities).intersection(predicted_entities)
+        correct.update(name for name, _, _ in common)
+    names = sorted(gold | predicted)
+    return {name: EntityCounts(correct[name], predicted[name], gold[name]) for name in names}
 
 
-def total_counts(by_type: dict[str, EntityCounts]) -> EntityCounts:
+def total_counts(counts_of_type: dict[str, EntityCounts]) -> EntityCounts:
     """Add the counts of all types up."""
-    values = by_type.values()
+    counts = counts_of_type.values()
     return EntityCounts(
-        sum(c.correct for c in values),
-        sum(c.predicted for c in values),
-        sum(c.gold for c in values),
+        correct=sum(count.correct for count in counts),
+        predicted=sum(count.predicted for count in counts),
+        gold=sum(count.gold for count in counts),
     )
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Find (type, first word, last word) of the entities of a sentence, words numbered from 0.
+    """Return type, first word and last word of the entities of a sentence, words from 0.
 
     No sequence is invalid: an entity starts at a B or S, and at any other tag that continues
     nothing (after O, E or S, or after a word of another type); it ends where the next one starts,
@@ -132,7 +134,9 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
         [('PER', 0, 1), ('LOC', 3, 3), ('LOC', 4, 4), ('ORG', 5, 5)]
     """
     entities: list[tuple[str, int, int]] = []
-    last_prefix, last_name, start = OUTSIDE, "", 0
+    last_prefix = OUTSIDE
+    last_name = ""
+    start = 0
     for word, tag in enumerate((*tags, OUTSIDE)):
         prefix, name = split_tag(tag)
         breaks = prefix in "BSO" or last_prefix in "ESO" or name != last_name
@@ -140,5 +144,6 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
             entities.append((last_name, start, word - 1))
         if breaks:
             start = word
-        last_prefix, last_name = prefix, name
+        last_prefix = prefix
+        last_name = name
     return entities

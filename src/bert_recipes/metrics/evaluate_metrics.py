@@ -1,5 +1,4 @@
-"""The metrics as an `evaluate.Metric`, which needs no Hub: the same pure functions behind
-evaluate's interface.
+"""The metrics as an `evaluate.Metric`, which needs no Hub: the same functions, its interface.
 
 Example:
     >>> from bert_recipes.metrics.evaluate_metrics import NamedMetric
@@ -18,17 +17,21 @@ from bert_recipes.metrics import entities, squad
 from bert_recipes.metrics.classification import METRIC_NAMES, compute
 
 
-GLUE = {
-    **dict.fromkeys(
-        ("sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans"),
-        ("accuracy",),
-    ),
-    **dict.fromkeys(("mrpc", "qqp"), ("accuracy", "f1")),
-    **dict.fromkeys(("cola", "ax"), ("matthews_correlation",)),
+# Tasks of GLUE with other metrics than accuracy.
+_GLUE_METRICS = {
+    "mrpc": ("accuracy", "f1"),
+    "qqp": ("accuracy", "f1"),
+    "cola": ("matthews_correlation",),
+    "ax": ("matthews_correlation",),
     "stsb": ("pearson", "spearmanr"),
 }
+_BY_ACCURACY = "sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans"
 # Configuration name -> the metrics that it stands for.
-CONFIGS = {**GLUE, **{name: (name,) for name in METRIC_NAMES}}
+CONFIGS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_BY_ACCURACY, ("accuracy",)),
+    **_GLUE_METRICS,
+    **{name: (name,) for name in METRIC_NAMES},
+}
 
 
 class NamedMetric(evaluate.Metric):
@@ -58,7 +61,7 @@ class NamedMetric(evaluate.Metric):
         names = CONFIGS[self.config_name]
         if names == ("entities",):
             return _seqeval_report(references, predictions)
-        if names[0] not in ("squad", "squad_v2"):
+        if names not in (("squad",), ("squad_v2",)):
             return compute(names, predictions, references)
         gold = {row["id"]: row["answers"]["text"] for row in references}
         answers = {row["id"]: row["prediction_text"] for row in predictions}
@@ -69,33 +72,41 @@ class NamedMetric(evaluate.Metric):
 
 
 def _features(name: str) -> datasets.Features | list[datasets.Features]:
-    """Types of the inputs; several where a metric takes several."""
+    """Return the types of the inputs; several where a metric takes several."""
     if name in ("squad", "squad_v2"):
-        prediction = {"id": datasets.Value("string"), "prediction_text": datasets.Value("string")}
-        if name == "squad_v2":
-            prediction["no_answer_probability"] = datasets.Value("float64")
-        answers = {"text": datasets.Value("string"), "answer_start": datasets.Value("int32")}
-        reference = {"id": datasets.Value("string"), "answers": datasets.Sequence(answers)}
-        return datasets.Features({"predictions": prediction, "references": reference})
-    flags, classes = datasets.Sequence(datasets.Value("int64")), datasets.Value("int64")
+        return _squad_features(name)
+    number = datasets.Value("float64")
+    class_number = datasets.Value("int64")
+    flags = datasets.Sequence(class_number)
+    tags = datasets.Sequence(datasets.Value("string", id="label"), id="sequence")
     kinds = {
-        "pearson": [datasets.Value("float64")],
-        "spearmanr": [datasets.Value("float64")],
-        "entities": [datasets.Sequence(datasets.Value("string", id="label"), id="sequence")],
+        "pearson": [number],
+        "spearmanr": [number],
+        "entities": [tags],
         "multi_label": [flags],
-        "f1": [classes],
-        "matthews_correlation": [classes],
-    }.get(name, [classes, flags])
-    options = [datasets.Features({"predictions": kind, "references": kind}) for kind in kinds]
+        "f1": [class_number],
+        "matthews_correlation": [class_number],
+    }.get(name, [class_number, flags])
+    options = [datasets.Features(predictions=kind, references=kind) for kind in kinds]
     return options[0] if len(options) == 1 else options
 
 
+def _squad_features(name: str) -> datasets.Features:
+    text = datasets.Value("string")
+    prediction = {"id": text, "prediction_text": text}
+    if name == "squad_v2":
+        prediction["no_answer_probability"] = datasets.Value("float64")
+    answers = datasets.Sequence({"text": text, "answer_start": datasets.Value("int32")})
+    return datasets.Features(predictions=prediction, references={"id": text, "answers": answers})
+
+
 def _seqeval_report(references: list[list[str]], predictions: list[list[str]]) -> dict[str, Any]:
-    scores = entities.entity_scores(references, predictions)
-    report: dict[str, Any] = {
-        f"overall_{name}": scores.pop(name) for name in ("precision", "recall", "f1", "accuracy")
-    }
-    for key, value in scores.items():
+    """Return the scores in seqeval's form: overall_f1 and so on, and a dictionary for each type."""
+    report: dict[str, Any] = {}
+    for key, value in entities.entity_scores(references, predictions).items():
         name, _, figure = key.rpartition("_")
-        report.setdefault(name, {})[figure] = value
+        if name:
+            report.setdefault(name, {})[figure] = value
+        else:
+            report[f"overall_{figure}"] = value
     return report

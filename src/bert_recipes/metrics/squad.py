@@ -12,7 +12,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bert_recipes.errors import InputError
 from bert_recipes.scripts import is_unspaced, split_unspaced
@@ -25,8 +25,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Lower a text, take out ASCII punctuation, then the words a, an, the, and join the rest by
-    single spaces.
+    """Return the words of a text in lower case, without ASCII punctuation, a, an and the.
 
     In a text in a script without spaces every character is a word of its own, and all punctuation
     is taken out.
@@ -39,12 +38,17 @@ def normalize_answer(text: str) -> str:
         ('quick brown foxs tail', '北 岛 vik')
     """
     if is_unspaced(text):
-        words = [
-            word[start:end] for word in text.lower().split() for start, end in split_unspaced(word)
-        ]
-        without_punctuation = " ".join("".join(filter(_is_no_punctuation, word)) for word in words)
-        return " ".join(without_punctuation.split())
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+        return " ".join(_split_unspaced_words(text.lower()))
+    plain = text.lower().translate(_WITHOUT_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", plain).split())
+
+
+def _split_unspaced_words(text: str) -> Iterator[str]:
+    for stretch in text.split():
+        for start, end in split_unspaced(stretch):
+            word = "".join(filter(_is_no_punctuation, stretch[start:end]))
+            if word:
+                yield word
 
 
 def _is_no_punctuation(character: str) -> bool:
@@ -54,7 +58,7 @@ def _is_no_punctuation(character: str) -> bool:
 def squad_scores(
     gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
 ) -> dict[str, float]:
-    """Exact match and F1 of SQuAD 1.1: of each question the best over its gold answers.
+    """Return exact match and F1 of SQuAD 1.1: of each question the best over its gold answers.
 
     A question without a prediction counts 0. Predictions for other questions are left aside.
 
@@ -73,8 +77,9 @@ def squad_scores(
         >>> squad_scores(gold, {"q1": "Eiffel tower.", "q2": "May 1889"})
         {'exact_match': 50.0, 'f1': 83.33333333333333}
     """
-    missing = _missing(gold, predictions)
-    exact = f1 = 0.0
+    missing = _count_missing(gold, predictions)
+    exact = 0.0
+    f1 = 0.0
     for question, answers in gold.items():
         if not answers:
             raise InputError(
@@ -85,8 +90,9 @@ def squad_scores(
             predicted = normalize_answer(predictions[question])
             normalized = [normalize_answer(answer) for answer in answers]
             exact += predicted in normalized
-            f1 += max(_token_f1(answer.split(), predicted.split()) for answer in normalized)
-    return {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)} | missing
+            f1 += max(_token_f1(answer, predicted) for answer in normalized)
+    scores = {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)}
+    return {**scores, **missing}
 
 
 def squad_v2_scores(
@@ -95,8 +101,7 @@ def squad_v2_scores(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Exact match and F1 of SQuAD 2.0, over all questions, and over those with and those without an
-    answer.
+    """Return exact match and F1 of SQuAD 2.0, over all questions, and with and without answer.
 
     A question without a prediction counts 0 (the official script leaves it out of the mean, or
     breaks off).
@@ -106,8 +111,8 @@ def squad_v2_scores(
         predictions: Question id -> text of the answer, "" for none. With `null_odds` the best
             answer that is not empty, so that every threshold can be tried.
         null_odds: Question id -> how much more "no answer" is worth than that answer:
-            null_odds.json of the original
-            run_squad.py, or a probability. None: the predictions are taken as they are.
+            null_odds.json of the original run_squad.py, or a probability. None: the predictions
+            are taken as they are.
         threshold: The answer is "" where the odds are greater; --na-prob-thresh of the script.
 
     Returns:
@@ -121,80 +126,88 @@ def squad_v2_scores(
         >>> squad_v2_scores({"q1": ["1889"], "q2": []}, {"q1": "1889", "q2": ""})["f1"]
         100.0
     """
-    missing = _missing(gold, predictions)
+    missing = _count_missing(gold, predictions)
     if null_odds is not None and any(map(math.isnan, (threshold, *null_odds.values()))):
         raise InputError("null odds or threshold: nan is no number to compare with")
-    raw = dict(zip(("exact", "f1"), _raw_v2_scores(gold, predictions), strict=True))
-    silent = {
-        question
-        for question in raw["f1"]
-        if null_odds is not None and null_odds[question] > threshold
+    scores_of_figure = _raw_v2_scores(gold, predictions)
+    groups = {
+        "": list(gold),
+        "HasAns_": [question for question in gold if gold[question]],
+        "NoAns_": [question for question in gold if not gold[question]],
     }
     result: dict[str, float] = {}
-    answerable = [question for question in gold if gold[question]]
-    rest = [question for question in gold if not gold[question]]
-    for prefix, questions in (("", list(gold)), ("HasAns_", answerable), ("NoAns_", rest)):
-        if questions:
-            for name, scores in raw.items():
-                # "" is right where there is no answer.
-                values = (not gold[q] if q in silent else scores.get(q, 0.0) for q in questions)
-                result[prefix + name] = 100.0 * sum(values) / len(questions)
-            result[f"{prefix}total"] = len(questions)
+    for prefix, questions in groups.items():
+        if not questions:
+            continue
+        for figure, scores in scores_of_figure.items():
+            total = 0.0
+            for question in questions:
+                score = scores.get(question, 0.0)
+                if question in scores and null_odds is not None and null_odds[question] > threshold:
+                    score = float(not gold[question])  # "" is right where there is no answer
+                total += score
+            result[prefix + figure] = 100.0 * total / len(questions)
+        result[f"{prefix}total"] = len(questions)
     if null_odds is not None:
-        for name, scores in raw.items():
-            best = _best_threshold(scores, gold, predictions, null_odds)
-            result[f"best_{name}"], result[f"best_{name}_thresh"] = best
-    return result | missing
+        for figure, scores in scores_of_figure.items():
+            best, best_threshold = _find_threshold(scores, gold, predictions, null_odds)
+            result[f"best_{figure}"] = best
+            result[f"best_{figure}_thresh"] = best_threshold
+    return {**result, **missing}
 
 
-def _token_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """F1 of two bags of words; 0 where they share none, two empty ones included (v1.1)."""
-    same = (Counter(gold) & Counter(predicted)).total()
-    if not same:
+def _token_f1(gold: str, predicted: str) -> float:
+    """Return the F1 of two bags of words; 0 where they share none, two empty ones too (v1.1)."""
+    gold_words = gold.split()
+    predicted_words = predicted.split()
+    num_common = (Counter(gold_words) & Counter(predicted_words)).total()
+    if not num_common:
         return 0.0
-    precision, recall = same / len(predicted), same / len(gold)
+    precision = num_common / len(predicted_words)
+    recall = num_common / len(gold_words)
     return (2 * precision * recall) / (precision + recall)
 
 
 def _raw_v2_scores(
     gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Exact match and F1, each 0 to 1, of the questions that have a prediction, before any
-    threshold.
+) -> dict[str, dict[str, float]]:
+    """Return exact match and F1 of the questions that have a prediction, before any threshold.
+
+    Figure -> question -> score, 0 to 1.
     """
-    exact, f1 = {}, {}
+    exact: dict[str, float] = {}
+    f1: dict[str, float] = {}
     for question, answers in gold.items():
         if question not in predictions:
             continue
         # Gold answers of which nothing is left do not count; where no other is there, "" is the
         # right answer.
-        normalized = [text for text in map(normalize_answer, answers) if text] or [""]
+        normalized = list(filter(None, map(normalize_answer, answers))) or [""]
         predicted = normalize_answer(predictions[question])
         exact[question] = float(predicted in normalized)
-        # An empty side is right only beside an empty side.
-        f1[question] = max(
-            _token_f1(text.split(), predicted.split())
-            if text and predicted
-            else float(text == predicted)
-            for text in normalized
-        )
-    return exact, f1
+        f1[question] = max(_token_f1(answer, predicted) for answer in normalized)
+        if not predicted:  # right only beside an empty side
+            f1[question] = exact[question]
+    return {"exact": exact, "f1": f1}
 
 
-def _best_threshold(
+def _find_threshold(
     scores: Mapping[str, float],
     gold: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
     odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Best score in percent and the threshold that gives it: find_best_thresh of evaluate-v2.0.py.
+    """Return the best score in percent, and the threshold that gives it.
 
-    It starts from "no answer" everywhere, threshold 0.0 standing for that, and admits one answer
-    after the other in the order of their odds; the first of several best is kept. As in the script,
-    answers of equal odds are admitted one by one, in the order of `odds`, so that a best score
-    between two of them may be higher than its threshold gives.
+    The search starts from "no answer" everywhere, threshold 0.0 standing for that, and admits one
+    answer after the other in the order of their odds; the first of several best is kept. As in the
+    script, answers of equal odds are admitted one by one, in the order of `odds`, so that a best
+    score between two of them may be higher than its threshold gives.
+
+    Source: find_best_thresh of evaluate-v2.0.py.
     """
-    score = best = float(sum(not gold[question] for question in scores))
+    score = float(sum(not gold[question] for question in scores))
+    best = score
     threshold = 0.0
     for question in sorted(odds, key=lambda question: odds[question]):
         if question not in scores:
@@ -204,11 +217,15 @@ def _best_threshold(
         elif predictions[question]:
             score -= 1
         if score > best:
-            best, threshold = score, odds[question]
+            best = score
+            threshold = odds[question]
     return 100.0 * best / len(gold), threshold
 
 
-def _missing(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> dict[str, float]:
+def _count_missing(
+    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
+) -> dict[str, float]:
+    """Return how many questions have no prediction, as `missing`; nothing where all have one."""
     absent = [question for question in gold if question not in predictions]
     if len(absent) == len(gold):
         raise InputError(

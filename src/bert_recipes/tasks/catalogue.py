@@ -1,5 +1,6 @@
-"""The built-in tasks, rows/*.yaml: GLUE (Wang et al. 2019) with its diagnostic set AX, SQuAD, SWAG,
-CoNLL-2003 and XNLI.
+"""The built-in tasks: a file rows/NAME.yaml each, in the form that a user's own task has.
+
+They are GLUE (Wang et al. 2019) with its diagnostic set AX, SQuAD, SWAG, CoNLL-2003 and XNLI.
 
 Sources of the rows of GLUE:
     columns, labels and their order: Hub data set nyu-mll/glue;
@@ -50,8 +51,9 @@ XNLI_LANGUAGES = (
 
 
 def list_tasks() -> tuple[str, ...]:
-    """Return the names of the tasks, GLUE first; XNLI's 15 languages, `xnli_en` and so on, are not
-    among them.
+    """Return the names of the tasks, GLUE first.
+
+    XNLI's 15 languages, `xnli_en` and so on, are not among them.
 
     Example:
         >>> list_tasks()[:3]
@@ -67,25 +69,30 @@ def get_task(name: str) -> Task:
         >>> get_task("mnli").labels
         ('entailment', 'neutral', 'contradiction')
     """
-    language = name.removeprefix("xnli_")
-    if name.startswith("xnli_") and language in XNLI_LANGUAGES:
-        row = read_task_file(_FOLDER / "xnli.yaml")
-        return replace(row, name=name, hub_subset=language, local_name=f"xnli/{language}")
+    family, _, language = name.partition("_")
+    if family == "xnli" and language in XNLI_LANGUAGES:
+        task = read_task_file(_FOLDER / "xnli.yaml")
+        return replace(task, name=name, hub_subset=language, local_name=f"xnli/{language}")
     if name not in _NAMES:
         raise InputError(
-            f"unknown task '{name}'; {_nearest(name)}allowed: {', '.join(_NAMES)}, "
+            f"unknown task '{name}'; {_name_nearest(name)}allowed: {', '.join(_NAMES)}, "
             f"xnli_{' xnli_'.join(XNLI_LANGUAGES)}; a "
             "task of your own is given with --task_file"
         )
-    row = read_task_file(_FOLDER / f"{name}.yaml")
-    return replace(row, local_name=row.local_name or name)
+    task = read_task_file(_FOLDER / f"{name}.yaml")
+    return replace(task, local_name=task.local_name or name)
 
 
-def _nearest(name: str) -> str:
-    """Name the task that is most like an unknown one: "SST-2", "sst_2" and "sst2" are one."""
-    plain = {_letters(task): task for task in _NAMES} | _ALIASES
-    return did_you_mean(_letters(name.lower()), plain, shown=lambda match: repr(plain[match]))
+def _name_nearest(name: str) -> str:
+    """Return a hint at the task that is most like an unknown one: "SST-2" and "sst2" are one."""
+    task_of_letters = {_letters_of(task): task for task in _NAMES}
+    task_of_letters.update(_ALIASES)
+    return did_you_mean(
+        _letters_of(name.lower()),
+        task_of_letters,
+        shown=lambda letters: repr(task_of_letters[letters]),
+    )
 
 
-def _letters(name: str) -> str:
+def _letters_of(name: str) -> str:
     return "".join(filter(str.isalnum, name))

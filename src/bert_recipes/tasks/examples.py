@@ -40,8 +40,7 @@ class Answer:
     """A gold answer."""
 
     text: str
-    # in characters of the context; -1 where nobody knows, of an answer that only its text matters
-    # of
+    # In characters of the context; -1 where nobody knows it, and the text alone matters.
     answer_start: int
 
 
@@ -70,8 +69,9 @@ Example = TextExample | TaggedExample | QuestionExample | ChoiceExample
 
 
 def list_texts(example: Example) -> list[str]:
-    """Return the texts of an example of any kind, some of which may be empty; the words of a tagged
-    sentence are one text.
+    """Return the texts of an example of any kind, some of which may be empty.
+
+    The words of a tagged sentence are one text.
     """
     if isinstance(example, TextExample):
         return [example.text, example.text_pair or ""]
@@ -92,15 +92,11 @@ class Split:
     num_rows: int  # of the file, before any limit
     published_rows: int | None = None  # of the published split, where that is known
     is_labelled: bool = True
-    num_left_out: int = (
-        0  # rows of the file that training does without, which a warning has counted
-    )
+    # Rows of the file that training does without, which a warning has counted.
+    num_left_out: int = 0
 
     @property
     def is_partial(self) -> bool:
-        """Tell whether scores on it cannot be put beside published ones: rows are missing or were
-        left out.
-        """
-        return len(self.examples) != (
-            self.num_rows if self.published_rows is None else self.published_rows
-        )
+        """Return whether rows are missing: then scores do not compare with published ones."""
+        num_rows = self.num_rows if self.published_rows is None else self.published_rows
+        return len(self.examples) != num_rows

@@ -1,17 +1,15 @@
-"""Questions about a paragraph and their answers: the forms in which files have them, and offsets
-that are a little wrong.
-"""
+"""Questions about a paragraph and their answers: the forms that files have, and wrong offsets."""
 
 import itertools
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bert_recipes.errors import InputError
-from bert_recipes.rows import NumberedRows, Rows, column_value, is_missing
+from bert_recipes.rows import NumberedRows, Row, Rows, column_value, is_missing
 from bert_recipes.tasks.examples import Answer
-from bert_recipes.tasks.labels import label_text, parse_literal, read_truth
+from bert_recipes.tasks.labels import label_text, parse_cell, read_truth
 from bert_recipes.tasks.task import Task
 
 
@@ -22,27 +20,30 @@ logger = logging.getLogger(__name__)
 # spaces.
 _NEARBY_CHARACTERS = 20
 
+# The text of an answer, and where it starts in its paragraph, if the file says so.
+WrittenAnswer = tuple[str, int | None]
+
 
 def expand_articles(task: Task, rows: Rows) -> Rows:
-    """Return the questions of SQuAD's official form, one a row: articles hold paragraphs, these
-    hold questions.
+    """Return the questions of SQuAD's official form, one a row.
 
-    Rows that are questions already stay as they are.
+    There articles hold paragraphs, and these hold questions. Rows that are questions already stay
+    as they are.
 
     Source: rajpurkar.github.io/SQuAD-explorer; google-research/bert run_squad.py
     `read_squad_examples`.
     """
-    iterator = iter(rows.rows)
-    start = list(itertools.islice(iterator, 1))
-    every = itertools.chain(start, iterator)
-    if not start or not {"paragraphs", "qas"} & start[0][1].keys():
-        return Rows(rows.source, rows.unit, every)
-    return Rows(
-        rows.source, "question", _questions_of(task, rows.source, (row for _, row in every))
-    )
+    numbered = iter(rows.rows)
+    start = list(itertools.islice(numbered, 1))
+    numbered = itertools.chain(start, numbered)
+    has_articles = any("paragraphs" in row or "qas" in row for _, row in start)
+    if not has_articles:
+        return Rows(rows.source, rows.unit, numbered)
+    articles = (article for _, article in numbered)
+    return Rows(rows.source, "question", _questions_of(task, rows.source, articles))
 
 
-def _questions_of(task: Task, source: str, articles: Iterator[Mapping[str, Any]]) -> NumberedRows:
+def _questions_of(task: Task, source: str, articles: Iterable[Row]) -> NumberedRows:
     question_column, context_column = task.text_columns
     number = 0
     try:
@@ -50,12 +51,16 @@ def _questions_of(task: Task, source: str, articles: Iterator[Mapping[str, Any]]
             for paragraph in article.get("paragraphs", [article]):
                 for question in paragraph["qas"]:
                     number += 1
-                    row = {"title": article.get("title", ""), context_column: paragraph["context"]}
-                    row[question_column] = question["question"]
-                    row[task.id_column or "id"] = question.get("id")
-                    for key in ("answers", "is_impossible"):
-                        if key in question:
-                            row[task.label_column if key == "answers" else key] = question[key]
+                    row = {
+                        "title": article.get("title", ""),
+                        context_column: paragraph["context"],
+                        question_column: question["question"],
+                        task.id_column or "id": question.get("id"),
+                    }
+                    if "answers" in question:
+                        row[task.label_column] = question["answers"]
+                    if "is_impossible" in question:
+                        row["is_impossible"] = question["is_impossible"]
                     yield number, row
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(
@@ -64,94 +69,104 @@ def _questions_of(task: Task, source: str, articles: Iterator[Mapping[str, Any]]
         ) from error
 
 
-def read_answers(task: Task, row: Mapping[str, Any], where: str) -> list[tuple[str, Any]] | None:
-    """Return the text and start of each answer of a row; none where `is_impossible` says so, None
-    where they are hidden.
+# Answers
+
+
+def read_answers(task: Task, row: Row, where: str) -> list[WrittenAnswer] | None:
+    """Return the answers of a row; an empty list where it has none, None where they are hidden.
 
     They are {"text": [...], "answer_start": [...]} (the Hub), a list of such pairs (SQuAD's files),
     or texts alone.
     """
-    impossible = row.get("is_impossible")
-    if (
-        not is_missing(impossible)
-        and label_text(impossible) != ""
-        and read_truth(impossible, f"{where}, is_impossible")
-    ):
-        return []
-    value = column_value(row, task.label_column, where)
-    if is_missing(value):
-        return None
-    try:
-        answers = [_read_answer(item) for item in _split_answers(_parse_text(value))]
-    except (KeyError, TypeError, ValueError):
-        raise InputError(
-            f"{where}: answers {value!r:.60}; expected are "
-            f'{{"text": [...], "answer_start": [...]}}, or a list of such pairs'
-        ) from None
+    answers: list[WrittenAnswer] = []
+    if not _is_impossible(row, where):
+        value = column_value(row, task.label_column, where)
+        if is_missing(value):
+            return None
+        try:
+            answers = list(map(_read_answer, _split_answers(value)))
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"{where}: answers {value!r:.60}; expected are "
+                f'{{"text": [...], "answer_start": [...]}}, or a list of such pairs'
+            ) from None
     # Exports of tables write a question without answer as an empty text.
-    return [(text, start) for text, start in answers if text]
+    answers = [(text, start) for text, start in answers if text]
+    if not answers and "squad_v2" not in task.metrics:
+        raise InputError(
+            f"{where}: no answer, but every question of task {task.name} has one; "
+            "questions without answer are for squad_v2"
+        )
+    return answers
 
 
-def _parse_text(value: Any) -> Any:
-    """Return the object or list that a text is, as JSON and Python write it; any other text is an
-    answer.
-    """
-    if not isinstance(value, str):
-        return value
-    parsed = parse_literal(value)
-    if isinstance(parsed, list | dict):
-        return parsed
-    if value.lstrip().startswith(("{'", '{"', "[{")):
-        raise ValueError(value)  # an object that is cut off is no answer
-    return [value]
+def _is_impossible(row: Row, where: str) -> bool:
+    value = row.get("is_impossible")
+    return label_text(value) != "" and read_truth(value, f"{where}, is_impossible")
 
 
 def _split_answers(value: Any) -> list[Any]:
-    if not isinstance(value, dict):
-        return list(value)
-    texts, starts = value["text"], value.get("answer_start")
+    """Return a list of objects or texts, one for each answer."""
+    answers = parse_cell(value, (list, dict))
+    if isinstance(answers, str):
+        if answers.lstrip().startswith(("{'", '{"', "[{")):
+            raise ValueError(answers)  # an object that is cut off is no answer
+        return [answers]
+    if not isinstance(answers, dict):
+        return list(answers)
+    texts = answers["text"]
+    starts = answers.get("answer_start")
     if isinstance(texts, str):
-        texts, starts = [texts], [starts]
-    starts = [None] * len(texts) if starts is None else starts
-    return [
-        {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
-    ]
+        texts = [texts]
+        starts = [starts]
+    if starts is None:
+        starts = [None] * len(texts)
+    pairs = zip(texts, starts, strict=True)
+    return [{"text": text, "answer_start": start} for text, start in pairs]
 
 
-def _read_answer(item: Any) -> tuple[str, int | None]:
-    if isinstance(item, str | int | float) and not isinstance(item, bool):
-        return str(item), None
-    text, start = item["text"], item.get("answer_start")
+def _read_answer(answer: Any) -> WrittenAnswer:
+    if isinstance(answer, str | int | float) and not isinstance(answer, bool):
+        return str(answer), None
+    text = answer["text"]
+    start = answer.get("answer_start")
     if not isinstance(text, str | int | float):
         raise TypeError(text)
-    text = str(text)
     if is_missing(start) or start == "":
-        return text, None
+        return str(text), None
     number = float(start)
     if isinstance(start, bool) or not number.is_integer():
         raise ValueError(start)
-    return text, int(number)
+    return str(text), int(number)
+
+
+# Where answers stand
+
+
+def _stands_at(text: str, start: int, context: str) -> bool:
+    return start >= 0 and context.startswith(text, start)
 
 
 def locate_answer(text: str, start: int | None, context: str) -> Answer | None:
-    """Return the answer where it stands in its paragraph: at its start, else where its text stands
-    once nearby, or at all.
+    """Return the answer where it stands in its paragraph.
 
-    White space may differ. None where it is not there, where nobody can tell which place is meant,
-    or where the start is below 0, as annotation tools write it for "not found".
+    That is at its start, else where its text stands once nearby, or at all; white space may differ.
+    None where it is not there, where nobody can tell which place is meant, or where the start is
+    below 0, as annotation tools write it for "not found".
     """
-    if start is not None and start >= 0 and context.startswith(text, start):
+    if start is not None and _stands_at(text, start, context):
         return Answer(text=text, answer_start=start)
-    if start is not None and start < 0:
+    words = text.split()
+    if not words or (start is not None and start < 0):
         return None
-    words = [re.escape(word) for word in text.split()]
-    places = [match.span() for match in re.finditer(r"\s+".join(words), context)] if words else []
-    if len(places) > 1 and start is not None:
-        places = [place for place in places if abs(place[0] - start) <= _NEARBY_CHARACTERS]
-    if len(places) != 1:
+
+    pattern = r"\s+".join(map(re.escape, words))
+    matches = list(re.finditer(pattern, context))
+    if start is not None and len(matches) > 1:
+        matches = [match for match in matches if abs(match.start() - start) <= _NEARBY_CHARACTERS]
+    if len(matches) != 1:
         return None
-    first, end = places[0]
-    return Answer(text=context[first:end], answer_start=first)
+    return Answer(text=matches[0].group(), answer_start=matches[0].start())
 
 
 class AnswerOffsets:
@@ -160,25 +175,22 @@ class AnswerOffsets:
     def __init__(self) -> None:
         self.num_mended = 0
         self.num_left_out = 0
-        self._first = ""
+        self._first_error = ""
 
     def locate(
-        self, answers: Sequence[tuple[str, Any]], context: str, where: str
+        self, answers: Sequence[WrittenAnswer], context: str, where: str
     ) -> tuple[Answer, ...] | None:
-        """Return the answers that stand in their paragraph; None where there are some, and none
-        does.
-        """
+        """Return the answers that stand in their paragraph; None where none of several does."""
         located: list[Answer] = []
         for text, start in answers:
             answer = locate_answer(text, start, context)
-            if answer is None:
-                self._first = (
-                    self._first
-                    or f"{where}: the answer {text!r:.60} is not at its answer_start {start}"
+            if answer is not None:
+                self.num_mended += answer.answer_start != start
+                located.append(answer)
+            elif not self._first_error:
+                self._first_error = (
+                    f"{where}: the answer {text!r:.60} is not at its answer_start {start}"
                 )
-                continue
-            self.num_mended += answer.answer_start != start
-            located.append(answer)
         if answers and not located:
             self.num_left_out += 1
             return None
@@ -188,7 +200,7 @@ class AnswerOffsets:
         """Warn of what was mended and left out; InputError where nothing remains."""
         if self.num_left_out and self.num_left_out == num_questions:
             raise InputError(
-                f"{self._first}, and the text cannot be found there; "
+                f"{self._first_error}, and the text cannot be found there; "
                 "no training question has an answer in its paragraph: "
                 "answer_start counts the characters before the answer, from 0"
             )
@@ -203,15 +215,14 @@ class AnswerOffsets:
                 "%s: %d of %d questions are left out: "
                 "their answers are not in their paragraphs (the first: %s)"
             )
-            logger.warning(message, source, self.num_left_out, num_questions, self._first)
+            logger.warning(message, source, self.num_left_out, num_questions, self._first_error)
 
 
-def answers_by_text(answers: Sequence[tuple[str, Any]], context: str) -> tuple[Answer, ...]:
-    """Return answers for an evaluation, where only their texts count; a start that is wrong is
-    -1.
-    """
-    known = []
+def answers_by_text(answers: Sequence[WrittenAnswer], context: str) -> tuple[Answer, ...]:
+    """Return answers for an evaluation, where only their texts count; a wrong start is -1."""
+    gold = []
     for text, start in answers:
-        is_right = start is not None and start >= 0 and context.startswith(text, start)
-        known.append(Answer(text=text, answer_start=start if is_right else -1))
-    return tuple(known)
+        if start is None or not _stands_at(text, start, context):
+            start = -1
+        gold.append(Answer(text=text, answer_start=start))
+    return tuple(gold)

@@ -1,17 +1,18 @@
-"""Read rows of a table as examples: columns, labels, words, answers and choices, with one line for
-whatever does not fit.
+"""Read rows of a table as examples: columns, labels, words, answers and choices.
+
+Whatever does not fit is refused in one line.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bert_recipes.errors import InputError
-from bert_recipes.rows import Rows, column_text, column_value, is_missing
+from bert_recipes.rows import NumberedRow, Row, Rows, column_text, column_value, is_missing
 from bert_recipes.tags import OUTSIDE, is_iob
 from bert_recipes.tasks.examples import (
-    Answer,
     ChoiceExample,
     Example,
     QuestionExample,
@@ -20,28 +21,28 @@ from bert_recipes.tasks.examples import (
 )
 from bert_recipes.tasks.labels import (
     ClassLabels,
+    is_hidden,
     label_sets,
     label_text,
     labels_of_columns,
     number_label,
-    parse_literal,
-    read_list,
+    parse_cell,
 )
 from bert_recipes.tasks.questions import AnswerOffsets, answers_by_text, read_answers
-from bert_recipes.tasks.tagging import TaggedRows, document_of, places_of_words
+from bert_recipes.tasks.tagging import TaggedRow, TaggedRows, document_of, places_of_words
 from bert_recipes.tasks.task import Task
 
 
 logger = logging.getLogger(__name__)
 
 
-def example_id(task: Task, row: Mapping[str, Any], index: int, where: str) -> int | str:
+def example_id(task: Task, row: Row, index: int, where: str) -> int | str:
     """Return the id of a row, or its number where the data has no ids."""
-    # A row of a benchmark names the column that its published files have; copies of them may lack
-    # it.
-    if task.id_column is None or (task.id_column not in row and not task.files):
+    column = task.id_column
+    # A row of a benchmark names the column of its published files; copies of them may lack it.
+    if column is None or (column not in row and not task.files):
         return index
-    return read_id(column_value(row, task.id_column, where), task.id_column, where)
+    return read_id(column_value(row, column, where), column, where)
 
 
 def read_id(value: Any, column: str, where: str) -> int | str:
@@ -55,21 +56,29 @@ def read_id(value: Any, column: str, where: str) -> int | str:
     return value
 
 
-# One reader a kind: (task, rows, split, is for training) -> number and example of every row.
+def _may_lack_label(task: Task, row: Row, split: str) -> bool:
+    return split in task.test_splits and task.label_column not in row
+
+
+# One reader a kind: task, rows, split -> number and example of every row.
 
 
 def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, TextExample]]:
     """Read texts with their label, row by row."""
     table = list(rows.rows)
-    labels = _labels_of_table(task, table, rows, is_test=split in task.test_splits)
+    labels = _labels_of_table(task, table, rows, split)
     num_empty = 0
-    for index, ((number, row), label) in enumerate(zip(table, labels, strict=True)):
+    for index, (number, row) in enumerate(table):
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
         num_empty += sum(not text.strip() for text in texts)
-        pair = texts[1] if len(texts) > 1 else None
-        idx = example_id(task, row, index, where)
-        yield number, TextExample(idx=idx, text=texts[0], text_pair=pair, label=label)
+        example = TextExample(
+            idx=example_id(task, row, index, where),
+            text=texts[0],
+            text_pair=texts[1] if len(texts) > 1 else None,
+            label=labels[index],
+        )
+        yield number, example
     if num_empty:
         logger.info(
             "%s: %d texts are empty; they are kept, as every row counts", rows.source, num_empty
@@ -77,30 +86,26 @@ def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, Tex
 
 
 def _labels_of_table(
-    task: Task, table: Sequence[tuple[int, Mapping[str, Any]]], rows: Rows, *, is_test: bool
-) -> list[Any]:
+    task: Task, table: Sequence[NumberedRow], rows: Rows, split: str
+) -> Sequence[Any]:
     """Return the label of every row: what a label means is decided by the whole column."""
-    places = [rows.where(number) for number, _ in table]
-    columns = [column for column in (task.label_column, *task.label_columns) if column]
-    if is_test and not any(column in row for _, row in table for column in columns):
+    columns = task.label_columns or (task.label_column,)
+    have_labels = any(not row.keys().isdisjoint(columns) for _, row in table)
+    if split in task.test_splits and not have_labels:
         return [None] * len(table)
     if task.label_columns:
-        return [
-            labels_of_columns(task, row, where)
-            for (_, row), where in zip(table, places, strict=True)
-        ]
-    values = [
-        column_value(row, task.label_column, where)
-        for (_, row), where in zip(table, places, strict=True)
-    ]
+        return [labels_of_columns(task, row, rows.where(number)) for number, row in table]
+
+    cells = []
+    for number, row in table:
+        where = rows.where(number)
+        cells.append((where, column_value(row, task.label_column, where)))
     if task.problem_type == "multi_label_classification":
-        return label_sets(task, list(zip(places, values, strict=True)))
+        return label_sets(task, cells)
+    read: Callable[[Any, str], float | None] = ClassLabels(task).class_of
     if task.problem_type == "regression":
-        return [
-            number_label(task, value, where) for value, where in zip(values, places, strict=True)
-        ]
-    classes = ClassLabels(task)
-    return [classes.class_of(value, where) for value, where in zip(values, places, strict=True)]
+        read = partial(number_label, task)
+    return [read(value, where) for where, value in cells]
 
 
 # Choices
@@ -109,8 +114,9 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, ChoiceExample]]:
-    """Read contexts with their endings, row by row; in a list column each row may have another
-    number of them.
+    """Read contexts with their endings, row by row.
+
+    In a list column each row may have another number of them.
     """
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
@@ -120,81 +126,67 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
             raise InputError(f"{where}: {len(endings)} choices; two or more are expected")
 
         label = None
-        if split not in task.test_splits or task.label_column in row:
-            label = _choice_number(
-                task, column_value(row, task.label_column, where), names, endings, where
-            )
-        start = texts[1] if len(texts) > 1 else ""
-        choices = tuple(f"{start} {ending}" if start else ending for ending in endings)
-        idx = example_id(task, row, index, where)
-        yield number, ChoiceExample(idx=idx, context=texts[0], choices=choices, label=label)
+        if not _may_lack_label(task, row, split):
+            value = column_value(row, task.label_column, where)
+            label = _choice_number(task, value, names, endings, where)
+        choices = endings
+        if len(texts) > 1 and texts[1]:
+            choices = [f"{texts[1]} {ending}" for ending in endings]
+        example = ChoiceExample(
+            idx=example_id(task, row, index, where),
+            context=texts[0],
+            choices=tuple(choices),
+            label=label,
+        )
+        yield number, example
 
 
-def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
-    """Return the choices of a row and the names that its label may call them by; none where these
-    are numbers or letters.
+def _choices_of(task: Task, row: Row, where: str) -> tuple[list[str], Sequence[str]]:
+    """Return the choices of a row, and the names that its label may call them by.
 
-    The list may stand under "text" beside the names under "label", as in ARC and CommonsenseQA.
+    There are no names where labels are numbers or letters. The list of choices may stand under
+    "text" beside the names under "label", as in ARC and CommonsenseQA.
     """
+    names: Sequence[str] = task.labels
     if len(task.choice_columns) > 1:
         texts = [column_text(row, column, where) for column in task.choice_columns]
-        while (
-            texts and not texts[-1].strip()
-        ):  # a row may have fewer choices than the table has columns
+        while texts and not texts[-1].strip():  # fewer choices than the table has columns
             texts.pop()
-        return texts, list(task.labels)
+        return texts, names
+
     column = task.choice_columns[0]
-    value = column_value(row, column, where)
-    if isinstance(value, str):
-        parsed = parse_literal(value) if value.lstrip().startswith("{") else read_list(value)
-        value = value if parsed is None else parsed
-    if not isinstance(value, dict):
-        return _texts_of_list(value, column, where), list(task.labels)
-    names = value.get("label")
-    if not isinstance(names, list):
-        raise InputError(
-            f"{where}: column '{column}' holds {value!r:.60}; beside its texts a list of labels "
-            "is expected"
-        )
-    return _texts_of_list(value.get("text"), column, where), [label_text(name) for name in names]
-
-
-def _texts_of_list(value: Any, column: str, where: str) -> list[str]:
-    while (
-        isinstance(value, list) and value and is_missing(value[-1])
-    ):  # a table of lists may fill the shorter ones up
+    value = parse_cell(column_value(row, column, where), (list, dict))
+    if isinstance(value, dict):
+        if not isinstance(value.get("label"), list):
+            raise InputError(
+                f"{where}: column '{column}' holds {value!r:.60}; beside its texts a list of "
+                "labels is expected"
+            )
+        names = list(map(label_text, value["label"]))
+        value = value.get("text")
+    # A table of lists may fill the shorter ones up.
+    while isinstance(value, list) and value and is_missing(value[-1]):
         value = value[:-1]
     if not isinstance(value, list) or any(map(is_missing, value)):
         raise InputError(
             f"{where}: column '{column}' holds {value!r:.60}; a list of texts is expected"
         )
-    return [column_text({column: text}, column, where) for text in value]
+    return [column_text({column: text}, column, where) for text in value], names
 
 
 def _choice_number(
-    task: Task, value: Any, names: Sequence[str], endings: Sequence[str], where: str
+    task: Task, value: Any, names: Sequence[str], endings: list[str], where: str
 ) -> int | None:
-    """Return which choice a label means: by its name, its number from 0, its letter, or its text;
-    None for a hidden one.
+    """Return which choice a label means; None for a hidden one.
+
+    It is given by name, by number from 0, by letter, or as the text of the choice.
     """
-    text = label_text(value)
     if names or task.column_labels:
         number = ClassLabels(task, names or None).class_of(value, where)
-    elif text in ("", "-1"):
-        return None
-    elif text.isdecimal():
-        number = int(text)
-        if text in endings and endings.index(text) != number:
-            raise InputError(
-                f"{where}: label {value!r} is the text of one choice and the number of another; "
-                "write letters: A, B, ..."
-            )
-    elif len(text) == 1 and text.upper() in _LETTERS:
-        number = _LETTERS.index(text.upper())
-    elif list(endings).count(str(value)) == 1:
-        number = list(endings).index(str(value))
+    elif is_hidden(value):
+        number = None
     else:
-        number = len(endings)
+        number = _number_without_names(value, endings, where)
     if number is not None and number >= len(endings):
         last = len(endings) - 1
         raise InputError(
@@ -203,6 +195,23 @@ def _choice_number(
             "or a choice's text; where numbers count from 1, write labels: [1, 2, ...]"
         )
     return number
+
+
+def _number_without_names(value: Any, endings: list[str], where: str) -> int:
+    """Return the number that a label means; the number of choices where it means none of them."""
+    text = label_text(value)
+    if text.isdecimal():
+        if text in endings and endings.index(text) != int(text):
+            raise InputError(
+                f"{where}: label {value!r} is the text of one choice and the number of another; "
+                "write letters: A, B, ..."
+            )
+        return int(text)
+    if len(text) == 1 and text.upper() in _LETTERS:
+        return _LETTERS.index(text.upper())
+    if endings.count(str(value)) == 1:
+        return endings.index(str(value))
+    return len(endings)
 
 
 # Questions
@@ -217,46 +226,38 @@ def question_examples(
     texts of answers count.
     """
     offsets = AnswerOffsets() if split == task.train_split else None
-    seen: dict[str, int] = {}
+    row_of_id: dict[str, int] = {}
     num_questions = 0
-    for number, row in rows.rows:
-        idx = _question_id(task, row, num_questions, rows.where(number))
+    for index, (number, row) in enumerate(rows.rows):
         num_questions += 1
+        idx = _question_id(task, row, index, rows.where(number))
         where = f"{rows.where(number)} (id {idx})"
-        if idx in seen and offsets is None:
+        if idx in row_of_id and offsets is None:
             raise InputError(
-                f"{where}: {rows.unit} {seen[idx]} has the same id; ids tell the answers apart"
+                f"{where}: {rows.unit} {row_of_id[idx]} has the same id; ids tell the answers apart"
             )
-        seen[idx] = number
+        row_of_id[idx] = number
+
         question, context = (column_text(row, column, where) for column in task.text_columns)
-        answers: tuple[Answer, ...] | None = None
-        if split not in task.test_splits or task.label_column in row:
-            written = read_answers(task, row, where)
-            if written == [] and "squad_v2" not in task.metrics:
-                raise InputError(
-                    f"{where}: no answer, but every question of task {task.name} has one; "
-                    "questions without answer are for "
-                    "squad_v2"
-                )
-            if written is not None and offsets is not None:
-                answers = offsets.locate(written, context, where)
-                if answers is None:
-                    yield number, None
-                    continue
-            elif written is not None:
-                answers = answers_by_text(written, context)
+        gold = None if _may_lack_label(task, row, split) else read_answers(task, row, where)
+        answers = None
+        if gold is not None and offsets is None:
+            answers = answers_by_text(gold, context)
+        elif gold is not None and offsets is not None:
+            answers = offsets.locate(gold, context, where)
+            if answers is None:
+                yield number, None
+                continue
         title = str(row.get("title") or "")
-        yield (
-            number,
-            QuestionExample(
-                idx=idx, question=question, context=context, answers=answers, title=title
-            ),
+        example = QuestionExample(
+            idx=idx, question=question, context=context, answers=answers, title=title
         )
+        yield number, example
     if offsets is not None:
         offsets.report(rows.source, num_questions)
 
 
-def _question_id(task: Task, row: Mapping[str, Any], index: int, where: str) -> str:
+def _question_id(task: Task, row: Row, index: int, where: str) -> str:
     """Return the id of a question; the row number where there is none."""
     if is_missing(row.get(task.id_column or "id")):
         return str(index)
@@ -275,31 +276,18 @@ def tagged_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, T
     """
     labels = ClassLabels(task)
     sentences = TaggedRows(task, rows, is_test=split in task.test_splits)
-    numbers_of = (
-        {name: number for number, name in enumerate(task.labels)} if is_iob(task.labels) else {}
-    )
     stray: list[str] = []
     for index, sentence in enumerate(sentences):
-        where = rows.where(sentence.number)
-        tags: tuple[int, ...] | None = None
-        if sentence.tags is not None:
-            places = places_of_words(rows, sentence)
-            numbers = [
-                _tag_number(labels, tag, place)
-                for tag, place in zip(sentence.tags, places, strict=True)
-            ]
-            stray += _begin_entities(task.labels, numbers_of, numbers, places)
-            tags = tuple(numbers)
-        yield (
-            sentence.number,
-            TaggedExample(
-                idx=example_id(task, sentence.row, index, where),
-                tokens=tuple(sentence.words),
-                labels=tags,
-                document=document_of(sentence, index),
-                offsets=None if sentence.offsets is None else tuple(sentence.offsets),
-            ),
+        tags = _tags_of(task, rows, sentence, labels, stray)
+        offsets = sentence.offsets
+        example = TaggedExample(
+            idx=example_id(task, sentence.row, index, rows.where(sentence.number)),
+            tokens=tuple(sentence.words),
+            labels=tags,
+            document=document_of(sentence, index),
+            offsets=None if offsets is None else tuple(offsets),
         )
+        yield sentence.number, example
     sentences.warn_of_spans()
     if stray:
         message = (
@@ -308,32 +296,32 @@ def tagged_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, T
         logger.warning(message, rows.source, len(stray), stray[0])
 
 
-def _tag_number(labels: ClassLabels, tag: Any, place: str) -> int:
-    number = labels.class_of(tag, place)
-    if number is None:
-        raise InputError(
-            f"{place}: a word without a label ({tag!r}); allowed: {', '.join(labels.names)}"
-        )
-    return number
+def _tags_of(
+    task: Task, rows: Rows, sentence: TaggedRow, labels: ClassLabels, stray: list[str]
+) -> tuple[int, ...] | None:
+    """Return the class numbers of a sentence's tags, None where they are hidden.
 
-
-def _begin_entities(
-    names: Sequence[str], numbers_of: Mapping[str, int], numbers: list[int], places: Sequence[str]
-) -> list[str]:
-    """Change every I-X that continues no entity to B-X, in place, if there is such a label; return
-    which they were.
+    Each I-X that becomes B-X is added to `stray`.
     """
-    if not numbers_of:
-        return []
-    stray = []
-    before = OUTSIDE
-    for word, number in enumerate(numbers):
-        name = names[number]
-        if name.startswith("I-") and before[2:] != name[2:]:
-            stray.append(f"{places[word]}: {name}")
-            numbers[word] = numbers_of.get(f"B-{name[2:]}", number)
-        before = name
-    return stray
+    if sentence.tags is None:
+        return None
+    may_be_stray = is_iob(task.labels)
+    numbers: list[int] = []
+    name_before = OUTSIDE
+    for tag, place in zip(sentence.tags, places_of_words(rows, sentence), strict=True):
+        number = labels.class_of(tag, place)
+        if number is None:
+            raise InputError(
+                f"{place}: a word without a label ({tag!r}); allowed: {', '.join(labels.names)}"
+            )
+        name = task.labels[number]
+        if may_be_stray and name.startswith("I-") and name_before[2:] != name[2:]:
+            stray.append(f"{place}: {name}")
+            if f"B-{name[2:]}" in task.labels:
+                number = task.labels.index(f"B-{name[2:]}")
+        numbers.append(number)
+        name_before = name
+    return tuple(numbers)
 
 
 _READERS: dict[str, Callable[[Task, Rows, str], Iterator[tuple[int, Example | None]]]] = {
@@ -353,31 +341,31 @@ class ReadExamples:
 
 
 def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = False) -> ReadExamples:
-    """Read all rows of a split, with or without labels, all alike; those of test_splits may lack
-    the label column.
+    """Read all rows of a split, with or without labels, all alike.
 
-    `need_labels` refuses hidden ones.
+    Those of `test_splits` may lack the label column. `need_labels` refuses hidden labels.
     """
     examples: list[Example] = []
     num_left_out = 0
-    first: dict[bool, int] = {}  # is it hidden -> number of the first such row
+    # The number of the first row with a label, and of the first where it is hidden.
+    first: dict[str, int] = {}
     for number, example in _READERS[task.kind](task, rows, split):
         if example is None:
             num_left_out += 1
             continue
-        first.setdefault(label_of(example) is None, number)
+        first.setdefault("hidden" if label_of(example) is None else "labelled", number)
         examples.append(example)
     if not examples:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
     if len(first) == 2:
         raise InputError(
-            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} "
-            f"{first[False]} has one: label all or "
+            f"{rows.where(first['hidden'])}: the label is hidden (-1 or empty), but {rows.unit} "
+            f"{first['labelled']} has one: label all or "
             "none; where -1 is a class, write labels: [-1, 0, 1]"
         )
-    if need_labels and True in first:
+    if need_labels and "hidden" in first:
         raise InputError(
-            f"{rows.where(first[True])}: the label is hidden (-1 or empty): a test set with "
+            f"{rows.where(first['hidden'])}: the label is hidden (-1 or empty): a test set with "
             "labels -1 can be predicted, not measured"
         )
     return ReadExamples(examples, num_left_out)

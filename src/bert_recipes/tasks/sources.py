@@ -1,12 +1,10 @@
-"""Find the rows of a task: tables, CoNLL and SQuAD files, GLUE's official download, the Hub or its
-cache.
-"""
+"""Find the rows of a task: in tables, CoNLL and SQuAD files, GLUE's download, or the Hub."""
 
 import itertools
 import logging
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,200 +21,120 @@ from bert_recipes.rows import (
 )
 from bert_recipes.tasks.conll import read_conll
 from bert_recipes.tasks.examples import Example, Split, TaggedExample
-from bert_recipes.tasks.labels import FoundLabels, find_labels
+from bert_recipes.tasks.labels import find_labels
 from bert_recipes.tasks.questions import expand_articles
 from bert_recipes.tasks.reading import label_of, read_examples
 from bert_recipes.tasks.tagging import TaggedRows, label_column_of
-from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.task import Task, TsvLayout
 
 
 logger = logging.getLogger(__name__)
 
-
-# GLUE's official download
-
-
-# Microsoft's own file of MRPC, and GLUE's list of the pairs in it that are the development set.
-MSR_FILE = "msr_paraphrase_train.txt"
-MSR_DEV_IDS = "dev_ids.tsv"
+# Our choice. A limit always draws the same examples, so that runs with it can be compared.
+SAMPLE_SEED = 12345
 
 
-def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
-    """Yield the rows of one file of the download under the task's column names; test files have an
-    id and no label.
+# Splits
 
-    Source: huggingface/datasets glue.py; CoLA's labelled files have no header.
+
+def load_split(
+    task: Task,
+    split: str,
+    *,
+    data_dir: str | None,
+    max_examples: int | None = None,
+    need_labels: bool = False,
+) -> Split:
+    """Read a split, check every row of it, and draw a sample where there is a limit.
+
+    Args:
+        task: A task of the catalogue, or of a file.
+        split: One of its splits.
+        data_dir: Local folder: it, its subfolders named like the task (`mrpc`, `glue/mrpc`, `MRPC`,
+            `squad`, `swag`, `ner/conll2003`) are searched in this order. None: the task's own
+            `files`, or the Hub.
+        max_examples: Draw this many with a fixed seed and keep them in the order of the file.
+            Sentences of a document are drawn together: whole documents, of the last one the
+            beginning.
+        need_labels: Refuse a split with hidden labels.
+
+    Example:
+        >>> load_split(get_task("rte"), "train", data_dir="data/glue").num_rows  # doctest: +SKIP
+        2490
     """
-    layout = task.tsv
-    assert layout is not None
-    is_test = split in task.test_splits
-    text_places = layout.test_text_columns if is_test else layout.text_columns
-    last_name = task.id_column or "idx" if is_test else task.label_column
-    last_place = layout.id_column if is_test else layout.label_column
-    # A last column is counted from the end: MNLI's files differ in their number of labels.
-    least = max(*text_places, last_place) + 1 + (last_place < 0)
-    most: int | None = None
-    lines = Reader().split_at_tabs(path)
-    if is_test or layout.has_header:
-        number, header = next(lines, (0, []))
-        name = header[last_place] if -len(header) <= last_place < len(header) else ""
-        _check_header(name, () if is_test else task.labels, f"{path}, line {number}")
-        most = len(header)
-        least = max(least, most)
-    left_out: list[int] = []
-    for number, cells in lines:
-        if least <= len(cells) <= (most or len(cells)):
-            row: dict[str, Any] = {}
-            for column, place in zip(task.text_columns, text_places, strict=True):
-                row[column] = cells[place]
-            last = cells[last_place]
-            row[last_name] = int(last) if is_test and last.isdecimal() else last
-            yield number, row
-        elif layout.drops_short_rows:
-            left_out.append(number)
-        else:
-            raise InputError(
-                f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official "
-                f"{layout.folder} file of "
-                f"the split '{split}' has {'at least ' if most is None else ''}{least}"
-            )
-    if left_out:
-        message = "%s: %d lines with too few or too many columns were left out: %s"
-        logger.warning(message, path, len(left_out), shorten(left_out))
-
-
-def _check_header(name: str, labels: Sequence[str], where: str) -> None:
-    """Refuse a first line of data, which would be lost if it were taken for the names of
-    columns.
-    """
-    if name.replace(".", "", 1).isdecimal() or name in labels:
+    if split not in task.splits:
         raise InputError(
-            f"{where}: the first line is data ('{name}'); put the official line of column names "
-            "back"
+            f"task {task.name} has no split '{split}'; it has: {', '.join(task.splits)}"
         )
-
-
-def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
-    """GLUE's own rule: the pairs named in dev_ids.tsv are the development set, all others the
-    training set.
-
-    Source: GLUE-baselines download_glue_data.py `format_mrpc`.
-    """
-    dev_ids = {tuple(cells[:2]) for _, cells in Reader().split_at_tabs(path.with_name(MSR_DEV_IDS))}
-    wants_dev = split != task.train_split
-    for index, (number, cells) in enumerate(Reader().split_at_tabs(path)):
-        if len(cells) != 5:
-            raise InputError(
-                f"{path}, line {number}: {len(cells)} columns; 5 are expected, separated by tabs"
-            )
-        if index > 0 and ((cells[1], cells[2]) in dev_ids) == wants_dev:
-            yield (
-                number,
-                dict(
-                    zip(
-                        (task.label_column, *task.text_columns), (cells[0], *cells[3:]), strict=True
-                    )
-                ),
-            )
-
-
-# The Hub
-
-
-def open_hub(task: Task, split: str) -> Rows:
-    """Open a split of the task's Hub data set; without a connection the copy in the cache of
-    `datasets`, or an error at once.
-    """
-    reason = check_reach(task)
-    from datasets import load_dataset
-    from datasets.packaged_modules.cache.cache import Cache
-
-    repository = str(task.hub_dataset)
-    name = f"Hub data set {repository}" + (f" ({task.hub_subset})" if task.hub_subset else "")
-    try:
-        if reason is None:
-            dataset = load_dataset(
-                repository, task.hub_subset, split=split, revision=task.hub_revision
-            )
-        else:
-            name_only, subset = repository.split("/")[-1], task.hub_subset
-            cache = Cache(
-                repo_id=repository,
-                dataset_name=name_only,
-                config_name=subset,
-                version="auto",
-                hash="auto",
-            )
-            dataset = cache.as_dataset(split=split)
-    except network_errors(ValueError, RuntimeError) as error:
-        detail = first_line(error) if reason is None else f"{first_line(error)}; {reason}"
-        raise InputError(
-            f"task {task.name}: {name}, split '{split}': cannot be opened ({detail}); check the "
-            f"name, or {_advice(task)}"
-        ) from error
-    return Rows(f"{name}, split {split}", "row", _hub_rows(dataset, task))
-
-
-def check_reach(task: Task) -> str | None:
-    """Return why only the copy in the cache can be read, None where the Hub can be reached; refuse
-    where there is no copy.
-    """
-    reason = why_unreachable()
-    if reason is not None and not _is_cached(str(task.hub_dataset)):
-        raise InputError(
-            f"task {task.name}: {reason}, and {task.hub_dataset} is not in the local cache; "
-            f"{_advice(task)}"
-        )
-    return reason
-
-
-def _advice(task: Task) -> str:
-    files = [next(iter(task.local_files.get(split, ())), f"{split}.jsonl") for split in task.splits]
-    official = f", or the official TSV files of {task.tsv.folder}" if task.tsv is not None else ""
-    return (
-        'give the data as local files: --data_dir FOLDER (make: ARGS="--data_dir FOLDER"), which '
-        "may hold "
-        f"{', '.join(files)}{official}"
+    if data_dir is None and not task.files:
+        rows = open_hub(task, split)
+    else:
+        rows = open_local(task, split, data_dir)
+    table = read_examples(task, split, rows, need_labels=need_labels)
+    is_labelled = label_of(table.examples[0]) is not None
+    if split == task.train_split and is_labelled:
+        _warn_of_unused_labels(task, table.examples, rows.source)
+    return Split(
+        name=split,
+        examples=_sample(table.examples, max_examples),
+        source=rows.source,
+        num_rows=len(table.examples),
+        published_rows=task.published_rows.get(split),
+        is_labelled=is_labelled,
+        num_left_out=table.num_left_out,
     )
 
 
-def _is_cached(name: str) -> bool:
-    """Tell whether `datasets` keeps a copy, without importing it, which takes seconds."""
-    from huggingface_hub import constants
-
-    cache = Path(
-        os.environ.get("HF_DATASETS_CACHE") or os.path.join(constants.HF_HOME, "datasets")
-    ).expanduser()
-    # Folders are called owner___name, the name in snake_case.
-    plain = name.replace("/", "").replace("_", "").lower()
-    return cache.is_dir() and any(
-        folder.name.replace("_", "").lower() == plain for folder in cache.iterdir()
-    )
+def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> None:
+    """See at once whether local files are there, or the Hub is within reach; nothing is read."""
+    if data_dir is None and not task.files:
+        check_reach(task)
+        return
+    for split in splits:
+        find_local(task, split, data_dir)
 
 
-def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
-    """Rows as dicts; class numbers become the Hub's names where the task knows these, so that order
-    cannot matter.
-    """
-    column = label_column_of(task, dataset.features) or task.label_column
-    feature = dataset.features.get(column)
-    names = (
-        getattr(getattr(feature, "feature", feature), "names", None) or []
-    )  # of a list, its elements'
-    is_known = set(names) <= {*task.labels, *task.column_labels}
+def find_labels_in_data(task: Task) -> list[str]:
+    """Return the labels in a user's training file."""
+    rows = open_local(task, task.train_split, None)
+    values: Iterable[Any]
+    if task.kind == "token_classification":
+        values = (sentence.tags for sentence in TaggedRows(task, rows, is_test=False))
+    else:
+        column = task.label_column
+        values = (column_value(row, column, rows.where(number)) for number, row in rows.rows)
+    return find_labels(task, values)
 
-    def named(value: Any) -> Any:
-        if isinstance(value, list):
-            return [named(item) for item in value]
-        return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
-    batches = dataset.iter(batch_size=1000)
-    rows = (values for batch in batches for values in zip(*batch.values(), strict=True))
-    for number, values in enumerate(rows, start=1):
-        row = dict(zip(dataset.column_names, values, strict=True))
-        if names and is_known:
-            row[column] = named(row[column])
-        yield number, row
+def _sample(examples: list[Example], max_examples: int | None) -> Sequence[Example]:
+    if max_examples is None or max_examples >= len(examples):
+        return examples
+    rng = random.Random(SAMPLE_SEED)
+    indices = range(len(examples))
+    document_of = [example.document for example in examples if isinstance(example, TaggedExample)]
+    if document_of:
+        groups = itertools.groupby(indices, key=document_of.__getitem__)
+        documents = [list(group) for _, group in groups]
+        rng.shuffle(documents)
+        drawn = list(itertools.chain.from_iterable(documents))[:max_examples]
+    else:
+        drawn = rng.sample(indices, max_examples)
+    return [examples[index] for index in sorted(drawn)]
+
+
+def _warn_of_unused_labels(task: Task, examples: Sequence[Example], source: str) -> None:
+    if task.kind not in ("sequence_classification", "token_classification"):
+        return
+    used: set[Any] = set()
+    for example in examples:
+        label = label_of(example)
+        used.update(label if isinstance(label, tuple) else (label,))
+    unused = [name for number, name in enumerate(task.labels) if number not in used]
+    if unused:
+        message = (
+            "%s: no row has the label %s; the model cannot learn it: check `labels` of task %s"
+        )
+        logger.warning(message, source, ", ".join(unused), task.name)
 
 
 # Local files
@@ -225,17 +143,18 @@ def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
 def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
     """Open the file of a split, found in `data_dir`, or where the task's own `files` say."""
     path = find_local(task, split, data_dir)
-    if path.name == MSR_FILE and task.tsv is not None:
-        return Rows(str(path), "line", _msr_rows(path, task, split))
-    if task.tsv is not None and path.name == task.tsv.files.get(split):
-        return Rows(str(path), "line", _glue_rows(path, task, split))
-    return open_file(task, path)
+    layout = task.tsv
+    if layout is None or path.name not in (MSR_FILE, layout.files.get(split)):
+        return open_file(task, path)
+    if path.name == MSR_FILE:
+        rows = _msr_rows(path, task, split)
+    else:
+        rows = _glue_rows(path, task, layout, split)
+    return Rows(str(path), "line", rows)
 
 
 def open_file(task: Task, path: Path) -> Rows:
-    """Open a file with rows of a task: a table, words in columns, or the questions of SQuAD's
-    form.
-    """
+    """Open a file with rows of a task: a table, words in columns, or SQuAD's questions."""
     if task.kind == "token_classification" and format_suffix(path) not in TABLE_SUFFIXES:
         return Rows(str(path), "line", read_conll(path, task))
     rows = read_table(path)
@@ -256,26 +175,28 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
         raise InputError(
             f"--data_dir {data_dir}: no such folder; give the one with the data of task {task.name}"
         )
-    local = (
-        [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"]
-        if task.local_name
-        else []
-    )
-    official = [task.tsv.folder, f"glue/{task.tsv.folder}"] if task.tsv is not None else []
-    folders = list(dict.fromkeys([".", *local, *official]))
+    folders = _folder_names(task)
     names = _file_names(task, split)
-    for folder in folders:
-        for name in names:
-            path = Path(data_dir, folder, name)
-            # Without the list of ids nobody can tell the two splits of that file apart.
-            if path.is_file() and (name != MSR_FILE or path.with_name(MSR_DEV_IDS).is_file()):
-                return path
+    for folder, name in itertools.product(folders, names):
+        path = Path(data_dir, folder, name)
+        # Without the list of ids nobody can tell the two splits of that file apart.
+        if path.is_file() and (name != MSR_FILE or path.with_name(MSR_DEV_IDS).is_file()):
+            return path
     subfolders = f" and its subfolders {', '.join(folders[1:])}" if folders[1:] else ""
-    shown = ", ".join(f"{name} with {MSR_DEV_IDS}" if name == MSR_FILE else name for name in names)
     raise InputError(
         f"task {task.name}, split '{split}': no file in --data_dir {data_dir}{subfolders}; looked "
-        f"for {shown}"
+        f"for {', '.join(names).replace(MSR_FILE, f'{MSR_FILE} with {MSR_DEV_IDS}')}"
     )
+
+
+def _folder_names(task: Task) -> list[str]:
+    """Return the folders under --data_dir in which a task's files may lie."""
+    folders = ["."]
+    if task.local_name:
+        folders += [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"]
+    if task.tsv is not None:
+        folders += [task.tsv.folder, f"glue/{task.tsv.folder}"]
+    return list(dict.fromkeys(folders))
 
 
 def _file_names(task: Task, split: str) -> list[str]:
@@ -300,107 +221,182 @@ def _file_names(task: Task, split: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-# Splits
+# GLUE's official download
 
-# Our choice. A limit always draws the same examples, so that runs with it can be compared.
-SAMPLE_SEED = 12345
+# Microsoft's own file of MRPC, and GLUE's list of the pairs in it that are the development set.
+MSR_FILE = "msr_paraphrase_train.txt"
+MSR_DEV_IDS = "dev_ids.tsv"
+_MSR_WIDTH = 5
 
 
-def load_split(
-    task: Task,
-    split: str,
-    *,
-    data_dir: str | None,
-    max_examples: int | None = None,
-    need_labels: bool = False,
-) -> Split:
-    """Read a split, check every row of it, and draw a sample where there is a limit.
+def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> NumberedRows:
+    """Yield the rows of one file of the download under the task's column names.
 
-    Args:
-        data_dir: Local folder: it, its subfolders named like the task (`mrpc`, `glue/mrpc`, `MRPC`,
-            `squad`, `swag`, `ner/conll2003`) are searched in this order. None: the task's own
-            `files`, or the Hub.
-        max_examples: Draw this many with a fixed seed and keep them in the order of the file.
-            Sentences of a document
-            are drawn together: whole documents, of the last one the beginning.
-        need_labels: Refuse a split with hidden labels.
+    Test files have an id and no label.
 
-    Example:
-        >>> load_split(get_task("rte"), "train", data_dir="data/glue").num_rows  # doctest: +SKIP
-        2490
+    Source: huggingface/datasets glue.py; CoLA's labelled files have no header.
     """
-    if split not in task.splits:
+    is_test = split in task.test_splits
+    text_places = layout.test_text_columns if is_test else layout.text_columns
+    place_of = dict(zip(task.text_columns, text_places, strict=True))
+    # The place of a label may be counted from the end: MNLI's files differ in their number.
+    label_column = (task.id_column or "idx") if is_test else task.label_column
+    place_of[label_column] = layout.id_column if is_test else layout.label_column
+    width = max(place_of.values()) + 1
+
+    lines = Reader().split_at_tabs(path)
+    if is_test or layout.has_header:
+        number, header = next(lines, (0, []))
+        if len(header) >= width:
+            width = len(header)
+            labels = () if is_test else task.labels
+            _check_header(header[place_of[label_column]], labels, f"{path}, line {number}")
+    left_out: list[int] = []
+    for number, cells in lines:
+        if len(cells) == width:
+            row: dict[str, Any] = {column: cells[place] for column, place in place_of.items()}
+            if is_test and row[label_column].isdecimal():
+                row[label_column] = int(row[label_column])
+            yield number, row
+        elif layout.drops_short_rows:
+            left_out.append(number)
+        else:
+            raise InputError(
+                f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official "
+                f"{layout.folder} file of the split '{split}' has {width}"
+            )
+    if left_out:
+        message = "%s: %d lines with too few or too many columns were left out: %s"
+        logger.warning(message, path, len(left_out), shorten(left_out))
+
+
+def _check_header(name: str, labels: Sequence[str], where: str) -> None:
+    """Refuse a first line of data, which would be lost as the names of columns."""
+    if name.replace(".", "", 1).isdecimal() or name in labels:
         raise InputError(
-            f"task {task.name} has no split '{split}'; it has: {', '.join(task.splits)}"
+            f"{where}: the first line is data ('{name}'); put the official line of column names "
+            "back"
         )
-    is_local = data_dir is not None or bool(task.files)
-    rows = open_local(task, split, data_dir) if is_local else open_hub(task, split)
-    read = read_examples(task, split, rows, need_labels=need_labels)
-    examples = read.examples
-    if split == task.train_split:
-        _warn_of_unused_labels(task, examples, rows.source)
-    return Split(
-        name=split,
-        examples=_sample(examples, max_examples),
-        source=rows.source,
-        num_rows=len(examples),
-        published_rows=task.published_rows.get(split),
-        is_labelled=label_of(examples[0]) is not None,
-        num_left_out=read.num_left_out,
+
+
+def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
+    """Yield the pairs of MRPC that are in a split.
+
+    Those named in dev_ids.tsv are the development set, all others the training set.
+
+    Source: GLUE-baselines download_glue_data.py `format_mrpc`.
+    """
+    id_lines = Reader().split_at_tabs(path.with_name(MSR_DEV_IDS))
+    dev_ids = {(cells[0], cells[1]) for _, cells in id_lines}
+    is_dev = split != task.train_split
+    lines = Reader().split_at_tabs(path)
+    next(lines, None)  # the names of the columns
+    for number, cells in lines:
+        if len(cells) != _MSR_WIDTH:
+            raise InputError(
+                f"{path}, line {number}: {len(cells)} columns; 5 are expected, separated by tabs"
+            )
+        label, first_id, second_id, *texts = cells
+        if ((first_id, second_id) in dev_ids) == is_dev:
+            yield (
+                number,
+                {task.label_column: label, **dict(zip(task.text_columns, texts, strict=True))},
+            )
+
+
+# The Hub
+
+
+def open_hub(task: Task, split: str) -> Rows:
+    """Open a split of the task's Hub data set.
+
+    Without a connection the copy in the cache of `datasets` is read, or an error comes at once.
+    """
+    reason = check_reach(task)
+    from datasets import load_dataset
+    from datasets.packaged_modules.cache.cache import Cache
+
+    repository = str(task.hub_dataset)
+    name = f"Hub data set {repository}" + (f" ({task.hub_subset})" if task.hub_subset else "")
+    try:
+        if reason is None:
+            revision = task.hub_revision
+            dataset = load_dataset(repository, task.hub_subset, split=split, revision=revision)
+        else:
+            cache = Cache(
+                repo_id=repository,
+                dataset_name=repository.split("/")[-1],
+                config_name=task.hub_subset,
+                version="auto",
+                hash="auto",
+            )
+            dataset = cache.as_dataset(split=split)
+    except network_errors(ValueError, RuntimeError) as error:
+        detail = first_line(error) if reason is None else f"{first_line(error)}; {reason}"
+        raise InputError(
+            f"task {task.name}: {name}, split '{split}': cannot be opened ({detail}); check the "
+            f"name, or {_advice(task)}"
+        ) from error
+    return Rows(f"{name}, split {split}", "row", _hub_rows(dataset, task))
+
+
+def check_reach(task: Task) -> str | None:
+    """Return why only the copy in the cache can be read, None where the Hub can be reached.
+
+    Refuse a task of which there is no copy then.
+    """
+    reason = why_unreachable()
+    if reason is not None and not _is_cached(str(task.hub_dataset)):
+        raise InputError(
+            f"task {task.name}: {reason}, and {task.hub_dataset} is not in the local cache; "
+            f"{_advice(task)}"
+        )
+    return reason
+
+
+def _advice(task: Task) -> str:
+    files = [_file_names(task, split)[0] for split in task.splits]
+    official = f", or the official TSV files of {task.tsv.folder}" if task.tsv is not None else ""
+    return (
+        'give the data as local files: --data_dir FOLDER (make: ARGS="--data_dir FOLDER"), which '
+        f"may hold {', '.join(files)}{official}"
     )
 
 
-def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> None:
-    """See at once whether local files are there, or else the Hub within reach; nothing is read."""
-    if data_dir is None and not task.files:
-        check_reach(task)
-        return
-    for split in splits:
-        find_local(task, split, data_dir)
+def _is_cached(name: str) -> bool:
+    """Return whether `datasets` keeps a copy, without importing it, which takes seconds."""
+    from huggingface_hub import constants
+
+    cache = os.environ.get("HF_DATASETS_CACHE") or os.path.join(constants.HF_HOME, "datasets")
+    # Folders are called owner___name, the name in snake_case.
+    plain_name = name.replace("/", "").replace("_", "").lower()
+    folders = Path(cache).expanduser().glob("*")
+    return any(folder.name.replace("_", "").lower() == plain_name for folder in folders)
 
 
-def _sample(examples: list[Example], max_examples: int | None) -> Sequence[Example]:
-    if max_examples is None or max_examples >= len(examples):
-        return examples
-    rng = random.Random(SAMPLE_SEED)
-    rows = range(len(examples))
-    document_of = [example.document for example in examples if isinstance(example, TaggedExample)]
-    if not document_of:
-        return [examples[index] for index in sorted(rng.sample(rows, max_examples))]
-    documents = [list(group) for _, group in itertools.groupby(rows, key=document_of.__getitem__)]
-    rng.shuffle(documents)
-    return [
-        examples[index]
-        for index in sorted(list(itertools.chain.from_iterable(documents))[:max_examples])
-    ]
+def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
+    """Yield rows as dicts.
+
+    Class numbers become the Hub's names where the task knows these, so that order cannot matter.
+    """
+    column = label_column_of(task, dataset.features) or task.label_column
+    feature = dataset.features.get(column)
+    feature = getattr(feature, "feature", feature)  # of a list, that of its elements
+    names = getattr(feature, "names", None) or []
+    if not {*task.labels, *task.column_labels}.issuperset(names):
+        names = []
+    number = 0
+    for batch in dataset.iter(batch_size=1000):
+        for values in zip(*batch.values(), strict=True):
+            number += 1
+            row = dict(zip(dataset.column_names, values, strict=True))
+            if names:
+                row[column] = _name_classes(row[column], names)
+            yield number, row
 
 
-def _warn_of_unused_labels(task: Task, examples: Sequence[Example], source: str) -> None:
-    if (
-        task.kind not in ("sequence_classification", "token_classification")
-        or label_of(examples[0]) is None
-    ):
-        return
-    labels = map(label_of, examples)
-    used = {
-        number for label in labels for number in (label if isinstance(label, tuple) else (label,))
-    }
-    unused = [name for number, name in enumerate(task.labels) if number not in used]
-    if unused:
-        logger.warning(
-            "%s: no row has the label %s; the model cannot learn it: check `labels` of task %s",
-            source,
-            ", ".join(unused),
-            task.name,
-        )
-
-
-def find_labels_in_data(task: Task) -> FoundLabels:
-    """Return the labels in a user's training file."""
-    rows = open_local(task, task.train_split, None)
-    if task.kind == "token_classification":
-        return find_labels(
-            task, (sentence.tags for sentence in TaggedRows(task, rows, is_test=False))
-        )
-    values = (column_value(row, task.label_column, rows.where(number)) for number, row in rows.rows)
-    return find_labels(task, values)
+def _name_classes(value: Any, names: Sequence[str]) -> Any:
+    """Return the names of class numbers, which may stand in a list; -1 stays as it is."""
+    if isinstance(value, list):
+        return [_name_classes(item, names) for item in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value

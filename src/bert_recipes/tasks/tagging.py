@@ -1,6 +1,4 @@
-"""Words and their tags: texts cut into words, character spans of annotation tools, tables with a
-word a row.
-"""
+"""Words and their tags: texts cut into words, annotators' spans, tables with a word a row."""
 
 import bisect
 import itertools
@@ -13,11 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.rows import Rows, check_characters, column_value, is_missing, list_columns
+from bert_recipes.rows import (
+    NumberedRow,
+    NumberedRows,
+    Row,
+    Rows,
+    check_characters,
+    column_value,
+    is_missing,
+    list_columns,
+)
 from bert_recipes.scripts import split_unspaced
 from bert_recipes.tags import OUTSIDE, tag_entity
 from bert_recipes.tasks.conll import LINES
-from bert_recipes.tasks.labels import label_text, read_list
+from bert_recipes.tasks.labels import label_text, parse_cell
 from bert_recipes.tasks.task import DOCUMENT, LABEL_COLUMNS, Task
 
 
@@ -30,10 +37,10 @@ Offsets = tuple[int, int]
 
 
 def split_text(text: str) -> list[Offsets]:
-    """Return where the words of a text start and end: white space parts them, and punctuation
-    around them is cut off.
+    """Return where the words of a text start and end.
 
-    In scripts that have no spaces between words every character is one.
+    White space parts them, and punctuation around them is cut off. In scripts that have no spaces
+    between words every character is one.
 
     Example:
         >>> text = "Mara (35) lives in the U.S. now."
@@ -48,15 +55,17 @@ def split_text(text: str) -> list[Offsets]:
 
 
 def _cut_punctuation(text: str, start: int, end: int) -> list[Offsets]:
-    first, last = start, end
-    while first < last and _is_punctuation(text[first]):
-        first += 1
-    while first < last and _is_punctuation(text[last - 1]):
-        last -= 1
-    before = [(place, place + 1) for place in range(start, first)]
-    behind = [(place, place + 1) for place in range(last, end)]
-    word = [(first, last)] if first < last else []
-    return before + word + behind
+    before: list[Offsets] = []
+    while start < end and _is_punctuation(text[start]):
+        before.append((start, start + 1))
+        start += 1
+    behind: list[Offsets] = []
+    while start < end and _is_punctuation(text[end - 1]):
+        behind.insert(0, (end - 1, end))
+        end -= 1
+    if start < end:
+        before.append((start, end))
+    return before + behind
 
 
 def _is_punctuation(character: str) -> bool:
@@ -82,16 +91,15 @@ _NAME_KEYS = ("label", "labels", "type", "tag", "entity", "entity_group", "entit
 
 
 def are_spans(value: Any) -> bool:
-    """Tell whether the value of a label column is a list of spans."""
+    """Return whether the value of a label column is a list of spans."""
     return isinstance(value, list) and all(isinstance(item, list | tuple | dict) for item in value)
 
 
 def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
-    """Return the spans of a text as annotation tools write them: end is the character behind the
-    last.
+    """Return the spans of a text as annotation tools write them.
 
-    `[start, end, name]` (doccano, spaCy) or an object (doccano, spaCy, Prodigy, Label Studio),
-    whose `value` may hold it.
+    Each is `[start, end, name]` (doccano, spaCy), or an object (doccano, spaCy, Prodigy, Label
+    Studio) whose `value` may hold it. The end is the character behind the last.
     """
     spans = []
     for item in value:
@@ -118,23 +126,24 @@ def _no_span(content: Any, where: str) -> InputError:
 
 def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
     """Return the span of an object; where it also holds the span's text, that must stand there."""
-    start, end, name = (
-        _first_value(content, keys) for keys in (_START_KEYS, _END_KEYS, _NAME_KEYS)
-    )
-    first, length = label_text(start), label_text(content.get("length"))
-    if end is None and first.isdecimal() and length.isdecimal():
-        end = int(first) + int(length)
+    start = _first_value(content, _START_KEYS)
+    end = _first_value(content, _END_KEYS)
+    name = _first_value(content, _NAME_KEYS)
+    length = label_text(content.get("length"))
+    if end is None and label_text(start).isdecimal() and length.isdecimal():
+        end = int(label_text(start)) + int(length)
     if start is None or end is None or name is None:
         raise _no_span(content, where)
     if isinstance(name, list) and len(name) == 1:
         name = name[0]
+
     span = _make_span(start, end, name, text, where)
-    written, found = content.get("text"), text[span.start : span.end]
-    if isinstance(written, str) and written.split() != found.split():
+    quote = content.get("text")
+    covered = text[span.start : span.end]
+    if isinstance(quote, str) and quote.split() != covered.split():
         raise InputError(
-            f"{where}: the span {start} to {end} is {written!r:.40}, but these characters of the "
-            f"text are {found!r:.40}; an emoji "
-            "is one character, though browsers count two"
+            f"{where}: the span {start} to {end} is {quote!r:.40}, but these characters of the "
+            f"text are {covered!r:.40}; an emoji is one character, though browsers count two"
         )
     return span
 
@@ -148,27 +157,28 @@ def _first_value(content: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
     """Return a span without white space around it; its ends may be written as 3, 3.0 or "3"."""
-    ends = label_text(start), label_text(end)
-    if not all(map(str.isdecimal, ends)) or not isinstance(name, str):
+    first = label_text(start)
+    behind = label_text(end)
+    if not first.isdecimal() or not behind.isdecimal() or not isinstance(name, str):
         raise _no_span([start, end, name], where)
     if name.startswith(("B-", "I-")):
         raise InputError(
             f"{where}: the label {name!r} of a span has the prefix of a word's tag; write "
             f"{name[2:]!r}"
         )
-    first, behind = map(int, ends)
-    if not 0 <= first < behind <= len(text):
+    covered = text[int(first) : int(behind)]
+    if len(covered) != int(behind) - int(first) or not covered:
         raise InputError(
             f"{where}: the span {first} to {behind} ({name}) does not lie in its text of "
             f"{len(text)} characters"
         )
-    written = text[first:behind]
-    if not written.strip():
+    if not covered.strip():
         raise InputError(
             f"{where}: the span {first} to {behind} ({name}) holds nothing but white space"
         )
-    first += len(written) - len(written.lstrip())
-    return Span(first, first + len(written.strip()), name)
+    num_blanks = len(covered) - len(covered.lstrip())
+    place = int(first) + num_blanks
+    return Span(place, place + len(covered.strip()), name)
 
 
 def tag_spans(
@@ -181,32 +191,39 @@ def tag_spans(
     """
     flat: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
-        if any(span.start < other.end and other.start < span.end for other in flat):
+        if any(span.start < longer.end and longer.start < span.end for longer in flat):
             counts["overlap"] += 1
         else:
             flat.append(span)
-    flat.sort()
+
+    borders: list[int] = []
+    for span in flat:
+        borders += [span.start, span.end]
+    borders.sort()
     words = split_text(text)
-    ends = sorted({end for span in flat for end in (span.start, span.end)})
-    cut = [part for word in words for part in _cut_word(word, ends)]
-    counts["inside"] += len(cut) - len(words)
-    tags = [OUTSIDE] * len(cut)
-    starts = [start for start, _ in cut]
+    pieces: list[Offsets] = []
+    for start, end in words:
+        inside = borders[bisect.bisect_right(borders, start) : bisect.bisect_left(borders, end)]
+        pieces += itertools.pairwise([start, *dict.fromkeys(inside), end])
+    counts["inside"] += len(pieces) - len(words)
+
+    tags = [OUTSIDE] * len(pieces)
+    starts = [start for start, _ in pieces]
     for span in flat:
         first = bisect.bisect_left(starts, span.start)
         behind = bisect.bisect_left(starts, span.end)
         tags[first:behind] = tag_entity(task.labels, span.name, behind - first)
-    return cut, tags
-
-
-def _cut_word(word: Offsets, ends: Sequence[int]) -> list[Offsets]:
-    start, end = word
-    inside = ends[bisect.bisect_right(ends, start) : bisect.bisect_left(ends, end)]
-    borders = [start, *inside, end]
-    return list(itertools.pairwise(borders))
+    return pieces, tags
 
 
 # Rows
+
+# What is counted while rows are read, and what a warning says of it.
+_WARNINGS = {
+    "overlap": "%s: %d spans overlap a longer one and are left out: a word has one tag",
+    "rejected": "%s: %d rows were rejected or ignored by their annotators and are left out",
+    "inside": "%s: %d times a span begins or ends inside a word, which is cut there",
+}
 
 
 @dataclass
@@ -214,7 +231,7 @@ class TaggedRow:
     """A sentence as its row has it: words with their tags, as files write them."""
 
     number: int
-    row: Mapping[str, Any]
+    row: Row
     words: list[str]
     tags: list[Any] | None
     offsets: list[Offsets] | None = None
@@ -222,7 +239,7 @@ class TaggedRow:
 
 @dataclass
 class TaggedRows:
-    """Read the rows of a split as sentences, whichever way they hold words and tags.
+    """The rows of a split as sentences, whichever way they hold words and tags.
 
     Words are a list, or a text: then tags are spans of its characters, or as many as there are
     words between spaces. A table may have a word a row. `counts` is filled while rows are read.
@@ -240,34 +257,28 @@ class TaggedRows:
             else:
                 yield self._read(number, _flatten(row), self.rows.where(number))
 
-    def _read(self, number: int, row: Mapping[str, Any], where: str) -> TaggedRow:
+    def _read(self, number: int, row: Row, where: str) -> TaggedRow:
         column = self.task.text_columns[0]
-        words = _as_list(column_value(row, column, where))
+        words = parse_cell(column_value(row, column, where))
         tags = self._tags_of(row, where)
-        if isinstance(words, str):
-            return self._read_text(number, row, words, tags, where)
         if isinstance(words, list):
             words = [str(word) if type(word) in (int, float) else word for word in words]
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        texts = [words] if isinstance(words, str) else words
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(
                 f"{where}: column '{column}' holds {words!r:.60}; a list of words, or a text, is "
                 "expected"
             )
-        if not words or not all(map(str.strip, words)):
+        if not texts or not all(map(str.strip, texts)):
             raise InputError(
                 f"{where}: column '{column}' has no word, or an empty one: {words!r:.60}"
             )
-        check_characters("".join(words), column, where)
+        check_characters("".join(texts), column, where)
+        if isinstance(words, str):
+            return self._read_text(number, row, words, tags, where)
         return TaggedRow(number, row, words, _tags_of_words(tags, len(words), where))
 
-    def _read_text(
-        self, number: int, row: Mapping[str, Any], text: str, tags: Any, where: str
-    ) -> TaggedRow:
-        check_characters(text, self.task.text_columns[0], where)
-        if not text.strip():
-            raise InputError(
-                f"{where}: column '{self.task.text_columns[0]}' has no word: {text!r:.60}"
-            )
+    def _read_text(self, number: int, row: Row, text: str, tags: Any, where: str) -> TaggedRow:
         if tags is None:
             offsets = split_text(text)
         elif are_spans(tags):
@@ -275,74 +286,64 @@ class TaggedRows:
         else:
             offsets = [word.span() for word in re.finditer(r"\S+", text)]
             tags = _tags_of_words(tags, len(offsets), where)
-        return TaggedRow(number, row, [text[start:end] for start, end in offsets], tags, offsets)
+        words = [text[start:end] for start, end in offsets]
+        return TaggedRow(number, row, words, tags, offsets)
 
-    def _tags_of(self, row: Mapping[str, Any], where: str) -> Any:
+    def _tags_of(self, row: Row, where: str) -> Any:
         column = label_column_of(self.task, row)
+        if column is None and self.is_test:
+            return None
         if column is None:
-            if self.is_test:
-                return None
-            wanted = (
-                f"'{self.task.label_column}'"
-                if self.task.label_column
-                else f"of {', '.join(LABEL_COLUMNS)}"
-            )
+            names = f"of {', '.join(LABEL_COLUMNS)}"
+            if self.task.label_column:
+                names = repr(self.task.label_column)
             raise InputError(
-                f"{where}: no column {wanted} (label_column); columns present: {list_columns(row)}"
+                f"{where}: no column {names} (label_column); columns present: {list_columns(row)}"
             )
         value = column_value(row, column, where)
-        return None if is_missing(value) else _as_list(value)
+        return None if is_missing(value) else parse_cell(value)
 
     def warn_of_spans(self) -> None:
         """Warn of the spans that could not be taken as they are."""
-        if self.counts["overlap"]:
-            message = "%s: %d spans overlap a longer one and are left out: a word has one tag"
-            logger.warning(message, self.rows.source, self.counts["overlap"])
-        if self.counts["rejected"]:
-            message = "%s: %d rows were rejected or ignored by their annotators and are left out"
-            logger.warning(message, self.rows.source, self.counts["rejected"])
-        if self.counts["inside"]:
-            message = "%s: %d times a span begins or ends inside a word, which is cut there"
-            logger.warning(message, self.rows.source, self.counts["inside"])
+        for name, message in _WARNINGS.items():
+            if self.counts[name]:
+                logger.warning(message, self.rows.source, self.counts[name])
 
 
 def _tags_of_words(tags: Any, num_words: int, where: str) -> list[Any] | None:
     """Return a list with a tag a word; of a text those between spaces."""
     if isinstance(tags, str):
         tags = tags.split()
-    if tags is not None and (not isinstance(tags, list) or len(tags) != num_words):
-        found = f"{len(tags)} labels" if isinstance(tags, list) else f"the label {tags!r:.60}"
+    if tags is None:
+        return None
+    if not isinstance(tags, list) or len(tags) != num_words:
+        labels = f"{len(tags)} labels" if isinstance(tags, list) else f"the label {tags!r:.60}"
         raise InputError(
-            f"{where}: {num_words} words, but {found}; expected is a list with one label a word, "
-            "or spans of a text's "
-            "characters: [start, end, label]"
+            f"{where}: {num_words} words, but {labels}; expected is a list with one label a word, "
+            "or spans of a text's characters: [start, end, label]"
         )
     return tags
 
 
-def label_column_of(task: Task, row: Mapping[str, Any]) -> str | None:
-    """Return the column of a row that holds the tags or spans: the task's, or whichever has one of
-    the usual names.
+def label_column_of(task: Task, row: Row) -> str | None:
+    """Return the column of a row that holds the tags or spans.
+
+    It is the task's, or whichever has one of the usual names.
     """
-    if task.label_column:
-        return task.label_column if task.label_column in row else None
-    usual = (name for name in LABEL_COLUMNS if name in row and name not in task.text_columns)
-    return next(usual, None)
+    names = (task.label_column,) if task.label_column else LABEL_COLUMNS
+    for name in names:
+        if name in row and name not in task.text_columns:
+            return name
+    return None
 
 
-def _as_list(value: Any) -> Any:
-    """Return the list that a text is; any other value as it is."""
-    if not isinstance(value, str):
-        return value
-    as_list = read_list(value)
-    return value if as_list is None else as_list
+def _flatten(row: Row) -> Row:
+    """Return a task of Label Studio's JSON export as a row: its data and its first annotation.
 
-
-def _flatten(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a task of Label Studio's JSON export as a row: its data, and the results of its first
-    annotation, if any.
+    Where there is none its labels are hidden; any other row stays as it is.
     """
-    data, annotations = row.get("data"), row.get("annotations")
+    data = row.get("data")
+    annotations = row.get("annotations")
     if not isinstance(data, dict) or not isinstance(annotations, list):
         return row
     for annotation in annotations:
@@ -353,9 +354,9 @@ def _flatten(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 # Tables with a word a row
 
+_NUM_ROWS_OF_A_LOOK = 20
 # Names of the column that tells sentences apart, letters alone: simpletransformers' sentence_id,
 # "Sentence #" of Kaggle's GMB.
-_NUM_ROWS_OF_A_LOOK = 20
 _SENTENCE_COLUMNS = (
     "sentenceid",
     "sentence",
@@ -367,91 +368,97 @@ _SENTENCE_COLUMNS = (
 )
 
 
-def join_words(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield rows as they are; those of a table with a word a row joined to sentences, in the order
-    of their first words.
+def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
+    """Yield rows as they are; those of a table with a word a row joined to sentences.
 
     An empty cell of the sentence column belongs to the sentence before it.
     """
-    iterator = iter(rows.rows)
-    start = list(itertools.islice(iterator, _NUM_ROWS_OF_A_LOOK))
+    numbered = iter(rows.rows)
+    start = list(itertools.islice(numbered, _NUM_ROWS_OF_A_LOOK))
     sentence_column = _sentence_column(task, start, rows, is_test)
+    numbered = itertools.chain(start, numbered)
     if sentence_column is None:
-        yield from start
-        yield from iterator
+        yield from numbered
         return
+
+    columns = [task.text_columns[0]]
     label_column = label_column_of(task, start[0][1])
-    columns = [task.text_columns[0], *([label_column] if label_column else [])]
+    if label_column is not None:
+        columns.append(label_column)
     sentences: list[dict[str, Any]] = []
-    keys: set[Any] = set()
-    key: Any = None
-    num_again = 0
-    for number, row in itertools.chain(start, iterator):
+    cells_before: set[Any] = set()
+    last_cell: Any = ""
+    num_repeated = 0
+    for number, row in numbered:
         where = rows.where(number)
         cell = column_value(row, sentence_column, where)
-        is_next = not is_missing(cell) and cell not in ("", key)
+        is_next = not is_missing(cell) and cell not in ("", last_cell)
         if is_next:
-            key = cell
-            num_again += key in keys
-            keys.add(key)
+            num_repeated += cell in cells_before
+            cells_before.add(cell)
+            last_cell = cell
         if is_next or not sentences:
-            sentences.append({LINES: [], **{column: [] for column in columns}})
-        sentence = sentences[-1]
-        sentence[LINES].append(number)
+            sentences.append({name: [] for name in (LINES, *columns)})
+        sentences[-1][LINES].append(number)
         for column in columns:
             value = column_value(row, column, where)
-            sentence[column].append("" if is_missing(value) else value)
-    if num_again:
+            sentences[-1][column].append("" if is_missing(value) else value)
+    if num_repeated:
         message = (
             "%s: %d times '%s' is that of an earlier sentence, as where each document "
             "counts anew; it is taken for a new one"
         )
-        logger.warning(message, rows.source, num_again, sentence_column)
+        logger.warning(message, rows.source, num_repeated, sentence_column)
     for sentence in sentences:
         yield sentence[LINES][0], sentence
 
 
 def _sentence_column(
-    task: Task, start: Sequence[tuple[int, Mapping[str, Any]]], rows: Rows, is_test: bool
+    task: Task, start: Sequence[NumberedRow], rows: Rows, is_test: bool
 ) -> str | None:
-    """Return the column that tells the sentences of a table apart, by its first rows; None where
-    each row is a sentence.
+    """Return the column that tells the sentences of a table apart, by its first rows.
+
+    None where each row is a sentence.
     """
     if not start:
         return None
     number, first = start[0]
-    text_column, label_column = task.text_columns[0], label_column_of(task, first)
     if task.sentence_column is not None:
         column_value(first, task.sentence_column, rows.where(number))
         return task.sentence_column
+
+    text_column = task.text_columns[0]
+    label_column = label_column_of(task, first)
     if not all(_is_word(row.get(text_column)) for _, row in start):
         return None
-    has_tags = label_column is not None and all(_is_word(row[label_column]) for _, row in start)
-    if not has_tags and not (is_test and label_column is None):
+    if label_column is None and not is_test:
+        return None
+    if label_column is not None and not all(_is_word(row[label_column]) for _, row in start):
         return None
     for name in first:
-        if name != text_column and "".join(filter(str.isalpha, name.lower())) in _SENTENCE_COLUMNS:
+        letters = "".join(filter(str.isalpha, name.lower()))
+        if name != text_column and letters in _SENTENCE_COLUMNS:
             return name
-    if len(start) == 1 or not has_tags:
+    if len(start) == 1 or label_column is None:
         return None
     raise InputError(
         f"{rows.where(number)}: column '{text_column}' holds a word and '{label_column}' its tag, "
-        "a word a row; say with "
-        "sentence_column which column tells the sentences apart; columns present: "
-        f"{list_columns(first)}"
+        "a word a row; say with sentence_column which column tells the sentences apart; columns "
+        f"present: {list_columns(first)}"
     )
 
 
 def _is_word(value: Any) -> bool:
-    """Tell whether a cell holds one word or tag, or nothing, as it does where a word got lost."""
+    """Return whether a cell holds one word or tag, or nothing, where a word got lost."""
     if is_missing(value) or isinstance(value, int | float):
         return True
-    return isinstance(value, str) and len(value.split()) <= 1 and read_list(value) is None
+    return isinstance(value, str) and len(value.split()) <= 1 and parse_cell(value) is value
 
 
 def places_of_words(rows: Rows, row: TaggedRow) -> list[str]:
-    """Return where each word stands, for messages: its line in a file with a word a line, else its
-    number, from 1.
+    """Return where each word stands, for messages.
+
+    It is its line in a file with a word a line, else its number, from 1.
     """
     if LINES in row.row:
         return [rows.where(line) for line in row.row[LINES]]
@@ -459,7 +466,5 @@ def places_of_words(rows: Rows, row: TaggedRow) -> list[str]:
 
 
 def document_of(row: TaggedRow, index: int) -> int:
-    """Return the number of the document that a sentence belongs to: the one its file marks, else
-    one of its own.
-    """
+    """Return the document that a sentence belongs to: its file's mark, else one of its own."""
     return int(row.row.get(DOCUMENT, index))

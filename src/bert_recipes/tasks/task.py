@@ -51,9 +51,8 @@ class Task:
     label_columns: tuple[str, ...] = ()  # multi-label: a column of 0 and 1 for each label
     # token_classification: of a table with a word a row, what tells its sentences apart.
     sentence_column: str | None = None
-    choice_columns: tuple[
-        str, ...
-    ] = ()  # multiple_choice: one for each choice, or one that holds a list
+    # multiple_choice: one for each choice, or one that holds a list.
+    choice_columns: tuple[str, ...] = ()
     id_column: str | None = None  # the row number where it is None
     labels: tuple[str, ...] = ()  # in the order of their numbers
     labels_source: str = field(default="", compare=False)  # the file that has them, for messages
@@ -70,47 +69,42 @@ class Task:
     hub_subset: str | None = None
     hub_revision: str | None = None  # only where it was verified
     local_name: str = ""  # folder (`mrpc`) under --data_dir
-    files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # split -> file of a user's task, absolute
-    local_files: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # split -> names its file commonly has
-    column_labels: Mapping[str, str] = field(
-        default_factory=dict
-    )  # label as files write it -> name in `labels`
+    # Split -> file of a user's task, absolute.
+    files: Mapping[str, str] = field(default_factory=dict)
+    # Split -> names that its file commonly has.
+    local_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Label as files write it -> name in `labels`.
+    column_labels: Mapping[str, str] = field(default_factory=dict)
     # Multi-label: what stands between the labels of a row where they are one text; without it the
     # column holds a list.
     label_separator: str | None = None
     tsv: TsvLayout | None = None
     published_rows: Mapping[str, int] = field(default_factory=dict)  # split -> rows
-    submission_files: Mapping[str, str] = field(
-        default_factory=dict
-    )  # test split -> file of a GLUE submission
-    paper_test: Mapping[str, float] = field(
-        default_factory=dict
-    )  # percent, hidden test set: BERT, Table 1, BERT-base
+    # Test split -> file of a GLUE submission.
+    submission_files: Mapping[str, str] = field(default_factory=dict)
+    # Percent on the hidden test set: BERT, Table 1, BERT-base.
+    paper_test: Mapping[str, float] = field(default_factory=dict)
     licence: str = ""
     source: str = ""  # where this row was taken from
 
     @property
     def splits(self) -> list[str]:
-        """Names of all splits, that of training first."""
-        return [
-            name for name in (self.train_split, *self.validation_splits, *self.test_splits) if name
-        ]
+        """Return the names of all splits, that of training first."""
+        names = (self.train_split, *self.validation_splits, *self.test_splits)
+        return [name for name in names if name]
 
     @property
     def relative_files(self) -> dict[str, str]:
-        """`files` without the folder that they have in common, so that they can be found in another
-        one.
+        """Return `files` without the folder that they have in common.
+
+        So they can be found in another folder.
         """
         if not self.files:
             return {}
-        folder = os.path.commonpath([os.path.dirname(file) for file in self.files.values()])
+        folders = [os.path.dirname(file) for file in self.files.values()]
+        common = os.path.commonpath(folders)
         return {
-            split: Path(os.path.relpath(file, folder)).as_posix()
-            for split, file in self.files.items()
+            split: Path(file).relative_to(common).as_posix() for split, file in self.files.items()
         }
 
 
@@ -137,33 +131,36 @@ _FIGURES = {
 
 
 def split_suffixes(splits: Sequence[str], kind: str = "validation") -> list[str]:
-    """Tell the metrics of several splits of a kind (validation, test) apart: by the split's name
-    without "validation_".
+    """Return what tells the metrics of several splits of a kind (validation, test) apart.
+
+    It is the split's name without the kind; "" for a split that is alone.
 
     Example:
         >>> split_suffixes(["validation", "validation_hard"])
         ['', 'hard']
     """
-    return [name.removeprefix(kind).strip("_") if len(splits) > 1 else "" for name in splits]
+    if len(splits) == 1:
+        return [""]
+    return [name.removeprefix(kind).strip("_") for name in splits]
 
 
 def with_suffix(suffix: str, figure: str) -> str:
-    """Name a metric in the results, without "eval_"."""
+    """Return the name of a metric in the results, without "eval_"."""
     return f"{suffix}_{figure}" if suffix else figure
 
 
 def figure_names(
     metrics: Sequence[str], splits: Sequence[str], labels: Sequence[str] = ()
 ) -> list[str]:
-    """List the values by which a checkpoint can be chosen, those of the first validation split
-    first.
-    """
-    figures = [figure for name in metrics for figure in _FIGURES.get(name, (name,))]
+    """Return the values by which a checkpoint can be chosen, the first validation split's first."""
+    figures: list[str] = []
+    for metric in metrics:
+        figures += _FIGURES.get(metric, (metric,))
     if "entities" in metrics:
         for name in entity_types(labels):
             figures += [f"{name}_f1", f"{name}_precision", f"{name}_recall"]
-    return [
-        with_suffix(suffix, figure)
-        for suffix in split_suffixes(splits) or [""]
-        for figure in figures
-    ]
+
+    names: list[str] = []
+    for suffix in split_suffixes(splits) or [""]:
+        names += [with_suffix(suffix, figure) for figure in figures]
+    return names

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -15,7 +15,7 @@ import yaml
 from bert_recipes.errors import InputError, did_you_mean, shorten
 from bert_recipes.files import atomic_write
 from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
-from bert_recipes.tasks.labels import MAX_FOUND_LABELS
+from bert_recipes.tasks.labels import MAX_FOUND_LABELS, are_fractions
 from bert_recipes.tasks.sources import find_labels_in_data
 from bert_recipes.tasks.task import (
     KINDS,
@@ -64,6 +64,28 @@ _METRICS = {
     "question_answering": ("squad", "squad_v2"),
     "multiple_choice": ("accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
 }
+_NUM_TEXTS = {
+    "sequence_classification": (1, 2),
+    "token_classification": (1,),
+    "question_answering": (2,),
+    "multiple_choice": (1, 2),
+}
+# Keys of some tasks alone: the field of `Task` that decides, and its value.
+_ONLY_FOR = {
+    "choice_columns": ("kind", "multiple_choice"),
+    "sentence_column": ("kind", "token_classification"),
+    "label_columns": ("problem_type", "multi_label_classification"),
+    "label_separator": ("problem_type", "multi_label_classification"),
+    "label_range": ("problem_type", "regression"),
+}
+
+
+class _Slip(ValueError):
+    """A mistake in a task file, under a key."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
 
 
 def read_task_file(path: str | Path) -> Task:
@@ -77,45 +99,53 @@ def read_task_file(path: str | Path) -> Task:
     """
     path = Path(path)
     values, lines = read_tree(path)
+    try:
+        return _make_task(path, values)
+    except _Slip as slip:
+        place = f"{path}, line {lines[slip.key]}" if slip.key in lines else str(path)
+        raise InputError(f"{place}: {slip}") from None
 
-    def refuse(key: str, message: str) -> InputError:
-        place = f"{path}, line {lines[key]}" if key in lines else str(path)
-        return InputError(f"{place}: {message}")
 
-    fields: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in KEYS:
-            hint = did_you_mean(key.replace("-", "_"), KEYS)
-            raise refuse(key, f"unknown key '{key}'; {hint}Keys of a task file: {', '.join(KEYS)}")
-        try:
-            if value is not None:
-                fields[key] = _convert(_hint_of(key, value), value)
-        except ValueError as error:
-            raise refuse(key, f"{key}: {error}") from None
-    kind = fields.get("kind")
+def _make_task(path: Path, values: Mapping[str, Any]) -> Task:
+    """Return the task of a file's values, with all that they leave out."""
+    file_fields = _read_fields(values)
+    kind = file_fields.get("kind")
     if kind not in KINDS:
-        raise refuse(
-            "kind", f"kind is {repr(kind) if kind else 'missing'}; allowed: {', '.join(KINDS)}"
-        )
+        raise _Slip("kind", f"{repr(kind) if kind else 'missing'}; allowed: {', '.join(KINDS)}")
+    fields = {"name": path.stem, "labels_source": path.name, **_DEFAULTS[kind], **file_fields}
     if "id_column" in values and not values["id_column"]:
         fields["id_column"] = None
-    task = _fill_in({"name": path.stem, **_DEFAULTS[kind], **fields}, path.parent)
-    for key, message in (*_slips_of_splits(task), *_slips_of_columns(task)):
-        raise refuse(key, f"{key}: {message}")
-    task = dataclasses.replace(task, labels_source=path.name)
-    if _needs_labels(task) and not task.labels and task.train_split in task.files:
-        task = _with_found_labels(task)
-    task = _choose_metrics(task, fields)
-    for key, message in (
-        *_slips_of_labels(task),
-        *_slips_of_label_values(task),
-        *_slips_of_metrics(task),
-    ):
-        raise refuse(key, f"{key}: {message}")
+    _complete_labels(fields)
+    _complete_splits(fields, path.parent)
+
+    task = Task(**fields)
+    _check_splits(task)
+    _check_columns(task)
+    if _has_classes(task) and not task.labels and task.train_split in task.files:
+        task = _with_labels_of_data(task)
+    task = _with_metrics(task, file_fields)
+    _check_labels(task)
+    _check_metrics(task)
     return task
 
 
 # From values to fields
+
+
+def _read_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a file in the types of their fields."""
+    fields = {}
+    for key, value in values.items():
+        if key not in KEYS:
+            hint = did_you_mean(key.replace("-", "_"), KEYS)
+            raise _Slip(key, f"unknown key; {hint}Keys of a task file: {', '.join(KEYS)}")
+        if value is None:
+            continue
+        try:
+            fields[key] = _convert(_hint_of(key, value), value)
+        except ValueError as error:
+            raise _Slip(key, str(error)) from None
+    return fields
 
 
 def _hint_of(key: str, value: Any) -> Any:
@@ -129,12 +159,11 @@ def _hint_of(key: str, value: Any) -> Any:
 
 
 def _convert(hint: Any, value: Any) -> Any:
-    """Make what a field's type says of texts, lists and mappings of texts; ValueError where that
-    cannot be.
-    """
+    """Return texts, and lists and mappings of texts, in a field's type; ValueError if none fits."""
+    origin = get_origin(hint)
+    types = get_args(hint)
     if hint is TsvLayout:
         return _read_layout(value)
-    origin, types = get_origin(hint), get_args(hint)
     if origin is UnionType:  # or None, of which a file is silent
         return _convert(types[0], value)
     if origin is Mapping:
@@ -163,15 +192,17 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _read_layout(value: Any) -> TsvLayout:
     hints = get_type_hints(TsvLayout)
     try:
-        return TsvLayout(
-            **{name: _convert(hints[name], item) for name, item in _mapping(value).items()}
-        )
+        fields = {name: _convert(hints[name], item) for name, item in _mapping(value).items()}
+        return TsvLayout(**fields)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{error}; keys: {', '.join(hints)}") from None
 
 
-def _fill_in(fields: dict[str, Any], folder: Path) -> Task:
-    """Make the row of a file's fields: what they do not say follows from what they say."""
+# What a file leaves out
+
+
+def _complete_labels(fields: dict[str, Any]) -> None:
+    """Take labels that are a mapping, and a `label_column` that is a list, apart."""
     if isinstance(fields.get("labels"), dict):
         fields["column_labels"] = fields["labels"]
         fields["labels"] = tuple(dict.fromkeys(fields["labels"].values()))
@@ -181,231 +212,218 @@ def _fill_in(fields: dict[str, Any], folder: Path) -> Task:
     if "label_columns" in fields:
         fields.setdefault("problem_type", "multi_label_classification")
         fields.setdefault("labels", fields["label_columns"])
-    if "files" in fields:
-        files = {name: str((folder / file).resolve()) for name, file in fields["files"].items()}
-        fields["files"] = files
-        fields.setdefault("train_split", "train" if "train" in files else "")
-        fields.setdefault(
-            "validation_splits", tuple(name for name in files if name.startswith("validation"))
-        )
-        fields.setdefault("test_splits", tuple(name for name in files if name.startswith("test")))
-    return Task(**fields)
 
 
-def _choose_metrics(task: Task, fields: Mapping[str, Any]) -> Task:
-    if "metrics" not in fields:
-        metrics = _allowed_metrics(task)
-        task = dataclasses.replace(
-            task, metrics=metrics if task.problem_type == "regression" else metrics[:1]
-        )
-    if "best_metric" not in fields:
-        names = figure_names(task.metrics, task.validation_splits, task.labels)
-        task = dataclasses.replace(task, best_metric=names[0] if names else "")
-    return task
+def _complete_splits(fields: dict[str, Any], folder: Path) -> None:
+    """Resolve a user's files, whose names say what the splits are."""
+    if "files" not in fields:
+        return
+    names = list(fields["files"])
+    fields["files"] = {
+        name: str((folder / file).resolve()) for name, file in fields["files"].items()
+    }
+    fields.setdefault("train_split", "train" if "train" in names else "")
+    for kind in ("validation", "test"):
+        splits = tuple(name for name in names if name.startswith(kind))
+        fields.setdefault(f"{kind}_splits", splits)
 
 
-def _needs_labels(task: Task) -> bool:
-    is_classification = task.kind == "sequence_classification" and task.problem_type != "regression"
-    return is_classification or task.kind == "token_classification"
+def _has_classes(task: Task) -> bool:
+    if task.kind == "sequence_classification":
+        return task.problem_type != "regression"
+    return task.kind == "token_classification"
 
 
-def _with_found_labels(task: Task) -> Task:
-    """Return the row with the labels of its training file; InputError where they look like no
-    classes.
-    """
-    found = find_labels_in_data(task)
+def _with_labels_of_data(task: Task) -> Task:
+    """Return the task with the labels of its training file; refuse them if they look like none."""
+    labels = find_labels_in_data(task)
     path = Path(task.files[task.train_split])
-    if found.are_fractions:
+    if are_fractions(labels):
         raise InputError(
             f"{path}: its labels are numbers with fractions; problem_type: regression?"
         )
-    if len(found.names) > MAX_FOUND_LABELS:
+    if len(labels) > MAX_FOUND_LABELS:
         raise InputError(
-            f"{path}: {len(found.names)} different labels in the label_column; "
+            f"{path}: {len(labels)} different labels in the label_column; "
             "if that is the right one, list them as `labels`"
         )
     message = "labels: not given; the %d of %s are taken: %s"
-    logger.info(message, len(found.names), path.name, shorten(found.names))
-    return dataclasses.replace(task, labels=tuple(found.names), labels_source=path.name)
+    logger.info(message, len(labels), path.name, shorten(labels))
+    return dataclasses.replace(task, labels=tuple(labels), labels_source=path.name)
+
+
+def _with_metrics(task: Task, file_fields: Mapping[str, Any]) -> Task:
+    """Return the task with the metrics that its labels allow, where its file names none."""
+    if "metrics" not in file_fields:
+        metrics = _allowed_metrics(task)
+        if task.problem_type != "regression":
+            metrics = metrics[:1]
+        task = dataclasses.replace(task, metrics=metrics)
+    if "best_metric" not in file_fields:
+        figures = figure_names(task.metrics, task.validation_splits, task.labels)
+        task = dataclasses.replace(task, best_metric=figures[0] if figures else "")
+    return task
 
 
 def _allowed_metrics(task: Task) -> tuple[str, ...]:
-    measure = task.problem_type if task.kind == "sequence_classification" else task.kind
-    metrics = _METRICS.get(measure, ())
-    has_entities = task.kind != "token_classification" or are_entities(task.labels)
-    return metrics if has_entities else metrics[1:]
+    if task.kind == "sequence_classification":
+        return _METRICS[task.problem_type]
+    metrics = _METRICS[task.kind]
+    if task.kind == "token_classification" and not are_entities(task.labels):
+        return metrics[1:]
+    return metrics
 
 
-# What makes no sense in a row: key and message, the gravest first
+# What makes no sense in a task, the gravest first
 
 
-def _slips_of_splits(task: Task) -> Iterator[tuple[str, str]]:
+def _check_splits(task: Task) -> None:
     splits = task.splits
     if not task.files and task.hub_dataset is None:
-        yield "files", "give `files` ({train: train.csv}), or hub_dataset"
+        raise _Slip("files", "give `files` ({train: train.csv}), or hub_dataset")
     if task.files and set(task.files) != set(splits):
-        allowed = "train, validation..., test..., or as *_splits say"
-        yield (
+        raise _Slip(
             "files",
-            f"there are {', '.join(task.files)}, "
-            f"but the splits are {', '.join(splits) or 'none'} ({allowed})",
+            f"there are {', '.join(task.files)}, but the splits are {', '.join(splits) or 'none'} "
+            "(train, validation..., test..., or as *_splits say)",
         )
-    for name in splits:  # predictions_NAME.jsonl
-        if re.search(r"[/\\\0]", name):
-            yield (
+    for name in splits:
+        if re.search(r"[/\\\0]", name):  # predictions_NAME.jsonl
+            raise _Slip(
                 "files",
                 f"{name!r} is no name of a split, "
                 "of which files of predictions are named; leave / and \\ out",
             )
-    for key, names in (
-        ("validation_splits", task.validation_splits),
-        ("test_splits", task.test_splits),
-    ):
+    for key in ("validation_splits", "test_splits"):
+        names = getattr(task, key)
         if any(splits.count(name) > 1 for name in names):
-            yield key, f"{', '.join(names)}: name each split once"
-    if len(set(split_suffixes(task.validation_splits))) < len(task.validation_splits):
-        both = " and ".join(task.validation_splits)
-        yield "validation_splits", f"metrics of {both} would have one name; rename one"
+            raise _Slip(key, f"{', '.join(names)}: name each split once")
+    suffixes = split_suffixes(task.validation_splits)
+    if len(set(suffixes)) < len(suffixes):
+        names = " and ".join(task.validation_splits)
+        raise _Slip("validation_splits", f"metrics of {names} would have one name; rename one")
 
 
-def _slips_of_columns(task: Task) -> Iterator[tuple[str, str]]:
+def _check_columns(task: Task) -> None:
     kind = task.kind
-    num_texts = {"token_classification": (1,), "question_answering": (2,)}.get(kind, (1, 2))
+    num_texts = _NUM_TEXTS[kind]
     if len(task.text_columns) not in num_texts:
         allowed = " or ".join(map(str, num_texts))
-        yield "text_columns", f"{kind} takes {allowed}, {len(task.text_columns)} given"
+        raise _Slip("text_columns", f"{kind} takes {allowed}, {len(task.text_columns)} given")
     if kind == "multiple_choice" and not task.choice_columns:
-        yield "choice_columns", "the columns of the choices are missing"
-    if kind != "multiple_choice" and task.choice_columns:
-        yield "choice_columns", "only for multiple_choice"
+        raise _Slip("choice_columns", "the columns of the choices are missing")
     if task.problem_type not in PROBLEM_TYPES:
-        yield "problem_type", f"'{task.problem_type}'; allowed: {', '.join(PROBLEM_TYPES)}"
+        allowed = ", ".join(PROBLEM_TYPES)
+        raise _Slip("problem_type", f"'{task.problem_type}'; allowed: {allowed}")
     if kind != "sequence_classification" and task.problem_type != PROBLEM_TYPES[0]:
-        yield "problem_type", f"belongs to sequence_classification, not to {kind}"
-    if task.sentence_column is not None and kind != "token_classification":
-        yield "sentence_column", "only for token_classification"
-    if task.label_columns and task.problem_type != "multi_label_classification":
-        yield (
-            "label_columns",
-            "only for problem_type: multi_label_classification; label_column names one column",
-        )
+        raise _Slip("problem_type", f"belongs to sequence_classification, not to {kind}")
+    for key, (field, value) in _ONLY_FOR.items():
+        if getattr(task, key) not in (None, ()) and getattr(task, field) != value:
+            raise _Slip(key, f"only for {field}: {value}")
     if task.label_columns and task.label_columns != task.labels:
-        yield (
-            "labels",
-            f"with label_columns they are the columns in their order: "
-            f"{', '.join(task.label_columns)}",
-        )
+        columns = ", ".join(task.label_columns)
+        raise _Slip("labels", f"with label_columns they are the columns in their order: {columns}")
 
 
-def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
+def _check_labels(task: Task) -> None:
     labels = task.labels
+    names = ", ".join(labels)
     if not task.column_labels and (len(set(labels)) < len(labels) or "" in labels):
-        yield (
-            "labels",
-            f"[{', '.join(labels)}] has an empty name, or one twice; name each class once",
-        )
-    for without_labels in ("question_answering", "regression"):
-        if labels and without_labels in (task.kind, task.problem_type):
-            yield "labels", f"{without_labels} has none"
+        raise _Slip("labels", f"[{names}] has an empty name, or one twice; name each class once")
+    for word in (task.kind, task.problem_type):
+        if labels and word in ("question_answering", "regression"):
+            raise _Slip("labels", f"{word} has none")
     if labels and len(task.choice_columns) > 1 and len(labels) != len(task.choice_columns):
-        yield "labels", f"{len(labels)} names for {len(task.choice_columns)} choice_columns"
+        raise _Slip("labels", f"{len(labels)} names for {len(task.choice_columns)} choice_columns")
     if task.kind == "token_classification":
-        yield from _slips_of_tags(labels)
+        _check_tags(labels)
     least = 1 if task.problem_type == "multi_label_classification" else 2
-    if _needs_labels(task) and len(labels) < least:
-        yield (
+    if _has_classes(task) and len(labels) < least:
+        raise _Slip(
             "labels",
-            f"{len(labels)} given, [{', '.join(labels)}]; "
-            "name the classes, like [negative, positive]",
+            f"{len(labels)} given, [{names}]; name the classes, like [negative, positive]",
         )
-
-
-def _slips_of_label_values(task: Task) -> Iterator[tuple[str, str]]:
     ends = task.label_range
     if ends is not None and (len(ends) != 2 or ends[0] >= ends[1]):
-        yield "label_range", "two numbers are expected, the lesser first, like [0, 5]"
-    if ends is not None and task.problem_type != "regression":
-        yield "label_range", "only for problem_type: regression"
-    if task.label_separator is not None and task.problem_type != "multi_label_classification":
-        yield "label_separator", "only for problem_type: multi_label_classification"
+        raise _Slip("label_range", "two numbers are expected, the lesser first, like [0, 5]")
     if task.label_separator == "":
-        yield (
-            "label_separator",
-            "empty; give what stands between two labels, like ';', or leave it out",
-        )
+        message = "empty; give what stands between two labels, like ';', or leave it out"
+        raise _Slip("label_separator", message)
 
 
-def _slips_of_tags(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _check_tags(labels: Sequence[str]) -> None:
     odd = odd_tags(labels)
     if odd:
-        yield (
+        raise _Slip(
             "labels",
             f"tags like {odd[0]!r} mark no entities; "
             f"map them: labels: {{O: O, {odd[0]!r}: B-TYPE, ...}}",
         )
     marked = [tag for tag in labels if tag.startswith(("B-", "I-"))]
-    others = [tag for tag in labels if tag not in marked]
-    if marked and others and OUTSIDE not in labels:
-        yield (
+    plain = [tag for tag in labels if tag not in marked]
+    if marked and plain and OUTSIDE not in labels:
+        raise _Slip(
             "labels",
             f"{marked[0]} marks entities, but no tag is O; which is outside of them? "
-            f"map it: labels: {{{others[0]}: O, ...}}",
+            f"map it: labels: {{{plain[0]}: O, ...}}",
         )
 
 
-def _slips_of_metrics(task: Task) -> Iterator[tuple[str, str]]:
-    metrics, allowed = task.metrics, _allowed_metrics(task)
+def _check_metrics(task: Task) -> None:
+    metrics = task.metrics
+    allowed = _allowed_metrics(task)
     if not metrics or not set(metrics) <= set(allowed):
-        yield (
+        raise _Slip(
             "metrics",
             f"[{', '.join(metrics)}] does not measure this task; allowed: {', '.join(allowed)}",
         )
-    if {"squad", "squad_v2"} <= set(metrics):
-        yield "metrics", "squad and squad_v2 exclude each other"
+    if "squad" in metrics and "squad_v2" in metrics:
+        raise _Slip("metrics", "squad and squad_v2 exclude each other")
     if "f1" in metrics and len(task.labels) != 2:
-        yield (
+        raise _Slip(
             "metrics",
             "'f1' is for two classes, the second being positive; take f1_macro or f1_micro",
         )
-    names = figure_names(metrics, task.validation_splits, task.labels)
-    if task.best_metric not in names:
-        yield (
+    figures = figure_names(metrics, task.validation_splits, task.labels)
+    if task.best_metric not in figures:
+        raise _Slip(
             "best_metric",
-            f"'{task.best_metric}' is no metric of this task; allowed: {', '.join(names)}",
+            f"'{task.best_metric}' is no metric of this task; allowed: {', '.join(figures)}",
         )
 
 
 # Writing
 
+_HEADER = (
+    "# The task of a run. Its data: --data_dir FOLDER, or files of these names beside this one.\n"
+)
+# What is not there would be guessed when the file is read.
+_ALWAYS_WRITTEN = ("train_split", "validation_splits", "test_splits", "id_column")
+
 
 def write_task_file(path: str | Path, task: Task) -> None:
-    """Write a row as YAML that `read_task_file` reads back; of its files only the names, as
-    machines differ.
+    """Write a task as YAML that `read_task_file` reads back.
+
+    Of its files only the names are written, as machines differ.
     """
-    header = (
-        "# The task of a run. "
-        "Its data: --data_dir FOLDER, or files of these names beside this one.\n"
-    )
-    text = yaml.safe_dump(task_values(task), sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    values = _values_of(task)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=sys.maxsize)
     with atomic_write(Path(path)) as aside:
-        aside.write_text(header + str(text), encoding="utf-8")
+        aside.write_text(_HEADER + str(text), encoding="utf-8")
 
 
-def task_values(task: Task) -> dict[str, Any]:
-    """Return what `read_task_file` makes the same row of, in plain types; files without their
-    folder.
-    """
-    values = json.loads(
-        json.dumps(dataclasses.asdict(task) | {"files": task.relative_files})
-    )  # tuples become lists
+def _values_of(task: Task) -> dict[str, Any]:
+    """Return the values of a task's file, in plain types."""
+    fields = dataclasses.asdict(task)
+    fields["files"] = task.relative_files
+    values = json.loads(json.dumps(fields))  # tuples become lists
     del values["labels_source"]
-    names = values.pop("column_labels")
-    if names:  # in the order of the classes' numbers
-        values["labels"] = dict(sorted(names.items(), key=lambda item: task.labels.index(item[1])))
-    # What is not there would be guessed when the file is read.
-    always = ("train_split", "validation_splits", "test_splits", "id_column")
+    name_of_value = values.pop("column_labels")
+    if name_of_value:  # in the order of the classes' numbers
+        in_order = sorted(name_of_value, key=lambda value: task.labels.index(name_of_value[value]))
+        values["labels"] = {value: name_of_value[value] for value in in_order}
     return {
         key: value
         for key, value in values.items()
-        if value not in (None, "", [], {}) or key in always
+        if value not in (None, "", [], {}) or key in _ALWAYS_WRITTEN
     }
