@@ -49,7 +49,7 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data glue glue-all paper squad swag ner tinybert predict evaluate demo report card push export compare benchmark compare-launches test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data glue glue-all paper squad swag ner tinybert predict evaluate demo report card push export compare benchmark test test-slow lint format clean
 
 ## Start and data
 
@@ -212,6 +212,7 @@ probe-bias: ; $(call removed,use python recipes/evaluate_checkpoint.py --probe_b
 compare-stock: ; $(call removed,use python benchmarks/compare_with_stock.py)
 screenshots: ; $(call removed,use python tools/screenshots.py)
 paper-all: ; $(call removed,use make paper without TABLE=)
+compare-launches: ; $(call removed,use make test-slow ARGS=tests/invariants/test_launches.py)
 
 clean:  ## remove the quickstart's data and run, and caches; .venv stays
 	rm -rf data/quickstart runs/quickstart .pytest_cache .ruff_cache .mypy_cache build

@@ -13,29 +13,26 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from generated import DOCUMENTS
 from lengths import LENGTHS_FILE, TASK_LIMITS, measure_lengths, read_lengths, write_lengths
 from report import TABLE_FILE, write_report
-from side_by_side import (
-    BUDGET,
-    OURS,
-    STEPS,
-    STOCK_DEFAULTS,
-    Sample,
+from results import (
+    Record,
+    Records,
     add_result,
     fastest_stock,
     is_stock,
     last_runs,
     machine_name,
     read_results,
-    run_sample,
     same_machine,
 )
+from sample import BUDGET, OURS, STEPS, STOCK_DEFAULTS, Result, Sample
+from side_by_side import run_sample
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
@@ -46,38 +43,58 @@ from bert_recipes.training.speed import describe_machine
 
 CONFIGS = Path(__file__).resolve().parents[1] / "recipes" / "configs"
 SUITES = ("pretraining", "finetuning", "steps", "data", "inference", "time_to_quality")
+# Keys of data_suite.MEASURES.
 DATA_MEASURES = (
-    *(
-        "store_1",
-        "store_2",
-        "apart",
-        "pairs",
-        "masks",
-        "worker_bert",
-        "worker_roberta",
-        "worker_albert",
-        "worker_electra",
-    ),
-    *("dropin_1", "dropin_10", "tokenizer"),
+    "store_1",
+    "store_2",
+    "apart",
+    "pairs",
+    "masks",
+    "worker_bert",
+    "worker_roberta",
+    "worker_albert",
+    "worker_electra",
+    "dropin_1",
+    "dropin_10",
+    "tokenizer",
 )
+LARGE_SIZES = ("base", "large")
 # Defaults that a case's name need not tell.
 VOCAB_SIZE, BATCH_SIZE, MEGABYTES = 30_522, 32, 16.0
 # Of a pre-training sample, at most: the memory of base's step settles in about eight steps.
 WARMUP_SECONDS = 10.0
 # Steps of a pass of base and large on a CPU; 50 elsewhere: fifty batches are what both sides sort
 # by length at a time.
-SLOW_PASS = {"sst2": 24, "mnli": 16, "squad": 8, "conll2003": 24}
+SLOW_PASS = {
+    "sst2": 24,
+    "mnli": 16,
+    "squad": 8,
+    "conll2003": 24,
+}
 logger = logging.getLogger("benchmark")
 
 
 @dataclass
 class BenchmarkArguments:
-    """What is measured, how long, and where the results go."""
+    """Settings of a benchmark."""
 
     suite: str = option("pretraining", "what is measured", choices=(*SUITES, "all"))
-    sizes: list[str] | None = option(None, "default: by suite", choices=tuple(SIZES))
-    lengths: list[int] | None = option(None, "tokens of an input; default: 128", least=16, most=512)
-    tasks: list[str] | None = option(None, "default: by suite", choices=tuple(TASK_LIMITS))
+    sizes: list[str] | None = option(
+        None,
+        "default: by suite",
+        choices=tuple(SIZES),
+    )
+    lengths: list[int] | None = option(
+        None,
+        "tokens of an input; default: 128",
+        least=16,
+        most=512,
+    )
+    tasks: list[str] | None = option(
+        None,
+        "default: by suite",
+        choices=tuple(TASK_LIMITS),
+    )
     documents: str = option("long", "generated documents", choices=tuple(DOCUMENTS))
     rounds: int = option(3, "samples of each side, which take turns", least=1)
     budget_seconds: float = option(10.0, "measured seconds of a sample, at least 3 steps", above=0)
@@ -131,7 +148,7 @@ class Cases:
 
     def __init__(self, args: BenchmarkArguments, work_dir: Path) -> None:
         # Imported only now, for it takes seconds.
-        from sides import on_cpu, stock_configurations
+        from sides import stock_configurations
 
         self.args = args
         self.is_all = args.suite == "all"
@@ -142,66 +159,108 @@ class Cases:
             use_cpu=args.use_cpu,
             budget_seconds=args.budget_seconds,
         )
-        self.on_cpu = on_cpu(self.base)
-        self.stock = stock_configurations("cpu" if self.on_cpu else "gpu")
+        self.stock = stock_configurations("cpu" if self.base.on_cpu else "gpu")
 
-    def chosen(self) -> list[Case]:
+    def of_suite(self) -> list[Case]:
         """Return the cases of the suite, or of all suites."""
-        chosen = SUITES if self.is_all else (self.args.suite,)
-        return [case for suite in chosen for case in getattr(self, suite)()]
-
-    def _name(self, *parts: str) -> str:
-        """Name a case with what is not the default of its work: cases of other work do not meet in
-        the results.
-        """
-        vocab = "" if self.args.vocab_size == VOCAB_SIZE else f"vocab{self.args.vocab_size}"
-        return "-".join(filter(None, (*parts, vocab)))
-
-    def _sides(self, sample: Sample) -> dict[str, Sample]:
-        sides = {
-            side: replace(sample, side=side, switches=switches)
-            for side, switches in self.stock.items()
+        makers = {
+            "pretraining": self.pretraining,
+            "finetuning": self.finetuning,
+            "steps": self.steps,
+            "data": self.data,
+            "inference": self.inference,
+            "time_to_quality": self.time_to_quality,
         }
-        return sides | {OURS: replace(sample, side=OURS)}
-
-    def pretraining(self) -> list[Case]:
-        """Size x length; alone: tiny and mini at 128."""
-        args, cases = self.args, []
-        sizes: Sequence[str] = args.sizes or (tuple(SIZES) if self.is_all else ("tiny", "mini"))
-        for size in sizes:
-            default_tokens = 2048 if size in ("base", "large") else 4096
-            if not self.on_cpu:  # what fills a GPU; stock's defaults hold all logits in float32
-                default_tokens *= 8 if size == "large" else 16
-            tokens = args.tokens_per_step or default_tokens
-            for length in args.lengths or ((128, 512) if self.is_all else (128,)):
-                documents = "" if args.documents == "long" else args.documents
-                other = "" if tokens == default_tokens else f"{tokens}tokens"
-                name = self._name(
-                    f"{size}-{length}", documents, "store" if args.store else "", other
-                )
-                sample = replace(
-                    self.base,
-                    kind="pretraining",
-                    config=str(CONFIGS / "pretrain" / f"bert_{size}.yaml"),
-                    size=size,
-                    length=length,
-                    tokens_per_step=tokens,
-                    documents=args.documents,
-                    store=args.store,
-                    warmup_seconds=min(WARMUP_SECONDS, args.budget_seconds),
-                )
-                matmul = replace(sample, kind="matmul", what="pretraining", config="", store=None)
-                cases.append(Case("pretraining", name, self._sides(sample), matmul=matmul))
+        cases: list[Case] = []
+        for suite in SUITES:
+            if self.is_all or suite == self.args.suite:
+                cases += makers[suite]()
         return cases
 
+    def _name(self, *words: str) -> str:
+        """Name a case with what is not the default of its work.
+
+        Cases of other work do not meet in the results.
+        """
+        names = [word for word in words if word]
+        if self.args.vocab_size != VOCAB_SIZE:
+            names.append(f"vocab{self.args.vocab_size}")
+        return "-".join(names)
+
+    def _sides(self, sample: Sample) -> dict[str, Sample]:
+        """Return the sample of each configuration of stock, and of ours."""
+        samples = {}
+        for side, switches in self.stock.items():
+            samples[side] = replace(
+                sample,
+                side=side,
+                switches=switches,
+            )
+        samples[OURS] = replace(sample, side=OURS)
+        return samples
+
+    def pretraining(self) -> list[Case]:
+        """Return size x length; alone: tiny and mini at 128."""
+        sizes, lengths = ["tiny", "mini"], [128]
+        if self.is_all:
+            sizes, lengths = list(SIZES), [128, 512]
+        cases = []
+        for size in self.args.sizes or sizes:
+            for length in self.args.lengths or lengths:
+                cases.append(self._pretraining_case(size, length))
+        return cases
+
+    def _default_tokens(self, size: str) -> int:
+        """Return the positions of a pre-training step."""
+        tokens = 2048 if size in LARGE_SIZES else 4096
+        if self.base.on_cpu:
+            return tokens
+        # What fills a GPU; stock's defaults hold all logits in float32.
+        return tokens * (8 if size == "large" else 16)
+
+    def _pretraining_case(self, size: str, length: int) -> Case:
+        args, default_tokens = self.args, self._default_tokens(size)
+        tokens = args.tokens_per_step or default_tokens
+        name = self._name(
+            f"{size}-{length}",
+            "" if args.documents == "long" else args.documents,
+            "store" if args.store else "",
+            "" if tokens == default_tokens else f"{tokens}tokens",
+        )
+        sample = replace(
+            self.base,
+            kind="pretraining",
+            config=str(CONFIGS / "pretrain" / f"bert_{size}.yaml"),
+            size=size,
+            length=length,
+            tokens_per_step=tokens,
+            documents=args.documents,
+            store=args.store,
+            warmup_seconds=min(WARMUP_SECONDS, args.budget_seconds),
+        )
+
+        matmul = replace(
+            sample,
+            kind="matmul",
+            variant="pretraining",
+            config="",
+            store=None,
+        )
+
+        return Case("pretraining", name, self._sides(sample), matmul=matmul)
+
     def steps(self) -> list[Case]:
-        """Ours step by step beside stock's defaults: what each of them gives."""
+        """Return ours step by step beside stock's defaults: what each of them gives."""
         cases = []
         for case in self.pretraining():
-            sides = {STOCK_DEFAULTS: case.samples[STOCK_DEFAULTS]}
+            samples = {STOCK_DEFAULTS: case.samples[STOCK_DEFAULTS]}
             for side, (_, switches) in STEPS.items():
-                sides[side] = replace(case.samples[OURS], side=side, switches=switches)
-            cases.append(Case("steps", case.name, sides))
+                samples[side] = replace(
+                    case.samples[OURS],
+                    side=side,
+                    switches=switches,
+                )
+            cases.append(Case("steps", case.name, samples))
         return cases
 
     def _lengths(self, task: str) -> tuple[int, ...]:
@@ -210,102 +269,137 @@ class Cases:
         return read_lengths()[task]
 
     def finetuning(self) -> list[Case]:
-        """Task x size; alone: SST-2 at the shape of base."""
-        args, cases = self.args, []
-        for task in args.tasks or (TASK_LIMITS if self.is_all else ("sst2",)):
-            limit, lengths = TASK_LIMITS[task], self._lengths(task)
-            for size in args.sizes or ("base",):
-                steps = SLOW_PASS[task] if size in ("base", "large") and self.on_cpu else 50
-                sample = replace(
-                    self.base,
-                    kind="finetuning",
-                    config=str(CONFIGS / "finetune" / f"{limit.config}.yaml"),
-                    size=size,
-                    length=limit.max_length,
-                    task=task,
-                    lengths=lengths,
-                    batch_size=args.batch_size,
-                    warmup_steps=1,
-                    max_steps=steps if args.budget_seconds >= 2 else 4,
-                )
-                sides = self._sides(sample)
-                for side, own in sides.items():
-                    # Batches of like length come in any order: all of them are measured, or the
-                    # mean is not that of the task. They are
-                    # measured in the second epoch: products are prepared once for each of their
-                    # shapes.
-                    if (
-                        side == OURS
-                        or own.switches.get("train_sampling_strategy") == "group_by_length"
-                    ):
-                        sides[side] = replace(own, whole_pass=True, warmup_steps=own.max_steps)
-                tokens = args.batch_size * limit.max_length
-                matmul = replace(
-                    sample,
-                    kind="matmul",
-                    what="finetuning",
-                    config="",
-                    tokens_per_step=tokens,
-                    lengths=(),
-                )
-                batch = "" if args.batch_size == BATCH_SIZE else f"batch{args.batch_size}"
-                name = self._name(f"{task}-{size}", batch, "own_lengths" if args.data_dir else "")
-                cases.append(Case("finetuning", name, sides, "examples_per_second", matmul))
+        """Return task x size; alone: SST-2 at the shape of base."""
+        tasks = list(TASK_LIMITS) if self.is_all else ["sst2"]
+        cases = []
+        for task in self.args.tasks or tasks:
+            lengths = self._lengths(task)
+            for size in self.args.sizes or ["base"]:
+                cases.append(self._finetuning_case(task, size, lengths))
         return cases
 
+    def _finetuning_case(self, task: str, size: str, lengths: tuple[int, ...]) -> Case:
+        args, limit, num_steps = self.args, TASK_LIMITS[task], 50
+        if size in LARGE_SIZES and self.base.on_cpu:
+            num_steps = SLOW_PASS[task]
+        if args.budget_seconds < 2:
+            num_steps = 4
+        sample = replace(
+            self.base,
+            kind="finetuning",
+            config=str(CONFIGS / "finetune" / f"{limit.config}.yaml"),
+            size=size,
+            length=limit.max_length,
+            task=task,
+            lengths=lengths,
+            batch_size=args.batch_size,
+            warmup_steps=1,
+            max_steps=num_steps,
+        )
+
+        samples = self._sides(sample)
+        for side, side_sample in samples.items():
+            # Batches of like length come in any order: all of them are measured, or the mean is not
+            # that of the task. They are measured in the second epoch: products are prepared once
+            # for each of their shapes.
+            strategy = side_sample.switches.get("train_sampling_strategy")
+            if side == OURS or strategy == "group_by_length":
+                samples[side] = replace(
+                    side_sample,
+                    whole_pass=True,
+                    warmup_steps=num_steps,
+                )
+
+        matmul = replace(
+            sample,
+            kind="matmul",
+            variant="finetuning",
+            config="",
+            tokens_per_step=args.batch_size * limit.max_length,
+            lengths=(),
+        )
+        batch = "" if args.batch_size == BATCH_SIZE else f"batch{args.batch_size}"
+        name = self._name(
+            f"{task}-{size}",
+            batch,
+            self._lengths_name(),
+        )
+        return Case("finetuning", name, samples, "examples_per_second", matmul)
+
+    def _lengths_name(self) -> str:
+        return "own_lengths" if self.args.data_dir else ""
+
     def inference(self) -> list[Case]:
-        """Precision x size, lengths of SST-2; stock padded to the batch in the order of the
-        rows.
+        """Return precision x size, with the lengths of SST-2.
+
+        Stock is padded to the batch, in the order of the rows.
         """
         cases, lengths = [], self._lengths("sst2")
-        config, own = (
-            str(CONFIGS / "finetune" / "glue.yaml"),
-            "own_lengths" if self.args.data_dir else "",
-        )
-        for size in self.args.sizes or ("base",):
-            base = replace(
-                self.base, kind="inference", config=config, size=size, task="sst2", lengths=lengths
-            )
+        for size in self.args.sizes or ["base"]:
             for precision in ("fp32", "bf16"):
-                sample = replace(base, precision=precision, batch_size=64)
-                sides = {side: replace(sample, side=side) for side in (STOCK_DEFAULTS, OURS)}
-                name = self._name(f"sst2-{size}-{precision}", own)
-                cases.append(Case("inference", name, sides, "examples_per_second"))
+                sample = replace(
+                    self.base,
+                    kind="inference",
+                    config=str(CONFIGS / "finetune" / "glue.yaml"),
+                    size=size,
+                    task="sst2",
+                    lengths=lengths,
+                    precision=precision,
+                    batch_size=64,
+                )
+                samples = {side: replace(sample, side=side) for side in (STOCK_DEFAULTS, OURS)}
+                name = self._name(f"sst2-{size}-{precision}", self._lengths_name())
+                cases.append(Case("inference", name, samples, "examples_per_second"))
+
         return cases
 
     def data(self) -> list[Case]:
-        """One case a measure; ours alone."""
+        """Return one case a measure; ours alone."""
         megabytes, files = self.args.megabytes, tuple(self.args.files or ())
-        amount = "files" if files else "" if megabytes == MEGABYTES else f"{megabytes:g}mb"
-        sample = replace(self.base, kind="data", side=OURS, megabytes=megabytes, files=files)
-        return [
-            Case("data", self._name(what, amount), {OURS: replace(sample, what=what)}, "per_second")
-            for what in DATA_MEASURES
-        ]
+        amount = ""
+        if files:
+            amount = "files"
+        elif megabytes != MEGABYTES:
+            amount = f"{megabytes:g}mb"
+        sample = replace(
+            self.base,
+            kind="data",
+            side=OURS,
+            megabytes=megabytes,
+            files=files,
+        )
+        cases = []
+        for measure in DATA_MEASURES:
+            samples = {OURS: replace(sample, variant=measure)}
+            cases.append(Case("data", self._name(measure, amount), samples, "per_second"))
+        return cases
 
     def time_to_quality(self) -> list[Case]:
-        """The quickstart's settings, the same with the paper's optimiser, and stock, for some
-        minutes from raw text.
-        """
-        size, minutes, files = (
-            (self.args.sizes or ["tiny"])[0],
-            self.args.minutes,
-            tuple(self.args.files or ()),
-        )
-        config = str(CONFIGS / "pretrain" / "quickstart.yaml")
-        sample = replace(
-            self.base, kind="quality", config=config, size=size, minutes=minutes, files=files
-        )
-        name = self._name(f"{size}-{minutes:g}min", "files" if files else "")
-        sides = {side: replace(sample, side=side) for side in (BUDGET, OURS, STOCK_DEFAULTS)}
-        return [Case("time_to_quality", name, sides, "mlm_loss")]
+        """Return some minutes from raw text, by three sides.
 
-    def best_for_quality(self, case: Case, known: Iterable[Mapping[str, Any]]) -> Case:
-        """Give stock the configuration that was the fastest for its size in pre-training at 128
-        tokens on this machine, if one was.
+        The quickstart's settings, the same with the paper's optimiser, and stock.
+        """
+        size = self.args.sizes[0] if self.args.sizes else "tiny"
+        files = tuple(self.args.files or ())
+        sample = replace(
+            self.base,
+            kind="quality",
+            config=str(CONFIGS / "pretrain" / "quickstart.yaml"),
+            size=size,
+            minutes=self.args.minutes,
+            files=files,
+        )
+        name = self._name(f"{size}-{self.args.minutes:g}min", "files" if files else "")
+        samples = {side: replace(sample, side=side) for side in (BUDGET, OURS, STOCK_DEFAULTS)}
+        return [Case("time_to_quality", name, samples, "mlm_loss")]
+
+    def best_for_quality(self, case: Case, records: Iterable[Record]) -> Case:
+        """Give stock the configuration that was the fastest for its size on this machine.
+
+        In pre-training at 128 tokens, if one was measured.
         """
         size = case.samples[OURS].size
-        best = fastest_stock(last_runs(known).get(("pretraining", f"{size}-128"), []))
+        best = fastest_stock(last_runs(records).get(("pretraining", f"{size}-128"), []))
         if best is None or best not in self.stock:
             logger.info(
                 "  stock with its defaults: no fastest configuration for %s-128 on this machine "
@@ -313,90 +407,114 @@ class Cases:
                 size,
             )
             return case
-        stock = replace(case.samples[STOCK_DEFAULTS], side=best, switches=self.stock[best])
-        return replace(
-            case, samples={BUDGET: case.samples[BUDGET], OURS: case.samples[OURS], best: stock}
+        stock = replace(
+            case.samples[STOCK_DEFAULTS],
+            side=best,
+            switches=self.stock[best],
         )
+        samples = {
+            BUDGET: case.samples[BUDGET],
+            OURS: case.samples[OURS],
+            best: stock,
+        }
+        return replace(case, samples=samples)
 
 
 class SuiteRun:
     """Runs cases one after the other within the time limit; every sample becomes a record."""
 
-    def __init__(self, args: BenchmarkArguments, machine: Mapping[str, Any]) -> None:
-        self.args, self.machine = args, machine
+    def __init__(self, args: BenchmarkArguments, machine: Record) -> None:
+        self.args = args
+        self.machine = machine
         self.file = Path(args.output_dir).resolve() / f"{machine_name(machine)}.json"
-        self.known = [
-            r
-            for r in read_results(self.file)
-            if r.get("machine") and same_machine(r["machine"], machine)
-        ]
+        self.records = []
+        for record in read_results(self.file):
+            if record.get("machine") and same_machine(record["machine"], machine):
+                self.records.append(record)
 
     def run(self, cases: Cases) -> None:
         """Run everything that is not there yet."""
-        is_all, limit = self.args.suite == "all", self.args.time_limit_minutes * 60
-        resume, end, chosen = self.args.resume, time.monotonic() + limit, cases.chosen()
-        for number, case in enumerate(chosen):
-            left = end - time.monotonic()
-            if number and not is_all and left <= 0:
-                names = ", ".join(each.name for each in chosen[number:])
-                shown = self.args.time_limit_minutes
+        limit = self.args.time_limit_minutes * 60
+        end, todo = time.monotonic() + limit, cases.of_suite()
+        resumes = cases.is_all if self.args.resume is None else self.args.resume
+        for number, case in enumerate(todo):
+            seconds = end - time.monotonic()
+            if number and not cases.is_all and seconds <= 0:
                 logger.warning(
                     "no time for %s; give more, or fewer cases: --time_limit_minutes is %g",
-                    names,
-                    shown,
+                    ", ".join(case.name for case in todo[number:]),
+                    self.args.time_limit_minutes,
                 )
                 return
-            logger.info("case %d of %d: %s %s", number + 1, len(chosen), case.suite, case.name)
+            logger.info(
+                "case %d of %d: %s %s",
+                number + 1,
+                len(todo),
+                case.suite,
+                case.name,
+            )
             if case.suite == "time_to_quality":
-                case = cases.best_for_quality(case, self.known)
-            earlier = last_runs(self.known).get((case.suite, case.name), [])
-            is_resumed = bool(earlier) and (is_all if resume is None else resume)
-            share = limit if is_all else max(left, 0.0) / (len(chosen) - number)
-            self.run_case(case, earlier if is_resumed else [], time.monotonic() + share)
+                case = cases.best_for_quality(case, self.records)
+            earlier = last_runs(self.records).get((case.suite, case.name), [])
+            share = limit if cases.is_all else max(seconds, 0.0) / (len(todo) - number)
+            self.run_case(
+                case,
+                earlier if resumes else [],
+                time.monotonic() + share,
+            )
 
-    def run_case(self, case: Case, earlier: Sequence[Mapping[str, Any]], end: float) -> None:
-        """Run the rounds of a case that are not among the earlier records; one round is finished
-        whatever the time.
+    def run_case(self, case: Case, earlier: Records, end: float) -> None:
+        """Run the rounds of a case that are not among the earlier records.
+
+        One round is finished whatever the time.
         """
-        plans = {side: sample.describe() for side, sample in case.samples.items()}
-        records = [
-            r
-            for r in earlier
-            if r["role"] == "matmul" or ("result" in r and r["spec"] == plans.get(r["side"]))
-        ]
+        records = [record for record in earlier if _is_finished(record, case)]
         run_name = earlier[-1]["run"] if earlier else time.strftime("%Y%m%d-%H%M%S")
         # A run to a quality is one long sample.
-        rounds, ran = (1 if case.suite == "time_to_quality" else self.args.rounds), False
-        for number in range(rounds):
+        num_rounds = 1 if case.suite == "time_to_quality" else self.args.rounds
+        num_before = len(records)
+        for number in range(num_rounds):
             begin = time.monotonic()
-            best, done = fastest_stock(records), {(r["side"], r["round"]) for r in records}
-            for side, sample in case.samples.items():
-                # After the first round only the fastest configuration of stock takes turns with its
-                # defaults and ours.
-                is_slower = number > 0 and best is not None and is_stock(side)
-                if (side, number) in done or (is_slower and side not in (STOCK_DEFAULTS, best)):
-                    continue
-                ran = True
-                records.append(self.sample(case, sample, run_name, number))
-                figure = records[-1].get("result", {}).get(case.rate)
-                shown = records[-1].get("error") if figure is None else f"{figure:,.1f}"
+            records += self._run_round(case, records, run_name, number)
+            seconds, remaining = time.monotonic() - begin, end - time.monotonic()
+            if seconds * 1.05 > remaining and number + 1 < num_rounds:
                 logger.info(
-                    "  round %d %s: %s %s", number + 1, side, shown, case.rate.replace("_", " ")
-                )
-            if number == 0 and case.matmul and not any(r["role"] == "matmul" for r in records):
-                records.append(self.sample(case, case.matmul, run_name, None, role="matmul"))
-            took, left = time.monotonic() - begin, end - time.monotonic()
-            if took * 1.05 > left and number + 1 < rounds:
-                logger.info(
-                    "  no time for another round (%.0f s): %d of %d", took, number + 1, rounds
+                    "  no time for another round (%.0f s): %d of %d",
+                    seconds,
+                    number + 1,
+                    num_rounds,
                 )
                 break
-        if not ran:
+
+        if len(records) == num_before:
             logger.info("  finished before")
+
+    def _run_round(self, case: Case, records: Records, run_name: str, number: int) -> list[Result]:
+        """Run the sides of a round that are not among the records; return what was measured."""
+        best = fastest_stock(records)
+        finished = {(record["side"], record["round"]) for record in records}
+        new_records = []
+        for side, sample in case.samples.items():
+            # After the first round only the fastest configuration of stock takes turns with its
+            # defaults and ours.
+            is_slower = is_stock(side) and side not in (STOCK_DEFAULTS, best)
+            if (side, number) in finished or (number and best is not None and is_slower):
+                continue
+            record = self.sample(case, sample, run_name, number)
+            new_records.append(record)
+            figure = record.get("result", {}).get(case.rate)
+            outcome = record.get("error") if figure is None else f"{figure:,.1f}"
+            rate = case.rate.replace("_", " ")
+            logger.info("  round %d %s: %s %s", number + 1, side, outcome, rate)
+
+        has_matmul = any(record["role"] == "matmul" for record in records)
+        if number == 0 and case.matmul is not None and not has_matmul:
+            new_records.append(self.sample(case, case.matmul, run_name, None, role="matmul"))
+        return new_records
 
     def sample(
         self, case: Case, sample: Sample, run_name: str, number: int | None, role: str = "sample"
-    ) -> dict[str, Any]:
+    ) -> Result:
         """Run one sample and record it; one that fails is a record with its `error`."""
         start = time.monotonic()
         result, error = run_sample(sample, self.args.threads)
@@ -411,17 +529,33 @@ class SuiteRun:
             "wall_seconds": round(time.monotonic() - start, 1),
             "machine": result.pop("machine", None),
             "spec": sample.describe(),
-            **({"error": error} if error else {"result": result}),
         }
+
+        if error:
+            record["error"] = error
+        else:
+            record["result"] = result
         add_result(self.file, record)
-        self.known.append(record)
+        self.records.append(record)
         return record
+
+
+def _is_finished(record: Record, case: Case) -> bool:
+    """Return whether a record is one that a run of the case would make."""
+    if record["role"] == "matmul":
+        return True
+    sample = case.samples.get(record["side"])
+    return "result" in record and sample is not None and record["spec"] == sample.describe()
 
 
 def main() -> None:
     """Measure, then write the table and the plots."""
     (args,) = parse_arguments(BenchmarkArguments)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    logging.basicConfig(
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+        level=logging.INFO,
+    )
     if args.measure_lengths:
         print(write_lengths(LENGTHS_FILE, args.data_dir, args.tokenizer))
         return

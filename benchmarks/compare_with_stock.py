@@ -1,13 +1,13 @@
-r"""Fine-tune with this project and with stock transformers, from the same weights with the same
-settings, and compare.
+r"""Fine-tune with this project and with stock transformers, and compare.
 
     python benchmarks/compare_with_stock.py --task all --model_name_or_path M --data_dir DATA \
         --output_dir runs/comparison
 
-For each task: figures of both sides over the seeds of `PLAN`, the time of training, and the single
-losses of 50 steps on the same batches without dropout. Every flag that is not listed here goes to
-both sides. The same command resumes after an interruption. OUTPUT/<task>.json holds the figures,
-OUTPUT/table.md the table. Exit code 1 where single losses differ by more than rounding.
+Both start from the same weights with the same settings. For each task: figures of both sides over
+the seeds of `PLAN`, the time of training, and the single losses of 50 steps on the same batches
+without dropout. Every flag that is not listed here goes to both sides. The same command resumes
+after an interruption. OUTPUT/<task>.json holds the figures, OUTPUT/table.md the table. Exit code 1
+where single losses differ by more than rounding.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ LOSS_FLAGS = {
     "precision": "fp32",
     "max_steps": str(LOSS_STEPS),
     "logging_steps": "1",
+    "max_eval_examples": "8",
+    "seed": "1",
 }
-LOSS_FLAGS |= {"max_eval_examples": "8", "seed": "1"}
+Result = dict[str, Any]
+Record = Mapping[str, Any]
+Runs = Mapping[str, Sequence[Record]]  # side -> all_results.json of each seed
 logger = logging.getLogger("compare_with_stock")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedTask:
-    """How one task is compared."""
+    """Settings of one task of the comparison."""
 
     config: str = "glue"  # stem of its file in recipes/configs/finetune
     figures: tuple[str, ...] = ("accuracy",)  # validation figures of the table
@@ -76,17 +80,20 @@ class ComparedTask:
 _THREE = (1, 2, 3)
 # The largest rate that Devlin et al. 2019, section 4.1, tries: a run of the plan has fewer than 300
 # steps.
-_RATE = {"learning_rate": "5e-5"}
-_GLUE = {"max_train_examples": "2000"} | _RATE
+_RATE = "5e-5"
+_GLUE = {"max_train_examples": "2000", "learning_rate": _RATE}
 # Their validation files are long, and partial where this was run.
-_LONG_VALIDATION = _GLUE | {"max_eval_examples": "2000"}
+_LONG_VALIDATION = {**_GLUE, "max_eval_examples": "2000"}
 # Ours: few questions leave few steps; half the batch and twice the rate make more of them.
 _SQUAD = {
     "max_train_examples": "1200",
     "max_eval_examples": "1000",
     "global_train_batch_size": "16",
+    "per_device_train_batch_size": "16",
+    "num_train_epochs": "2",
+    "learning_rate": "1e-4",
 }
-_SQUAD |= {"per_device_train_batch_size": "16", "num_train_epochs": "2", "learning_rate": "1e-4"}
+_SWAG = {"max_train_examples": "1000", "learning_rate": _RATE}
 _MATCHED = ("matched_accuracy", "mismatched_accuracy")
 
 # Sized for two cores of a CPU and a model of 22 M parameters: 10 minutes a run at most. In the
@@ -108,7 +115,7 @@ PLAN: Mapping[str, ComparedTask] = {
         flags={"max_train_examples": "3000"},
         loss_batch=4,
     ),
-    "swag": ComparedTask(config="swag", flags={"max_train_examples": "1000"} | _RATE, loss_batch=4),
+    "swag": ComparedTask(config="swag", flags=_SWAG, loss_batch=4),
     "squad": ComparedTask(
         config="squad", figures=("f1", "exact_match"), flags=_SQUAD, loss_batch=4
     ),
@@ -131,11 +138,15 @@ _RESERVED = {
 
 @dataclass
 class CompareArguments:
-    """Which tasks, how often, and where to."""
+    """Settings of the comparison."""
 
     output_dir: str = required("folder of the runs, the figures and the table")
     task: str = option(ALL, f"{ALL}, or one of {', '.join(PLAN)}")
-    seeds: list[int] | None = option(None, "seeds of both sides; default: the plan's", **SEEDS)
+    seeds: list[int] | None = option(
+        None,
+        "seeds of both sides; default: the plan's",
+        **SEEDS,
+    )
     table_only: bool = option(False, "run nothing; print the table of what lies there")
 
     def __post_init__(self) -> None:
@@ -144,82 +155,114 @@ class CompareArguments:
 
 
 def check_flags(argv: Sequence[str]) -> None:
-    """Refuse flags for both sides that the comparison decides itself, that there are not, or that
-    stock cannot follow.
-    """
+    """Refuse flags for both sides that are unknown, decided here, or nothing that stock has."""
     check_flag_names(argv, field_types(CompareArguments))
     for name, reason in _RESERVED.items():
         if name in given_flags(argv):
             raise InputError(f"--{name} cannot be given here: {reason}")
-    defaults = {"optimizer": "adamw", "schedule": "trainer"}
-    given = [
-        (split_flags(argv, [name])[0] or [default])[-1].split("=", 1)[-1]
-        for name, default in defaults.items()
-    ]
-    check_stock_has(*given)
+    check_stock_has(
+        optimizer=_last_value(argv, "optimizer", "adamw"),
+        schedule=_last_value(argv, "schedule", "trainer"),
+    )
 
 
-def flags_of(values: Mapping[str, str], given: Sequence[str]) -> list[str]:
-    """Return `--field value` for each, then what the user gave, which stands instead of the same
-    fields here.
-    """
-    users = given_flags(given)
-    return [
-        part for name, value in values.items() if name not in users for part in (f"--{name}", value)
-    ] + [*given]
+def _last_value(argv: Sequence[str], name: str, default: str) -> str:
+    """Return the value of a flag, as `--name value` or `--name=value`."""
+    words, _ = split_flags(argv, [name])
+    return words[-1].split("=", 1)[-1] if words else default
+
+
+def flags_of(values: Mapping[str, str], argv: Sequence[str]) -> list[str]:
+    """Return `--field value` for each, then the user's flags, which replace those fields."""
+    flags = []
+    for name, value in values.items():
+        if name not in given_flags(argv):
+            flags += [f"--{name}", value]
+    return [*flags, *argv]
 
 
 # Runs
 
 
 def compare_task(
-    name: str, folder: Path, given: Sequence[str], seeds: Sequence[int] | None = None
-) -> dict[str, Any]:
-    """Run what is not finished of a task, each run in a process of its own, and write
-    FOLDER/<task>.json.
+    name: str, folder: Path, argv: Sequence[str], seeds: Sequence[int] | None = None
+) -> Result:
+    """Run what is not finished of a task, and write FOLDER/<task>.json.
+
+    Each run is a process of its own.
     """
-    plan = PLAN[name]
+    plan, runs_folder = PLAN[name], folder / name
     config = ROOT / "recipes" / "configs" / "finetune" / f"{plan.config}.yaml"
-    base = ["--config", os.path.relpath(config), "--task", name, "--disable_tqdm", "true"]
-    flags = base + flags_of(plan.flags, given)
-    batch = str(plan.loss_batch)
-    fixed = {"global_train_batch_size": batch, "per_device_train_batch_size": batch} | LOSS_FLAGS
-    loss_flags = flags_of({**plan.flags, **fixed}, split_flags(given, fixed)[1])
-    settings = {"flags": flags, "files": hashes_of_files(base), "loss_flags": loss_flags}
-    chosen, runs = tuple(plan.seeds if seeds is None else seeds), folder / name
-    claim_folder(runs, PLAN_FILE, settings)
-    found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    base = [
+        "--config",
+        os.path.relpath(config),
+        "--task",
+        name,
+        "--disable_tqdm",
+        "true",
+    ]
+    flags = base + flags_of(plan.flags, argv)
+    fixed = {
+        "global_train_batch_size": str(plan.loss_batch),
+        "per_device_train_batch_size": str(plan.loss_batch),
+        **LOSS_FLAGS,
+    }
+    _, users = split_flags(argv, fixed)
+    loss_flags = flags_of({**plan.flags, **fixed}, users)
+    settings = {
+        "flags": flags,
+        "files": hashes_of_files(base),
+        "loss_flags": loss_flags,
+    }
+    claim_folder(runs_folder, PLAN_FILE, settings)
+
+    seeds = plan.seeds if seeds is None else seeds
+    runs: dict[str, list[Result]] = {side: [] for side in SIDES}
     # Side by side, seed by seed: what else the machine does meets both.
-    for seed in chosen:
+    for seed in seeds:
         for side in SIDES:
-            run = runs / f"{side}-seed-{seed}"
-            found[side].append(run_side(side, name, run, [*flags, "--seed", str(seed)]))
+            run_folder = runs_folder / f"{side}-seed-{seed}"
+            runs[side].append(run_side(side, name, run_folder, [*flags, "--seed", str(seed)]))
     losses = {}
     for side in SIDES:
-        extra = ["--same_batches", "true"] if side == "stock" else []
-        run_side(side, name, runs / f"{side}-losses", [*base, *loss_flags, *extra])
-        state = (runs / f"{side}-losses" / "trainer_state.json").read_text(encoding="utf-8")
-        losses[side] = [line["loss"] for line in json.loads(state)["log_history"] if "loss" in line]
-    record = make_record(name, chosen, found, losses)
-    record |= {"flags": flags, "loss_flags": loss_flags, "machine": found["ours"][0]["machine"]}
-    record["date"] = time.strftime("%Y-%m-%d")
+        run_folder = runs_folder / f"{side}-losses"
+        same_batches = ["--same_batches", "true"] if side == "stock" else []
+        run_side(
+            side,
+            name,
+            run_folder,
+            [*base, *loss_flags, *same_batches],
+        )
+        losses[side] = _losses_of(run_folder)
+
+    record = {
+        **make_record(name, seeds, runs, losses),
+        "flags": flags,
+        "loss_flags": loss_flags,
+        "machine": runs["ours"][0]["machine"],
+        "date": time.strftime("%Y-%m-%d"),
+    }
     write_json(folder / f"{name}.json", record)
     return record
 
 
-def run_side(side: str, task: str, folder: Path, flags: Sequence[str]) -> dict[str, Any]:
-    """Run one side, or read what a finished run left; its weights are not kept."""
+def run_side(side: str, task: str, folder: Path, flags: Sequence[str]) -> Result:
+    """Run one side, or read what a finished run left; its weights are removed."""
     script = ROOT / ("recipes/finetune.py" if side == "ours" else "benchmarks/finetune_stock.py")
-    own = ["--save_strategy", "no"]  # as the other side
-    own += (
-        ["--decoder", "offsets"]
-        if side == "stock" and get_task(task).kind == "question_answering"
-        else []
-    )
-    results = RunLauncher(finetuning_command(script, None), tuple(flags)).run(folder, own)
+    side_flags = ["--save_strategy", "no"]  # as the other side
+    if side == "stock" and get_task(task).kind == "question_answering":
+        side_flags += ["--decoder", "offsets"]
+    launcher = RunLauncher(finetuning_command(script, None), tuple(flags))
+    results = launcher.run(folder, side_flags)
     for weights in folder.glob("*.safetensors"):
         weights.unlink()
     return results
+
+
+def _losses_of(folder: Path) -> list[float]:
+    """Return the training loss of each step of a run."""
+    state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+    return [line["loss"] for line in state["log_history"] if "loss" in line]
 
 
 # Statistics
@@ -228,54 +271,62 @@ def run_side(side: str, task: str, folder: Path, flags: Sequence[str]) -> dict[s
 def make_record(
     name: str,
     seeds: Sequence[int],
-    found: Mapping[str, Sequence[Mapping[str, Any]]],
+    runs: Runs,
     losses: Mapping[str, Sequence[float]],
-) -> dict[str, Any]:
-    """Put the runs of both sides together; figures are in percent, seconds are of training or of
-    evaluating alone.
+) -> Result:
+    """Put the runs of both sides together.
+
+    Figures are in percent, seconds are of training or of evaluating alone.
 
     Args:
-        found: Side -> all_results.json of each seed.
+        name: The task.
+        seeds: Of the runs.
+        runs: Side -> all_results.json of each seed.
         losses: Side -> training loss of each step of the check.
     """
-    first, scale = found[SIDES[0]][0], 1.0 if get_task(name).kind == "question_answering" else 100.0
-
-    def spreads(key: str, scale: float = 1.0) -> dict[str, Any]:
-        return {side: _spread(found[side], key, scale) for side in SIDES}
-
+    first = runs["ours"][0]
+    scale = 1.0 if get_task(name).kind == "question_answering" else 100.0
+    figures = {}
+    for figure in PLAN[name].figures:
+        figures[figure] = _spreads(runs, f"eval_{figure}", scale)
     return {
         "task": name,
         "model": str(first["model"]).rstrip("/").rpartition("/")[2],
         "seeds": list(seeds),
         "splits": first["splits"],
-        "figures": {figure: spreads(f"eval_{figure}", scale) for figure in PLAN[name].figures},
-        "train_seconds": spreads("train_seconds"),
-        "eval_seconds": spreads("eval_seconds"),
-        "train_steps": {side: int(found[side][0]["train_steps"]) for side in SIDES},
+        "figures": figures,
+        "train_seconds": _spreads(runs, "train_seconds"),
+        "eval_seconds": _spreads(runs, "eval_seconds"),
+        "train_steps": {side: int(runs[side][0]["train_steps"]) for side in SIDES},
         "losses": compare_losses(losses),
     }
 
 
-def _spread(runs: Sequence[Mapping[str, Any]], key: str, scale: float) -> dict[str, Any]:
-    values = []
-    for number, run in enumerate(runs, start=1):
-        value = figure_of(run, key)
-        if value is None or not math.isfinite(value):
-            raise InputError(
-                f"{key} is missing or not finite in run {number} of {len(runs)}; remove it and "
-                "run again"
-            )
-        values.append(value * scale)
-    rounded = [round(value, 4) for value in values]
-    return {
-        "values": rounded,
-        "median": round(statistics.median(values), 4),
-        "min": min(rounded),
-        "max": max(rounded),
-    }
+def _spreads(runs: Runs, key: str, scale: float = 1.0) -> Result:
+    """Return the values of a figure of each side, with their median, least and greatest."""
+    spreads = {}
+    for side in SIDES:
+        values = []
+        for number, run in enumerate(runs[side], start=1):
+            value = figure_of(run, key)
+            if value is None or not math.isfinite(value):
+                raise InputError(
+                    f"{key} is missing or not finite in run {number} of {len(runs[side])}; remove "
+                    "it and run again"
+                )
+            values.append(value * scale)
+        rounded = [round(value, 4) for value in values]
+        spreads[side] = {
+            "values": rounded,
+            "median": round(statistics.median(values), 4),
+            "min": min(rounded),
+            "max": max(rounded),
+        }
+
+    return spreads
 
 
-def compare_losses(losses: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def compare_losses(losses: Mapping[str, Sequence[float]]) -> Result:
     """Return the largest difference of the single losses, and the losses."""
     counts = {side: len(losses[side]) for side in SIDES}
     if set(counts.values()) != {LOSS_STEPS}:
@@ -283,23 +334,34 @@ def compare_losses(losses: Mapping[str, Sequence[float]]) -> dict[str, Any]:
             f"losses of {counts} steps; allowed: {LOSS_STEPS} on both sides; remove the runs "
             "named losses"
         )
-    largest = max(abs(a - b) for a, b in zip(losses["ours"], losses["stock"], strict=True))
-    found = {"steps": LOSS_STEPS, "largest_difference": largest, "agree": largest <= LOSS_TOLERANCE}
-    return found | {side: list(losses[side]) for side in SIDES}
+    pairs = zip(losses["ours"], losses["stock"], strict=True)
+    largest = max(abs(ours - stock) for ours, stock in pairs)
+    return {
+        "steps": LOSS_STEPS,
+        "largest_difference": largest,
+        "agree": largest <= LOSS_TOLERANCE,
+        "ours": list(losses["ours"]),
+        "stock": list(losses["stock"]),
+    }
 
 
-def within_spread(
-    figure: str, ours: Mapping[str, Any], stock: Mapping[str, Any], num_rows: int
-) -> bool:
-    """Whether two sides differ by no more than chance; figures in percent, measured on num_rows
-    rows.
+def within_spread(figure: str, ours: Record, stock: Record, num_rows: int) -> bool:
+    """Return whether two sides differ by no more than chance.
 
     With several seeds: the ranges from least to greatest overlap. Otherwise the medians lie within
     two standard errors of their difference. A correlation r has the variance (1 - r^2)^2 / n (that
     of large samples from a normal distribution); everything else, F1 too, is taken for a share of
     the rows.
+
+    Args:
+        figure: Its name.
+        ours: Its spread, in percent.
+        stock: The other side's.
+        num_rows: What it is measured on.
     """
-    if len(ours["values"]) > 1 and max(ours["min"], stock["min"]) <= min(ours["max"], stock["max"]):
+    overlap_begin = max(ours["min"], stock["min"])
+    overlap_end = min(ours["max"], stock["max"])
+    if len(ours["values"]) > 1 and overlap_begin <= overlap_end:
         return True
     first, second = ours["median"] / 100, stock["median"] / 100
     if figure in ("matthews_correlation", "pearson", "spearmanr"):
@@ -317,132 +379,164 @@ _NAMES = {
     "matthews_correlation": "Matthews",
     "spearmanr": "Spearman",
     "pearson": "Pearson",
-}
-_NAMES |= {
     "exact_match": "exact match",
     "exact": "exact match",
     "matched_accuracy": "accuracy, matched",
+    "mismatched_accuracy": "accuracy, mismatched",
 }
-_NAMES |= {"mismatched_accuracy": "accuracy, mismatched"}
+_HEAD = (
+    "| task | figure | ours | stock | seeds | training, s: ours | stock | losses differ by | "
+    "train | dev |"
+)
+_MEASURED = (
+    "Figures in percent: the median and, of several seeds, the least and the greatest. Both sides "
+    "are alike where these ranges overlap, or where the medians differ by less than two standard "
+    "errors of samples of so many rows; F1 is taken for a share of the rows, that of entities of "
+    "the sentences. Seconds of training alone, the median. Losses: the largest difference between "
+    "both sides in the first {steps} steps, without dropout, in fp32, on the same batches."
+)
+_ON_CPU = " On a CPU ours has the fast layers, unless fast_layers is off; stock calls sdpa."
+_PARTIAL = "\\* not the published development set, so not to be put beside published figures: "
 
 
 def write_table(folder: Path) -> tuple[str, list[str]]:
     """Write FOLDER/table.md; return it and the tasks whose losses differ."""
-    files = [path for path in (folder / f"{name}.json" for name in PLAN) if path.is_file()]
-    if not files:
+    records = []
+    for name in PLAN:
+        file = folder / f"{name}.json"
+        if file.is_file():
+            records.append(json.loads(file.read_text(encoding="utf-8")))
+    if not records:
         raise InputError(
             f"{folder} holds no comparison (<task>.json); run benchmarks/compare_with_stock.py "
             "first"
         )
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in files]
     text = format_table(records)
     (folder / TABLE_FILE).write_text(text, encoding="utf-8")
     return text, _differing(records)
 
 
-def _differing(records: Iterable[Mapping[str, Any]]) -> list[str]:
+def _differing(records: Iterable[Record]) -> list[str]:
     return [record["task"] for record in records if not record["losses"]["agree"]]
 
 
-def format_table(records: Sequence[Mapping[str, Any]]) -> str:
+def format_table(records: Sequence[Record]) -> str:
     """Return one line for each figure; what is partial is said under the table."""
-    lines = [
-        "| task | figure | ours | stock | seeds | training, s: ours | stock | losses differ by | "
-        "train | dev |"
-    ]
-    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    far, partial, machines = [], [], []
+    lines = [_HEAD, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    far: list[str] = []
+    partial: list[str] = []
+    machines = []
     for record in records:
-        task, splits, losses = get_task(record["task"]), record["splits"], record["losses"]
-        train = [f"{record['train_seconds'][side]['median']:.0f}" for side in SIDES]
-        train.append(f"{losses['largest_difference']:.0e}" if losses["largest_difference"] else "0")
-        train[-1] += "" if losses["agree"] else " ‡"
-        train.append(f"{splits[task.train_split]['examples']:,}")
-        names = task.validation_splits
-        for number, (figure, sides) in enumerate(record["figures"].items()):
-            split = next(
-                (n for n in names if figure.startswith(f"{n.removeprefix('validation_')}_")),
-                names[0],
-            )
-            rows = splits[split]["examples"]
-            is_near = within_spread(figure, sides["ours"], sides["stock"], rows)
-            far += [] if is_near else [f"{task.name} {figure}"]
-            shown = _NAMES.get(figure, figure) + ("\\*" if splits[split]["partial"] else "")
-            cells = [
-                "" if number else task.name,
-                shown,
-                _figure(sides["ours"]) + ("" if is_near else " †"),
-            ]
-            cells += [
-                _figure(sides["stock"]),
-                str(len(record["seeds"])),
-                *([""] * 4 if number else train),
-                f"{rows:,}",
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-        partial += [
-            f"{task.name} {name} ({splits[name]['examples']:,} rows, published "
-            f"{splits[name]['published']:,})"
-            for name in names
-            if splits[name]["partial"]
-        ]
-        machine = record["machine"]
-        place = (
-            f"GPU {machine['gpu']}"
-            if machine["gpu"]
-            else f"{machine['cores']} cores of {machine['processor']}"
-        )
-        versions = (
-            f"torch {machine['torch']}, transformers {machine['transformers']}, {record['date']}"
-        )
-        machines.append(f"{record['model']} on {place}, {versions}")
-    measured = (
-        "Figures in percent: the median and, of several seeds, the least and the greatest. "
-        "Both sides are alike where these ranges overlap, or where the medians differ by less "
-        "than two standard errors of "
-        "samples of so many rows; F1 is taken for a share of the rows, that of entities of the "
-        "sentences. "
-        "Seconds of training alone, the median. Losses: the largest difference between both sides "
-        "in the first "
-        f"{records[0]['losses']['steps']} steps, without dropout, in fp32, on the same batches."
-    )
+        lines += _task_rows(record)
+        far += _far_figures(record)
+        partial += _partial_splits(record)
+        machines.append(_measured_on(record))
+
+    measured = _MEASURED.format(steps=records[0]["losses"]["steps"])
     if any(record["machine"]["gpu"] is None for record in records):
-        measured += (
-            " On a CPU ours has the fast layers, unless fast_layers is off; stock calls sdpa."
-        )
+        measured += _ON_CPU
     lines += ["", measured]
     if far:
         lines += ["", f"† further apart than seeds and sample explain: {', '.join(far)}."]
-    if broken := _differing(records):
-        lines += [
-            "",
-            f"‡ losses differ by more than {LOSS_TOLERANCE:.0e}, which is no rounding: "
-            f"{', '.join(broken)}.",
-        ]
+    differing = ", ".join(_differing(records))
+    if differing:
+        reason = f"losses differ by more than {LOSS_TOLERANCE:.0e}, which is no rounding"
+        lines += ["", f"‡ {reason}: {differing}."]
     if partial:
-        note = "\\* not the published development set, so not to be put beside published figures: "
-        lines += ["", f"{note}{'; '.join(partial)}."]
-    return "\n".join([*lines, "", "; ".join(dict.fromkeys(machines)) + "."]) + "\n"
+        lines += ["", f"{_PARTIAL}{'; '.join(partial)}."]
+    lines += ["", "; ".join(dict.fromkeys(machines)) + "."]
+    return "\n".join(lines) + "\n"
 
 
-def _figure(values: Mapping[str, Any]) -> str:
-    spread = f" ({values['min']:.1f} to {values['max']:.1f})" if len(values["values"]) > 1 else ""
-    return f"{values['median']:.1f}{spread}"
+def _task_rows(record: Record) -> list[str]:
+    """Return the rows of a task; what is of all its figures stands in the first."""
+    task, splits, losses = get_task(record["task"]), record["splits"], record["losses"]
+    difference = f"{losses['largest_difference']:.0e}" if losses["largest_difference"] else "0"
+    training = [
+        f"{record['train_seconds']['ours']['median']:.0f}",
+        f"{record['train_seconds']['stock']['median']:.0f}",
+        difference if losses["agree"] else f"{difference} ‡",
+        f"{splits[task.train_split]['examples']:,}",
+    ]
+    name, rows = task.name, []
+    far = _far_figures(record)
+    for figure, sides in record["figures"].items():
+        split = splits[_split_of(figure, task.validation_splits)]
+        cells = [
+            name,
+            _NAMES.get(figure, figure) + ("\\*" if split["partial"] else ""),
+            _figure(sides["ours"]) + (" †" if f"{task.name} {figure}" in far else ""),
+            _figure(sides["stock"]),
+            str(len(record["seeds"])),
+            *training,
+            f"{split['examples']:,}",
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+        name, training = "", [""] * len(training)
+
+    return rows
+
+
+def _split_of(figure: str, validation_splits: Sequence[str]) -> str:
+    """Return the validation split that a figure is of."""
+    for split in validation_splits:
+        if figure.startswith(f"{split.removeprefix('validation_')}_"):
+            return split
+    return validation_splits[0]
+
+
+def _far_figures(record: Record) -> list[str]:
+    """Return the figures of a task that differ by more than chance."""
+    task, names = get_task(record["task"]), []
+    for figure, sides in record["figures"].items():
+        split = record["splits"][_split_of(figure, task.validation_splits)]
+        if not within_spread(figure, sides["ours"], sides["stock"], split["examples"]):
+            names.append(f"{task.name} {figure}")
+    return names
+
+
+def _partial_splits(record: Record) -> list[str]:
+    """Return the validation splits of a task that lack published rows."""
+    task, names = get_task(record["task"]), []
+    for name in task.validation_splits:
+        split = record["splits"][name]
+        if split["partial"]:
+            counts = f"{split['examples']:,} rows, published {split['published']:,}"
+            names.append(f"{task.name} {name} ({counts})")
+    return names
+
+
+def _measured_on(record: Record) -> str:
+    """Return model, machine, versions and date of a task."""
+    machine = record["machine"]
+    place = f"{machine['cores']} cores of {machine['processor']}"
+    if machine["gpu"]:
+        place = f"GPU {machine['gpu']}"
+    versions = f"torch {machine['torch']}, transformers {machine['transformers']}"
+    return f"{record['model']} on {place}, {versions}, {record['date']}"
+
+
+def _figure(spread: Record) -> str:
+    if len(spread["values"]) == 1:
+        return f"{spread['median']:.1f}"
+    return f"{spread['median']:.1f} ({spread['min']:.1f} to {spread['max']:.1f})"
 
 
 def main() -> None:
     """Run what is not finished, task by task, then print the table."""
-    own, flags = split_flags(sys.argv[1:], field_types(CompareArguments))
-    (args,) = parse_arguments(CompareArguments, argv=own)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
-    folder, seeds = (
-        Path(args.output_dir),
-        None if args.seeds is None else choose_seeds(1, args.seeds),
+    own_flags, flags = split_flags(sys.argv[1:], field_types(CompareArguments))
+    (args,) = parse_arguments(CompareArguments, argv=own_flags)
+    logging.basicConfig(
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+        level=logging.INFO,
     )
+    folder = Path(args.output_dir)
+    seeds = None if args.seeds is None else choose_seeds(1, args.seeds)
     check_flags(flags)
     if not args.table_only:
         end_with_children()
-        for name in PLAN if args.task == ALL else (args.task,):
+        for name in PLAN if args.task == ALL else [args.task]:
             record = compare_task(name, folder, flags, seeds)
             logger.info("%s: losses differ by %.1e", name, record["losses"]["largest_difference"])
     text, differing = write_table(folder)
@@ -450,8 +544,8 @@ def main() -> None:
     if differing:
         raise InputError(
             f"losses of {', '.join(differing)} differ by more than {LOSS_TOLERANCE:.0e} on the "
-            "same batches; allowed: less: "
-            "the two sides do not train alike; the single losses are in <task>.json"
+            "same batches; allowed: less: the two sides do not train alike; the single losses are "
+            "in <task>.json"
         )
 
 

@@ -1,12 +1,11 @@
-r"""Fine-tune with the stock Trainer of transformers, from the same weights on the same inputs as
-recipes/finetune.py.
+r"""Fine-tune with the stock Trainer of transformers, as recipes/finetune.py does.
 
     python benchmarks/finetune_stock.py --config recipes/configs/finetune/glue.yaml --task mrpc \
         --model_name_or_path M \
         --data_dir DATA --output_dir runs/mrpc_stock
 
-The baseline of benchmarks/compare_with_stock.py. Flags as for recipes/finetune.py; the model is
-measured and not saved.
+The baseline of benchmarks/compare_with_stock.py: the same weights, the same inputs. Flags as for
+recipes/finetune.py; the model is measured and not saved.
 """
 
 from __future__ import annotations
@@ -51,25 +50,36 @@ from bert_recipes.training.speed import describe_machine, peak_memory_mb
 
 # What both sides share; everything else is the stock default.
 _SHARED = (
-    *(
-        "output_dir",
-        "seed",
-        "use_cpu",
-        "bf16",
-        "fp16",
-        "disable_tqdm",
-        "logging_steps",
-        "dataloader_num_workers",
-    ),
-    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
-    *("num_train_epochs", "learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm"),
-    *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    "output_dir",
+    "seed",
+    "use_cpu",
+    "bf16",
+    "fp16",
+    "disable_tqdm",
+    "logging_steps",
+    "dataloader_num_workers",
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_grad_norm",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
 )
+COLLATORS: dict[str, Any] = {
+    "token_classification": DataCollatorForTokenClassification,
+    "multiple_choice": DataCollatorForMultipleChoice,
+}
 
 
 @dataclass
 class StockArguments:
-    """What only the stock side is asked."""
+    """Settings of the stock side alone."""
 
     same_batches: bool = option(False, "train on the batches of recipes/finetune.py")
 
@@ -107,10 +117,11 @@ class StockTrainer(Trainer):
 def make_stock_trainer(
     run: FineTuningRun, args: FineTuningArguments, *, max_steps: int, same_batches: bool = False
 ) -> StockTrainer:
-    """Make a stock Trainer with a prepared run's model, its features, its settings and the stock
-    loss.
+    """Make a stock Trainer with a prepared run's model, features and settings, and stock's loss.
 
     Args:
+        run: Of `prepare_run`.
+        args: Its settings.
         max_steps: What the user gave, -1 for none; `prepare_run` turns epochs into steps.
         same_batches: Serve the batches of `training_order` and not the stock ones.
     """
@@ -123,15 +134,15 @@ def make_stock_trainer(
     train = trainer.train_dataset
     features: Sequence[Any] = [dict(train[number]) for number in range(len(train))]
     if same_batches:
-        batch = trainer.global_batch_size
         order = training_order(
             train.lengths,
             num_steps=args.max_steps,
-            global_batch=batch,
+            global_batch=trainer.global_batch_size,
             seed=args.seed,
             strategy=strategy,
         )
-        features, strategy = [features[number] for number in order], "sequential"
+        features = [features[number] for number in order]
+        strategy = "sequential"
     stock_args = TrainingArguments(
         **{name: getattr(args, name) for name in _SHARED},
         max_steps=max_steps,
@@ -142,26 +153,19 @@ def make_stock_trainer(
     )
     # Ours may have chosen another implementation of the attention for this machine.
     trainer.model.set_attn_implementation("sdpa")
-    collators: dict[str, Any] = {
-        "token_classification": DataCollatorForTokenClassification,
-        "multiple_choice": DataCollatorForMultipleChoice,
-    }
+    collator = COLLATORS.get(run.task.kind, DataCollatorWithPadding)
     return StockTrainer(
         train.lengths,
         model=trainer.model,
         args=stock_args,
-        data_collator=collators.get(run.task.kind, DataCollatorWithPadding)(
-            trainer.processing_class
-        ),
+        data_collator=collator(trainer.processing_class),
         train_dataset=features,
         processing_class=trainer.processing_class,
     )
 
 
 def train_stock(trainer: StockTrainer) -> tuple[float, int]:
-    """Train; return the seconds, measured as `run_training` measures ours, and the optimiser
-    steps.
-    """
+    """Train; return the seconds, measured as `run_training` measures ours, and the steps."""
     start = time.perf_counter()
     trainer.train()
     if torch.cuda.is_available():
@@ -170,18 +174,16 @@ def train_stock(trainer: StockTrainer) -> tuple[float, int]:
 
 
 def evaluate_stock(run: FineTuningRun, trainer: StockTrainer) -> dict[str, float]:
-    """Return figures on the validation splits by stock `predict` and our metrics, named as ours
-    are.
-    """
+    """Return figures on the validation splits by stock `predict`, with ours' metrics and names."""
     start = time.perf_counter()
     metrics: dict[str, float] = {}
     for name, encoded in run.trainer.eval_dataset.items():
-        prefix = f"eval_{name}_" if name else "eval_"
-        figures = run.trainer.kind.score(
-            encoded.split.examples, predict_stock(run, trainer, encoded)
-        )
-        metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
-    return metrics | {"eval_seconds": round(time.perf_counter() - start, 2)}
+        predictions = predict_stock(run, trainer, encoded)
+        figures = run.trainer.kind.score(encoded.split.examples, predictions)
+        for figure, value in figures.items():
+            metrics[f"eval_{name}_{figure}" if name else f"eval_{figure}"] = value
+    metrics["eval_seconds"] = round(time.perf_counter() - start, 2)
+    return metrics
 
 
 def predict_stock(
@@ -191,21 +193,32 @@ def predict_stock(
     # With batches of like length `predict` would give its outputs in another order than that of the
     # rows.
     trainer.args.train_sampling_strategy = "sequential"
-    outputs = trainer.predict([dict(encoded[number]) for number in range(len(encoded))]).predictions
-    # float (N, C), (N, S, C), or (N, S) for start and for end, padded to the longest of all
+    features = [dict(encoded[number]) for number in range(len(encoded))]
+    outputs = trainer.predict(features).predictions
+    return run.trainer.kind.decode(encoded, rows_of(outputs, encoded.lengths))
+
+
+def rows_of(outputs: Any, lengths: np.ndarray) -> list[np.ndarray]:
+    """Return the outputs of each example without those of pads.
+
+    Args:
+        outputs: Float (N, C), (N, S, C), or (N, S) for start and for end, padded to the longest
+            of all.
+        lengths: Tokens of each example.
+    """
+    rows = []
     if isinstance(outputs, tuple):
-        pairs = zip(np.stack(outputs, axis=-1), encoded.lengths, strict=True)
-        rows = [np.ascontiguousarray(row[:length].T) for row, length in pairs]
-    elif outputs.ndim == 2:
-        rows = list(outputs)
-    else:
-        rows = [row[:length] for row, length in zip(outputs, encoded.lengths, strict=True)]
-    return run.trainer.kind.decode(encoded, rows)
+        for row, length in zip(np.stack(outputs, axis=-1), lengths, strict=True):
+            rows.append(np.ascontiguousarray(row[:length].T))
+        return rows
+    if outputs.ndim == 2:
+        return list(outputs)
+    return [row[:length] for row, length in zip(outputs, lengths, strict=True)]
 
 
 def main() -> None:
     """Prepare the run as ours, then train and measure it with stock classes."""
-    settings, args, own = parse_arguments(
+    settings, args, stock = parse_arguments(
         TaskArguments, FineTuningArguments, StockArguments, check_first=check_access
     )
     start_logging(args)
@@ -217,26 +230,37 @@ def main() -> None:
     max_steps = args.max_steps
     run = prepare_run(settings, args)
     args.resume = "no"  # stock checkpoints are not ours to go on from
-    prepare_output_dir(args, (settings, args, own))
-    trainer = make_stock_trainer(run, args, max_steps=max_steps, same_batches=own.same_batches)
+    prepare_output_dir(args, (settings, args, stock))
+    trainer = make_stock_trainer(
+        run,
+        args,
+        max_steps=max_steps,
+        same_batches=stock.same_batches,
+    )
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    save_config(folder / CONFIG_FILE, settings, args, own)
+    save_config(folder / CONFIG_FILE, settings, args, stock)
 
     # 2. Training and figures
     seconds, steps = train_stock(trainer)
-    results = {**describe_data(run), "train_steps": steps, "train_seconds": seconds}
-    results |= evaluate_stock(run, trainer)
-    results |= {"peak_memory_mb": round(peak_memory_mb(), 1), "machine": describe_machine()}
-    results["date"] = time.strftime("%Y-%m-%d")
+    results = {
+        **describe_data(run),
+        "train_steps": steps,
+        "train_seconds": seconds,
+        **evaluate_stock(run, trainer),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+        "machine": describe_machine(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
     with saving(folder):
         for name, encoded in run.test_splits.items():  # --do_predict
-            run.trainer.kind.write(
-                folder, name, encoded.split.examples, predict_stock(run, trainer, encoded)
-            )
+            predictions = predict_stock(run, trainer, encoded)
+            run.trainer.kind.write(folder, name, encoded.split.examples, predictions)
         trainer.save_state()
         (folder / RESULTS_FILE).write_text(results_text(results), encoding="utf-8")
         write_task_file(folder / TASK_FILE, run.task)
+
     print(finetuning_table(results))
     logging.getLogger("finetune_stock").info("%s: %s", RESULTS_FILE, folder)
 

@@ -1,5 +1,6 @@
-"""Generated data: token ids by Zipf's law in memory, and made-up text in files; the same seed gives
-the same data everywhere.
+"""Generated data: token ids by Zipf's law in memory, and made-up text in files.
+
+The same seed gives the same data everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from bert_recipes.files import atomic_write
 
 
 # The places of the special pieces in Google's uncased vocabulary.
-SPECIAL_PIECES = {0: "[PAD]", 100: "[UNK]", 101: "[CLS]", 102: "[SEP]", 103: "[MASK]"}
+SPECIAL_PIECES = {
+    0: "[PAD]",
+    100: "[UNK]",
+    101: "[CLS]",
+    102: "[SEP]",
+    103: "[MASK]",
+}
 PAD_ID, CLS_ID, SEP_ID, FIRST_WORD_ID = 0, 101, 102, 104
 # Word frequencies of English fall about as 1 / rank.
 ZIPF_EXPONENT = 1.05
@@ -23,10 +30,21 @@ MEAN_SENTENCE, SIGMA_SENTENCE = 22.0, 0.6
 # Sentences of a document, least and most. Of "mixed" documents this share aims at a shorter length,
 # each at one drawn evenly: pairs of at most 512 tokens then have 256 on average.
 MIXED_SHORT = 0.46
-DOCUMENTS = {"long": (40, 80), "paragraphs": (1, 6), "mixed": (40, 80)}
+DOCUMENTS = {
+    "long": (40, 80),
+    "paragraphs": (1, 6),
+    "mixed": (40, 80),
+}
 # Of generated text: words, sentences of a paragraph (or of a short document), paragraphs of a
 # document.
-NUM_WORDS, SENTENCES, PARAGRAPHS = 50_000, (3, 9), (5, 40)
+NUM_WORDS, SENTENCES, PARAGRAPHS = (
+    50_000,
+    (3, 9),
+    (
+        5,
+        40,
+    ),
+)
 
 
 class GeneratedSplit:
@@ -44,38 +62,54 @@ class GeneratedSplit:
     ) -> None:
         rng = np.random.default_rng(seed)
         mu = np.log(MEAN_SENTENCE) - SIGMA_SENTENCE**2 / 2
-        drawn = rng.lognormal(mu, SIGMA_SENTENCE, size=max(4, int(num_tokens / MEAN_SENTENCE)))
-        self._lengths = np.clip(drawn.round().astype(np.int64), 1, 200)
+        num_sentences = max(4, int(num_tokens / MEAN_SENTENCE))
+        lengths = rng.lognormal(mu, SIGMA_SENTENCE, size=num_sentences)
+        self._lengths = np.clip(
+            lengths.round().astype(np.int64),
+            1,
+            200,
+        )
         self._token_offsets = np.concatenate([[0], np.cumsum(self._lengths)])
-        self.num_sentences = len(self._lengths)
+        self.num_sentences = num_sentences
+
         low, high = DOCUMENTS[documents]
-        counts = rng.integers(low, high + 1, size=max(2, self.num_sentences // low))
+        counts = rng.integers(
+            low,
+            high + 1,
+            size=max(2, num_sentences // low),
+        )
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        inside = offsets[offsets < self.num_sentences]
-        if len(inside) < 2:  # two documents at least: random next sentences come from another one
-            inside = np.array([0, self.num_sentences // 2])
-        self._sentence_offsets = np.append(inside, self.num_sentences)
-        self._tokens = draw_zipf(rng, int(self._token_offsets[-1]), vocab_size).astype(np.uint32)
-        self.num_tokens, self.num_documents = len(self._tokens), len(self._sentence_offsets) - 1
+        first_sentences = offsets[offsets < num_sentences]
+        if len(first_sentences) < 2:  # random next sentences come from another document
+            first_sentences = np.array([0, num_sentences // 2])
+        self._sentence_offsets = np.append(first_sentences, num_sentences)
+        self.num_documents = len(first_sentences)
+
+        self.num_tokens = int(self._token_offsets[-1])
+        self._tokens = draw_zipf(rng, self.num_tokens, vocab_size).astype(np.uint32)
 
     def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
-        """int64 (end - begin + 1,): the first sentence of each document, and the end of the last
-        one.
+        """Return the first sentence of each document, and the end of the last one.
+
+        int64 (end - begin + 1,).
         """
         return self._sentence_offsets[begin_document : end_document + 1]
 
     def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
-        """int64 (end - begin,): tokens in each sentence, all > 0."""
+        """Return int64 (end - begin,): tokens in each sentence, all > 0."""
         return self._lengths[begin_sentence:end_sentence]
 
     def tokens(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
-        """uint32: the token ids of consecutive sentences in one array."""
-        return self._tokens[self._token_offsets[begin_sentence] : self._token_offsets[end_sentence]]
+        """Return uint32: the token ids of consecutive sentences in one array."""
+        begin = self._token_offsets[begin_sentence]
+        end = self._token_offsets[end_sentence]
+        return self._tokens[begin:end]
 
 
 def draw_zipf(rng: np.random.Generator, size: int, vocab_size: int) -> np.ndarray:
-    """Draw int64 (size,) ids of words, the r-th most frequent word with a probability in proportion
-    to r ** -1.05.
+    """Draw int64 (size,) ids of words.
+
+    The r-th most frequent word has a probability in proportion to r ** -1.05.
     """
     return FIRST_WORD_ID + _draw_ranks(rng, size, _cumulative(vocab_size - FIRST_WORD_ID))
 
@@ -85,78 +119,67 @@ def _cumulative(count: int) -> np.ndarray:
 
 
 def _draw_ranks(rng: np.random.Generator, size: int, cumulative: np.ndarray) -> np.ndarray:
-    return np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right")
+    return np.searchsorted(
+        cumulative,
+        rng.random(size) * cumulative[-1],
+        side="right",
+    )
 
 
 def write_vocabulary(path: Path, vocab_size: int) -> Path:
-    """Write a vocab.txt with Google's places for the special pieces; made-up words, every fourth a
-    continuation.
+    """Write a vocab.txt with Google's places for the special pieces.
+
+    The words are made up, every fourth a continuation.
     """
     if vocab_size <= FIRST_WORD_ID + 1:
         raise InputError(f"vocab_size is {vocab_size}; allowed: {FIRST_WORD_ID + 2} or more")
     pieces = [SPECIAL_PIECES.get(number, f"[unused{number}]") for number in range(FIRST_WORD_ID)]
-    pieces += [
-        f"##w{number}" if number % 4 == 3 else f"w{number}"
-        for number in range(FIRST_WORD_ID, vocab_size)
-    ]
+    for number in range(FIRST_WORD_ID, vocab_size):
+        prefix = "##" if number % 4 == 3 else ""
+        pieces.append(f"{prefix}w{number}")
     path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
     return path
 
 
-def _make_words(rng: np.random.Generator) -> np.ndarray:
-    """Words of one to four syllables, the more frequent the shorter; str (NUM_WORDS,)."""
+def _make_words(rng: np.random.Generator) -> list[str]:
+    """Return NUM_WORDS words of one to four syllables, the more frequent the shorter."""
     logarithms = np.log10(np.arange(1, NUM_WORDS + 1))
-    sizes = np.clip((logarithms * 0.8 + rng.normal(0.3, 0.5, NUM_WORDS)).round(), 1, 4)
-    consonants = rng.choice(np.array(list("bcdfghklmnprstvw")), (NUM_WORDS, 4))
-    vowels = rng.choice(np.array(list("aeiou")), (NUM_WORDS, 4))
-    endings = rng.choice(np.array(["", "n", "s", "r", "ng", "t"]), NUM_WORDS)
+    noise = rng.normal(0.3, 0.5, NUM_WORDS)
+    counts = np.clip((logarithms * 0.8 + noise).round(), 1, 4).astype(int)
+    consonants = rng.choice(list("bcdfghklmnprstvw"), (NUM_WORDS, 4))
+    vowels = rng.choice(list("aeiou"), (NUM_WORDS, 4))
+    endings = rng.choice(["", "n", "s", "r", "ng", "t"], NUM_WORDS)
     syllables = np.char.add(consonants, vowels)
-    return np.array(["".join(syllables[n, : int(sizes[n])]) + endings[n] for n in range(NUM_WORDS)])
+    words = []
+    for row, count, ending in zip(syllables, counts.tolist(), endings.tolist(), strict=True):
+        words.append("".join(row[:count]) + ending)
+    return words
 
 
 def _sentences(
     rng: np.random.Generator, count: int, words: np.ndarray, cumulative: np.ndarray
 ) -> Iterator[str]:
+    """Make sentences of 3 to 60 words."""
     sizes = np.clip(rng.lognormal(2.75, 0.55, count), 3, 60).astype(int)
     numbers = np.searchsorted(cumulative, rng.random(int(sizes.sum())) * cumulative[-1])
-    return (
-        f"{' '.join(part).capitalize()}."
-        for part in np.split(words[numbers], np.cumsum(sizes)[:-1])
-    )
+    for sentence in np.split(words[numbers], np.cumsum(sizes)[:-1]):
+        yield f"{' '.join(sentence).capitalize()}."
 
 
 def write_text(path: Path, megabytes: float, seed: int = 12345) -> Path:
-    """Write a text file of at least so many 10^6 bytes, a paragraph a line, a blank line between
-    documents; keep one that is there.
+    """Write a text file of at least so many 10^6 bytes; a file that is there stays.
+
+    A paragraph a line, a blank line between documents.
     """
     if path.is_file():
         return path
     rng = np.random.default_rng(seed)
-    words, cumulative = _make_words(rng), _cumulative(NUM_WORDS)
+    words, cumulative = np.array(_make_words(rng)), _cumulative(NUM_WORDS)
     with atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
         while file.tell() < megabytes * 1e6:
-            lines = [
-                " ".join(_sentences(rng, int(rng.integers(*SENTENCES)), words, cumulative))
-                for _ in range(int(rng.integers(*PARAGRAPHS)))
-            ]
-            file.write("\n".join(lines) + "\n\n")
+            for _ in range(int(rng.integers(*PARAGRAPHS))):
+                num_sentences = int(rng.integers(*SENTENCES))
+                file.write(" ".join(_sentences(rng, num_sentences, words, cumulative)) + "\n")
+            file.write("\n")
+
     return path
-
-
-def write_documents(folder: Path, documents: int, files: int, seed: int = 12345) -> list[Path]:
-    """Write documents of 3 to 8 sentences as files of equal numbers, a sentence a line; keep files
-    that are there.
-    """
-    words, cumulative = _make_words(np.random.default_rng(seed)), _cumulative(NUM_WORDS)
-    paths = [folder / f"{number:04}.txt" for number in range(files)]
-    for number, path in enumerate(paths):
-        if not path.is_file():
-            rng = np.random.default_rng([seed, number])
-            with atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
-                for count in rng.integers(*SENTENCES, documents // files):
-                    file.writelines(
-                        f"{sentence}\n"
-                        for sentence in _sentences(rng, int(count), words, cumulative)
-                    )
-                    file.write("\n")
-    return paths

@@ -1,16 +1,15 @@
-r"""The GPU path in prepared steps of at most ten minutes each: is it right, how fast is it, where
-does the time go.
+r"""The GPU path in prepared steps: is it right, how fast is it, where does the time go.
 
     python benchmarks/gpu.py --step 1 --output_dir runs/gpu
     python benchmarks/gpu.py --step 2 --part base --output_dir runs/gpu
     python benchmarks/gpu.py --step 2 --part base --use_cpu true --tokens_per_step 256 \
         --budget_seconds 1     # without a GPU
 
-Steps: 1 tests on the GPU; 2 pre-training of base at 128 and 512 tokens (--part base) or large at
-512 (--part large), with a profile; 3 the same after a change; 4 fine-tuning of base on SST-2 and
-SQuAD (--part finetuning), pre-training of tiny and mini (--part small); 5 a run of --minutes on
---store, and BLiMP with --blimp_dir. Each prints one table and writes one JSON file with machine,
-versions and date. docs/speed.md has the results.
+Steps, of at most ten minutes each: 1 tests on the GPU; 2 pre-training of base at 128 and 512 tokens
+(--part base) or large at 512 (--part large), with a profile; 3 the same after a change; 4
+fine-tuning of base on SST-2 and SQuAD (--part finetuning), pre-training of tiny and mini (--part
+small); 5 a run of --minutes on --store, and BLiMP with --blimp_dir. Each prints one table and
+writes one JSON file with machine, versions and date. docs/speed.md has the results.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.state import AcceleratorState
 from lengths import TASK_LIMITS, read_lengths
-from side_by_side import Sample, describe_here, measure_matmul, measure_training
-from sides import make_side, on_cpu
+from measuring import describe_here, measure_matmul, measure_training
+from sample import Result, Sample
+from sides import command_line, make_side
 from transformers import TrainerCallback
 
 from bert_recipes.config import parse_arguments
@@ -41,9 +41,24 @@ from bert_recipes.settings import check, option
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIGS = REPOSITORY / "recipes" / "configs"
-PARTS = {2: ("base", "large"), 3: ("base", "large"), 4: ("finetuning", "small")}
+PARTS = {
+    2: ("base", "large"),
+    3: ("base", "large"),
+    4: ("finetuning", "small"),
+}
+# Sizes and lengths of the parts that pre-train.
+PRETRAINING_CASES = {
+    "base": (("base", 128), ("base", 512)),
+    "large": (("large", 512),),
+    "small": (("tiny", 128), ("mini", 128)),
+}
 # Positions of a step: what fills a GPU.
-TOKENS_PER_STEP = {"tiny": 131_072, "mini": 65_536, "base": 32_768, "large": 16_384}
+TOKENS_PER_STEP = {
+    "tiny": 131_072,
+    "mini": 65_536,
+    "base": 32_768,
+    "large": 16_384,
+}
 # Kernels of a profile that are listed, and the steps that it takes.
 TOP_KERNELS, PROFILED_STEPS, STEPS_BEFORE_PROFILE = 25, 3, 10
 LAUNCH_CALLS = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
@@ -51,7 +66,12 @@ WAIT_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchr
 # Stock as somebody who knows it sets it: bfloat16, sdpa, one compiled graph for rows of one length,
 # data workers.
 STOCK_DEFAULTS: Mapping[str, Any] = {}
-STOCK_BEST = {"bf16": True, "padding": "max", "torch_compile": True, "dataloader_num_workers": 4}
+STOCK_BEST = {
+    "bf16": True,
+    "padding": "max",
+    "torch_compile": True,
+    "dataloader_num_workers": 4,
+}
 STOCK_BEST_FINETUNING = {
     "bf16": True,
     "padding": "batch",
@@ -63,9 +83,14 @@ logger = logging.getLogger("gpu")
 
 @dataclass
 class GpuArguments:
-    """Which step, how long, and where the results go."""
+    """Settings of a step."""
 
-    step: int = option(2, "which step", least=1, most=5)
+    step: int = option(
+        2,
+        "which step",
+        least=1,
+        most=5,
+    )
     part: str | None = option(
         None, "of steps 2 and 3: base or large; of step 4: finetuning or small; default: both"
     )
@@ -81,11 +106,11 @@ class GpuArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        parts = PARTS.get(self.step, ())
-        if self.part is not None and self.part not in parts:
+        allowed = PARTS.get(self.step, ())
+        if self.part is not None and self.part not in allowed:
             raise InputError(
                 f"part is '{self.part}'; allowed with --step {self.step}: "
-                f"{', '.join(parts) or 'none'}"
+                f"{', '.join(allowed) or 'none'}"
             )
         if self.step == 5 and self.store is None:
             raise InputError("step 5 needs --store, a folder of recipes/prepare_corpus.py")
@@ -102,9 +127,9 @@ def main() -> None:
     if args.step == 5:
         train_for_minutes(args)
         return
-    for part in (args.part,) if args.part else PARTS[args.step]:
+    for name in [args.part] if args.part else PARTS[args.step]:
         with tempfile.TemporaryDirectory(prefix="bert-recipes-gpu-") as folder:
-            measure_part(args, part, Path(folder))
+            measure_part(args, name, Path(folder))
 
 
 def run_tests(args: GpuArguments) -> int:
@@ -117,14 +142,15 @@ def run_tests(args: GpuArguments) -> int:
         "gpu",
         "-n",
         "4",
-        "--durations",
-        "10",
-        "--tb",
-        "short",
     ]
+    command += ["--durations", "10", "--tb", "short"]
     start = time.monotonic()
     code = subprocess.run(command, cwd=REPOSITORY).returncode
-    write_result(args, "tests", {"exit_code": code, "seconds": round(time.monotonic() - start, 1)})
+    write_result(
+        args,
+        "tests",
+        {"exit_code": code, "seconds": round(time.monotonic() - start, 1)},
+    )
     return code
 
 
@@ -138,28 +164,23 @@ def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, 
         warmup_steps=2 if args.use_cpu else 10,
         max_steps=4 if args.use_cpu else 200,
     )
+    samples = {}
     if part == "finetuning":
-        samples = {}
+        size = args.size or "base"
         for task in ("sst2", "squad"):
             limit = TASK_LIMITS[task]
-            samples[f"{task}-{args.size or 'base'}"] = replace(
+            samples[f"{task}-{size}"] = replace(
                 base,
                 kind="finetuning",
                 config=str(CONFIGS / "finetune" / f"{limit.config}.yaml"),
-                size=args.size or "base",
+                size=size,
                 length=limit.max_length,
                 task=task,
                 lengths=read_lengths()[task],
             )
         return samples
-    sizes_and_lengths = {
-        "base": (("base", 128), ("base", 512)),
-        "large": (("large", 512),),
-        "small": (("tiny", 128), ("mini", 128)),
-    }
-    samples = {}
-    for size, length in sizes_and_lengths[part]:
-        size = args.size or size
+    for default_size, length in PRETRAINING_CASES[part]:
+        size = args.size or default_size
         samples[f"{size}-{length}"] = replace(
             base,
             config=str(CONFIGS / "pretrain" / f"bert_{size}.yaml"),
@@ -167,16 +188,19 @@ def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, 
             length=length,
             tokens_per_step=args.tokens_per_step or TOKENS_PER_STEP[size],
         )
+
     return samples
 
 
 def sides_of(sample: Sample) -> dict[str, Sample]:
-    """Return side -> the sample with its settings; ours is measured last, when stock's memory is
-    free.
+    """Return side -> the sample with its settings.
+
+    Ours is measured last, when stock's memory is free.
     """
     best = STOCK_BEST if sample.kind == "pretraining" else STOCK_BEST_FINETUNING
-    # On a CPU the same layers, to try the step.
-    compiled, eager = ("compiled", "eager") if on_cpu(sample) else ("auto", "plain")
+    compiled, eager = "auto", "plain"
+    if sample.on_cpu:  # the same layers, to try the step
+        compiled, eager = "compiled", "eager"
     return {
         "stock, defaults": replace(sample, side="stock_defaults", switches=STOCK_DEFAULTS),
         "stock, best": replace(sample, side="stock_best", switches=best),
@@ -187,35 +211,38 @@ def sides_of(sample: Sample) -> dict[str, Sample]:
 
 def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
     """Measure the sides of each case, profile ours, print the table and write the results."""
-    cases: dict[str, Any] = {}
+    cases: Result = {}
     for case, sample in samples_of_part(args, part, work_dir).items():
-        matmul = measure_matmul(replace(sample, what="small" if args.use_cpu else sample.kind))
-        sides = {side: measure_side(of_side) for side, of_side in sides_of(sample).items()}
-        profile = profile_ours(sides_of(sample)["ours"])
-        cases[case] = {"matmul": matmul, "sides": sides, "profile": profile}
-        write_result(args, part, cases)  # what is measured is kept, whatever comes
+        matmul = measure_matmul(replace(sample, variant="small" if args.use_cpu else sample.kind))
+        samples = sides_of(sample)
+        sides = {side: measure_side(side_sample) for side, side_sample in samples.items()}
+        profile = profile_ours(samples["ours"])
+        cases[case] = {
+            "matmul": matmul,
+            "sides": sides,
+            "profile": profile,
+        }
+        write_result(args, part, cases)  # what is measured is saved, whatever comes
         logger.info("%s", table_of(case, cases[case]))
         logger.info("%s", profile_table(profile))
 
 
-def measure_side(sample: Sample) -> dict[str, Any]:
+def measure_side(sample: Sample) -> Result:
     """Measure one side; one that fails has its error."""
     free_memory()
     start = time.monotonic()
     try:
         result = measure_training(sample)
-    except (
-        RuntimeError,
-        ValueError,
-        OSError,
-    ) as error:  # out of memory, a compiler, a setting of stock's
+    # Out of memory, a compiler, a setting of stock's.
+    except (RuntimeError, ValueError, OSError) as error:
         return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     return {**result, "seconds_in_all": round(time.monotonic() - start, 1)}
 
 
 def free_memory() -> None:
-    """Forget the side before: its model, its memory, and the precision that Accelerate keeps for a
-    process.
+    """Forget the side before.
+
+    Its model, its memory, and the precision that Accelerate keeps for a process.
     """
     gc.collect()
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -228,7 +255,8 @@ class ProfiledSteps(TrainerCallback):
     """Profiles some steps of a Trainer, and ends it."""
 
     def __init__(self, profiler: Any) -> None:
-        self.profiler, self.seconds = profiler, 0.0
+        self.profiler = profiler
+        self.seconds = 0.0
         self._start = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -250,41 +278,58 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def profile_ours(sample: Sample) -> dict[str, Any]:
-    """Profile some steps: the kernels that take most, launches, waits, and the fraction of the time
-    that the GPU is busy.
-    """
+class Kernel(NamedTuple):
+    """An operation of a profile, by the step."""
+
+    name: str
+    calls: float
+    milliseconds: float
+
+
+def profile_ours(sample: Sample) -> Result:
+    """Profile some steps: kernels, launches, waits, and the share that the GPU is busy."""
     free_memory()
     trainer = make_side(replace(sample, max_steps=2 * STEPS_BEFORE_PROFILE))
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if not on_cpu(sample):
+    if not sample.on_cpu:
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     steps = ProfiledSteps(torch.profiler.profile(activities=activities))
     trainer.add_callback(steps)
     trainer.train()
+
     events = steps.profiler.key_averages()
-    is_gpu = not on_cpu(sample)
-    kernels = []
-    for event in events:
-        is_kernel = event.device_type.name == "CUDA" if is_gpu else event.self_cpu_time_total > 0
-        microseconds = event.self_device_time_total if is_gpu else event.self_cpu_time_total
-        if is_kernel and microseconds > 0:
-            kernels.append(
-                (event.key, event.count / PROFILED_STEPS, microseconds / 1000 / PROFILED_STEPS)
-            )
-    kernels.sort(key=lambda kernel: -kernel[2])
+    kernels = kernels_of(events, on_cpu=sample.on_cpu)
     counts = {event.key: event.count / PROFILED_STEPS for event in events}
     milliseconds = 1000 * steps.seconds / PROFILED_STEPS
+    busy = sum(kernel.milliseconds for kernel in kernels)
     return {
         "milliseconds_per_step": round(milliseconds, 3),
-        "busy_share": round(sum(time for _, _, time in kernels) / milliseconds, 4),
-        "kernels_per_step": sum(count for _, count, _ in kernels),
+        "busy_share": round(busy / milliseconds, 4),
+        "kernels_per_step": sum(kernel.calls for kernel in kernels),
         "launches_per_step": sum(counts.get(name, 0) for name in LAUNCH_CALLS),
         "waits_per_step": {name: counts[name] for name in WAIT_CALLS if name in counts},
-        "top": [
-            {"kernel": name, "calls": round(count, 1), "milliseconds": round(time, 4)}
-            for name, count, time in kernels[:TOP_KERNELS]
-        ],
+        "top": [describe_kernel(kernel) for kernel in kernels[:TOP_KERNELS]],
+    }
+
+
+def kernels_of(events: Iterable[Any], *, on_cpu: bool) -> list[Kernel]:
+    """Return the kernels of a profile, or a CPU's operations; those that take most come first."""
+    kernels = []
+    for event in events:
+        microseconds = event.self_cpu_time_total if on_cpu else event.self_device_time_total
+        is_kernel = on_cpu or event.device_type.name == "CUDA"
+        if is_kernel and microseconds > 0:
+            calls = event.count / PROFILED_STEPS
+            kernels.append(Kernel(event.key, calls, microseconds / 1000 / PROFILED_STEPS))
+    return sorted(kernels, key=lambda kernel: -kernel.milliseconds)
+
+
+def describe_kernel(kernel: Kernel) -> Result:
+    """Return a kernel as the results file has it."""
+    return {
+        "kernel": kernel.name,
+        "calls": round(kernel.calls, 1),
+        "milliseconds": round(kernel.milliseconds, 4),
     }
 
 
@@ -302,20 +347,20 @@ def table_of(case: str, measured: Mapping[str, Any]) -> str:
         if "error" in result:
             lines.append(f"| {side} | {result['error']} |")
             continue
-        rate = best["fp32" if result["precision"] == "fp32" else "bf16"]
-        halves = ", ".join(f"{value:,.0f}" for value in halves_of(result))
+        peak = best["fp32" if result["precision"] == "fp32" else "bf16"]
         waits = result.get("data_wait_share")
         cells = (
             side,
             f"{result['tokens_per_second']:,.0f}",
-            halves,
-            f"{result['gflops_per_second'] / rate:.1%}",
+            ", ".join(f"{rate:,.0f}" for rate in halves_of(result)),
+            f"{result['gflops_per_second'] / peak:.1%}",
             f"{result['peak_memory_mb'] / 1024:.1f}",
             "" if waits is None else f"{waits:.1%}",
             f"{result['warmup_seconds']:.0f}",
             f"{result['examples_per_second']:,.0f}",
         )
         lines.append(f"| {' | '.join(cells)} |")
+
     return "\n".join(lines)
 
 
@@ -323,8 +368,10 @@ def halves_of(result: Mapping[str, Any]) -> list[float]:
     """Return tokens per second of the first and the second half of the measured steps."""
     seconds, tokens = result["step_seconds"], result["step_tokens"]
     middle = max(len(seconds) // 2, 1)
-    halves = [(tokens[:middle], seconds[:middle]), (tokens[middle:], seconds[middle:])]
-    return [sum(some) / sum(time) for some, time in halves if time]
+    rates = [sum(tokens[:middle]) / sum(seconds[:middle])]
+    if len(seconds) > middle:
+        rates.append(sum(tokens[middle:]) / sum(seconds[middle:]))
+    return rates
 
 
 def profile_table(profile: Mapping[str, Any]) -> str:
@@ -336,53 +383,52 @@ def profile_table(profile: Mapping[str, Any]) -> str:
         "| ms a step | calls | kernel |",
         "| --: | --: | --- |",
     ]
-    lines += [
-        f"| {row['milliseconds']:.3f} | {row['calls']:g} | {row['kernel'][:110]} |"
-        for row in profile["top"]
-    ]
+    for row in profile["top"]:
+        name = row["kernel"][:110]
+        lines.append(f"| {row['milliseconds']:.3f} | {row['calls']:g} | {name} |")
     return "\n".join(lines)
 
 
 def train_for_minutes(args: GpuArguments) -> None:
-    """Train on the store for some minutes, and ask the model for the grammatical sentences of
-    BLiMP.
-    """
+    """Train on the store for some minutes, and ask the model for BLiMP's grammatical sentences."""
     run = Path(args.output_dir) / "run"
-    flags = ["--store", args.store, "--max_minutes", str(args.minutes), "--output_dir", str(run)]
-    if args.size:
-        flags += ["--size", args.size]
-    if args.use_cpu:
-        flags += ["--use_cpu", "true"]
     config = CONFIGS / "pretrain" / f"{args.recipe}.yaml"
-    run_script("pretrain.py", "--config", str(config), *map(str, flags))
+    flags = {
+        "config": config,
+        "store": args.store,
+        "max_minutes": args.minutes,
+        "output_dir": run,
+        "size": args.size,
+        "use_cpu": "true" if args.use_cpu else None,
+    }
+    run_script("pretrain.py", flags)
     results = json.loads((run / "all_results.json").read_text(encoding="utf-8"))
     if args.blimp_dir:
         output = Path(args.output_dir) / "blimp"
-        blimp = [
-            "--model_name_or_path",
-            str(run),
-            "--blimp_dir",
-            args.blimp_dir,
-            "--output_dir",
-            str(output),
-            "--max_pairs",
-            "100",
-        ]
-        run_script("score_sentences.py", *blimp, "--use_cpu", str(args.use_cpu).lower())
-        results["blimp"] = json.loads((output / "all_results.json").read_text(encoding="utf-8"))[
-            "overall"
-        ]
+        flags = {
+            "model_name_or_path": run,
+            "blimp_dir": args.blimp_dir,
+            "output_dir": output,
+            "max_pairs": 100,
+            "use_cpu": str(args.use_cpu).lower(),
+        }
+        run_script("score_sentences.py", flags)
+        scores = json.loads((output / "all_results.json").read_text(encoding="utf-8"))
+        results["blimp"] = scores["overall"]
     write_result(args, "run", results)
     for name, value in results.items():
         if isinstance(value, int | float) or name == "blimp":
             logger.info("%-32s %s", name, value)
 
 
-def run_script(name: str, *flags: str) -> None:
+def run_script(name: str, flags: Mapping[str, Any]) -> None:
     """Run one of the recipes."""
-    subprocess.run(
-        [sys.executable, str(REPOSITORY / "recipes" / name), *flags], cwd=REPOSITORY, check=True
-    )
+    command = [
+        sys.executable,
+        str(REPOSITORY / "recipes" / name),
+        *command_line("", flags),
+    ]
+    subprocess.run(command, cwd=REPOSITORY, check=True)
 
 
 def write_result(args: GpuArguments, part: str, result: Any) -> None:

@@ -1,4 +1,5 @@
-"""How long the tokenised examples of real tasks are: as committed in lengths.yaml, or measured.
+"""Lengths of the tokenised examples of real tasks: as committed in lengths.yaml, or measured.
+
 Only lengths, never text.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -19,8 +21,9 @@ LENGTHS_FILE = Path(__file__).resolve().parent / "lengths.yaml"
 
 @dataclass(frozen=True)
 class TaskLimit:
-    """How a task is cut, and what the stock example pads to: "max" or, the longest input of the
-    batch, "batch".
+    """Limits of a task, and the padding of the stock example: "max" or "batch".
+
+    "batch" is the longest input of the batch.
     """
 
     config: str  # stem of our file in recipes/configs/finetune
@@ -41,17 +44,20 @@ TASK_LIMITS: Mapping[str, TaskLimit] = {
 
 
 def read_lengths(path: Path = LENGTHS_FILE) -> dict[str, tuple[int, ...]]:
-    """Task -> number of training features of 0, 1, 2, ... tokens, special tokens included."""
+    """Return task -> number of training features of 0, 1, 2, ... tokens, special ones included."""
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {task: tuple(values[task]) for task in TASK_LIMITS}
 
 
 def write_lengths(path: Path, data_dir: str, vocabulary: str) -> str:
     """Measure all tasks and write the file; return what it says of its source."""
-    found = {task: measure_lengths(task, data_dir, vocabulary) for task in TASK_LIMITS}
-    counts = ", ".join(f"{task} {sum(values):,}" for task, values in found.items())
+    counts, rows = [], []
+    for task in TASK_LIMITS:
+        histogram = measure_lengths(task, data_dir, vocabulary)
+        counts.append(f"{task} {sum(histogram):,}")
+        rows.append(f"{task}: {list(histogram)}")
     source = (
-        f"features of the training splits found locally ({counts}), vocabulary "
+        f"features of the training splits found locally ({', '.join(counts)}), vocabulary "
         f"{Path(vocabulary).name}"
     )
     command = (
@@ -61,7 +67,7 @@ def write_lengths(path: Path, data_dir: str, vocabulary: str) -> str:
     lines = [
         f"source: {source}",
         f"command: {command}",
-        *(f"{task}: {list(v)}" for task, v in found.items()),
+        *rows,
     ]
     with saving(path):
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -69,38 +75,46 @@ def write_lengths(path: Path, data_dir: str, vocabulary: str) -> str:
 
 
 def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int, ...]:
-    """Count the training features of 0, 1, 2, ... tokens of a task in data_dir, or in its glue/,
-    squad/ or ner/.
+    """Count the training features of 0, 1, 2, ... tokens of a task.
+
+    Its data is in data_dir, or in its glue/, squad/ or ner/.
     """
     from bert_recipes.finetuning.arguments import TaskArguments
     from bert_recipes.finetuning.run import KIND_CLASSES
     from bert_recipes.tasks.catalogue import get_task
-    from bert_recipes.tasks.examples import TaggedExample
     from bert_recipes.tasks.sources import load_split
     from bert_recipes.tokenization.loading import load_tokenizer
 
     task, limit = get_task(task_name), TASK_LIMITS[task_name]
     tokenizer = load_tokenizer(vocabulary)
-    inner = Path(data_dir) / {"squad": "squad", "conll2003": "ner"}.get(task_name, "glue")
-    folder = str(inner) if inner.is_dir() else data_dir
-    split = load_split(task, task.train_split, data_dir=folder, need_labels=True)
+    folder = Path(data_dir) / {"squad": "squad", "conll2003": "ner"}.get(task_name, "glue")
+    data_dir = str(folder) if folder.is_dir() else data_dir
+    split = load_split(
+        task,
+        task.train_split,
+        data_dir=data_dir,
+        need_labels=True,
+    )
     if task.kind == "token_classification":  # a sentence is an example on both sides
-        sentences = [
-            example.tokens for example in split.examples if isinstance(example, TaggedExample)
-        ]
-        lengths = np.array(
-            [2 + sum(len(tokenizer.encode_ids(word)) for word in words) for words in sentences]
-        )
+        lengths = np.array([_count_pieces(tokenizer, example) for example in split.examples])
         return tuple(np.bincount(np.minimum(lengths, limit.max_length)).tolist())
     settings = TaskArguments(task=task_name, max_seq_length=limit.max_length)
-    names = {name: number for number, name in enumerate(task.labels)}
-    encoded = KIND_CLASSES[task.kind](task, tokenizer, settings, names).encode(
-        split, for_training=True
-    )
+    label_numbers = {name: number for number, name in enumerate(task.labels)}
+    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, label_numbers)
+    encoded = kind.encode(split, for_training=True)
     return tuple(np.bincount(encoded.lengths).tolist())
+
+
+def _count_pieces(tokenizer: Any, example: Any) -> int:
+    """Return the tokens of a tagged sentence, with [CLS] and [SEP]."""
+    return 2 + sum(len(tokenizer.encode_ids(word)) for word in example.tokens)
 
 
 def draw_lengths(histogram: Sequence[int], count: int, seed: int) -> np.ndarray:
     """Draw int64 (count,) lengths from a histogram."""
     weights = np.asarray(histogram, dtype=np.float64)
-    return np.random.default_rng(seed).choice(len(weights), size=count, p=weights / weights.sum())
+    return np.random.default_rng(seed).choice(
+        len(weights),
+        size=count,
+        p=weights / weights.sum(),
+    )

@@ -1,6 +1,4 @@
-"""Time to a quality: from raw text, ours and stock for the same minutes, measured on the same
-held-out pairs.
-"""
+"""Time to a quality: from raw text, both sides for the same minutes, on the same held-out pairs."""
 
 from __future__ import annotations
 
@@ -12,14 +10,13 @@ from typing import Any
 
 import torch
 import transformers
-from side_by_side import BUDGET, Sample
+from sample import BUDGET, Result, Sample
 from sides import (
     StaticPairs,
     StockTrainer,
     command_line,
-    make_stock_trainer,
-    on_cpu,
     stock_arguments,
+    stock_collator,
     stock_config,
 )
 from transformers import BertTokenizer, TrainerCallback, set_seed
@@ -70,8 +67,7 @@ WARMUP_SHARE = 0.05
 
 
 class TimedRun(TrainerCallback):
-    """Measures every minute, ends the run when its time is over, and lets the learning rate follow
-    the clock.
+    """Measures every minute, and ends the run when its time is over; the learning rate follows.
 
     The rate rises for `WARMUP_SHARE` of the time and then falls linearly to 0 at its end: neither
     side knows how many steps it will make. The clock starts with the raw text and stands still
@@ -79,47 +75,60 @@ class TimedRun(TrainerCallback):
     """
 
     def __init__(self, begin: float, seconds: float, evaluate: Any) -> None:
-        self.seconds, self.evaluate = seconds, evaluate
+        self.seconds = seconds
+        self.evaluate = evaluate
         self.points: list[dict[str, float]] = []
-        self._begin, self._last = begin, 0.0
+        self._begin = begin
+        self._last_point = 0.0
 
     def on_step_begin(
         self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
     ) -> None:
         """Set the learning rate."""
         share = min((time.perf_counter() - self._begin) / self.seconds, 1.0)
+        factor = min(share / WARMUP_SHARE, 1.0) * (1 - share)
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * min(share / WARMUP_SHARE, 1.0) * (1 - share)
+            group["lr"] = group["initial_lr"] * factor
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure when a minute is over; stop at the end."""
         now = time.perf_counter()
         elapsed = now - self._begin
-        if elapsed >= self.seconds or elapsed - self._last >= min(EVERY_SECONDS, self.seconds / 4):
-            self._last = elapsed
-            self.points.append(
-                {"seconds": round(elapsed, 1), "steps": state.global_step, **self.evaluate()}
-            )
+        is_over = elapsed >= self.seconds
+        if is_over or elapsed - self._last_point >= min(EVERY_SECONDS, self.seconds / 4):
+            self._last_point = elapsed
+            point = {"seconds": round(elapsed, 1), "steps": state.global_step}
+            self.points.append(point | self.evaluate())
             self._begin += time.perf_counter() - now
-        control.should_training_stop = control.should_training_stop or elapsed >= self.seconds
+        if is_over:
+            control.should_training_stop = True
 
 
 def raw_text(sample: Sample) -> tuple[list[Path], list[Path]]:
-    """Return files to train on and to hold out: the user's, one file in twenty held out, or
-    installed documentation.
+    """Return files to train on and to hold out.
+
+    Those of the user, one file in twenty held out, or installed documentation.
     """
     if sample.files:
         files = find_files(list(sample.files))
-        held_out = files[::20][: max(1, len(files) // 20)] if len(files) > 1 else []
+        if len(files) < 2:
+            return files, []
+        held_out = files[::20][: max(1, len(files) // 20)]
         return [path for path in files if path not in held_out], held_out
     folder = Path(sample.work_dir) / "documentation"
-    train, validation = folder / "train" / "documents.txt", folder / "validation" / "documents.txt"
+    train = folder / "train" / "documents.txt"
     if not train.is_file():
         counts: Counter[str] = Counter()
         sources, _ = find_sources(Path(__file__).parents[1] / "pyproject.toml", counts)
-        documents = read_documents(sources, 20, os.cpu_count() or 1, counts)
+        documents = read_documents(
+            sources,
+            20,
+            os.cpu_count() or 1,
+            counts,
+        )
         write_corpus(folder, documents, choose_held_out(documents, 0.04), counts)
-    return [train], [validation]
+
+    return [train], [folder / "validation" / "documents.txt"]
 
 
 def prepare(sample: Sample, tokenizer: Path, train: list[Path], held_out: list[Path]) -> Path:
@@ -141,19 +150,19 @@ def quickstart_settings(
     sample: Sample, store: Path
 ) -> tuple[ModelArguments, DataArguments, PreTrainingArguments]:
     """Read the quickstart's settings for this store, ended by the clock."""
-    flags = {
+    flags: Result = {
         "store": store,
         "output_dir": f"{sample.work_dir}/quality-ours",
         "size": sample.size,
         "max_steps": MAX_STEPS,
-    }
-    flags |= {
         "eval_strategy": "no",
         "save_strategy": "no",
         "disable_tqdm": "true",
-        "use_cpu": str(on_cpu(sample)).lower(),
-        **({} if sample.side == BUDGET else PAPERS_ADAM),
+        "use_cpu": str(sample.on_cpu).lower(),
     }
+
+    if sample.side != BUDGET:
+        flags.update(PAPERS_ADAM)
     classes = (ModelArguments, DataArguments, PreTrainingArguments)
     model, data, args = parse_arguments(*classes, argv=command_line(sample.config, flags))
     return model, data, args
@@ -165,8 +174,9 @@ class HeldOut:
     def __init__(self, data: PreTrainingData, settings: DataArguments) -> None:
         assert data.validation is not None
         collator = make_collator(settings, data.tokenizer, EVALUATION_SEED)
-        sampler = EvaluationSampler(data.validation, EVAL_PAIRS, EVAL_BATCH, 0, 1)
-        self._batches = [collator([data.validation[key] for key in keys]) for keys in sampler]
+        self._batches = []
+        for keys in EvaluationSampler(data.validation, EVAL_PAIRS, EVAL_BATCH, 0, 1):
+            self._batches.append(collator([data.validation[key] for key in keys]))
 
     @torch.no_grad()
     def measure(self, model: Any) -> dict[str, float]:
@@ -177,23 +187,25 @@ class HeldOut:
         judge.to(device).eval()
         sums = PreTrainingSums(device)
         for batch in self._batches:
-            moved = {name: value.to(device) for name, value in batch.items()}
-            sums.add(judge(**moved, return_full_logits=False), moved)
+            inputs = {name: values.to(device) for name, values in batch.items()}
+            sums.add(judge(**inputs, return_full_logits=False), inputs)
         figures = sums.metrics("eval")
         return {"mlm_loss": figures["eval_mlm_loss"], "nsp_accuracy": figures["eval_nsp_accuracy"]}
 
 
-def measure(sample: Sample) -> dict[str, Any]:
+def measure(sample: Sample) -> Result:
     """Train one side for its minutes; points of (seconds, steps, held-out figures)."""
     train, held_out = raw_text(sample)
-    tokenizer, start = Path(sample.work_dir) / "quality-tokenizer", time.perf_counter()
-    if not (
-        tokenizer / "vocab.txt"
-    ).is_file():  # trained once for both sides; its seconds count for neither
-        size = min(VOCAB_SIZE, sample.vocab_size)
-        train_wordpiece(iter_paragraphs(train), vocab_size=size).save_pretrained(tokenizer)
+    tokenizer = Path(sample.work_dir) / "quality-tokenizer"
+    start = time.perf_counter()
+    # Trained once for all sides; its seconds count for none.
+    if not (tokenizer / "vocab.txt").is_file():
+        vocab_size = min(VOCAB_SIZE, sample.vocab_size)
+        trained = train_wordpiece(iter_paragraphs(train), vocab_size=vocab_size)
+        trained.save_pretrained(tokenizer)
     begin = time.perf_counter()
     tokenizer_seconds = begin - start
+
     store = prepare(sample, tokenizer, train, held_out)
     model_args, data_args, args = quickstart_settings(sample, store)
     data = load_data(data_args, args.seed)
@@ -206,17 +218,22 @@ def measure(sample: Sample) -> dict[str, Any]:
         trainer: Any = make_trainer(model, args, data, data_args.max_eval_pairs)
     else:
         trainer = stock_run(sample, tokenizer / "vocab.txt", model_args, args, data)
-    prepared = time.perf_counter() - begin
-    clock = TimedRun(begin, sample.minutes * 60, lambda: judge.measure(trainer.model))
+    prepared_seconds = time.perf_counter() - begin
+    clock = TimedRun(
+        begin,
+        sample.minutes * 60,
+        lambda: judge.measure(trainer.model),
+    )
     trainer.add_callback(clock)
     trainer.train()
+    last = clock.points[-1]
     return {
         "points": clock.points,
-        "prepared_seconds": round(prepared, 2),
+        "prepared_seconds": round(prepared_seconds, 2),
         "tokenizer_seconds": round(tokenizer_seconds, 2),
         "text_bytes": sum(path.stat().st_size for path in train),
-        "mlm_loss": clock.points[-1]["mlm_loss"],
-        "nsp_accuracy": clock.points[-1]["nsp_accuracy"],
+        "mlm_loss": last["mlm_loss"],
+        "nsp_accuracy": last["nsp_accuracy"],
     }
 
 
@@ -232,29 +249,38 @@ class StockRun(StockTrainer):
 def stock_run(
     sample: Sample,
     vocabulary: Path,
-    ours: ModelArguments,
+    settings: ModelArguments,
     args: PreTrainingArguments,
     data: PreTrainingData,
-) -> Any:
-    """Make stock on static pairs, with the batch, dropout, deviation of new weights and rates of
-    the same configuration.
+) -> StockRun:
+    """Make stock on static pairs.
+
+    Batch, dropout, deviation of new weights and rates are those of the same configuration.
     """
     assert isinstance(data.train, PreTrainingDataset)
     tokenizer = BertTokenizer(vocab=str(vocabulary))
     set_seed(args.seed)
     config = stock_config(sample.size, len(tokenizer))
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = ours.dropout
-    config.initializer_range = ours.initializer_range
-    more = {
-        "max_steps": MAX_STEPS,
-        "learning_rate": args.learning_rate,
-        "adam_epsilon": args.adam_epsilon,
-        "weight_decay": args.weight_decay,
-    }
-    more["train_sampling_strategy"] = sample.switches.get("train_sampling_strategy", "random")
-    stock_args = stock_arguments(sample, args.per_device_train_batch_size, **more)
+    config.hidden_dropout_prob = settings.dropout
+    config.attention_probs_dropout_prob = settings.dropout
+    config.initializer_range = settings.initializer_range
     model = transformers.BertForPreTraining(config)
+    model.set_attn_implementation(sample.switches.get("attention", "sdpa"))
+    stock_args = stock_arguments(
+        sample,
+        args.per_device_train_batch_size,
+        max_steps=MAX_STEPS,
+        learning_rate=args.learning_rate,
+        adam_epsilon=args.adam_epsilon,
+        weight_decay=args.weight_decay,
+        train_sampling_strategy=sample.switches.get("train_sampling_strategy", "random"),
+    )
+
     pairs = StaticPairs(data.train, args.seed)
-    return make_stock_trainer(
-        sample, StockRun, model, tokenizer, pairs, data.max_seq_length, stock_args
+    return StockRun(
+        pairs.lengths,
+        model=model,
+        args=stock_args,
+        data_collator=stock_collator(sample, tokenizer, data.max_seq_length),
+        train_dataset=pairs,
     )

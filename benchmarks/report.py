@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from side_by_side import (
-    BUDGET,
+from results import (
     FORMAT,
-    OURS,
     RATES,
-    STEPS,
-    STOCK_DEFAULTS,
+    Record,
+    Records,
     fastest_stock,
     is_stock,
     last_runs,
@@ -22,6 +19,7 @@ from side_by_side import (
     read_results,
     samples_of,
 )
+from sample import BUDGET, OURS, STEPS, STOCK_DEFAULTS
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write
@@ -32,153 +30,227 @@ TABLE_FILE = "benchmarks.md"
 SEARCHED = "stock_best"
 LABELS = ("stock, defaults", "stock at its best", "bert-recipes", "bert-recipes, with Muon")
 COLORS = ("#b8b8b8", "#6f8fb0", "#d1642f", "#7a2e0e")
+COMPARED_COLUMNS = (
+    "stock at its best",
+    "ours",
+    "ours / defaults",
+    "ours / best",
+    "memory: defaults, best, ours (MB)",
+    "MFU: defaults, best, ours",
+    "pads of defaults",
+    "ours, inputs/s",
+    "ours waits for data",
+    "rounds",
+    "revision",
+)
 
-Runs = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
-logger = logging.getLogger(__name__)
+Runs = Mapping[tuple[str, str], Records]
 
 
 def write_report(folder: Path) -> str:
-    """Write the table and, where matplotlib is installed, the plots of every results file of a
-    folder; return the table.
+    """Write the table and the plots of a folder's results files.
+
+    Returns:
+        The table.
     """
-    files = [
-        path
-        for path in sorted(folder.glob("*.json"))
-        if f'"format": "{FORMAT}"' in path.read_text("utf-8")[:200]
-    ]
+    files = [path for path in sorted(folder.glob("*.json")) if _is_results_file(path)]
     if not files:
         raise InputError(f"{folder}: no results file there; measure first, without --report_only")
     lines = ["# Benchmarks", ""]
     for path in files:
-        records = read_results(path)
-        runs = last_runs(records)
-        compared = {key: found for key, found in runs.items() if key[0] in RATES}
-        machine: Mapping[str, Any] = next(
-            (record["machine"] for record in reversed(records) if record.get("machine")), {}
-        )
-        model = f" ({machine['processor_model']})" if machine.get("processor_model") else ""
-        shown = (
-            machine.get("gpu")
-            or f"{machine.get('processor')}{model}, {machine.get('threads')} threads"
-        )
-        lines += [f"## {shown}", "", f"{_versions(runs)}; every sample: `{path.name}`.", ""]
-        for suite in dict.fromkeys(suite for suite, _ in compared):
-            own = {case: found for (name, case), found in compared.items() if name == suite}
-            lines += [f"### {suite}", "", *_compared(suite, own), ""]
-        lines += [*_steps(runs), *_data(runs), *_quality(runs), *_failures(runs)]
-        if compared and plot_rows(compared, path.with_suffix(".png")):
-            lines += [f"![speed and memory beside stock]({path.stem}.png)", ""]
-        for (suite, case), found in runs.items():
-            file = folder / f"{path.stem}_{case}.png"
-            if suite == "time_to_quality" and plot_quality(found, file):
-                lines += [f"![held-out figures over time]({file.name})", ""]
+        lines += _machine_section(path)
     text = "\n".join(lines)
     with atomic_write(folder / TABLE_FILE) as aside:
         aside.write_text(text, encoding="utf-8")
     return text
 
 
+def _is_results_file(path: Path) -> bool:
+    return f'"format": "{FORMAT}"' in path.read_text("utf-8")[:200]
+
+
+def _machine_section(path: Path) -> list[str]:
+    """Return the lines of a results file, and draw its plots."""
+    records = read_results(path)
+    runs = last_runs(records)
+    lines = [
+        f"## {_machine_title(records)}",
+        "",
+        f"{_versions(runs)}; every sample: `{path.name}`.",
+        "",
+    ]
+    for suite in dict.fromkeys(suite for suite, _ in runs if suite in RATES):
+        lines += [
+            f"### {suite}",
+            "",
+            *_compared(suite, _cases(runs, suite)),
+            "",
+        ]
+
+    lines += [
+        *_steps(runs),
+        *_data(runs),
+        *_quality(runs),
+        *_failures(runs),
+    ]
+    compared = {key: run for key, run in runs.items() if key[0] in RATES}
+    if plot_rows(compared, path.with_suffix(".png")):
+        lines += [f"![speed and memory beside stock]({path.stem}.png)", ""]
+    for case, run in _cases(runs, "time_to_quality").items():
+        file = path.with_name(f"{path.stem}_{case}.png")
+        if plot_quality(run, file):
+            lines += [f"![held-out figures over time]({file.name})", ""]
+    return lines
+
+
+def _cases(runs: Runs, suite: str) -> dict[str, Records]:
+    """Return case -> its records, of a suite."""
+    return {case: run for (name, case), run in runs.items() if name == suite}
+
+
+def _machine_title(records: Records) -> str:
+    """Return what the last sample was measured on."""
+    machine: Record = {}
+    for record in records:
+        machine = record.get("machine") or machine
+    if machine.get("gpu"):
+        return machine["gpu"]
+    model = f" ({machine['processor_model']})" if machine.get("processor_model") else ""
+    return f"{machine.get('processor')}{model}, {machine.get('threads')} threads"
+
+
 def _versions(runs: Runs) -> str:
     """Name the versions of all samples, and where there are several, of which cases they are."""
     cases: dict[str, list[str]] = {}
     for (suite, case), records in runs.items():
-        for machine in (
-            r["machine"] for r in records if r["role"] == "sample" and r.get("machine")
-        ):
-            shown = f"torch {machine.get('torch')}, transformers {machine.get('transformers')}"
-            cases.setdefault(shown, []).append(f"{suite} {case}")
+        for record in records:
+            machine = record.get("machine")
+            if record["role"] == "sample" and machine:
+                versions = (
+                    f"torch {machine.get('torch')}, transformers {machine.get('transformers')}"
+                )
+                cases.setdefault(versions, []).append(f"{suite} {case}")
+
     if len(cases) < 2:
         return next(iter(cases), "versions not recorded")
-    return "; ".join(
-        f"{shown} ({', '.join(dict.fromkeys(names))})" for shown, names in cases.items()
-    )
+    groups = []
+    for versions, names in cases.items():
+        groups.append(f"{versions} ({', '.join(dict.fromkeys(names))})")
+    return "; ".join(groups)
 
 
-def median_of(records: Iterable[Mapping[str, Any]], side: str | None, name: str) -> float | None:
+def median_of(records: Iterable[Record], side: str | None, name: str) -> float | None:
     """Return the median of a figure over the samples of a side; None where no sample has it."""
-    found = [r["result"].get(name) for r in samples_of(records) if r["side"] == side]
-    known = [value for value in found if value is not None]
-    return statistics.median(known) if known else None
+    values = []
+    for record in samples_of(records):
+        value = record["result"].get(name)
+        if record["side"] == side and value is not None:
+            values.append(value)
+    return statistics.median(values) if values else None
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows]]
+    lines = [
+        head,
+        ["---"] * len(head),
+        *rows,
+    ]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def _compared(suite: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    unit, rate = ("tokens/s" if suite == "pretraining" else "examples/s"), RATES[suite]
-    head = [
+def _compared(suite: str, cases: Mapping[str, Records]) -> list[str]:
+    """Return the table of a suite whose sides are compared, and notes on stock at its best."""
+    unit = "tokens/s" if suite == "pretraining" else "examples/s"
+    head = (
         "case",
         f"stock defaults, {unit}",
-        "stock at its best",
-        "ours",
-        "ours / defaults",
-        "ours / best",
-    ]
-    head += ["memory: defaults, best, ours (MB)", "MFU: defaults, best, ours", "pads of defaults"]
-    head += ["ours, inputs/s", "ours waits for data", "rounds", "revision"]
-    rows, notes = [], []
-    for case, records in runs.items():
-        best = fastest_stock(records)
-        sides = (STOCK_DEFAULTS, best, OURS)
-        failed = {r["side"] for r in records if r["role"] == "sample" and "error" in r}
-        counts = {side: sum(r["side"] == side for r in samples_of(records)) for side in sides}
-        counts = {side: count for side, count in counts.items() if count or side in failed}
-        rounds = list(counts.values())
-        first: Mapping[str, Any] = next(
-            (r["result"] for r in samples_of(records) if r["side"] == STOCK_DEFAULTS), {}
-        )
-        pads = first["pads"] / first["positions"] if first.get("positions") else None
-        shares = [mfu_of(records, side) for side in sides]
-        row = [case, *(_rate(median_of(records, side, rate), side in failed) for side in sides)]
-        row += [_ratio(ratio_of(records, side, rate)) for side in (STOCK_DEFAULTS, best)]
-        row.append(
-            ", ".join(
-                _or_dash(median_of(records, side, "peak_memory_mb"), ",.0f") for side in sides
-            )
-        )
-        row.append(", ".join(_or_dash(share, ".0%") for share in shares) if any(shares) else "-")
-        row += [
-            _or_dash(pads, ".1%"),
-            _or_dash(median_of(records, OURS, "examples_per_second"), ",.1f"),
-        ]
-        row.append(_or_dash(median_of(records, OURS, "data_wait_share"), ".1%"))
-        row.append(str(rounds[0]) if len(set(rounds)) == 1 else ", ".join(map(str, rounds)))
-        rows.append([*row, _revisions(records)])
-        if best is not None:
-            notes.append(f"- stock at its best, {case}: {_best(records, best, rate)}")
-    return [*_table(head, rows), *([""] if notes else []), *notes]
-
-
-def mfu_of(records: Sequence[Mapping[str, Any]], side: str | None) -> float | None:
-    """Return model FLOPs a second over the machine's own rate of matrix products in the side's
-    precision, 0 to 1.
-    """
-    matmul = next((r["result"] for r in records if r["role"] == "matmul" and "result" in r), None)
-    gflops = median_of(records, side, "gflops_per_second")
-    if matmul is None or gflops is None:
-        return None
-    precision = next(r["result"]["precision"] for r in samples_of(records) if r["side"] == side)
-    best = matmul["best_gflops"].get(precision)
-    return gflops / best if best else None
-
-
-def _best(records: Sequence[Mapping[str, Any]], best: str, rate: str) -> str:
-    """Say which settings were the fastest, and what the other configurations gave."""
-    spec = [r["spec"] for r in samples_of(records) if r["side"] == best][-1]
-    settings = (
-        ", ".join(f"{name} {value}" for name, value in spec.get("switches", {}).items())
-        or "the defaults"
+        *COMPARED_COLUMNS,
     )
+    rows, notes = [], []
+    for case, records in cases.items():
+        rows.append([case, *_compared_cells(records, RATES[suite])])
+        best = fastest_stock(records)
+        if best is not None:
+            settings = _describe_best(records, best, RATES[suite])
+            notes.append(f"- stock at its best, {case}: {settings}")
+
+    lines = _table(head, rows)
+    if notes:
+        lines += ["", *notes]
+    return lines
+
+
+def _compared_cells(records: Records, rate: str) -> list[str]:
+    """Return the cells of a case."""
+    best = fastest_stock(records)
+    sides = (STOCK_DEFAULTS, best, OURS)
+    memory = [_or_dash(median_of(records, side, "peak_memory_mb"), ",.0f") for side in sides]
+    shares = [mfu_of(records, side) for side in sides]
+    mfu = ", ".join(_or_dash(share, ".0%") for share in shares) if any(shares) else "-"
+    failed = {record["side"] for record in records if "error" in record}
+    return [
+        *(_rate(median_of(records, side, rate), side in failed) for side in sides),
+        _ratio(ratio_of(records, STOCK_DEFAULTS, rate)),
+        _ratio(ratio_of(records, best, rate)),
+        ", ".join(memory),
+        mfu,
+        _or_dash(_pads_share(records), ".1%"),
+        _or_dash(median_of(records, OURS, "examples_per_second"), ",.1f"),
+        _or_dash(median_of(records, OURS, "data_wait_share"), ".1%"),
+        _rounds(records, sides),
+        _revisions(records),
+    ]
+
+
+def _pads_share(records: Records) -> float | None:
+    """Return the share of pads in what stock's defaults computed."""
+    for record in samples_of(records):
+        if record["side"] == STOCK_DEFAULTS:
+            result = record["result"]
+            return result["pads"] / result["positions"] if result.get("positions") else None
+    return None
+
+
+def _rounds(records: Records, sides: Sequence[str | None]) -> str:
+    """Return how many rounds the sides have; one number where it is the same."""
+    failed = {record["side"] for record in records if "error" in record}
+    finished = [record["side"] for record in samples_of(records)]
+    counts = []
+    for side in sides:
+        if side in finished or side in failed:
+            counts.append(str(finished.count(side)))
+    return counts[0] if len(set(counts)) == 1 else ", ".join(counts)
+
+
+def mfu_of(records: Records, side: str | None) -> float | None:
+    """Return model FLOPs a second over the machine's rate of matrix products, 0 to 1.
+
+    In the precision of the side.
+    """
+    gflops = median_of(records, side, "gflops_per_second")
+    if gflops is None:
+        return None
+    precisions = [r["result"]["precision"] for r in samples_of(records) if r["side"] == side]
+    for record in records:
+        if record["role"] == "matmul" and "result" in record:
+            best = record["result"]["best_gflops"].get(precisions[0])
+            return gflops / best if best else None
+    return None
+
+
+def _describe_best(records: Records, best: str, rate: str) -> str:
+    """Say which settings were the fastest, and what the other configurations gave."""
+    samples = samples_of(records)
+    spec = [record["spec"] for record in samples if record["side"] == best][-1]
+    switches = [f"{name} {value}" for name, value in spec.get("switches", {}).items()]
+    settings = ", ".join(switches) or "the defaults"
     if best == SEARCHED:
         return f"{settings}; found by the search of an older command"
-    names = dict.fromkeys(r["side"] for r in samples_of(records) if is_stock(r["side"]))
-    others = [
-        f"{name} {_rate(median_of(records, name, rate))}"
-        for name in names
-        if name not in (STOCK_DEFAULTS, best)
-    ]
-    return "; ".join([f"{best} ({settings})", *others])
+    notes = [f"{best} ({settings})"]
+    for side in dict.fromkeys(record["side"] for record in samples):
+        if is_stock(side) and side not in (STOCK_DEFAULTS, best):
+            notes.append(f"{side} {_rate(median_of(records, side, rate))}")
+    return "; ".join(notes)
 
 
 def _or_dash(value: float | None, form: str) -> str:
@@ -194,155 +266,172 @@ def _rate(value: float | None, has_failed: bool = False) -> str:
 def _ratio(ratio: tuple[float, float, float, int] | None) -> str:
     if ratio is None:
         return "-"
-    median, low, high, rounds = ratio
-    return f"{median:.2f}x" + (f" ({low:.2f} .. {high:.2f})" if rounds > 1 else "")
+    median, low, high, num_rounds = ratio
+    spread = f" ({low:.2f} .. {high:.2f})" if num_rounds > 1 else ""
+    return f"{median:.2f}x{spread}"
 
 
-def _revisions(records: Iterable[Mapping[str, Any]]) -> str:
-    found = [
-        (record.get("machine") or {}).get("revision")
-        for record in records
-        if record["role"] == "sample"
-    ]
-    return ", ".join(dict.fromkeys(filter(None, found))) or "not recorded"
+def _revisions(records: Iterable[Record]) -> str:
+    revisions = []
+    for record in records:
+        revision = (record.get("machine") or {}).get("revision")
+        if record["role"] == "sample" and revision:
+            revisions.append(revision)
+    return ", ".join(dict.fromkeys(revisions)) or "not recorded"
 
 
 def _steps(runs: Runs) -> list[str]:
-    """One line a step from stock's defaults to ours."""
-    names = {STOCK_DEFAULTS: "stock, defaults"} | {side: name for side, (name, _) in STEPS.items()}
+    """Return one line a step from stock's defaults to ours."""
+    names = {STOCK_DEFAULTS: "stock, defaults"}
+    for side, (name, _) in STEPS.items():
+        names[side] = name
     rows = []
-    for case, records in (
-        (case, found) for (suite, case), found in runs.items() if suite == "steps"
-    ):
-        before = None
+    for case, records in _cases(runs, "steps").items():
+        rate_before = None
         for side, name in names.items():
             rate = median_of(records, side, "tokens_per_second")
-            if rate is not None:
-                gain = "" if before is None else f"{rate / before:.2f}x"
-                rows.append([case, name, f"{rate:,.0f}", gain, _revisions(records)])
-                before = rate
+            if rate is None:
+                continue
+            gain = "" if rate_before is None else f"{rate / rate_before:.2f}x"
+            rows.append([case, name, f"{rate:,.0f}", gain, _revisions(records)])
+            rate_before = rate
+
+    if not rows:
+        return []
     head = ["case", "and then", "tokens/s", "over the line above", "revision"]
-    return ["### steps", "", *_table(head, rows), ""] if rows else []
+    return [
+        "### steps",
+        "",
+        *_table(head, rows),
+        "",
+    ]
 
 
 def _data(runs: Runs) -> list[str]:
-    """One line a measure of the data suite."""
+    """Return one line a measure of the data suite."""
     rows = []
-    for records in (found for (suite, _), found in runs.items() if suite == "data"):
+    for records in _cases(runs, "data").values():
         results = [record["result"] for record in samples_of(records)]
-        if results:
-            rates = [result["per_second"] for result in results]
-            spread = f"{min(rates):,.2f} .. {max(rates):,.2f}" if len(rates) > 1 else "one sample"
-            median = f"{statistics.median(rates):,.2f} {results[0]['unit']}/s"
-            rows.append([results[0]["about"], median, spread, _revisions(records)])
-    return (
-        ["### data", "", *_table(["what", "median", "least .. most", "revision"], rows), ""]
-        if rows
-        else []
-    )
+        if not results:
+            continue
+        rates = [result["per_second"] for result in results]
+        spread = f"{min(rates):,.2f} .. {max(rates):,.2f}" if len(rates) > 1 else "one sample"
+        median = f"{statistics.median(rates):,.2f} {results[0]['unit']}/s"
+        rows.append([results[0]["about"], median, spread, _revisions(records)])
+
+    if not rows:
+        return []
+    head = ["what", "median", "least .. most", "revision"]
+    return [
+        "### data",
+        "",
+        *_table(head, rows),
+        "",
+    ]
 
 
 def _quality(runs: Runs) -> list[str]:
-    """Held-out figures of both sides by the minute."""
+    """Return held-out figures of all sides by the minute."""
     lines: list[str] = []
     head = ["minutes from raw text", "side", "steps", "held-out MLM loss", "NSP accuracy"]
-    for (suite, case), records in runs.items():
-        points = [
-            (r["side"], point)
-            for r in samples_of(records)
-            for point in r["result"].get("points", [])
-        ]
-        if suite == "time_to_quality" and points:
-            rows = [
-                [
-                    f"{p['seconds'] / 60:.1f}",
-                    side,
-                    f"{p['steps']:,}",
-                    f"{p['mlm_loss']:.3f}",
-                    f"{p['nsp_accuracy']:.1%}",
+    for case, records in _cases(runs, "time_to_quality").items():
+        rows = []
+        for record in samples_of(records):
+            for point in record["result"].get("points", []):
+                cells = [
+                    f"{point['seconds'] / 60:.1f}",
+                    record["side"],
+                    f"{point['steps']:,}",
                 ]
-                for side, p in points
+                cells += [f"{point['mlm_loss']:.3f}", f"{point['nsp_accuracy']:.1%}"]
+                rows.append(cells)
+        if rows:
+            lines += [
+                f"### time_to_quality, {case}",
+                "",
+                *_table(head, rows),
+                "",
             ]
-            lines += [f"### time_to_quality, {case}", "", *_table(head, rows), ""]
+
     return lines
 
 
 def _failures(runs: Runs) -> list[str]:
-    """Every sample that failed, with its round."""
-    lines = [
-        f"- {suite} {case}, {record['side']}, round {(record['round'] or 0) + 1}: {record['error']}"
-        for (suite, case), records in runs.items()
-        for record in records
-        if record["role"] == "sample" and "error" in record
-    ]
+    """Return every sample that failed, with its round."""
+    lines = []
+    for (suite, case), records in runs.items():
+        for record in records:
+            if record["role"] == "sample" and "error" in record:
+                number = (record["round"] or 0) + 1
+                name = f"{suite} {case}, {record['side']}, round {number}"
+                lines.append(f"- {name}: {record['error']}")
     return ["### samples that failed", "", *lines, ""] if lines else []
 
 
 # Plots
 
 
-def _pyplot() -> Any | None:
-    """Return matplotlib.pyplot without a window system, or None where it is not installed."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        logger.info("no plot: matplotlib is not installed")
-        return None
+def _pyplot() -> Any:
+    """Return matplotlib.pyplot without a window system."""
+    import matplotlib as mpl
+
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     return plt
 
 
-def multiples(
-    records: Sequence[Mapping[str, Any]], suite: str
-) -> list[tuple[float | None, float | None]]:
-    """Return speed and memory over those of stock's defaults: of the defaults, stock at its best,
-    ours.
+def multiples(records: Records, suite: str) -> list[tuple[float | None, float | None]]:
+    """Return speed and memory over those of stock's defaults, of each bar of a case.
+
+    The defaults, stock at its best, ours.
     """
-    zero, found = median_of(records, STOCK_DEFAULTS, "peak_memory_mb"), []
+    defaults_mb = median_of(records, STOCK_DEFAULTS, "peak_memory_mb")
+    bars = []
     for side in (STOCK_DEFAULTS, fastest_stock(records), OURS):
-        ratio = None if side is None else ratio_of(records, STOCK_DEFAULTS, RATES[suite], of=side)
-        memory = median_of(records, side, "peak_memory_mb")
-        found.append((ratio and ratio[0], memory / zero if zero and memory is not None else None))
-    return found
+        speed = memory = None
+        if side is not None:
+            ratio = ratio_of(records, STOCK_DEFAULTS, RATES[suite], of=side)
+            speed = ratio[0] if ratio else None
+        memory_mb = median_of(records, side, "peak_memory_mb")
+        if defaults_mb and memory_mb is not None:
+            memory = memory_mb / defaults_mb
+        bars.append((speed, memory))
+
+    return bars
 
 
 def plot_rows(runs: Runs, file: Path) -> bool:
-    """Draw bars of speed and memory, each as a multiple of stock's defaults; return whether there
-    is a plot.
-    """
-    shown = {
-        f"{suite} {case}": multiples(found, suite)
-        for (suite, case), found in runs.items()
-        if median_of(found, STOCK_DEFAULTS, RATES[suite]) is not None
-    }
-    plt = _pyplot()
-    if plt is None or not shown:
+    """Draw bars of speed and memory as multiples of stock's defaults; return whether it did."""
+    cases = {}
+    for (suite, case), records in runs.items():
+        if median_of(records, STOCK_DEFAULTS, RATES[suite]) is not None:
+            cases[f"{suite} {case}"] = multiples(records, suite)
+    if not cases:
         return False
-    size = (12, 1.2 + 0.55 * len(shown))
-    figure, axes = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
-    for panel, (axis, title) in enumerate(
-        zip(axes, ("Speed", "Peak memory of a step"), strict=True)
-    ):
-        for number, (label, color) in enumerate(zip(LABELS[:3], COLORS[:3], strict=True)):
-            values = {place: row[number][panel] for place, row in enumerate(shown.values())}
-            known = {
-                place + (number - 1) * 0.27: value
-                for place, value in values.items()
-                if value is not None
-            }
-            bars = axis.barh(
-                list(known), list(known.values()), height=0.25, label=label, color=color
+    plt = _pyplot()
+    size = (12, 1.2 + 0.55 * len(cases))
+    figure, axes = plt.subplots(
+        1,
+        2,
+        figsize=size,
+        layout="constrained",
+        sharey=True,
+    )
+    for panel, title in enumerate(("Speed", "Peak memory of a step")):
+        axis = axes[panel]
+        for number in range(3):
+            _draw_bars(
+                axis,
+                number,
+                [bars[number][panel] for bars in cases.values()],
             )
-            for text in axis.bar_label(bars, fmt="%.2f", padding=2, fontsize=8):
-                # On white, as the line at 1 goes through some.
-                text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
         axis.set(title=title, xlabel="multiple of stock's defaults")
         axis.axvline(1.0, color="black", lw=0.6)
         axis.margins(x=0.12)
         axis.grid(axis="x", alpha=0.3)
-    axes[0].set_yticks(range(len(shown)), list(shown))
+
+    axes[0].set_yticks(range(len(cases)), list(cases))
     axes[0].invert_yaxis()
     figure.legend(
         *axes[1].get_legend_handles_labels(),
@@ -356,26 +445,62 @@ def plot_rows(runs: Runs, file: Path) -> bool:
     return True
 
 
-def plot_quality(records: Sequence[Mapping[str, Any]], file: Path) -> bool:
+def _draw_bars(axis: Any, number: int, values: Sequence[float | None]) -> None:
+    """Draw one bar of every case: its first, second or third."""
+    places, widths = [], []
+    for place, value in enumerate(values):
+        if value is not None:
+            places.append(place + (number - 1) * 0.27)
+            widths.append(value)
+    bars = axis.barh(
+        places,
+        widths,
+        height=0.25,
+        label=LABELS[number],
+        color=COLORS[number],
+    )
+    for text in axis.bar_label(bars, fmt="%.2f", padding=2, fontsize=8):
+        # On white, as the line at 1 goes through some.
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+
+
+def plot_quality(records: Records, file: Path) -> bool:
     """Draw held-out MLM loss and NSP accuracy of all sides over the minutes since the raw text."""
     sides = {record["side"]: record["result"]["points"] for record in samples_of(records)}
-    plt = _pyplot()
-    if plt is None or not any(sides.values()):
+    if not any(sides.values()):
         return False
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    plt = _pyplot()
+    figure, axes = plt.subplots(
+        1,
+        2,
+        figsize=(11, 4),
+        layout="constrained",
+    )
     panels = (
         ("mlm_loss", "Held-out masked-LM loss", "nats a token"),
         ("nsp_accuracy", "Held-out NSP", "share right"),
     )
     for axis, (name, title, unit) in zip(axes, panels, strict=True):
         for side, points in sides.items():
-            place = {STOCK_DEFAULTS: 0, OURS: 2, BUDGET: 3}.get(side, 1)
+            number = {STOCK_DEFAULTS: 0, OURS: 2, BUDGET: 3}.get(side, 1)
             minutes = [point["seconds"] / 60 for point in points]
             values = [point[name] for point in points]
-            axis.plot(minutes, values, marker="o", ms=3, label=LABELS[place], color=COLORS[place])
-        axis.set(title=title, xlabel="minutes from raw text", ylabel=unit)
+            axis.plot(
+                minutes,
+                values,
+                marker="o",
+                ms=3,
+                label=LABELS[number],
+                color=COLORS[number],
+            )
+        axis.set(
+            title=title,
+            xlabel="minutes from raw text",
+            ylabel=unit,
+        )
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
+
     figure.savefig(file, dpi=110)
     plt.close(figure)
     return True

@@ -1,6 +1,4 @@
-"""A training step, or predictions, on each side: the same generated inputs, ours and stock
-transformers.
-"""
+"""The Trainers of each side, ours and stock transformers, with the same generated inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from generated import (
     write_vocabulary,
 )
 from lengths import TASK_LIMITS, draw_lengths
-from side_by_side import Sample
+from sample import Result, Sample
 from torch.utils.data import Sampler
 from transformers import (
     BertConfig,
@@ -43,6 +41,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import epoch_order
 from bert_recipes.data.store import open_store
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
@@ -72,15 +71,30 @@ from bert_recipes.training.speed import keep_freed_memory
 
 STOCK_FILE = Path(__file__).resolve().parent / "stock.yaml"
 # Settings of stock.yaml that are no field of TrainingArguments.
-OWN_SETTINGS = ("attention", "padding", "keep_freed_memory")
+SIDE_SETTINGS = ("attention", "padding", "keep_freed_memory")
+# Fields of BertConfig that make a size.
+SIZE_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
 # Generated tokens, at least; and the limit of predictions: google-research/bert README, 20 of 128.
 MIN_TOKENS, MASKED_SHARE = 50_000, 0.15
 # Batches that stock sorts by length at a time.
-GROUPED = 50
+GROUPED_BATCHES = 50
 # Inputs of a pass of predictions: long enough that ours can put like lengths together as it does
 # for a real split.
-PREDICTED = 512
-IGNORE_INDEX = -100
+PREDICTION_INPUTS = 512
+Feature = dict[str, Any]  # lists of input_ids, token_type_ids, attention_mask, and labels
+# What a feature of stock is padded with.
+PADS = {
+    "input_ids": PAD_ID,
+    "token_type_ids": 0,
+    "attention_mask": 0,
+    "labels": IGNORE_INDEX,
+}
 MODEL_CLASSES = {
     "sequence_classification": transformers.BertForSequenceClassification,
     "question_answering": transformers.BertForQuestionAnswering,
@@ -89,24 +103,17 @@ MODEL_CLASSES = {
 
 
 def stock_configurations(device: str) -> dict[str, dict[str, Any]]:
-    """Side -> its settings, of stock.yaml, for "cpu" or "gpu"."""
+    """Return side -> its settings, of stock.yaml, for "cpu" or "gpu"."""
     return yaml.safe_load(STOCK_FILE.read_text(encoding="utf-8"))[device]
 
 
-def on_cpu(sample: Sample) -> bool:
-    """Whether the sample runs on the CPU."""
-    return sample.use_cpu or not torch.cuda.is_available()
-
-
 def command_line(config: str, flags: Mapping[str, Any]) -> list[str]:
-    """`--config FILE --name value ...` with the flags that are not None."""
-    given = {"config": config or None, **flags}
-    return [
-        str(part)
-        for name, value in given.items()
-        if value is not None
-        for part in (f"--{name}", value)
-    ]
+    """Return `--config FILE --name value ...` with the flags that are not None."""
+    arguments = ["--config", config] if config else []
+    for name, value in flags.items():
+        if value is not None:
+            arguments += [f"--{name}", str(value)]
+    return arguments
 
 
 def make_side(sample: Sample) -> Any:
@@ -114,20 +121,18 @@ def make_side(sample: Sample) -> Any:
     if sample.kind == "pretraining":
         return our_pretraining(sample) if sample.is_ours else stock_pretraining(sample)
     # A whole pass is measured after one that is not: both are over the same examples.
-    features = make_features(
-        sample, sample.batch_size * (sample.max_steps if sample.whole_pass else sample.total_steps)
-    )
-    return (
-        our_finetuning(sample, features) if sample.is_ours else stock_finetuning(sample, features)
-    )
+    num_steps = sample.max_steps if sample.whole_pass else sample.total_steps
+    features = make_features(sample, sample.batch_size * num_steps)
+    if sample.is_ours:
+        return our_finetuning(sample, features)
+    return stock_finetuning(sample, features)
 
 
 # Stock
 
 
 class StockTrainer(Trainer):
-    """`Trainer` as it comes, but for batches of like length: in random order, so that the first
-    ones are like all.
+    """`Trainer` as it comes, but for batches of like length, which come in random order.
 
     Stock sorts fifty batches at a time and serves the longest first: a sample would hold long rows
     alone. The lengths are given, as only a `datasets.Dataset` can tell stock its own.
@@ -147,48 +152,55 @@ class LikeLengths(Sampler[int]):
     """Stock's batches of like length, up to fifty sorted at a time, in random order."""
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
-        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.seed = seed
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        size, generator = self.batch_size, torch.Generator().manual_seed(self.seed)
-        mult = max(1, min(GROUPED, len(self.lengths) // size))
+        num_batches = len(self.lengths) // self.batch_size
         numbers = get_length_grouped_indices(
-            self.lengths, size, mega_batch_mult=mult, generator=generator
+            self.lengths,
+            self.batch_size,
+            mega_batch_mult=max(1, min(GROUPED_BATCHES, num_batches)),
+            generator=torch.Generator().manual_seed(self.seed),
         )
-        batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
-        whole = [batch for batch in batches if len(batch) == size]
-        random.Random(self.seed).shuffle(whole)
-        yield from (number for batch in whole for number in batch)
-        yield from (number for batch in batches if len(batch) < size for number in batch)
+        end = num_batches * self.batch_size
+        batches = []
+        for start in range(0, end, self.batch_size):
+            batches.append(numbers[start : start + self.batch_size])
+        random.Random(self.seed).shuffle(batches)
+        for batch in batches:
+            yield from batch
+        yield from numbers[end:]
 
 
-def stock_arguments(sample: Sample, batch_size: int, **more: Any) -> TrainingArguments:
-    """`TrainingArguments` of a configuration of stock; everything else is the default, but nothing
-    is saved.
+def stock_arguments(sample: Sample, batch_size: int, **settings: Any) -> TrainingArguments:
+    """Return the `TrainingArguments` of a configuration of stock.
 
-    The data is shuffled already, in the order in which ours is trained: read one after the other,
-    both sides have the same batches.
+    Everything else is the default, but nothing is saved. The data is shuffled already, in the order
+    in which ours is trained: read one after the other, both sides have the same batches.
     """
     # Stock takes the precision of the environment where it is given none, and ours leaves its own
     # there.
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
-    if sample.switches.get("keep_freed_memory") and on_cpu(sample):
+    if sample.switches.get("keep_freed_memory") and sample.on_cpu:
         keep_freed_memory()
-    given = {name: value for name, value in sample.switches.items() if name not in OWN_SETTINGS}
-    values = {
+    values: dict[str, Any] = {
         "max_steps": sample.total_steps,
         "train_sampling_strategy": "sequential",
-        **given,
-        **more,
     }
+    for name, value in sample.switches.items():
+        if name not in SIDE_SETTINGS:
+            values[name] = value
+    values.update(settings)
     return TrainingArguments(
         output_dir=f"{sample.work_dir}/stock",
         per_device_train_batch_size=batch_size,
         seed=sample.seed % 2**31,
-        use_cpu=on_cpu(sample),
+        use_cpu=sample.on_cpu,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
@@ -198,15 +210,8 @@ def stock_arguments(sample: Sample, batch_size: int, **more: Any) -> TrainingArg
 
 def stock_config(size: str, vocab_size: int) -> BertConfig:
     """Return a `BertConfig` of one of our sizes, everything else as stock has it."""
-    ours = pretraining_config(size, vocab_size=vocab_size)
-    kept = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-    )
-    return BertConfig(**{name: getattr(ours, name) for name in kept})
+    config = pretraining_config(size, vocab_size=vocab_size)
+    return BertConfig(**{name: getattr(config, name) for name in SIZE_FIELDS})
 
 
 def vocabulary_of(sample: Sample) -> Path:
@@ -236,24 +241,29 @@ def our_settings(sample: Sample) -> tuple[ModelArguments, DataArguments, PreTrai
         "disable_tqdm": "true",
         "data_cache_dir": f"{sample.work_dir}/pairs",
     }
-    if on_cpu(sample):  # workers would take the cores of the training
-        flags |= {"use_cpu": "true", "dataloader_num_workers": 0}
+
+    if sample.on_cpu:  # workers would take the cores of the training
+        flags["use_cpu"] = "true"
+        flags["dataloader_num_workers"] = 0
     if sample.is_ours:
-        flags |= sample.switches
+        flags.update(sample.switches)
     classes = (ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments)
     model, data, args, _ = parse_arguments(*classes, argv=command_line(sample.config, flags))
     return model, data, args
 
 
 def make_data(sample: Sample, settings: DataArguments) -> PreTrainingData:
-    """Give a store's pairs, or those of generated ids in memory, enough for every step of the
-    sample.
-    """
+    """Return a store's pairs, or those of generated ids in memory, enough for every step."""
     if sample.store:
         return load_data(settings, sample.seed)
     tokenizer = load_tokenizer(vocabulary_of(sample), do_lower_case=True)
-    needed = max(MIN_TOKENS, math.ceil(1.3 * sample.tokens_per_step * sample.total_steps))
-    split = GeneratedSplit(needed, sample.vocab_size, documents=sample.documents, seed=sample.seed)
+    num_tokens = math.ceil(1.3 * sample.tokens_per_step * sample.total_steps)
+    split = GeneratedSplit(
+        max(MIN_TOKENS, num_tokens),
+        sample.vocab_size,
+        documents=sample.documents,
+        seed=sample.seed,
+    )
     train = PreTrainingDataset(
         split,  # type: ignore[arg-type]  # the same methods
         cls_id=CLS_ID,
@@ -264,6 +274,7 @@ def make_data(sample: Sample, settings: DataArguments) -> PreTrainingData:
         seed=sample.seed,
         cache_dir=Path(sample.work_dir) / "pairs",
     )
+
     collator = make_collator(settings, tokenizer, sample.seed)
     return PreTrainingData(
         tokenizer, train, None, collator, lambda: np.zeros(sample.vocab_size, dtype=np.int64)
@@ -271,23 +282,18 @@ def make_data(sample: Sample, settings: DataArguments) -> PreTrainingData:
 
 
 class StaticPairs(torch.utils.data.Dataset):
-    """The pairs of epoch 0 in the order in which ours is trained on them, as a stock collator takes
-    them.
-    """
+    """The pairs of epoch 0 as a stock collator takes them, in the order of our training."""
 
     def __init__(self, data: PreTrainingDataset, seed: int) -> None:
         order = epoch_order(seed, 0, data.num_pairs(0))
         self.lengths = data.lengths(0)[order].tolist()
-        pairs = (data[(0, index)] for index in order.tolist())
         # Small arrays: what the data takes is in the memory that is compared.
-        self._pairs = [
-            (
-                pair["input_ids"].astype(np.int32),
-                pair["token_type_ids"].astype(np.int8),
-                pair["next_sentence_label"],
-            )
-            for pair in pairs
-        ]
+        self._pairs = []
+        for index in order.tolist():
+            pair = data[(0, index)]
+            ids = pair["input_ids"].astype(np.int32)
+            types = pair["token_type_ids"].astype(np.int8)
+            self._pairs.append((ids, types, pair["next_sentence_label"]))
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -311,92 +317,88 @@ def our_pretraining(sample: Sample) -> Any:
 
 
 def stock_pretraining(sample: Sample) -> Any:
-    """Make `BertForPreTraining`, `DataCollatorForLanguageModeling` and `Trainer` with a
-    configuration of stock.
-    """
-    data = make_data(sample, our_settings(sample)[1])
-    vocabulary = (
-        open_store(sample.store).tokenizer_path / "vocab.txt"
-        if sample.store
-        else vocabulary_of(sample)
-    )
+    """Make stock's model, collator and `Trainer` of pre-training, with a configuration of stock."""
+    _, data_args, _ = our_settings(sample)
+    data = make_data(sample, data_args)
+    vocabulary = vocabulary_of(sample)
+    if sample.store:
+        vocabulary = open_store(sample.store).tokenizer_path / "vocab.txt"
     tokenizer = BertTokenizer(vocab=str(vocabulary))
     assert len(tokenizer) == len(data.tokenizer)
     assert isinstance(data.train, PreTrainingDataset)
     set_seed(sample.seed)
     model = transformers.BertForPreTraining(stock_config(sample.size, len(tokenizer)))
+    model.set_attn_implementation(sample.switches.get("attention", "sdpa"))
     pairs = StaticPairs(data.train, sample.seed)
-    return make_stock_trainer(
-        sample,
-        StockTrainer,
-        model,
-        tokenizer,
-        pairs,
-        sample.length,
-        stock_arguments(sample, sample.pairs_per_step),
+    return StockTrainer(
+        pairs.lengths,
+        model=model,
+        args=stock_arguments(sample, sample.pairs_per_step),
+        data_collator=stock_collator(sample, tokenizer, sample.length),
+        train_dataset=pairs,
     )
 
 
-def make_stock_trainer(
-    sample: Sample,
-    kind: type,
-    model: Any,
-    tokenizer: Any,
-    pairs: StaticPairs,
-    length: int,
-    args: TrainingArguments,
-) -> Any:
-    """Put stock's parts of pre-training together."""
-    model.set_attn_implementation(sample.switches.get("attention", "sdpa"))
+def stock_collator(sample: Sample, tokenizer: BertTokenizer, length: int) -> Any:
+    """Return stock's collator of pre-training, which pads to the batch or to the length."""
     multiple = length if sample.switches.get("padding") == "max" else None
-    collator = DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=multiple)
-    return kind(pairs.lengths, model=model, args=args, data_collator=collator, train_dataset=pairs)
+    return DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=multiple)
 
 
 # Fine-tuning and predictions: random weights, features of random ids with the lengths of a real
 # task
 
 
-def make_features(sample: Sample, count: int) -> list[dict[str, Any]]:
+def make_features(sample: Sample, count: int) -> list[Feature]:
     """Make features with random ids and labels; a third of the positions are segment A, as in MNLI.
 
     Returns:
-        Each with lists input_ids, token_type_ids, attention_mask, and the labels of the task's
+        Mappings with lists input_ids, token_type_ids, attention_mask, and the labels of the task's
         kind.
     """
     rng = np.random.default_rng(sample.seed)
-    limit, kind = TASK_LIMITS[sample.task], get_task(sample.task).kind
+    lengths = draw_lengths(sample.lengths, count, sample.seed)
     features = []
-    for length in np.minimum(
-        draw_lengths(sample.lengths, count, sample.seed), limit.max_length
-    ).tolist():
+    for length in np.minimum(lengths, TASK_LIMITS[sample.task].max_length).tolist():
         size = max(4, int(length))
-        ids = [CLS_ID, *draw_zipf(rng, size - 2, sample.vocab_size).tolist(), SEP_ID]
-        types = [0] * (size // 3) + [1] * (size - size // 3)
-        feature: dict[str, Any] = {
-            "input_ids": ids,
-            "token_type_ids": types,
-            "attention_mask": [1] * size,
-        }
-        if kind == "question_answering":
-            start = int(rng.integers(1, size - 1))
-            feature |= {"start_positions": start, "end_positions": min(start + 3, size - 1)}
-        elif kind == "token_classification":
-            # About one piece in five goes on with a word and has no label.
-            labels = np.where(
-                rng.random(size) < 0.2, IGNORE_INDEX, rng.integers(0, limit.num_labels, size)
-            )
-            labels[[0, -1]] = IGNORE_INDEX
-            feature["labels"] = labels.tolist()
-        else:
-            feature["labels"] = int(rng.integers(0, limit.num_labels))
-        features.append(feature)
+        words = draw_zipf(rng, size - 2, sample.vocab_size).tolist()
+        first_segment = size // 3
+        features.append(
+            {
+                "input_ids": [CLS_ID, *words, SEP_ID],
+                "token_type_ids": [0] * first_segment + [1] * (size - first_segment),
+                "attention_mask": [1] * size,
+                **_make_labels(sample.task, size, rng),
+            }
+        )
+
     return features
+
+
+def _make_labels(task: str, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return random labels of a feature of `size` tokens."""
+    kind, num_labels = get_task(task).kind, TASK_LIMITS[task].num_labels
+    if kind == "question_answering":
+        start = int(rng.integers(1, size - 1))
+        return {"start_positions": start, "end_positions": min(start + 3, size - 1)}
+    if kind == "token_classification":
+        # About one piece in five goes on with a word and has no label.
+        goes_on = rng.random(size) < 0.2
+        labels = np.where(
+            goes_on,
+            IGNORE_INDEX,
+            rng.integers(0, num_labels, size),
+        )
+        labels[[0, -1]] = IGNORE_INDEX
+        return {"labels": labels.tolist()}
+
+    return {"labels": int(rng.integers(0, num_labels))}
 
 
 def task_model(sample: Sample) -> Any:
     """Make a stock model class with random weights."""
-    kind, config = get_task(sample.task).kind, stock_config(sample.size, sample.vocab_size)
+    kind = get_task(sample.task).kind
+    config = stock_config(sample.size, sample.vocab_size)
     if kind != "question_answering":
         config.num_labels = TASK_LIMITS[sample.task].num_labels
     set_seed(sample.seed)
@@ -406,117 +408,102 @@ def task_model(sample: Sample) -> Any:
 def our_task_trainer(
     sample: Sample, flags: Mapping[str, Any], encoded: EncodedSplit | None
 ) -> FineTuningTrainer:
-    """Make the Trainer that `finetuning.run` makes, with the layers and the memory that it
-    chooses.
-    """
-    values = {
+    """Make the Trainer of `finetuning.run`, with the layers and the memory that it chooses."""
+    values: dict[str, Any] = {
         "task": sample.task,
         "output_dir": f"{sample.work_dir}/ours",
         "disable_tqdm": "true",
         "seed": sample.seed,
+        "use_cpu": str(sample.on_cpu).lower(),
+        "eval_strategy": "no",
+        **flags,
     }
-    values |= {"use_cpu": str(on_cpu(sample)).lower(), "eval_strategy": "no", **flags}
-    settings, args = parse_arguments(
-        TaskArguments, FineTuningArguments, argv=command_line(sample.config, values)
-    )
+
+    arguments = command_line(sample.config, values)
+    settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=arguments)
     task = get_task(sample.task)
     tokenizer = load_tokenizer(vocabulary_of(sample), do_lower_case=True)
-    names = {name: number for number, name in enumerate(task.labels)}
-    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, names)
+    label_numbers = {name: number for number, name in enumerate(task.labels)}
+    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, label_numbers)
     return FineTuningTrainer(
         task_model(sample), args, kind, train_dataset=encoded, processing_class=tokenizer
     )
 
 
-def encode(features: Sequence[Mapping[str, Any]], *, labels: bool = True) -> EncodedSplit:
+def encode(features: Sequence[Feature], *, labels: bool = True) -> EncodedSplit:
     """Make features a split of ours, which makes its attention mask itself."""
-    left_out = {"attention_mask"} if labels else {"attention_mask", "labels"}
-    kept = [
-        {name: value for name, value in feature.items() if name not in left_out}
-        for feature in features
-    ]
-    lengths = np.array([len(feature["input_ids"]) for feature in kept], dtype=np.int64)
+    unused = ("attention_mask",) if labels else ("attention_mask", "labels")
+    rows = [without(feature, unused) for feature in features]
+    lengths = np.array([len(row["input_ids"]) for row in rows], dtype=np.int64)
     split = Split(
-        name="generated", examples=(), source="generated", num_rows=len(kept), is_labelled=labels
+        name="generated", examples=(), source="generated", num_rows=len(rows), is_labelled=labels
     )
-    return EncodedSplit(split=split, features=kept, lengths=lengths)
+    return EncodedSplit(split=split, features=rows, lengths=lengths)
 
 
-def our_finetuning(sample: Sample, features: list[dict[str, Any]]) -> FineTuningTrainer:
+def without(feature: Feature, names: Sequence[str]) -> Feature:
+    """Return a feature without some of its values."""
+    return {name: value for name, value in feature.items() if name not in names}
+
+
+def our_finetuning(sample: Sample, features: list[Feature]) -> FineTuningTrainer:
     """Fine-tune with recipes/configs/finetune."""
     flags = {
         "global_train_batch_size": sample.batch_size,
         "max_steps": sample.total_steps,
         "save_strategy": "no",
+        "max_seq_length": TASK_LIMITS[sample.task].max_length,
+        **sample.switches,
     }
-    flags |= {"max_seq_length": TASK_LIMITS[sample.task].max_length, **sample.switches}
     return our_task_trainer(sample, flags, encode(features))
 
 
-def stock_finetuning(sample: Sample, features: list[dict[str, Any]]) -> StockTrainer:
-    """Fine-tune with the stock model and `Trainer`, padded as the example of transformers pads
-    unless the configuration says more.
+def stock_finetuning(sample: Sample, features: list[Feature]) -> StockTrainer:
+    """Fine-tune with the stock model and `Trainer`.
+
+    Padded as the example of transformers pads, unless the configuration says another padding.
     """
     limit = TASK_LIMITS[sample.task]
-    tokenizer = BertTokenizer(vocab=str(vocabulary_of(sample)))
     lengths = [len(feature["input_ids"]) for feature in features]
-    is_tagging = get_task(sample.task).kind == "token_classification"
-    collator: Any = (DataCollatorForTokenClassification if is_tagging else DataCollatorWithPadding)(
-        tokenizer
-    )
-    if (
-        sample.switches.get("padding", limit.stock_padding) == "max"
-    ):  # once, as the examples do it while they tokenise
-        pads = {
-            "input_ids": PAD_ID,
-            "token_type_ids": 0,
-            "attention_mask": 0,
-            "labels": IGNORE_INDEX,
-        }
-        features = [
-            {
-                name: value + [pads[name]] * (limit.max_length - len(value))
-                if isinstance(value, list)
-                else value
-                for name, value in feature.items()
-            }
-            for feature in features
-        ]
+    collator: Any
+    if sample.switches.get("padding", limit.stock_padding) == "max":
+        # Once, as the examples do it while they tokenise.
+        features = [pad(feature, limit.max_length) for feature in features]
         collator = default_data_collator
+    else:
+        tokenizer = BertTokenizer(vocab=str(vocabulary_of(sample)))
+        collator = DataCollatorWithPadding(tokenizer)
+        if get_task(sample.task).kind == "token_classification":
+            collator = DataCollatorForTokenClassification(tokenizer)
     model = task_model(sample)
     model.set_attn_implementation(sample.switches.get("attention", "sdpa"))
-    args = stock_arguments(sample, sample.batch_size)
     return StockTrainer(
-        lengths, model=model, args=args, data_collator=collator, train_dataset=features
+        lengths,
+        model=model,
+        args=stock_arguments(sample, sample.batch_size),
+        data_collator=collator,
+        train_dataset=features,
     )
 
 
-def measure_predictions(sample: Sample) -> dict[str, Any]:
-    """Time passes over the same examples until the time is over, after one batch that is not
-    counted.
+def pad(feature: Feature, length: int) -> Feature:
+    """Return a feature whose lists have `length` values."""
+    padded = dict(feature)
+    for name, values in feature.items():
+        if isinstance(values, list):
+            padded[name] = values + [PADS[name]] * (length - len(values))
+    return padded
+
+
+def measure_predictions(sample: Sample) -> Result:
+    """Time passes over the same examples until the time is over.
+
+    One batch before them is not counted.
     """
-    features = make_features(
-        sample, PREDICTED if sample.budget_seconds >= 2 else 2 * sample.batch_size
-    )
-    if sample.is_ours:
-        flags = {"precision": sample.precision, "per_device_eval_batch_size": sample.batch_size}
-        ours = our_task_trainer(sample, flags, None)
-        ours.model.to(ours.args.device)  # outside of training nobody else moves it
-
-        def predict(count: int) -> Any:
-            return ours.predict_outputs(encode(features[:count], labels=False))
-    else:
-        more = {"per_device_eval_batch_size": sample.batch_size, "bf16": sample.precision == "bf16"}
-        collator = DataCollatorWithPadding(BertTokenizer(vocab=str(vocabulary_of(sample))))
-        args = stock_arguments(sample, sample.batch_size, **more)
-        stock = Trainer(model=task_model(sample), args=args, data_collator=collator)
-        inputs = [
-            {name: value for name, value in feature.items() if name != "labels"}
-            for feature in features
-        ]
-
-        def predict(count: int) -> Any:
-            return stock.predict(inputs[:count])
+    is_short = sample.budget_seconds < 2
+    features = make_features(sample, 2 * sample.batch_size if is_short else PREDICTION_INPUTS)
+    make_predictions = our_predictions if sample.is_ours else stock_predictions
+    predict = make_predictions(sample, features)
 
     predict(sample.batch_size)
     seconds: list[float] = []
@@ -535,3 +522,29 @@ def measure_predictions(sample: Sample) -> dict[str, Any]:
         "examples_per_second": round(len(features) * len(seconds) / sum(seconds), 3),
         "tokens_per_second": round(tokens * len(seconds) / sum(seconds), 2),
     }
+
+
+def our_predictions(sample: Sample, features: list[Feature]) -> Callable[[int], Any]:
+    """Return what predicts the first features with ours."""
+    flags = {"precision": sample.precision, "per_device_eval_batch_size": sample.batch_size}
+    trainer = our_task_trainer(sample, flags, None)
+    trainer.model.to(trainer.args.device)  # outside of training nobody else moves it
+    return lambda count: trainer.predict_outputs(encode(features[:count], labels=False))
+
+
+def stock_predictions(sample: Sample, features: list[Feature]) -> Callable[[int], Any]:
+    """Return what predicts the first features with stock, padded to the batch, in their order."""
+    args = stock_arguments(
+        sample,
+        sample.batch_size,
+        per_device_eval_batch_size=sample.batch_size,
+        bf16=sample.precision == "bf16",
+    )
+    collator = DataCollatorWithPadding(BertTokenizer(vocab=str(vocabulary_of(sample))))
+    trainer = Trainer(
+        model=task_model(sample),
+        args=args,
+        data_collator=collator,
+    )
+    rows = [without(feature, ("labels",)) for feature in features]
+    return lambda count: trainer.predict(rows[:count])

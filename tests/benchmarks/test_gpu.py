@@ -9,7 +9,12 @@ import pytest
 
 
 def make_args(tmp_path, **changes):
-    return gpu.GpuArguments(output_dir=str(tmp_path), use_cpu=True, size="tiny", **changes)
+    return gpu.GpuArguments(
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        size="tiny",
+        **changes,
+    )
 
 
 @pytest.mark.parametrize(
@@ -22,7 +27,11 @@ def make_args(tmp_path, **changes):
     ],
 )
 def test_parts_have_their_cases_and_sides(tmp_path, step, part, cases):
-    args = gpu.GpuArguments(step=step, part=part, output_dir=str(tmp_path))
+    args = gpu.GpuArguments(
+        step=step,
+        part=part,
+        output_dir=str(tmp_path),
+    )
     samples = gpu.samples_of_part(args, part, tmp_path)
     assert set(samples) == cases
     for sample in samples.values():
@@ -45,35 +54,42 @@ def test_what_cannot_be_measured_is_refused(values, message):
         gpu.GpuArguments(**values)
 
 
-def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path):
-    args = make_args(tmp_path, step=2, part="base", tokens_per_step=256, budget_seconds=0.1)
+@pytest.fixture
+def our_sample(tmp_path):
+    args = make_args(
+        tmp_path,
+        step=2,
+        part="base",
+        tokens_per_step=256,
+        budget_seconds=0.1,
+    )
     sample = replace(gpu.samples_of_part(args, "base", tmp_path)["tiny-128"], vocab_size=1000)
-    result = gpu.measure_side(gpu.sides_of(sample)["ours, eager"])
-    assert result["tokens_per_second"] > 0
+    return gpu.sides_of(sample)["ours, eager"]
+
+
+def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path, our_sample):
+    result = gpu.measure_side(our_sample)
+    rate = result["tokens_per_second"]
     first, second = gpu.halves_of(result)
     assert math.isfinite(first)
-    assert min(first, second) <= result["tokens_per_second"] * 1.001 <= max(first, second) * 1.002
-    failed = gpu.measure_side(
-        replace(sample, side="stock_defaults", switches={"bf16": True, "fp16": True})
-    )
-    assert "error" in failed
+    assert min(first, second) <= rate * 1.001 <= max(first, second) * 1.002
+    switches = {"bf16": True, "fp16": True}
+    failure = gpu.measure_side(replace(our_sample, side="stock_defaults", switches=switches))
     measured = {
         "matmul": {"best_gflops": {"bf16": 1e6, "fp32": 1e5}},
-        "sides": {"ours": result, "stock": failed},
+        "sides": {"ours": result, "stock": failure},
     }
     table = gpu.table_of("tiny-128", measured)
-    assert f"| ours | {result['tokens_per_second']:,.0f} |" in table
-    assert f"| stock | {failed['error']} |" in table
-    gpu.write_result(args, "base", measured)
-    written = json.loads((tmp_path / "gpu_step2_base.json").read_text())
-    assert written["machine"]["torch"]
-    assert written["date"]
+    assert f"| ours | {rate:,.0f} |" in table
+    assert f"| stock | {failure['error']} |" in table
+    gpu.write_result(make_args(tmp_path, step=2), "base", measured)
+    record = json.loads((tmp_path / "gpu_step2_base.json").read_text())
+    assert record["machine"]["torch"]
+    assert record["date"]
 
 
-def test_a_profile_names_what_takes_most(tmp_path):
-    args = make_args(tmp_path, step=2, part="base", tokens_per_step=256, budget_seconds=0.1)
-    sample = replace(gpu.samples_of_part(args, "base", tmp_path)["tiny-128"], vocab_size=1000)
-    profile = gpu.profile_ours(gpu.sides_of(sample)["ours, eager"])
+def test_a_profile_names_what_takes_most(our_sample):
+    profile = gpu.profile_ours(our_sample)
     assert profile["milliseconds_per_step"] > 0
     milliseconds = [row["milliseconds"] for row in profile["top"]]
     assert milliseconds == sorted(milliseconds, reverse=True)

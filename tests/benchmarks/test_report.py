@@ -5,7 +5,7 @@ import multiprocessing
 
 import pytest
 from report import median_of, mfu_of, multiples, write_report
-from side_by_side import (
+from results import (
     add_result,
     fastest_stock,
     last_runs,
@@ -26,35 +26,45 @@ MACHINE = {
     "torch": "2",
     "transformers": "5",
 }
-CASE = {"suite": "pretraining", "case": "tiny-128", "run": "a", "machine": MACHINE, "spec": {}}
+CASE = {
+    "suite": "pretraining",
+    "case": "tiny-128",
+    "run": "a",
+    "machine": MACHINE,
+    "spec": {},
+}
 RATE = "tokens_per_second"
 
 
-def sample(side: str, round_number: int, rate: float, **about) -> dict:
-    result = {RATE: rate, "peak_memory_mb": 200.0 if side == "stock_defaults" else 100.0}
-    result |= {"gflops_per_second": rate, "precision": "bf16", "pads": 10, "positions": 40}
-    return CASE | {"role": "sample", "side": side, "round": round_number, "result": result} | about
+def sample(side, number, rate, **changes):
+    result = {
+        RATE: rate,
+        "peak_memory_mb": 200.0 if side == "stock_defaults" else 100.0,
+        "gflops_per_second": rate,
+        "precision": "bf16",
+        "pads": 10,
+        "positions": 40,
+    }
+    return CASE | {"role": "sample", "side": side, "round": number, "result": result} | changes
 
 
-def samples(**rates: tuple[float, ...]) -> list[dict]:
-    return [
-        sample(side, number, rate)
-        for side, found in rates.items()
-        for number, rate in enumerate(found)
-    ]
+def samples(**rates: tuple[float, ...]):
+    """A record of every round of each side."""
+    records = []
+    for side, values in rates.items():
+        records += [sample(side, number, rate) for number, rate in enumerate(values)]
+    return records
 
 
-def failed(side: str, round_number: int, error: str) -> dict:
-    record = sample(side, round_number, 1.0, error=error)
-    del record["result"]
-    return record
+def failed(side, number, error):
+    return CASE | {"role": "sample", "side": side, "round": number, "error": error}
 
 
 @pytest.fixture
 def table(tmp_path):
     """Writes records to a results file; returns the lines of the report."""
 
-    def write(*records: dict) -> list[str]:
+    def write(*records: dict):
         for record in records:
             add_result(tmp_path / "amd.json", record)
         text = write_report(tmp_path)
@@ -64,10 +74,11 @@ def table(tmp_path):
     return write
 
 
-def cells_of(lines: list[str], column: str) -> list[str]:
+def cells_of(lines, column):
     """A column of the first table."""
     rows = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("|")]
-    return [row[rows[0].index(column)] for row in rows[2:]]
+    place = rows[0].index(column)
+    return [row[place] for row in rows[2:]]
 
 
 def add_records(path, side):
@@ -81,27 +92,25 @@ def test_two_runs_may_add_to_one_file(tmp_path):
     """
     path = tmp_path / "inner" / "machine.json"
     context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=add_records, args=(path, side)) for side in ("ours", "stock_bf16")
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    process = context.Process(target=add_records, args=(path, "ours"))
+    process.start()
+    add_records(path, "stock_bf16")
+    process.join()
     records = read_results(path)
-    expected = sorted((side, number) for side in ("ours", "stock_bf16") for number in range(20))
-    assert sorted((record["side"], record["round"]) for record in records) == expected
+    places = {(record["side"], record["round"]) for record in records}
+    assert len(places) == len(records) == 40
     assert {record["result"][RATE] for record in records} == {None}
     before = path.read_text(encoding="utf-8").splitlines()
     assert len(before) == 42  # head, one line a record, end
     add_result(path, sample("ours", 20, 1.0))
-    assert path.read_text(encoding="utf-8").splitlines()[:40] == before[:40]
-    assert json.loads(path.read_text(encoding="utf-8"))["format_version"] == 1
+    text = path.read_text(encoding="utf-8")
+    assert text.splitlines()[:40] == before[:40]
+    assert json.loads(text)["format_version"] == 1
     assert [item.name for item in path.parent.iterdir()] == ["machine.json"]
 
 
 @pytest.mark.parametrize("content", ["{", '{"records": []}', "[]"])
-def test_a_damaged_or_foreign_file_is_never_overwritten(tmp_path, content: str):
+def test_a_damaged_or_foreign_file_is_never_overwritten(tmp_path, content):
     file = tmp_path / "machine.json"
     file.write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=r"machine\.json"):
@@ -113,10 +122,8 @@ def test_a_ratio_is_the_median_over_rounds_of_ratios_within_a_round():
     records = samples(ours=(30.0, 10.0, 8.0, 99.0), stock_bf16=(10.0, 10.0, 4.0))
     assert ratio_of(records, "stock_bf16", RATE) == (2.0, 1.0, 3.0, 3)
     assert ratio_of(records, "stock_defaults", RATE) is None
-    assert (
-        ratio_of([sample("stock_defaults", 0, 1.0), sample("ours", 1, 2.0)], "stock_defaults", RATE)
-        is None
-    )
+    other_rounds = [sample("stock_defaults", 0, 1.0), sample("ours", 1, 2.0)]
+    assert ratio_of(other_rounds, "stock_defaults", RATE) is None
 
 
 def test_stock_at_its_best_is_the_fastest_of_its_configurations():
@@ -130,12 +137,10 @@ def test_stock_at_its_best_is_the_fastest_of_its_configurations():
 
 def test_figures_are_medians_and_shares_of_the_machines_rate():
     records = samples(stock_defaults=(10.0, 11.0, 30.0), ours=(50.0, 55.0, 60.0))
-    records.append(
-        CASE | {"role": "matmul", "side": "", "result": {"best_gflops": {"bf16": 110.0}}}
-    )
-    assert [
-        median_of(records, side, RATE) for side in ("stock_defaults", "ours", "stock_bf16")
-    ] == [11.0, 55.0, None]
+    best = {"best_gflops": {"bf16": 110.0}}
+    records.append(CASE | {"role": "matmul", "side": "", "result": best})
+    assert median_of(records, "stock_defaults", RATE) == 11.0
+    assert median_of(records, "stock_bf16", RATE) is None
     assert mfu_of(records, "ours") == 0.5
 
 
@@ -158,13 +163,11 @@ def test_the_table_has_a_row_a_case_and_says_what_stock_did(table):
     records = samples(
         stock_defaults=(10.0, 10.0),
         stock_bf16=(20.0,),
-        stock_eager=(40.0, 50.0),
         ours=(200.0, 200.0),
     )
-    for record in records:
-        record["spec"] = (
-            {"switches": {"attention": "eager"}} if record["side"] == "stock_eager" else {}
-        )
+    for number, rate in enumerate((40.0, 50.0)):
+        spec = {"switches": {"attention": "eager"}}
+        records.append(sample("stock_eager", number, rate, spec=spec))
     lines = table(*records)
     expected = (
         "| tiny-128 | 10.0 | 45.0 | 200 | 20.00x (20.00 .. 20.00) | 4.50x (4.00 .. 5.00) | "
@@ -178,12 +181,10 @@ def test_the_table_has_a_row_a_case_and_says_what_stock_did(table):
 def test_rows_of_an_older_command_say_so(table):
     """It searched for stock's switches, and added every try to the file."""
     best = sample("stock_best", 0, 5.0, spec={"switches": {"attn": "eager"}})
-    tried = CASE | {"role": "try", "side": "stock_best", "round": None}
-    lines = table(tried, sample("stock_defaults", 0, 1.0), best, sample("ours", 0, 10.0))
-    assert (
-        "- stock at its best, tiny-128: attn eager; found by the search of an older command"
-        in lines
-    )
+    attempt = CASE | {"role": "try", "side": "stock_best", "round": None}
+    lines = table(attempt, sample("stock_defaults", 0, 1.0), best, sample("ours", 0, 10.0))
+    note = "attn eager; found by the search of an older command"
+    assert f"- stock at its best, tiny-128: {note}" in lines
     assert cells_of(lines, "ours / best") == ["2.00x"]
 
 
@@ -191,39 +192,32 @@ def test_every_sample_that_failed_is_told(table):
     lines = table(failed("stock_defaults", 0, "exit code 1: no memory"), sample("ours", 0, 1234.0))
     assert any(line.startswith("| tiny-128 | failed | - | 1,234 |") for line in lines)
     assert "- pretraining tiny-128, stock_defaults, round 1: exit code 1: no memory" in lines
-    lines = table(
-        *samples(ours=(1.0,) * 3, stock_defaults=(1.0,) * 2),
-        failed("stock_defaults", 3, "ended by signal 9"),
-    )
-    assert "- pretraining tiny-128, stock_defaults, round 4: ended by signal 9" in lines
-    assert cells_of(lines, "rounds") == ["2, 4"]
+    assert cells_of(lines, "rounds") == ["0, 1"]
 
 
 def test_rows_of_several_revisions_and_versions_say_so(table):
-    records = [sample("ours", 0, 1.0, case="base-128")]
-    for case, revision, torch in (("tiny-128", "abc", "2"), ("mini-128", "def+", "3")):
-        records.append(
-            sample(
-                "ours", 0, 1.0, case=case, machine=MACHINE | {"revision": revision, "torch": torch}
-            )
-        )
-    lines = table(*records)
+    lines = table(
+        sample("ours", 0, 1.0, case="base-128"),
+        sample("ours", 0, 1.0, machine=MACHINE | {"revision": "abc"}),
+        sample(
+            "ours", 0, 1.0, case="mini-128", machine=MACHINE | {"revision": "def+", "torch": "3"}
+        ),
+    )
     assert cells_of(lines, "revision") == ["not recorded", "abc", "def+"]
-    said = (
+    versions = (
         "torch 2, transformers 5 (pretraining base-128, pretraining tiny-128); torch 3, "
         "transformers 5 (pretraining mini-128)"
     )
-    assert any(line.startswith(said) for line in lines)
+    assert any(line.startswith(versions) for line in lines)
 
 
 def test_one_sample_has_no_spread(table):
     result = {"about": "text -> store", "unit": "MB", "per_second": 10.0}
-    records = [
-        sample("ours", n, 1.0, suite="data", result=result | {"per_second": 10.0 + n})
-        for n in (0, 1)
-    ]
-    assert cells_of(table(records[0]), "least .. most") == ["one sample"]
-    assert cells_of(table(records[1]), "least .. most") == ["10.00 .. 11.00"]
+    faster = result | {"per_second": 11.0}
+    lines = table(sample("ours", 0, 1.0, suite="data", result=result))
+    assert cells_of(lines, "least .. most") == ["one sample"]
+    lines = table(sample("ours", 1, 1.0, suite="data", result=faster))
+    assert cells_of(lines, "least .. most") == ["10.00 .. 11.00"]
 
 
 def test_the_report_says_what_each_step_gave(table):

@@ -9,22 +9,21 @@ from fixed seeds. Whole numbers and texts hold on every machine; floats to the b
 processor, threads and versions are those of the record.
 """
 
-# ruff: noqa: B023, RUF001, T201
-
 import argparse
 import hashlib
-import itertools
 import json
 import os
 import platform
-import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from inputs import strange_texts, write_rows, write_text
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,55 +37,37 @@ ENVIRONMENT = {
     "PYTHONPATH": str(REPOSITORY / "src"),
     "PYTHONHASHSEED": "0",
 }
-SMALL = [
-    "--size",
-    "tiny",
-    "--max_seq_length",
-    48,
-    "--global_train_batch_size",
-    16,
-    "--per_device_train_batch_size",
-    8,
-]
-SMALL += [
-    "--learning_rate",
-    1e-3,
-    "--warmup_steps",
-    5,
-    "--logging_steps",
-    1,
-    "--max_eval_pairs",
-    40,
-    "--eval_strategy",
-    "no",
-]
-SMALL += ["--disable_tqdm", "true", "--use_cpu", "true", "--store", "store", "--config", "own.yaml"]
+PRETRAINING = """
+    --size tiny --max_seq_length 48 --global_train_batch_size 16 --per_device_train_batch_size 8
+    --learning_rate 0.001 --warmup_steps 5 --logging_steps 1 --max_eval_pairs 40 --eval_strategy no
+    --disable_tqdm true --use_cpu true --config own.yaml
+"""
+FINETUNING = """
+    --model_name_or_path base --max_seq_length 40 --doc_stride 8 --max_query_length 12
+    --num_train_epochs 2 --learning_rate 0.001 --global_train_batch_size 8 --logging_steps 1
+    --precision fp32 --fast_layers off --use_cpu true --disable_tqdm true --do_predict true
+"""
+Section = dict[str, Any]
 
 
 def machine() -> dict[str, str]:
-    """What decides the last bits of a float."""
+    """Return what decides the last bits of a float."""
     import torch
     import transformers
 
-    cpu = next(
-        (
-            line
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("flags")
-        ),
-        "",
-    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = [line for line in lines if line.startswith("flags")]
     return {
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
-        "cpu": hashlib.sha256(cpu.encode()).hexdigest()[:16],
+        "cpu": hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:16],
         "bf16": torch.backends.cpu.get_cpu_capability(),
     }
 
 
 def sha(data: Any) -> str:
-    """Of bytes, of a file, or of a value as JSON."""
+    """Return the hash of bytes, of a file, or of a value as JSON."""
     if isinstance(data, Path):
         data = data.read_bytes()
     if not isinstance(data, bytes):
@@ -95,7 +76,7 @@ def sha(data: Any) -> str:
 
 
 def weights(folder: Path) -> str:
-    """The tensors of a checkpoint, whatever else its file says."""
+    """Return the hash of the tensors of a checkpoint, whatever else its file says."""
     from safetensors.numpy import load_file
 
     digest = hashlib.sha256()
@@ -103,6 +84,13 @@ def weights(folder: Path) -> str:
         digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
         digest.update(tensor.tobytes())
     return digest.hexdigest()[:24]
+
+
+def trained(folder: Path) -> Section:
+    """Return the losses and the weights of a run."""
+    state = json.loads((folder / "trainer_state.json").read_text())
+    losses = [line["loss"] for line in state["log_history"] if "loss" in line]
+    return {"losses": losses, "weights": weights(folder)}
 
 
 class Workspace:
@@ -113,481 +101,239 @@ class Workspace:
         folder.mkdir(parents=True, exist_ok=True)
         # Without a configuration the recipe would take the quickstart's, which may change.
         (folder / "own.yaml").write_text("seed: 12345\n", encoding="utf-8")
+        # With WANDB_MODE transformers speaks on stdout.
+        self.environment = {**os.environ, **ENVIRONMENT}
+        self.environment.pop("WANDB_MODE", None)
 
-    def command(self, script: str, *flags: object, processes: int = 1) -> list[str]:
-        start = [sys.executable]
+    def command(self, script: str, flags: str, processes: int = 1) -> list[str]:
+        command = [sys.executable]
         if processes > 1:
-            start += [
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                str(processes),
-            ]
-        return [*start, str(REPOSITORY / script), *map(str, flags)]
+            command += ["-m", "torch.distributed.run", "--standalone"]
+            command += ["--nproc-per-node", str(processes)]
+        return [*command, str(REPOSITORY / script), *flags.split()]
 
-    def run(self, script: str, *flags: object, processes: int = 1, fails: bool = False) -> str:
+    def run(self, script: str, flags: str, processes: int = 1) -> str:
         done = subprocess.run(
-            self.command(script, *flags, processes=processes),
+            self.command(script, flags, processes),
             cwd=self.folder,
-            # With WANDB_MODE transformers speaks on stdout.
-            env={
-                name: value
-                for name, value in {**os.environ, **ENVIRONMENT}.items()
-                if name != "WANDB_MODE"
-            },
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=600,
             check=False,
         )
-        if done.returncode and not fails:
-            raise RuntimeError(
-                f"{script} {flags} ended with {done.returncode}:\n{done.stderr[-3000:]}"
-            )
+        if done.returncode:
+            end = done.stderr[-3000:]
+            raise RuntimeError(f"{script} {flags} ended with {done.returncode}:\n{end}")
         return done.stdout
 
-    def once(self, name: str, make: Callable[[], object]) -> Path:
-        """The file or folder `name`, made where it is missing."""
-        if not (self.folder / name).exists():
-            make()
-        return self.folder / name
+    def once(self, name: str, script: str, flags: str, processes: int = 1) -> Path:
+        """Return the folder `name`, made by a script where it is missing."""
+        folder = self.folder / name
+        if not folder.exists():
+            self.run(script, f"{flags} --output_dir {name}", processes)
+        return folder
 
     # What the sections share
 
     def text(self) -> Path:
-        """60 documents of English-like sentences, with accents, capitals and numbers."""
-
-        def make() -> None:
-            rng = random.Random(7)
-            syllables = [
-                "ba",
-                "ke",
-                "lo",
-                "mi",
-                "nu",
-                "ra",
-                "sé",
-                "ti",
-                "vo",
-                "zür",
-                "an",
-                "er",
-                "ist",
-                "ung",
-                "th",
-            ]
-            words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(700)]
-            marks = [1 / (rank + 3) for rank in range(len(words))]
-            documents = []
-            for _ in range(60):
-                lines = []
-                for _ in range(rng.randint(4, 30)):
-                    chosen = rng.choices(words, marks, k=rng.randint(3, 18))
-                    if rng.random() < 0.2:
-                        chosen[rng.randrange(len(chosen))] = str(rng.randint(1, 2030))
-                    lines.append(" ".join(chosen).capitalize() + rng.choice([".", ".", "?", "!"]))
-                documents.append("\n".join(lines))
-            (self.folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-
-        return self.once("text.txt", make)
+        file = self.folder / "text.txt"
+        if not file.exists():
+            write_text(file)
+        return file
 
     def tokenizer(self) -> Path:
-        flags = [
-            "--files",
-            self.text().name,
-            "--output_dir",
-            "tokenizer",
-            "--vocab_size",
-            500,
-            "--num_unused",
-            9,
-        ]
-        return self.once("tokenizer", lambda: self.run("tokenizer/train.py", *flags))
+        flags = f"--files {self.text().name} --vocab_size 500 --num_unused 9"
+        return self.once("tokenizer", "tokenizer/train.py", flags)
 
     def store(self) -> Path:
-        flags = [
-            "--files",
-            self.text().name,
-            "--tokenizer",
-            self.tokenizer().name,
-            "--output_dir",
-            "store",
-        ]
-        flags += ["--validation_fraction", 0.2, "--sentences", "lines"]
-        return self.once("store", lambda: self.run("recipes/prepare_corpus.py", *flags))
+        flags = f"--files {self.text().name} --tokenizer {self.tokenizer().name}"
+        flags += " --validation_fraction 0.2 --sentences lines"
+        return self.once("store", "recipes/prepare_corpus.py", flags)
+
+    def pretraining_flags(self, flags: str) -> str:
+        return f"{PRETRAINING} --store {self.store().name} --max_steps {STEPS} {flags}"
+
+    def pretrain(self, name: str, flags: str, processes: int = 1) -> Path:
+        return self.once(name, "recipes/pretrain.py", self.pretraining_flags(flags), processes)
 
     def pretrained(self) -> Path:
-        """The run that fine-tuning, features, export and conversion begin with."""
-        return self.once(
-            "base", lambda: self.pretrain("base", "--precision", "fp32", "--fast_layers", "off")
-        )
+        """Return the run that fine-tuning, features, export and conversion begin with."""
+        return self.pretrain("base", "--precision fp32 --fast_layers off")
 
-    def pretrain(self, name: str, *flags: object, processes: int = 1) -> Path:
-        self.store()
-        settings = [*SMALL, "--max_steps", STEPS, "--output_dir", name, *flags]
-        self.run("recipes/pretrain.py", *settings, processes=processes)
-        return self.folder / name
-
-    def rows(self) -> Path:
-        """A small data set of each kind of task, with the YAML file of its task."""
-
-        def make() -> None:
-            rng = random.Random(11)
-            words = self.text().read_text(encoding="utf-8").split()
-            data = self.folder / "rows"
-            data.mkdir()
-
-            def sentence(least: int = 2, most: int = 14) -> str:
-                return " ".join(rng.choices(words, k=rng.randint(least, most)))
-
-            def answerable(number: int) -> dict:
-                context = sentence(30, 90)
-                start = rng.randrange(len(context.split()) - 3)
-                answer = " ".join(context.split()[start : start + rng.randint(1, 3)])
-                found = {"text": [answer], "answer_start": [context.index(answer)]}
-                answers = found if number % 3 else {"text": [], "answer_start": []}
-                return {
-                    "id": f"q{number}",
-                    "question": sentence(3, 8),
-                    "context": context,
-                    "answers": answers,
-                }
-
-            def tagged(_: int) -> dict:
-                tokens = sentence(2, 20).split()
-                inside = [False, *(len(word) % 3 > 0 for word in tokens)]
-                tags = [
-                    ("I-X" if was else "B-X") if now else "O"
-                    for was, now in itertools.pairwise(inside)
-                ]
-                return {"tokens": tokens, "labels": tags}
-
-            makers: dict[str, Callable[[int], dict]] = {
-                "pairs": lambda n: {"first": sentence(), "second": sentence(), "label": n % 3},
-                "score": lambda n: {
-                    "first": sentence(),
-                    "second": sentence(),
-                    "label": round(rng.random() * 5, 2),
-                },
-                "tags": tagged,
-                "questions": answerable,
-                "choices": lambda n: {
-                    "start": sentence(),
-                    "label": n % 3,
-                    **{name: sentence() for name in "abc"},
-                },
-            }
-            heads = {
-                "pairs": "kind: sequence_classification\ntext_columns: [first, second]\nlabels: "
-                "[yes, no, perhaps]\n",
-                "score": "kind: sequence_classification\nproblem_type: regression\nlabel_range: "
-                "[0, 5]\ntext_columns: [first, second]\n",
-                "tags": "kind: token_classification\nlabels: [O, B-X, I-X]\n",
-                "questions": "kind: question_answering\nmetrics: squad_v2\n",
-                "choices": "kind: multiple_choice\ntext_columns: start\nchoice_columns: [a, b, "
-                "c]\n",
-            }
-            for name, make_row in makers.items():
-                splits = []
-                for split, number in (("train", 48), ("validation", 29), ("test", 17)):
-                    lines = [json.dumps(make_row(index)) + "\n" for index in range(number)]
-                    (data / f"{name}-{split}.jsonl").write_text("".join(lines), encoding="utf-8")
-                    splits.append(f"{split}: {name}-{split}.jsonl")
-                text = f"name: {name}\n{heads[name]}files: {{{', '.join(splits)}}}\n"
-                (data / f"{name}.yaml").write_text(text, encoding="utf-8")
-
-        return self.once("rows", make)
-
-    def finetuned(self, name: str) -> Path:
-        flags = [
-            "--task_file",
-            f"{self.rows().name}/{name}.yaml",
-            "--model_name_or_path",
-            self.pretrained().name,
-        ]
-        flags += [
-            "--output_dir",
-            f"tuned-{name}",
-            "--max_seq_length",
-            40,
-            "--doc_stride",
-            8,
-            "--max_query_length",
-            12,
-        ]
-        flags += [
-            "--num_train_epochs",
-            2,
-            "--learning_rate",
-            1e-3,
-            "--global_train_batch_size",
-            8,
-            "--logging_steps",
-            1,
-        ]
-        flags += [
-            "--precision",
-            "fp32",
-            "--fast_layers",
-            "off",
-            "--use_cpu",
-            "true",
-            "--disable_tqdm",
-            "true",
-        ]
-        flags += ["--do_predict", "true"]
-        return self.once(f"tuned-{name}", lambda: self.run("recipes/finetune.py", *flags))
+    def finetuned(self, task: str) -> Path:
+        self.pretrained()
+        rows = self.folder / "rows"
+        if not rows.exists():
+            write_rows(rows, self.text().read_text(encoding="utf-8").split())
+        flags = f"--task_file rows/{task}.yaml {FINETUNING}"
+        return self.once(f"tuned-{task}", "recipes/finetune.py", flags)
 
 
 # Sections
 
 
-def tokenizer(work: Workspace) -> dict[str, Any]:
-    """The vocabulary, and ids and offsets of 2,000 texts."""
+def tokenizer(work: Workspace) -> Section:
+    """Record the vocabulary, and ids and offsets of 2,000 texts."""
     from bert_recipes import load_tokenizer
 
-    rng = random.Random(3)
-    lines = work.text().read_text(encoding="utf-8").split("\n")
-    strange = "aZé ĂŽ\u0301ß中文\u200b\u00ad'’—…[MASK]-9½ﬁ\t\u3000\U0001f600ﷺ"
-    texts = [
-        rng.choice(lines) + "".join(rng.choices(strange, k=rng.randint(0, 12))) for _ in range(1000)
-    ]
-    texts += [
-        "".join(chr(rng.randrange(32, 0x3000)) for _ in range(rng.randint(1, 40)))
-        for _ in range(1000)
-    ]
-    found: dict[str, Any] = {"vocabulary": sha(work.tokenizer() / "vocab.txt")}
-    for lower in (True, False):
-        made = load_tokenizer(work.tokenizer() / "vocab.txt", do_lower_case=lower)
-        encoded = made(texts, return_offsets_mapping=True)
-        found["uncased" if lower else "cased"] = [
-            sha(encoded["input_ids"]),
-            sha(encoded["offset_mapping"]),
-        ]
-    return found
+    vocabulary = work.tokenizer() / "vocab.txt"
+    texts = strange_texts(work.text().read_text(encoding="utf-8").split("\n"))
+    section: Section = {"vocabulary": sha(vocabulary)}
+    for name, do_lower_case in (("uncased", True), ("cased", False)):
+        loaded = load_tokenizer(vocabulary, do_lower_case=do_lower_case)
+        encoded = loaded(texts, return_offsets_mapping=True)
+        section[name] = [sha(encoded["input_ids"]), sha(encoded["offset_mapping"])]
+    return section
 
 
-def instances(work: Workspace) -> dict[str, Any]:
-    """The drop-in for create_pretraining_data.py: every byte of its files."""
-    found = {}
+def instances(work: Workspace) -> Section:
+    """Record the drop-in for create_pretraining_data.py: every byte of its files."""
+    import pyarrow.parquet
+
+    section = {}
+    vocabulary = f"{work.tokenizer().name}/vocab.txt"
+    flags = f"--input_file={work.text().name} --vocab_file={vocabulary} --max_seq_length=64"
+    flags += " --dupe_factor=3 --max_predictions_per_seq=10"
     for suffix in ("tfrecord", "jsonl", "parquet"):
-        for whole in ("False", "True"):
-            file = f"instances-{whole}.{suffix}"
-            flags = [
-                f"--input_file={work.text().name}",
-                f"--output_file={file}",
-                f"--do_whole_word_mask={whole}",
-            ]
-            flags += [
-                f"--vocab_file={work.tokenizer().name}/vocab.txt",
-                "--max_seq_length=64",
-                "--dupe_factor=3",
-            ]
-            work.run("recipes/create_pretraining_data.py", *flags, "--max_predictions_per_seq=10")
-            data: Any = work.folder / file
+        for whole_word in ("False", "True"):
+            name = f"instances-{whole_word}.{suffix}"
+            form = f"--output_file={name} --do_whole_word_mask={whole_word}"
+            work.run("recipes/create_pretraining_data.py", f"{flags} {form}")
+            data: Any = work.folder / name
             if suffix == "parquet":
-                import pyarrow.parquet
-
                 data = pyarrow.parquet.read_table(data).to_pylist()
-            found[file] = sha(data)
-    return found
+            section[name] = sha(data)
+    return section
 
 
-def store(work: Workspace) -> dict[str, Any]:
-    """The token ids of a store, and the pairs that a user is shown."""
+def store(work: Workspace) -> Section:
+    """Record the token ids of a store, and the pairs that a user is shown."""
     shown = {}
-    for extra in ((), ("--whole_word", "true"), ("--selection", "bernoulli")):
-        shown[" ".join(extra)] = sha(
-            work.run(
-                "recipes/show_data.py", "--store", work.store().name, "--num_pairs", 20, *extra
-            )
-        )
+    for masks in ("", "--whole_word true", "--selection bernoulli"):
+        flags = f"--store {work.store().name} --num_pairs 20 {masks}"
+        shown[masks] = sha(work.run("recipes/show_data.py", flags))
     return {"shown": shown, "ids": sorted(sha(file) for file in work.store().rglob("*.arrow"))}
 
 
-def batches(work: Workspace) -> dict[str, Any]:
-    """Pairs, masks and order of three epochs, as the trainer gets them."""
+def batches(work: Workspace) -> Section:
+    """Record pairs, masks and order of three epochs, as the trainer gets them."""
     from bert_recipes.training.arguments import DataArguments
     from bert_recipes.training.pretraining import load_data
 
-    found = {}
-    for extra in ({}, {"whole_word": True}, {"selection": "bernoulli"}):
-        data = load_data(DataArguments(store=str(work.store()), max_seq_length=48, **extra), 12345)
+    section = {}
+    masks: list[dict[str, Any]] = [{}, {"whole_word": True}, {"selection": "bernoulli"}]
+    for settings in masks:
+        arguments = DataArguments(store=str(work.store()), max_seq_length=48, **settings)
+        data = load_data(arguments, 12345)
         rows = []
         for epoch in range(3):
             for index in range(data.train.num_pairs(epoch)):
                 batch = data.collator([data.train[epoch, index]])
                 rows.append({name: tensor.tolist() for name, tensor in sorted(batch.items())})
-        found[str(extra)] = [len(rows), sha(rows)]
-    return found
-
-
-def _trained(folder: Path) -> dict[str, Any]:
-    state = json.loads((folder / "trainer_state.json").read_text())
-    losses = [line["loss"] for line in state["log_history"] if "loss" in line]
-    return {"losses": losses, "weights": weights(folder)}
-
-
-def _pretrain(*flags: object) -> Callable[[Workspace], dict[str, Any]]:
-    def section(work: Workspace) -> dict[str, Any]:
-        found = {}
-        for processes in (1, 2):
-            name = f"run{processes}-" + "-".join(
-                str(flag) for flag in flags if not str(flag).startswith("--")
-            )
-            found[f"processes {processes}"] = _trained(
-                work.once(name, lambda: work.pretrain(name, *flags, processes=processes))
-            )
-        return found
-
+        section[str(settings)] = [len(rows), sha(rows)]
     return section
 
 
-def killed(work: Workspace) -> dict[str, Any]:
-    """Killed -9 after a checkpoint, and the same command again: as never interrupted."""
-    work.store()
-    settings = [*SMALL, "--max_steps", STEPS, "--output_dir", "killed", "--precision", "bf16"]
-    settings += ["--save_strategy", "steps", "--save_steps", 10]
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = work.command("recipes/pretrain.py", *settings)
-    run = subprocess.Popen(command, cwd=work.folder, env={**os.environ, **ENVIRONMENT}, **silent)
-    end = time.monotonic() + 300
-    while (
-        not (work.folder / "killed" / "checkpoint-20").exists()
-        and run.poll() is None
-        and time.monotonic() < end
-    ):
+def pretrain(work: Workspace, layers: str, precision: str) -> Section:
+    """Record a run in one process and in two."""
+    section = {}
+    for processes in (1, 2):
+        flags = f"--fast_layers {layers} --precision {precision}"
+        run = work.pretrain(f"run{processes}-{layers}-{precision}", flags, processes)
+        section[f"processes {processes}"] = trained(run)
+    return section
+
+
+def killed(work: Workspace) -> Section:
+    """Record a run that was killed after a checkpoint and started again: as never interrupted."""
+    flags = work.pretraining_flags("--output_dir killed --precision bf16")
+    flags += " --save_strategy steps --save_steps 10"
+    folder, end = work.folder / "killed", time.monotonic() + 300
+    run = subprocess.Popen(
+        work.command("recipes/pretrain.py", flags),
+        cwd=work.folder,
+        env=work.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (folder / "checkpoint-20").exists() and time.monotonic() < end:
+        if run.poll() is not None:
+            break
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    if (work.folder / "killed" / "all_results.json").exists():
+    if (folder / "all_results.json").exists():
         raise RuntimeError("the run had ended before it was killed")
-    work.run("recipes/pretrain.py", *settings)
-    return _trained(work.folder / "killed")
+    work.run("recipes/pretrain.py", flags)
+    return trained(folder)
 
 
-def phases(work: Workspace) -> dict[str, Any]:
-    """Both phases of the paper as one run, with longer inputs in the second."""
-    flags = ["--precision", "fp32", "--phase2_steps", 10, "--phase2_max_seq_length", 96]
-    return _trained(
-        work.once(
-            "phases",
-            lambda: work.pretrain("phases", *flags, "--phase2_per_device_train_batch_size", 4),
-        )
-    )
+def phases(work: Workspace) -> Section:
+    """Record both phases of the paper as one run, with longer inputs in the second."""
+    flags = "--precision fp32 --phase2_steps 10 --phase2_max_seq_length 96"
+    flags += " --phase2_per_device_train_batch_size 4"
+    return trained(work.pretrain("phases", flags))
 
 
-def instance_training(work: Workspace) -> dict[str, Any]:
-    """Training from ready-made instances instead of a store."""
+def instance_training(work: Workspace) -> Section:
+    """Record the training from ready-made instances instead of a store."""
     instances(work)
-    settings = [flag for flag in SMALL if flag not in ("--store", "store")]
-    settings += [
-        "--train_file",
-        "instances-False.tfrecord",
-        "--tokenizer",
-        "tokenizer",
-        "--max_seq_length",
-        64,
-    ]
-    settings += ["--max_steps", 10, "--output_dir", "from-instances", "--precision", "fp32"]
-    work.once("from-instances", lambda: work.run("recipes/pretrain.py", *settings))
-    return _trained(work.folder / "from-instances")
+    flags = PRETRAINING.replace("--max_seq_length 48", "--max_seq_length 64")
+    flags += " --train_file instances-False.tfrecord --tokenizer tokenizer"
+    flags += " --max_steps 10 --precision fp32"
+    return trained(work.once("from-instances", "recipes/pretrain.py", flags))
 
 
-def _finetune(name: str) -> Callable[[Workspace], dict[str, Any]]:
-    def section(work: Workspace) -> dict[str, Any]:
-        folder = work.finetuned(name)
-        files = {
-            file.name: sha(file)
-            for file in sorted(folder.glob("predictions_*")) + sorted(folder.glob("*nbest*"))
-        }
-        results = json.loads((folder / "all_results.json").read_text())
-        measured = {
-            key: value
-            for key, value in results.items()
-            if key.startswith("eval") and key != "eval_seconds"
-        }
-        return {**_trained(folder), "predictions": files, "metrics": measured}
+def finetune(work: Workspace, task: str) -> Section:
+    """Record a fine-tuning run, with its figures and its files of predictions."""
+    folder = work.finetuned(task)
+    files = [*folder.glob("predictions_*"), *folder.glob("*nbest*")]
+    results = json.loads((folder / "all_results.json").read_text())
+    metrics = {name: results[name] for name in results if name.startswith("eval")}
+    del metrics["eval_seconds"]
+    predictions = {file.name: sha(file) for file in files}
+    return {**trained(folder), "predictions": predictions, "metrics": metrics}
 
+
+def conversion(work: Workspace) -> Section:
+    """Record Google's checkpoints in the Hub's form."""
+    section = {}
+    for name in ("pretraining", "classifier", "squad"):
+        source = REPOSITORY / "tests" / "fixtures" / "google" / name
+        flags = f"--tf_checkpoint {source}"
+        folder = work.once(f"hub-{name}", "recipes/convert_checkpoint.py", flags)
+        section[name] = [weights(folder), sha(folder / "config.json")]
     return section
 
 
-def conversion(work: Workspace) -> dict[str, Any]:
-    """Google's checkpoints to the Hub's form."""
-    found = {}
-    for name in ("pretraining", "classifier", "squad"):
-        source = REPOSITORY / "tests" / "fixtures" / "google" / name
-        work.once(
-            f"hub-{name}",
-            lambda: work.run(
-                "recipes/convert_checkpoint.py",
-                "--tf_checkpoint",
-                source,
-                "--output_dir",
-                f"hub-{name}",
-            ),
-        )
-        found[name] = [
-            weights(work.folder / f"hub-{name}"),
-            sha(work.folder / f"hub-{name}" / "config.json"),
-        ]
-    return found
-
-
-def features(work: Workspace) -> dict[str, Any]:
-    """Vectors of tokens and of inputs from two layers, as a user's Parquet file has them."""
+def features(work: Workspace) -> Section:
+    """Record vectors of tokens and of inputs, as a user's Parquet file has them."""
     import pyarrow.parquet
 
-    texts = work.folder / "texts.txt"
-    texts.write_text(
-        "\n".join(work.text().read_text(encoding="utf-8").split("\n")[:20]) + "\n", encoding="utf-8"
-    )
-    found = {}
+    section, lines = {}, work.text().read_text(encoding="utf-8").split("\n")[:20]
+    (work.folder / "texts.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    flags = f"--model_name_or_path {work.pretrained().name} --input_file texts.txt --use_cpu true"
     for pooling in ("tokens", "mean"):
-        flags = [
-            "--model_name_or_path",
-            work.pretrained().name,
-            "--input_file",
-            texts.name,
-            "--output_dir",
-            f"features-{pooling}",
-        ]
-        work.run(
-            "recipes/extract_features.py",
-            *flags,
-            "--pooling",
-            pooling,
-            "--overwrite",
-            "true",
-            "--use_cpu",
-            "true",
-        )
+        folder = f"features-{pooling}"
+        output = f"--pooling {pooling} --output_dir {folder} --overwrite true"
+        work.run("recipes/extract_features.py", f"{flags} {output}")
         rows: list[dict] = []
-        for file in sorted((work.folder / f"features-{pooling}").rglob("*.parquet")):
+        for file in sorted((work.folder / folder).rglob("*.parquet")):
             rows += pyarrow.parquet.read_table(file).to_pylist()
-        found[pooling] = [len(rows), sorted(rows[0]), sha(rows)]
-    return found
+        section[pooling] = [len(rows), sorted(rows[0]), sha(rows)]
+    return section
 
 
-def onnx(work: Workspace) -> dict[str, Any]:
-    """Outputs of an exported graph for fixed ids."""
+def onnx(work: Workspace) -> Section:
+    """Record the outputs of an exported graph for fixed ids."""
     import numpy as np
     import onnxruntime
 
-    work.finetuned("pairs")
-    flags = [
-        "--model_name_or_path",
-        "tuned-pairs",
-        "--format",
-        "onnx",
-        "--output_dir",
-        "onnx",
-        "--task_file",
-        "rows/pairs.yaml",
-    ]
-    work.once("onnx", lambda: work.run("recipes/export.py", *flags))
-    session = onnxruntime.InferenceSession(work.folder / "onnx" / "model.onnx")
+    model = work.finetuned("pairs").name
+    flags = f"--model_name_or_path {model} --format onnx --task_file rows/pairs.yaml"
+    folder = work.once("onnx", "recipes/export.py", flags)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
     ids = np.random.default_rng(5).integers(5, 200, (3, 24))
     inputs = {
         "input_ids": ids,
@@ -598,38 +344,37 @@ def onnx(work: Workspace) -> dict[str, Any]:
     return {"outputs": [output.round(4).tolist() for output in outputs]}
 
 
-def folders(work: Workspace) -> dict[str, Any]:
-    """The files of finished runs, the keys of their results, and their resolved settings."""
-    found = {}
+def folders(work: Workspace) -> Section:
+    """Record the files of finished runs, the keys of their results, and their settings."""
+    section = {}
     for folder in (work.pretrained(), work.finetuned("pairs"), work.finetuned("questions")):
-        results = json.loads((folder / "all_results.json").read_text())
-        found[folder.name] = {
-            "files": sorted(
-                str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()
-            ),
-            "keys": sorted(results),
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        section[folder.name] = {
+            "files": sorted(str(file.relative_to(folder)) for file in files),
+            "keys": sorted(json.loads((folder / "all_results.json").read_text())),
             "settings": (folder / "run.yaml").read_text(encoding="utf-8").split("\n"),
         }
-    return found
+    return section
 
 
-SECTIONS: dict[str, Callable[[Workspace], dict[str, Any]]] = {
+SECTIONS: dict[str, Callable[[Workspace], Section]] = {
     "tokenizer": tokenizer,
     "instances": instances,
     "store": store,
     "batches": batches,
-    "pretrain_off_fp32": _pretrain("--fast_layers", "off", "--precision", "fp32"),
-    "pretrain_off_bf16": _pretrain("--fast_layers", "off", "--precision", "bf16"),
-    "pretrain_plain_fp32": _pretrain("--fast_layers", "plain", "--precision", "fp32"),
-    "pretrain_kernels_fp32": _pretrain("--fast_layers", "auto", "--precision", "fp32"),
-    "pretrain_kernels_bf16": _pretrain("--fast_layers", "auto", "--precision", "bf16"),
+    "pretrain_off_fp32": partial(pretrain, layers="off", precision="fp32"),
+    "pretrain_off_bf16": partial(pretrain, layers="off", precision="bf16"),
+    "pretrain_plain_fp32": partial(pretrain, layers="plain", precision="fp32"),
+    "pretrain_kernels_fp32": partial(pretrain, layers="auto", precision="fp32"),
+    "pretrain_kernels_bf16": partial(pretrain, layers="auto", precision="bf16"),
     "killed": killed,
     "phases": phases,
     "instance_training": instance_training,
-    **{
-        f"finetune_{name}": _finetune(name)
-        for name in ("pairs", "score", "tags", "questions", "choices")
-    },
+    "finetune_pairs": partial(finetune, task="pairs"),
+    "finetune_score": partial(finetune, task="score"),
+    "finetune_tags": partial(finetune, task="tags"),
+    "finetune_questions": partial(finetune, task="questions"),
+    "finetune_choices": partial(finetune, task="choices"),
     "conversion": conversion,
     "features": features,
     "onnx": onnx,
@@ -640,7 +385,7 @@ EXACT_EVERYWHERE = ("tokenizer", "instances", "store", "batches", "conversion", 
 
 
 def main() -> None:
-    """Record the sections that are asked for, keep the others."""
+    """Record the sections that are asked for, and leave the others as they are."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -650,15 +395,15 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.update(ENVIRONMENT)
     work = Workspace(options.workspace.resolve())
-    known = json.loads(options.output.read_text()) if options.output.exists() else {}
+    record = json.loads(options.output.read_text()) if options.output.exists() else {}
     for name in options.sections:
         start = time.monotonic()
-        known[name] = SECTIONS[name](work)
-        known["machine"] = machine()
-        options.output.write_text(
-            json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-        )
-        print(f"{name}: {time.monotonic() - start:.1f} s", flush=True)
+        record[name] = SECTIONS[name](work)
+        record["machine"] = machine()
+        text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+        options.output.write_text(text, encoding="utf-8")
+        seconds = time.monotonic() - start
+        sys.stderr.write(f"{name}: {seconds:.1f} s\n")
 
 
 if __name__ == "__main__":

@@ -26,37 +26,36 @@ TOLERANCES = {
 }
 
 
-def assert_alike(found: Any, expected: Any, tolerance: float, place: str) -> None:
+def assert_alike(value: Any, expected: Any, tolerance: float, place: str) -> None:
     """Compare what was recorded but for hashes of floats: names, lengths, and numbers within a
     tolerance.
     """
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), place
-        for name, value in expected.items():
-            assert_alike(found[name], value, tolerance, f"{place}: {name}")
+        assert value.keys() == expected.keys(), place
+        for name in expected:
+            assert_alike(value[name], expected[name], tolerance, f"{place}: {name}")
     elif isinstance(expected, list):
-        assert len(found) == len(expected), place
-        if all(isinstance(value, float) for value in expected):
+        assert len(value) == len(expected), place
+        if all(isinstance(item, float) for item in expected):
             scale = max(map(abs, expected), default=0.0)
-            assert found == pytest.approx(expected, abs=tolerance * scale), place
+            assert value == pytest.approx(expected, abs=tolerance * scale), place
             return
-        for number, value in enumerate(expected):
-            assert_alike(found[number], value, tolerance, f"{place}: {number}")
+        for number, item in enumerate(expected):
+            assert_alike(value[number], item, tolerance, f"{place}: {number}")
     elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=tolerance * max(1.0, abs(expected))), place
+        assert value == pytest.approx(expected, abs=tolerance * max(1.0, abs(expected))), place
     else:
-        assert type(found) is type(expected), place
-        assert isinstance(expected, str) or found == expected, place
+        assert type(value) is type(expected), place
+        assert isinstance(expected, str) or value == expected, place
 
 
 def test_what_differs_by_more_than_rounding_is_not_alike():
     recorded = {"losses": [6.9, 5.0], "weights": "1f37401c", "rows": 20}
-    assert_alike(
-        {"losses": [6.9001, 4.9999], "weights": "another", "rows": 20}, recorded, 1e-3, "a"
-    )
-    for wrong in ({"losses": [6.9, 5.1]}, {"losses": [6.9]}, {"rows": 21}, {"weights": 3}):
+    rounded = {"losses": [6.9001, 4.9999], "weights": "another", "rows": 20}
+    assert_alike(rounded, recorded, 1e-3, "a")
+    for change in ({"losses": [6.9, 5.1]}, {"losses": [6.9]}, {"rows": 21}, {"weights": 3}):
         with pytest.raises(AssertionError):
-            assert_alike(recorded | wrong, recorded, 1e-3, "a")
+            assert_alike(recorded | change, recorded, 1e-3, "a")
 
 
 @pytest.fixture(scope="session")
@@ -66,22 +65,19 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> record.Workspace:
     )
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
-        for name in record.SECTIONS
-    ],
-)
+SECTIONS = []
+for name in record.SECTIONS:
+    SECTIONS.append(pytest.param(name, marks=() if name in FAST else pytest.mark.slow))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
 def test_outputs_are_those_recorded(section, workspace):
     # As JSON has it: tuples are lists there.
-    found, expected = (
-        json.loads(json.dumps(record.SECTIONS[section](workspace))),
-        dict(GOLDEN[section]),
-    )
+    outputs = json.loads(json.dumps(record.SECTIONS[section](workspace)))
+    expected = dict(GOLDEN[section])
     if section not in record.EXACT_EVERYWHERE and record.machine() != GOLDEN["machine"]:
-        assert_alike(found, expected, TOLERANCES.get(section, TOLERANCE), section)
+        assert_alike(outputs, expected, TOLERANCES.get(section, TOLERANCE), section)
         return
     # scikit-learn and SciPy sum in another order than the functions before.
-    assert found.pop("metrics", {}) == pytest.approx(expected.pop("metrics", {}), rel=1e-9)
-    assert found == expected
+    assert outputs.pop("metrics", {}) == pytest.approx(expected.pop("metrics", {}), rel=1e-9)
+    assert outputs == expected

@@ -19,12 +19,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from packed_models import LENGTHS, VOCAB, make_batch
+from packed_models import LENGTHS, VOCAB, make_batch, planned
 from small_run import small_run
 
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import MEMBERS
-from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.training.arguments import (
     DataArguments,
@@ -44,6 +43,13 @@ pytestmark = pytest.mark.gpu
 TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
 PLANNED = [name for name in OBJECTIVES if name not in ("distilbert", "tinybert")]
 EVERY_MEMBER = [*PLANNED, "distilbert"]
+DISTILLATION = DistillationArguments(
+    teacher="it",
+    temperature=2.0,
+    alpha_ce=5.0,
+    alpha_mlm=2.0,
+    alpha_cos=1.0,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,37 +59,32 @@ def exact_float32():
 
 
 def make_member(objective):
-    own = OBJECTIVES[objective]
+    row = OBJECTIVES[objective]
     torch.manual_seed(0)
     if objective == "distilbert":
-        settings = DistillationArguments(
-            teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0
-        )
-        return make_student(make_member("bert"), settings, seed=0).train()
+        return make_student(make_member("bert"), DISTILLATION, seed=0).train()
     sizes = {"vocab_size": VOCAB, "dropout": 0.0, "initializer_range": 0.1}
-    return MEMBERS[own.model](
-        pretraining_config("mini", model_type=own.model_type, **sizes, **own.config)
-    ).train()
+    config = pretraining_config("mini", model_type=row.model_type, **sizes, **row.config)
+    return MEMBERS[row.model](config).train()
 
 
-def batch_of(objective):
-    batch = make_batch(LENGTHS["ragged"])
+def batch_of(objective, lengths="ragged"):
+    batch = make_batch(LENGTHS[lengths])
     if objective not in ("bert", "albert"):
         del batch["next_sentence_label"]
     if objective == "electra":
-        batch["draws"] = torch.rand(
-            batch["input_ids"].shape, generator=torch.Generator().manual_seed(5)
-        )
+        generator = torch.Generator().manual_seed(5)
+        batch["draws"] = torch.rand(batch["input_ids"].shape, generator=generator)
     if objective == "distilbert":
         del batch["token_type_ids"]
     return batch
 
 
 def to_gpu(batch):
-    return {
-        name: to_gpu(value) if isinstance(value, dict) else value.cuda()
-        for name, value in batch.items()
-    }
+    moved = {}
+    for name, value in batch.items():
+        moved[name] = to_gpu(value) if isinstance(value, dict) else value.cuda()
+    return moved
 
 
 def gradients_of(model, batch, *, autocast=False):
@@ -96,8 +97,9 @@ def gradients_of(model, batch, *, autocast=False):
 
 def distance(gradients, expected):
     """Relative to the whole gradient."""
-    squares = sum((gradients[name] - expected[name]).square().sum() for name in expected)
-    return float((squares / sum(gradient.square().sum() for gradient in expected.values())) ** 0.5)
+    difference = sum((gradients[name] - expected[name]).square().sum() for name in expected)
+    square = sum(gradient.square().sum() for gradient in expected.values())
+    return float((difference / square) ** 0.5)
 
 
 @pytest.mark.parametrize("objective", EVERY_MEMBER)
@@ -112,21 +114,15 @@ def test_gradients_of_a_member_are_the_cpus(objective, tmp_path):
     allowed = distance(gradients_of(model, to_gpu(batch), autocast=True), expected)
     args = RunArguments(output_dir=str(tmp_path), precision="bf16", report_to="none")
     enable_packed_layers(model, "auto", args)
-    planned = batch | {"packing": plan_rows(batch["attention_mask"], batch["labels"])}
-    torch._dynamo.utils.counters.clear()
-    assert distance(gradients_of(model, to_gpu(planned), autocast=True), expected) < max(
-        1.5 * allowed, 1e-3
-    )
-    assert not torch._dynamo.utils.counters["graph_break"]
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    gradients = gradients_of(model, to_gpu(planned(batch)), autocast=True)
+    assert distance(gradients, expected) < max(1.5 * allowed, 1e-3)
+    assert not counters["graph_break"]
     # Batches of other sizes take the same functions.
-    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    other = make_batch(LENGTHS["one_long"])
-    other = {name: other[name] for name in batch if name in other}
-    if "draws" in batch:
-        other["draws"] = torch.rand(other["input_ids"].shape)
-    planned = other | {"packing": plan_rows(other["attention_mask"], other["labels"])}
-    gradients_of(model, to_gpu(planned), autocast=True)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled
+    num_graphs = counters["stats"]["unique_graphs"]
+    gradients_of(model, to_gpu(planned(batch_of(objective, "one_long"))), autocast=True)
+    assert counters["stats"]["unique_graphs"] == num_graphs
 
 
 RUN = {
@@ -170,7 +166,6 @@ def test_packed_rows_in_bfloat16_learn_as_much(small_store, tmp_path, optimizer)
 def test_a_step_makes_nobody_wait(small_store, tmp_path, monkeypatch):
     """CUDA's own detector: a warning wherever the host waits for the device."""
     step = BertTrainer.training_step
-    found = []
 
     def watched(self, *args, **kwargs):
         if self.state.global_step == 5:  # everything is compiled, and no line is logged
@@ -200,13 +195,10 @@ def test_a_step_makes_nobody_wait(small_store, tmp_path, monkeypatch):
             trainer.train()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        found = [
-            str(warning.message)
-            for warning in caught
-            if "synchronizing CUDA operation" in str(warning.message)
-        ]
+    messages = [str(warning.message) for warning in caught]
+    waits = [message for message in messages if "synchronizing CUDA operation" in message]
     # The end of the run reads the sum of the losses.
-    assert len(found) <= 4, found
+    assert len(waits) <= 4, waits
 
 
 def test_a_distillation_learns(small_store, tmp_path):
@@ -220,18 +212,18 @@ def test_a_distillation_learns(small_store, tmp_path):
         disable_tqdm=True,
         learning_rate=1e-3,
     )
-    data = load_data(
-        DataArguments(store=str(small_store), max_seq_length=48, pair_label="none"), args.seed
-    )
-    teacher = load_model(
-        ModelArguments(size="tiny", dropout=0.0), data.tokenizer, 48, args.seed
-    ).eval()
-    settings = DistillationArguments(
-        teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0
-    )
-    student = make_student(teacher, settings, seed=1)
+    data_args = DataArguments(store=str(small_store), max_seq_length=48, pair_label="none")
+    data = load_data(data_args, args.seed)
+    model_args = ModelArguments(size="tiny", dropout=0.0)
+    teacher = load_model(model_args, data.tokenizer, 48, args.seed).eval()
+    student = make_student(teacher, DISTILLATION, seed=1)
     trainer = DistillationTrainer(
-        student, args, data.collator, teacher=teacher, settings=settings, train_dataset=data.train
+        student,
+        args,
+        data.collator,
+        teacher=teacher,
+        settings=DISTILLATION,
+        train_dataset=data.train,
     )
     trainer.train()
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
@@ -256,7 +248,8 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
         "warmup_steps": 2,
         "learning_rate": 1e-3,
     }
-    command += [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
+    for name, value in flags.items():
+        command += [f"--{name}", str(value)]
 
     def start(folder):
         return subprocess.Popen(
@@ -271,28 +264,19 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=100) in (0, 128 + signal.SIGTERM)
     assert start(tmp_path / "stopped").wait(timeout=200) == 0
-    results = [
-        json.loads((tmp_path / name / "all_results.json").read_text())
-        for name in ("whole", "stopped")
-    ]
-    assert results[1]["eval_mlm_loss"] == pytest.approx(results[0]["eval_mlm_loss"], rel=1e-3)
+    losses = []
+    for name in ("whole", "stopped"):
+        results = json.loads((tmp_path / name / "all_results.json").read_text())
+        losses.append(results["eval_mlm_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 @pytest.mark.parametrize(
     "kind", ["sequence_classification", "question_answering", "token_classification"]
 )
 def test_fine_tuning_and_prediction_run(kind, tiny_checkpoint, tmp_path):
-    flags = (
-        "--use_cpu",
-        "false",
-        "--precision",
-        "bf16",
-        "--max_steps",
-        30,
-        "--dataloader_num_workers",
-        2,
-    )
-    folder = TINY_RUNS["make_run"](kind, tiny_checkpoint, tmp_path, *flags)
+    flags = "--use_cpu false --precision bf16 --max_steps 30 --dataloader_num_workers 2"
+    folder = TINY_RUNS["make_run"](kind, tiny_checkpoint, tmp_path, *flags.split())
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = [line["loss"] for line in history if "loss" in line]
     assert losses[-1] < losses[0]

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from compare_launches import history_of
 from ended_run import flags_for, wait_for
+from logged_history import history_of
 
 from bert_recipes.checkpointing import last_complete
 

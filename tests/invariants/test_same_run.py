@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from compare_launches import without_times
+from logged_history import without_times
 from safetensors.torch import load_file
 from small_run import small_run
 

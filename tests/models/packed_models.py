@@ -6,6 +6,7 @@ from transformers import BertConfig
 from bert_recipes.models import bert_model
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.packed_encoder import encode_packed
+from bert_recipes.models.padding_free import plan_rows
 
 
 VOCAB = 211
@@ -40,35 +41,58 @@ def make_batch(lengths, seed=0, masked=0.2):
     size = max(lengths)
     mask = (torch.arange(size) < torch.tensor(lengths)[:, None]).long()
     ids = torch.randint(1, VOCAB, mask.shape, generator=generator) * mask
-    chosen = (torch.rand(mask.shape, generator=generator) < masked) & (mask == 1)
+    is_masked = (torch.rand(mask.shape, generator=generator) < masked) & (mask == 1)
     return {
         "input_ids": ids,
         "attention_mask": mask,
         "token_type_ids": torch.randint(0, 2, mask.shape, generator=generator) * mask,
-        "labels": torch.where(chosen, ids, -100),
+        "labels": torch.where(is_masked, ids, -100),
         "next_sentence_label": torch.randint(0, 2, (len(lengths),), generator=generator),
     }
 
 
+def encoder_inputs(batch):
+    """What an encoder takes of a batch."""
+    return {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+
+
+def planned(batch):
+    """The batch as a collator makes it for a GPU."""
+    return batch | {"packing": plan_rows(batch["attention_mask"], batch["labels"])}
+
+
 def run(model, batch, fast_layers, autocast=False):
-    """Loss parts and the gradient of every parameter."""
-    model.zero_grad()
+    """The output, and the gradient of every parameter."""
     model.bert.use_fast_layers(fast_layers)
+    model.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         output = model(**batch)
     output.loss.backward()
-    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    return output, gradients
+    return output, gradients_of(model)
 
 
-def assert_gradients_alike(ours, expected, tolerance):
+def gradients_of(model):
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            gradients[name] = parameter.grad.clone()
+    return gradients
+
+
+def assert_gradients_alike(gradients, expected, tolerance):
     """Equal relative to the largest gradient of the model: some are zero but for rounding (the
     keys' bias).
     """
+    assert gradients.keys() == expected.keys()
     largest = max(gradient.abs().max() for gradient in expected.values())
     for name, gradient in expected.items():
         scale = max(gradient.abs().max(), 1e-2 * largest)
-        assert (ours[name] - gradient).abs().max() <= tolerance * scale + 1e-7, name
+        assert (gradients[name] - gradient).abs().max() <= tolerance * scale + 1e-7, name
+
+
+def distance(gradients, expected):
+    """The norm of the difference of two gradients."""
+    return sum((gradients[name] - expected[name]).square().sum() for name in expected) ** 0.5
 
 
 def count_packed_calls(monkeypatch):

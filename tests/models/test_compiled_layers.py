@@ -1,11 +1,22 @@
-"""The layers that torch.compile fuses, as a GPU has them, compute what stock layers compute on
-padded rows; the plan of a batch is right.
+"""The layers that torch.compile fuses, as a GPU has them, and what is chosen for a GPU; the plan of
+a batch is right.
 """
+
+from dataclasses import replace
 
 import pytest
 import torch
 import transformers
-from packed_models import LENGTHS, assert_gradients_alike, make_batch, make_model, run
+from packed_models import (
+    LENGTHS,
+    assert_gradients_alike,
+    distance,
+    make_batch,
+    make_model,
+    planned,
+    run,
+)
+from torch.nn import functional as F
 
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
@@ -24,114 +35,29 @@ from bert_recipes.training.batch_buffer import BatchBuffer
 from bert_recipes.training.bert_trainer import BertTrainer
 
 
-def planned(batch):
-    return batch | {"packing": plan_rows(batch["attention_mask"], batch["labels"])}
-
-
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "unplanned"])
-def test_losses_and_gradients_are_those_of_padded_rows(lengths, is_planned):
-    batch = make_batch(lengths)
-    expected, its = run(make_model(), batch, "off")
-    output, ours = run(make_model(), planned(batch) if is_planned else batch, "eager")
-    for name in ("loss", "mlm_loss", "nsp_loss"):
-        assert getattr(output, name).item() == pytest.approx(
-            getattr(expected, name).item(), rel=1e-5
-        )
-    assert_gradients_alike(ours, its, 1e-5)
+RAGGED = LENGTHS["ragged"]
 
 
 def test_compiled_layers_are_the_same_function():
-    batches = [planned(make_batch(LENGTHS[name])) for name in ("ragged", "one_long")]
-    for batch in batches:
-        expected, its = run(make_model(), batch, "eager")
-        output, ours = run(make_model(), batch, "compiled")
+    for name in ("ragged", "one_long"):
+        batch = planned(make_batch(LENGTHS[name]))
+        expected, eager_gradients = run(make_model(), batch, "eager")
+        output, gradients = run(make_model(), batch, "compiled")
         torch.testing.assert_close(output.loss, expected.loss)
-        assert_gradients_alike(ours, its, 1e-5)
-
-
-def test_bfloat16_is_as_near_to_float32_as_stock_is():
-    """The residual is kept in bfloat16, stock's under autocast in float32."""
-    batch = make_batch(LENGTHS["ragged"])
-    _, exact = run(make_model(), batch, "off")
-    _, stock = run(make_model(), batch, "off", autocast=True)
-    _, ours = run(make_model(), planned(batch), "eager", autocast=True)
-    error, allowed = (
-        sum((each[name] - exact[name]).square().sum() for name in exact) ** 0.5
-        for each in (ours, stock)
-    )
-    assert error <= 1.2 * allowed
-
-
-def test_hidden_states_of_tokens_are_those_of_padded_rows():
-    batch = make_batch(LENGTHS["ragged"])
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    model = make_model().eval()
-    expected = model.bert(**inputs)
-    model.bert.use_fast_layers("eager")
-    ours = model.bert(**inputs)
-    is_token = batch["attention_mask"].bool()
-    torch.testing.assert_close(
-        ours.last_hidden_state[is_token], expected.last_hidden_state[is_token]
-    )
-    assert not ours.last_hidden_state[~is_token].any()
-    torch.testing.assert_close(ours.pooler_output, expected.pooler_output)
-
-
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_a_plan_has_every_token_once(lengths):
-    batch = make_batch(lengths)
-    plan, labels = planned(batch)["packing"], batch["labels"].flatten()
-    assert torch.equal(plan["places"], batch["attention_mask"].flatten().nonzero()[:, 0])
-    assert plan["offsets"].tolist() == [0, *torch.tensor(lengths).cumsum(0).tolist()]
-    assert torch.equal(plan["places"][plan["predicted"]], (labels >= 0).nonzero()[:, 0])
-    assert torch.equal(plan["targets"], labels[labels >= 0])
-
-
-def test_without_a_mask_every_position_is_a_row():
-    batch = make_batch(LENGTHS["full_rows"])
-    del batch["attention_mask"]
-    expected, its = run(make_model(), batch, "off")
-    output, ours = run(make_model(), batch, "eager")
-    assert output.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
-    assert_gradients_alike(ours, its, 1e-5)
-
-
-@pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "unplanned"])
-def test_questions_have_the_hidden_states_of_pads_that_stock_has(is_planned):
-    """Their softmax is over all positions: pads attend to the tokens of their sequence, and nobody
-    attends to them.
-    """
-    torch.manual_seed(0)
-    model = transformers.BertForQuestionAnswering(make_model().config).train()
-    batch = make_batch(LENGTHS["ragged"])
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    ends = {"start_positions": torch.zeros(6, dtype=torch.long), "end_positions": torch.arange(6)}
-    expected = model(**inputs, **ends)
-    expected.loss.backward()
-    its = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-    model.zero_grad()
-    enable_packed_layers(model, "eager")
-    packing = {"packing": plan_rows(batch["attention_mask"])} if is_planned else {}
-    output = model(**inputs, **ends, **packing)
-    output.loss.backward()
-    torch.testing.assert_close(output.start_logits, expected.start_logits)
-    assert_gradients_alike(
-        {name: parameter.grad for name, parameter in model.named_parameters()}, its, 1e-5
-    )
+        assert_gradients_alike(gradients, eager_gradients, 1e-5)
 
 
 def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_plan():
-    batch, model = planned(make_batch(LENGTHS["ragged"])), make_model()
+    batch, model = planned(make_batch(RAGGED)), make_model()
     model.bert.use_fast_layers("eager")
     assert len(model(**batch, output_hidden_states=True).hidden_states) == 4
     model.config.output_hidden_states = True  # of all calls
     assert len(model(**batch).hidden_states) == 4
     model.config.output_hidden_states = False
-    called = []
-    model.bert.register_forward_hook(lambda *args: called.append(1))
+    calls = []
+    model.bert.register_forward_hook(lambda *args: calls.append(args))
     model(**batch)
-    assert called
+    assert calls
 
 
 @pytest.mark.parametrize("fast_layers", ["off", "eager"])
@@ -141,15 +67,11 @@ def test_the_trainer_trains_on_plans_as_on_padded_rows(fast_layers, small_store,
     """
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    dataset = PreTrainingDataset(
-        store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint
-    )
-    losses = []
-    for layers, joins in (("off", False), (fast_layers, True)):
+    dataset = PreTrainingDataset.from_store(store)
+
+    def make_trainer(layers):
         torch.manual_seed(0)
-        model = BertForPreTraining(
-            pretraining_config("tiny", vocab_size=len(tokenizer), dropout=0.0)
-        )
+        config = pretraining_config("tiny", vocab_size=len(tokenizer), dropout=0.0)
         args = RunArguments(
             output_dir=str(tmp_path),
             use_cpu=True,
@@ -157,67 +79,57 @@ def test_the_trainer_trains_on_plans_as_on_padded_rows(fast_layers, small_store,
             fast_layers=layers,
             report_to="none",
         )
-        trainer = BertTrainer(
-            model, args, DataCollatorForPreTraining(tokenizer), train_dataset=dataset
-        )
-        if joins:
-            make_collator = trainer.device_collator
-            trainer.device_collator = lambda collator, make=make_collator: _joining(make(collator))
-        batch = next(iter(trainer.get_train_dataloader()))
-        assert isinstance(batch, BatchBuffer) == joins
-        assert ("packing" in (batch.tensors() if joins else batch)) == (layers == "eager")
-        losses.append(trainer.train().training_loss)
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+        collator = DataCollatorForPreTraining(tokenizer)
+        return BertTrainer(BertForPreTraining(config), args, collator, train_dataset=dataset)
 
-
-def _joining(collator):
-    object.__setattr__(collator, "joins", True)
-    return collator
+    expected = make_trainer("off")
+    assert "packing" not in next(iter(expected.get_train_dataloader()))
+    trainer = make_trainer(fast_layers)
+    make_collator = trainer.device_collator
+    trainer.device_collator = lambda collator: replace(make_collator(collator), joins=True)
+    buffer = next(iter(trainer.get_train_dataloader()))
+    assert isinstance(buffer, BatchBuffer)
+    assert ("packing" in buffer.tensors()) == (fast_layers == "eager")
+    loss = trainer.train().training_loss
+    assert loss == pytest.approx(expected.train().training_loss, rel=1e-5)
 
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["both_ways", "left_to_right"])
 def test_a_layer_is_one_graph_for_batches_of_all_sizes(is_causal):
     """A break, as where the host waits for the device, is an error with fullgraph."""
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     model = make_model(is_decoder=is_causal)
     layer, *_ = layers_of(model.bert)
     settings = layer.settings(model.config, torch.float32)
-    compiled = torch.compile(encode_layer, backend="aot_eager", fullgraph=True)
-    graphs = []
-    torch._dynamo.utils.counters.clear()
-    for lengths in (LENGTHS["ragged"], LENGTHS["one_long"], LENGTHS["full_rows"]):
-        layout = planned_layout(
-            plan_rows(make_batch(lengths)["attention_mask"]), (len(lengths), max(lengths))
-        )
+    compiled = torch.compile(encode_layer, backend="eager", fullgraph=True)
+    for lengths in (RAGGED, LENGTHS["one_long"], LENGTHS["full_rows"]):
+        plan = plan_rows(make_batch(lengths)["attention_mask"])
+        offsets = planned_layout(plan, (len(lengths), max(lengths))).offsets
         rows = torch.randn(sum(lengths), 48, requires_grad=True)
         torch._dynamo.maybe_mark_dynamic(rows, 0)
-        output = compiled(rows, layout.offsets, settings, layer.weights)
-        expected = encode_layer(rows, layout.offsets, settings, layer.weights)
-        torch.testing.assert_close(output, expected)
+        output = compiled(rows, offsets, settings, layer.weights)
+        torch.testing.assert_close(output, encode_layer(rows, offsets, settings, layer.weights))
         output.sum().backward()
-        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-    assert (
-        graphs[-1] <= 2
-    )  # the second has other numbers of sequences, which then become symbols, too
+    # The second graph has symbols for the numbers of sequences, too.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
 
 
-def test_rows_attend_to_their_own_sequence():
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_rows_attend_to_their_own_sequence(is_causal):
     """Against one sequence after the other."""
     torch.manual_seed(0)
-    lengths = [3, 1, 5]
     first_rows = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
     offsets = RowOffsets(first_rows, None, first_rows, max_length=5)
-    query, key, value = (torch.randn(9, 2, 8) for _ in range(3))
-    for is_causal in (False, True):
-        ours = attend(query, key, value, offsets, 0.0, is_causal)
-        parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
-        expected = [
-            torch.nn.functional.scaled_dot_product_attention(
-                *(part.transpose(0, 1) for part in three), is_causal=is_causal
-            ).transpose(0, 1)
-            for three in parts
-        ]
-        torch.testing.assert_close(ours, torch.cat(expected))
+    query, key, value = torch.randn(3, 9, 2, 8)
+    output = attend(query, key, value, offsets, 0.0, is_causal)
+    for start, end in ((0, 3), (3, 4), (4, 9)):
+        heads = [tensor[start:end].transpose(0, 1) for tensor in (query, key, value)]
+        expected = F.scaled_dot_product_attention(*heads, is_causal=is_causal)
+        torch.testing.assert_close(output[start:end], expected.transpose(0, 1))
+
+
+# What is chosen for a GPU
 
 
 @pytest.mark.parametrize(
@@ -233,56 +145,56 @@ def test_the_flash_kernel_is_the_fastest_that_fits(
     monkeypatch, is_installed, has_dropout, capability, expected
 ):
     active = []
-    monkeypatch.setattr(
-        packed_attention.importlib.util,
-        "find_spec",
-        lambda name: object() if is_installed else None,
-    )
-    monkeypatch.setattr(
-        packed_attention.attention,
-        "current_flash_attention_impl",
-        lambda: active[-1] if active else None,
-    )
-    monkeypatch.setattr(packed_attention.attention, "activate_flash_attention_impl", active.append)
-    monkeypatch.setattr(packed_attention.attention, "restore_flash_attention_impl", active.clear)
+
+    def set_attention(name, function):
+        monkeypatch.setattr(packed_attention.attention, name, function)
+
+    finder = packed_attention.importlib.util
+    monkeypatch.setattr(finder, "find_spec", lambda name: object() if is_installed else None)
+    set_attention("current_flash_attention_impl", lambda: active[-1] if active else None)
+    set_attention("activate_flash_attention_impl", active.append)
+    set_attention("restore_flash_attention_impl", active.clear)
     assert choose_flash_kernel(has_dropout=has_dropout, capability=capability) == expected
     assert active == (["FA3"] if expected == "FlashAttention-3" else [])
     choose_flash_kernel(has_dropout=True, capability=capability)  # another model of the process
     assert not active
 
 
+@pytest.fixture
+def as_on_gpu(monkeypatch, tmp_path):
+    """Makes the arguments of a run on a GPU of a compute capability."""
+
+    def make_arguments(capability=(9, 0), precision="bf16"):
+        args = RunArguments(
+            output_dir=str(tmp_path),
+            use_cpu=True,
+            precision=precision,
+        )
+        monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        return args
+
+    return make_arguments
+
+
+FLASH = "flash attention needs"
+HEADS = f"{FLASH} heads of a multiple of 8 up to 256, they have"
+
+
 @pytest.mark.parametrize(
-    ("changes", "shape", "reason"),
+    ("gpu", "shape", "fast_layers", "reason"),
     [
-        ({"fast_layers": "off"}, {}, "fast_layers is off"),
-        ({"precision": "fp32"}, {}, "flash attention needs --precision bf16 or fp16"),
-        ({}, {}, "flash attention needs a GPU of compute capability 8.0 or higher"),
-        (
-            {"precision": "fp16"},
-            {"hidden_size": 264, "num_attention_heads": 1},
-            "flash attention needs heads of a multiple of 8 up to 256, they have 264",
-        ),
-        (
-            {"precision": "fp16"},
-            {"hidden_size": 60, "num_attention_heads": 3},
-            "flash attention needs heads of a multiple of 8 up to 256, they have 20",
-        ),
+        ({}, {}, "off", "fast_layers is off"),
+        ({"precision": "fp32"}, {}, "auto", f"{FLASH} --precision bf16 or fp16"),
+        ({"capability": (7, 5)}, {}, "auto", f"{FLASH} a GPU of compute capability 8.0 or higher"),
+        ({}, {"hidden_size": 264, "num_attention_heads": 1}, "auto", f"{HEADS} 264"),
+        ({}, {"hidden_size": 60, "num_attention_heads": 3}, "auto", f"{HEADS} 20"),
     ],
 )
-def test_the_log_says_why_rows_are_padded(changes, shape, reason, tmp_path, monkeypatch, caplog):
-    args = RunArguments(
-        output_dir=str(tmp_path),
-        use_cpu=True,
-        precision=changes.get("precision", "bf16").replace("fp16", "bf16"),
-    )
-    is_old = not changes
-    monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
-    monkeypatch.setattr(
-        torch.cuda, "get_device_capability", lambda device: (7, 5) if is_old else (9, 0)
-    )
-    model = make_model(**shape)
+def test_the_log_says_why_rows_are_padded(as_on_gpu, caplog, gpu, shape, fast_layers, reason):
+    args, model = as_on_gpu(**gpu), make_model(**shape)
     with caplog.at_level("INFO"):
-        enable_packed_layers(model, changes.get("fast_layers", "auto"), args)
+        enable_packed_layers(model, fast_layers, args)
     assert f"stock layers on padded rows, sdpa attention: {reason}" in caplog.text
     assert not model.bert.reads_plans_on(torch.device("cuda"))
 
@@ -290,13 +202,8 @@ def test_the_log_says_why_rows_are_padded(changes, shape, reason, tmp_path, monk
 @pytest.mark.parametrize(
     ("fast_layers", "compiler"), [("auto", "fused by torch.compile"), ("plain", "not compiled")]
 )
-def test_a_gpu_has_packed_rows_and_the_log_says_so(
-    fast_layers, compiler, tmp_path, monkeypatch, caplog
-):
-    args = RunArguments(output_dir=str(tmp_path), use_cpu=True, precision="bf16")
-    monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    model = make_model()
+def test_a_gpu_has_packed_rows_and_the_log_says_so(as_on_gpu, caplog, fast_layers, compiler):
+    args, model = as_on_gpu(), make_model()
     with caplog.at_level("INFO"):
         enable_packed_layers(model, fast_layers, args)
     assert model.bert.reads_plans_on(torch.device("cuda"))
@@ -307,11 +214,8 @@ def test_a_gpu_has_packed_rows_and_the_log_says_so(
     assert not model.bert.reads_plans_on(torch.device("cuda"))
 
 
-def test_another_attention_that_the_model_asks_for_stays(tmp_path, monkeypatch, caplog):
-    args = RunArguments(output_dir=str(tmp_path), use_cpu=True, precision="bf16")
-    monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    model = make_model()
+def test_another_attention_that_the_model_asks_for_stays(as_on_gpu, caplog):
+    args, model = as_on_gpu(), make_model()
     model.set_attn_implementation("eager")
     with caplog.at_level("INFO"):
         enable_packed_layers(model, "auto", args)
@@ -321,22 +225,17 @@ def test_another_attention_that_the_model_asks_for_stays(tmp_path, monkeypatch, 
 
 @pytest.mark.gpu
 def test_the_flash_kernel_computes_what_the_cpu_does():
-    batch = planned(make_batch(LENGTHS["ragged"]))
+    batch = make_batch(RAGGED)
     # The kernel wants heads of a multiple of 8.
     shape = {"hidden_size": 96, "num_attention_heads": 3}
-    _, expected = run(
-        make_model(**shape), {name: batch[name] for name in batch if name != "packing"}, "off"
-    )
-    _, near = run(make_model(**shape), batch, "eager", autocast=True)
+    _, exact = run(make_model(**shape), batch, "off")
+    batch = planned(batch)
+    _, on_cpu = run(make_model(**shape), batch, "eager", autocast=True)
     model = make_model(**shape).cuda()
     model.bert.use_fast_layers("auto")
-    batch["packing"] = {name: value.cuda() for name, value in batch["packing"].items()}
-    batch = {name: value if name == "packing" else value.cuda() for name, value in batch.items()}
+    packing = {name: values.cuda() for name, values in batch.pop("packing").items()}
+    batch = {name: values.cuda() for name, values in batch.items()}
     with torch.autocast("cuda", torch.bfloat16):
-        model(**batch).loss.backward()
-    ours = {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
-    error, allowed = (
-        sum((each[name] - expected[name]).square().sum() for name in expected) ** 0.5
-        for each in (ours, near)
-    )
-    assert error <= 1.5 * allowed
+        model(**batch, packing=packing).loss.backward()
+    gradients = {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
+    assert distance(gradients, exact) <= 1.5 * distance(on_cpu, exact)

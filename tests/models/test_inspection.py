@@ -17,11 +17,19 @@ def tokenizer(small_store):
 
 def make_model(positions=16, vocab_size=120):
     torch.manual_seed(0)
-    return BertForPreTraining(
-        pretraining_config(
-            "tiny", vocab_size=vocab_size, max_position_embeddings=positions, dropout=0.0
-        )
-    )
+    settings = {"vocab_size": vocab_size, "max_position_embeddings": positions, "dropout": 0.0}
+    return BertForPreTraining(pretraining_config("tiny", **settings)).eval()
+
+
+def watch_inputs(model):
+    """The ids of every call to come."""
+    rows = []
+
+    def watch(module, args, kwargs):
+        rows.append(kwargs["input_ids"][0].tolist())
+
+    model.register_forward_pre_hook(watch, with_kwargs=True)
+    return rows
 
 
 def words(start, number):
@@ -30,42 +38,43 @@ def words(start, number):
 
 def test_a_short_text_is_seen_whole(tokenizer):
     model = make_model()
+    rows = watch_inputs(model)
     (guesses,) = fill_every_mask(model, tokenizer, "w1 [MASK] w3", top_k=3).guesses
-    ids = [tokenizer.cls_token_id, *tokenizer.encode_ids("w1"), tokenizer.mask_token_id]
+    ids = [
+        tokenizer.cls_token_id,
+        *tokenizer.encode_ids("w1"),
+        tokenizer.mask_token_id,
+    ]
     ids += [*tokenizer.encode_ids("w3"), tokenizer.sep_token_id]
-    expected = (
-        model.eval()(input_ids=torch.tensor([ids])).prediction_logits[0, 2].softmax(-1).topk(3)
-    )
-    assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(
-        expected.indices.tolist()
-    )
-    assert [share for _, share in guesses] == pytest.approx(expected.values.tolist())
+    assert rows == [ids]
+    logits = model(input_ids=torch.tensor([ids])).prediction_logits[0, 2]
+    probabilities = logits.softmax(-1).topk(3)
+    pieces = tokenizer.convert_ids_to_tokens(probabilities.indices.tolist())
+    assert [piece for piece, _ in guesses] == pieces
+    assert [share for _, share in guesses] == pytest.approx(probabilities.values.tolist())
 
 
 @pytest.mark.parametrize(
     ("before", "after"), [(40, 0), (0, 40), (40, 40), (5, 40), (40, 5), (6, 7)]
 )
 def test_a_long_text_is_cut_to_what_stands_around_the_mask(tokenizer, before, after):
-    seen = []
     model = make_model()
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True
-    )
+    rows = watch_inputs(model)
     fill_every_mask(model, tokenizer, f"{words(0, before)} [MASK] {words(50, after)}")
-    (ids,) = [row.tolist() for row in seen]
+    (ids,) = rows
     assert len(ids) == 16
     assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
     place = ids.index(tokenizer.mask_token_id)
-    left, right = tokenizer.encode_ids(words(0, before)), tokenizer.encode_ids(words(50, after))
-    assert ids[1:place] == left[len(left) - (place - 1) :]
-    assert ids[place + 1 : -1] == right[: 16 - place - 2]
+    ids_before = tokenizer.encode_ids(words(0, before))
+    ids_after = tokenizer.encode_ids(words(50, after))
+    assert ids[1:place] == ids_before[len(ids_before) - (place - 1) :]
+    assert ids[place + 1 : -1] == ids_after[: 16 - place - 2]
     assert min(place - 1, 14 - place) >= min(6, before, after)
 
 
 def test_a_padded_vocabulary_and_few_pieces_give_pieces_only(tokenizer):
-    (guesses,) = fill_every_mask(
-        make_model(vocab_size=128), tokenizer, "w1 [MASK]", top_k=500
-    ).guesses
+    model = make_model(vocab_size=128)
+    (guesses,) = fill_every_mask(model, tokenizer, "w1 [MASK]", top_k=500).guesses
     assert len(guesses) == len(tokenizer) == 120
     assert all(isinstance(piece, str) for piece, _ in guesses)
 
@@ -75,44 +84,48 @@ def test_a_text_without_a_mask_is_refused(tokenizer):
         fill_every_mask(make_model(), tokenizer, "w1")
 
 
-def test_long_pairs_are_cut_to_the_models_positions(tokenizer):
-    seen = []
+@pytest.mark.parametrize("first", [words(0, 30), "w1"])
+def test_long_pairs_are_cut_to_the_models_positions(tokenizer, first):
     model = make_model(positions=8)
-    model.register_forward_pre_hook(
-        lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True
-    )
-    for first, second in ((words(0, 30), words(30, 30)), ("w1", words(3, 30))):
-        assert 0 <= judge_next_sentence(model, tokenizer, first, second) <= 1
-    for ids in seen:
-        assert len(ids) == 8
-        assert ids.tolist().count(tokenizer.sep_token_id) == 2
+    rows = watch_inputs(model)
+    assert 0 <= judge_next_sentence(model, tokenizer, first, words(30, 30)) <= 1
+    (ids,) = rows
+    assert len(ids) == 8
+    assert ids.count(tokenizer.sep_token_id) == 2
 
 
-def test_a_text_of_unknown_words_is_told_from_a_known_one(tokenizer):
-    assert knows_words(tokenizer, "w1 w2 [MASK] w3 w4")
-    assert not knows_words(tokenizer, "The function returns a [MASK] of strings.")
-    assert knows_words(tokenizer, f"{words(0, 9)} unknown")
-    assert not knows_words(tokenizer, f"{words(0, 4)} unknown")
-    assert not knows_words(tokenizer, "[MASK]")
+@pytest.mark.parametrize(
+    ("text", "is_known"),
+    [
+        ("w1 w2 [MASK] w3 w4", True),
+        ("The function returns a [MASK] of strings.", False),
+        (f"{words(0, 9)} unknown", True),
+        (f"{words(0, 4)} unknown", False),
+        ("[MASK]", False),
+    ],
+)
+def test_a_text_of_unknown_words_is_told_from_a_known_one(tokenizer, text, is_known):
+    assert knows_words(tokenizer, text) is is_known
 
 
 def test_a_language_whose_words_are_cut_into_letters_is_not_the_tokenizers(tmp_path):
     """A German vocabulary has every letter of an English sentence, so that nothing of it is
     unknown.
     """
-    letters = "abcdefghijklmnopqrstuvwxyz."
-    words = ["die", "funktion", "gibt", "eine", "liste", "von", "namen", "a", "in"]
-    pieces = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *words,
-        *letters,
-        *(f"##{letter}" for letter in letters),
+    letters = list("abcdefghijklmnopqrstuvwxyz.")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces += [
+        "die",
+        "funktion",
+        "gibt",
+        "eine",
+        "liste",
+        "von",
+        "namen",
+        "in",
     ]
-    (tmp_path / "vocab.txt").write_text("\n".join(dict.fromkeys(pieces)) + "\n")
+    pieces += letters + [f"##{letter}" for letter in letters]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
     german = load_tokenizer(tmp_path / "vocab.txt", do_lower_case=True)
     assert "[UNK]" not in german.tokenize("The function returns a list of strings.")
     assert not knows_words(german, "The function returns a [MASK] of strings.")

@@ -1,10 +1,19 @@
 """RoBERTa, ALBERT and DistilBERT against stock: losses, logits, gradients, and the files."""
 
-import copy
-
 import pytest
 import torch
 import transformers
+from member_models import CONFIGS, DISTILBERT, SIZES, batch_for, build, build_stock, stock_batch
+from packed_models import (
+    LENGTHS,
+    VOCAB,
+    assert_gradients_alike,
+    count_packed_calls,
+    encoder_inputs,
+    gradients_of,
+    make_batch,
+)
+from torch.nn import functional as F
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
@@ -13,263 +22,165 @@ from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 from bert_recipes.training.objectives import OBJECTIVES
 
-from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, count_packed_calls, make_batch
+
+NAMES = ["RobertaForMaskedLM", "AlbertForPreTraining", "DistilBertForMaskedLM"]
 
 
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 3,
-    "max_position_embeddings": 66,
-}
-INNER = {
-    "intermediate_size": 100,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.2,
-}
-STOCK = {
-    "roberta": (
-        transformers.RobertaForMaskedLM,
-        transformers.RobertaConfig(
-            **SIZES, **INNER, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=0
-        ),
-    ),
-    "albert": (
-        transformers.AlbertForPreTraining,
-        transformers.AlbertConfig(
-            **SIZES,
-            **INNER,
-            embedding_size=24,
-            num_hidden_groups=2,
-            hidden_act="gelu_new",
-            classifier_dropout_prob=0.0,  # stock's head for pairs has it too
-        ),
-    ),
-    "distilbert": (
-        transformers.DistilBertForMaskedLM,
-        transformers.DistilBertConfig(
-            vocab_size=VOCAB,
-            dim=48,
-            n_layers=3,
-            n_heads=3,
-            hidden_dim=100,
-            dropout=0.0,
-            attention_dropout=0.0,
-            initializer_range=0.2,
-            max_position_embeddings=66,
-        ),
-    ),
-}
-
-
-def make_batch_for(name, lengths):
-    batch = make_batch(lengths)
-    if name == "roberta":
-        batch["token_type_ids"] = torch.zeros_like(batch["token_type_ids"])
-    if name != "albert":
-        del batch["next_sentence_label"]
-    return batch
-
-
-def stock_losses(name, model, batch):
-    """Stock's loss and logits, (B, S, V)."""
-    batch = dict(batch)
-    if name == "albert":
-        batch["sentence_order_label"] = batch.pop("next_sentence_label")
-    if name == "distilbert":
-        del batch["token_type_ids"]
-    output = model(**batch)
-    return output.loss, output.prediction_logits if name == "albert" else output.logits
+def plan_for(batch, fast_layers):
+    """What a collator has planned for a GPU."""
+    if fast_layers != "eager":
+        return None
+    return plan_rows(batch["attention_mask"], batch["labels"])
 
 
 @pytest.mark.parametrize("fast_layers", ["off", "plain", "auto", "eager"])
 @pytest.mark.parametrize("lengths", ["ragged", "full_rows", "one_token"])
-@pytest.mark.parametrize("name", list(STOCK))
+@pytest.mark.parametrize("name", NAMES)
 def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths, fast_layers):
     calls = count_packed_calls(monkeypatch)
-    kind, config = STOCK[name]
-    torch.manual_seed(0)
-    model = MEMBERS[name](config).train()
-    stock = kind(config).train()
-    stock.load_state_dict(model.state_dict())
-    stock.tie_weights()
-    batch = make_batch_for(name, LENGTHS[lengths])
+    model, batch = build(name), batch_for(name, LENGTHS[lengths])
+    stock = build_stock(model)
     if not (batch["labels"] != IGNORE_INDEX).any():
         batch["labels"][0, 0] = 3
     model.base_model.use_fast_layers(fast_layers)
-    # As a GPU has them: the collator has planned the rows.
-    packing = (
-        plan_rows(batch["attention_mask"], batch["labels"]) if fast_layers == "eager" else None
-    )
-    output = model(**batch, packing=packing)
+    loss = model(**batch, packing=plan_for(batch, fast_layers)).loss
     assert len(calls) == (fast_layers != "off")
-    output.loss.backward()
-    loss, _ = stock_losses(name, stock, batch)
     loss.backward()
-    torch.testing.assert_close(output.loss, loss, rtol=1e-5, atol=1e-5)
-    expected = {key: parameter.grad for key, parameter in stock.named_parameters()}
-    assert_gradients_alike(
-        {key: parameter.grad for key, parameter in model.named_parameters()}, expected, 1e-5
-    )
-    model.eval()
-    stock.eval()
-    real = batch["attention_mask"] == 1
+    expected = stock(**stock_batch(name, batch)).loss
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    assert_gradients_alike(gradients_of(model), gradients_of(stock), 1e-5)
+
+    logits = model.eval()(**batch).prediction_logits
+    _, expected_logits, *_ = stock.eval()(**stock_batch(name, batch)).to_tuple()
+    is_token = batch["attention_mask"] == 1
     torch.testing.assert_close(
-        model(**batch).prediction_logits[real],
-        stock_losses(name, stock, batch)[1][real],
+        logits[is_token],
+        expected_logits[is_token],
         rtol=1e-5,
         atol=2e-5,
     )
 
 
 # Nothing passes: the result is the same in every draw, and depends on where the dropout is. Not
-# quite 1, as what is kept is divided by the rest.
+# quite 1, as what passes is divided by its share.
 ALMOST_ALL = 1 - 2.0**-30
 
 
 @pytest.mark.parametrize("fast_layers", ["plain", "auto", "eager"])
-@pytest.mark.parametrize("part", ["hidden", "attention"])
-@pytest.mark.parametrize("name", list(STOCK))
-def test_dropout_of_packed_rows_is_where_stock_has_it(monkeypatch, name, part, fast_layers):
+@pytest.mark.parametrize("place", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+@pytest.mark.parametrize("name", NAMES)
+def test_dropout_of_packed_rows_is_where_stock_has_it(monkeypatch, name, place, fast_layers):
     calls = count_packed_calls(monkeypatch)
-    kind, config = STOCK[name]
-    config = copy.deepcopy(config)
-    fields = {"hidden": "hidden_dropout_prob", "attention": "attention_probs_dropout_prob"}
-    if name == "distilbert":
-        fields = {"hidden": "dropout", "attention": "attention_dropout"}
-    setattr(config, fields[part], ALMOST_ALL)
-    torch.manual_seed(0)
-    model, stock = MEMBERS[name](config).train(), kind(config).train()
-    stock.load_state_dict(model.state_dict())
-    stock.tie_weights()
-    batch = make_batch_for(name, LENGTHS["ragged"])
+    if name.startswith("DistilBert"):
+        place = "dropout" if place.startswith("hidden") else "attention_dropout"
+    model, batch = build(name, **{place: ALMOST_ALL}), batch_for(name, LENGTHS["ragged"])
+    stock = build_stock(model)
     model.base_model.use_fast_layers(fast_layers)
-    packing = (
-        plan_rows(batch["attention_mask"], batch["labels"]) if fast_layers == "eager" else None
-    )
-    loss = model(**batch, packing=packing).loss
+    loss = model(**batch, packing=plan_for(batch, fast_layers)).loss
     assert calls
-    torch.testing.assert_close(loss, stock_losses(name, stock, batch)[0], rtol=1e-4, atol=1e-4)
-    model.eval()
-    assert abs(model(**batch).loss.item() - loss.item()) > 1e-3
+    expected = stock(**stock_batch(name, batch)).loss
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-4)
+    assert abs(model.eval()(**batch).loss.item() - loss.item()) > 1e-3
 
 
-@pytest.mark.parametrize("name", list(STOCK))
-def test_a_saved_folder_is_stocks(tmp_path, name):
-    kind, config = STOCK[name]
-    model = MEMBERS[name](config)
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_saved_folder_is_stocks_with_the_output_layer_tied_or_not(tmp_path, name, is_tied):
+    model, batch = build(name, tie_word_embeddings=is_tied).eval(), make_batch(LENGTHS["ragged"])
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     model.save_pretrained(tmp_path)
-    stock, info = kind.from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    assert stock.config.architectures == [kind.__name__]
-    again, info = MEMBERS[name].from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    for (key, ours), theirs in zip(
-        again.state_dict().items(), stock.state_dict().values(), strict=True
-    ):
-        assert torch.equal(ours, theirs), key
+    is_token = batch["attention_mask"] == 1
+    logits = model(**inputs, return_dict=False)[0][is_token]
+    weights = model.state_dict()
+    for kind in (type(model), getattr(transformers, name)):
+        loaded, info = kind.from_pretrained(tmp_path, output_loading_info=True)
+        assert not any(info.values())
+        for key, weight in loaded.state_dict().items():
+            assert torch.equal(weight, weights[key]), key
+        loaded_logits = loaded.eval()(**inputs, return_dict=False)[0][is_token]
+        torch.testing.assert_close(loaded_logits, logits, rtol=1e-4, atol=1e-5)
 
 
-def test_layers_of_albert_share_all_or_nothing():
+@pytest.mark.parametrize(("share", "num_groups"), [(None, 1), ("all", 1), ("none", 4)])
+def test_layers_of_albert_share_all_or_nothing(share, num_groups):
     """Lan et al. 2020, table 4, its first and its last row, by stock's number of groups."""
-    num_layers, counts = 4, {}
-    for share in (None, "all", "none"):
-        config = pretraining_config(
-            "mini", vocab_size=VOCAB, model_type="albert", share_layers=share
-        )
-        assert config.num_hidden_groups == (num_layers if share == "none" else 1)
-        counts[share] = sum(
-            p.numel()
-            for p in MEMBERS["albert"](config).albert.encoder.albert_layer_groups.parameters()
-        )
-    assert counts["all"] == counts[None]
-    assert counts["none"] == num_layers * counts["all"]
+    config = pretraining_config("mini", vocab_size=VOCAB, model_type="albert", share_layers=share)
+    groups = MEMBERS["albert"](config).albert.encoder.albert_layer_groups
+    assert len(groups) == config.num_hidden_groups == num_groups
 
 
 def test_alberts_classifier_has_the_originals_dropout_and_its_head_for_pairs_none(tmp_path):
     """Lan et al. 2020, Table 14: 0.1 before a classifier; google-research/albert run_pretraining.py
     has none before the head for pairs.
     """
-    model = MEMBERS["albert"](
-        pretraining_config("tiny", vocab_size=VOCAB, model_type="albert", dropout=0.0)
-    ).train()
-    batch = make_batch_for("albert", LENGTHS["full_rows"])
-    first, second = (model(**batch) for _ in range(2))
-    assert torch.equal(first.seq_relationship_logits, second.seq_relationship_logits)
+    config = pretraining_config("tiny", vocab_size=VOCAB, model_type="albert", dropout=0.0)
+    model = MEMBERS["albert"](config).train()
+    batch = batch_for("AlbertForPreTraining", LENGTHS["full_rows"])
+    output = model(**batch)
+    assert torch.equal(model(**batch).seq_relationship_logits, output.seq_relationship_logits)
     model.save_pretrained(tmp_path)
     assert transformers.AlbertForSequenceClassification.from_pretrained(tmp_path).dropout.p == 0.1
-    again = MEMBERS["albert"].from_pretrained(tmp_path).train()
-    assert torch.equal(again(**batch).loss, first.loss)
+    loaded = MEMBERS["albert"].from_pretrained(tmp_path).train()
+    assert torch.equal(loaded(**batch).loss, output.loss)
 
 
 @pytest.mark.parametrize(
-    ("member", "size", "expected"),
+    ("member", "settings", "expected"),
     [
         # Counted by stock classes; RoBERTa of fairseq's release, ALBERT of google-research/albert's
         # (12M, 18M, 60M, 222M in its paper's shapes).
-        ("roberta", "base", 124_697_433),
-        ("albert", "base", 11_813_810),
+        ("roberta", {"vocab_size": 50265, "pad_token_id": 1, "hidden_act": "gelu"}, 124_697_433),
+        ("albert", {"vocab_size": 30000}, 11_813_810),
     ],
 )
-def test_published_sizes_have_their_parameters(member, size, expected):
+def test_published_sizes_have_their_parameters(member, settings, expected):
     with torch.device("meta"):
-        if member == "roberta":
-            config = pretraining_config(
-                size, vocab_size=50265, model_type="roberta", pad_token_id=1, hidden_act="gelu"
-            )
-        else:
-            config = pretraining_config(size, vocab_size=30000, model_type="albert")
-        model = MEMBERS[member](config)
+        model = MEMBERS[member](pretraining_config("base", model_type=member, **settings))
     assert model.num_parameters() == expected
     assert sum(count_parameters(model).values()) == expected
 
 
+# From left to right
+
+
 @pytest.mark.parametrize("fast_loss", ["off", "plain", "auto"])
 def test_left_to_right_is_stocks_causal_model(fast_loss):
-    config = transformers.BertConfig(**SIZES, **INNER, is_decoder=True)
-    torch.manual_seed(0)
+    config = transformers.BertConfig(**SIZES, is_decoder=True)
     model, batch = MEMBERS["bert_ltr"](config).train(), make_batch(LENGTHS["ragged"])
     assert not model.base_model.use_fast_layers(fast_loss)
     stock = transformers.BertLMHeadModel(config).train()
     stock.load_state_dict(model.state_dict())
     stock.tie_weights()
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    inputs = encoder_inputs(batch)
     labels = torch.where(batch["attention_mask"] == 1, batch["input_ids"], IGNORE_INDEX)
-    following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
-    output, expected = model(**inputs, labels=following), stock(**inputs, labels=labels)
+    next_tokens = F.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+    output, expected = model(**inputs, labels=next_tokens), stock(**inputs, labels=labels)
     assert (output.prediction_logits is None) == (model.base_model.loss_kernels is not None)
     output.loss.backward()
     expected.loss.backward()
-    torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=1e-5)
-    gradients = {key: parameter.grad for key, parameter in stock.named_parameters()}
-    assert_gradients_alike(
-        {key: parameter.grad for key, parameter in model.named_parameters()}, gradients, 1e-5
+    torch.testing.assert_close(
+        output.loss,
+        expected.loss,
+        rtol=1e-5,
+        atol=1e-5,
     )
+    assert_gradients_alike(gradients_of(model), gradients_of(stock), 1e-5)
 
 
 def test_the_last_token_stands_for_a_text_that_is_read_from_left_to_right():
     """Its first token has seen nothing but itself."""
-    torch.manual_seed(0)
-    model = transformers.BertForSequenceClassification(
-        transformers.BertConfig(**SIZES, **INNER, is_decoder=True)
-    ).eval()
+    config = transformers.BertConfig(**SIZES, is_decoder=True)
+    model = transformers.BertForSequenceClassification(config).eval()
     enable_packed_layers(model, "auto")
-    batch = make_batch(LENGTHS["ragged"])
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    inputs = encoder_inputs(make_batch(LENGTHS["ragged"]))
+    rows, last = torch.arange(6), torch.tensor(LENGTHS["ragged"]) - 1
     with torch.no_grad():
         logits, hidden = model(**inputs).logits, model.bert(**inputs).last_hidden_state
-        lengths = batch["attention_mask"].sum(1)
-        last = torch.stack(
-            [row[length - 1] for row, length in zip(hidden, lengths.tolist(), strict=True)]
-        )
-        torch.testing.assert_close(logits, model.classifier(model.bert.pooler.dense(last).tanh()))
-        inputs["input_ids"] = inputs["input_ids"].clone()
+        pooled = model.bert.pooler.dense(hidden[rows, last]).tanh()
+        torch.testing.assert_close(logits, model.classifier(pooled))
         inputs["input_ids"][:, 0] += 1
-        inputs["input_ids"][torch.arange(len(lengths)), lengths - 1] += 1
+        inputs["input_ids"][rows, last] += 1
         assert (model(**inputs).logits != logits).any(1).all()
 
 
@@ -280,67 +191,59 @@ IDS = torch.randint(5, 49, (4, 6), generator=torch.Generator().manual_seed(0))
 
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "distilbert"])
 def test_every_parameter_of_a_member_learns_in_each_pass(objective):
-    own = OBJECTIVES[objective]
-    config = pretraining_config(
-        "tiny", vocab_size=50, model_type=own.model_type, pad_token_id=1, **own.config
-    )
-    model = MEMBERS[own.model](config).train()
+    row = OBJECTIVES[objective]
+    settings = {"model_type": row.model_type, "pad_token_id": 1, **row.config}
+    model = MEMBERS[row.model](pretraining_config("tiny", vocab_size=50, **settings)).train()
     batch = {
         "input_ids": IDS,
         "attention_mask": torch.ones_like(IDS),
         "token_type_ids": torch.zeros_like(IDS),
+        "labels": torch.where(IDS < 20, IDS, IGNORE_INDEX),
     }
     if objective in ("bert", "albert"):
         batch["next_sentence_label"] = torch.zeros(4, dtype=torch.long)
-    model(**batch, labels=torch.where(IDS < 20, IDS, IGNORE_INDEX)).loss.backward()
-    assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    model(**batch).loss.backward()
+    assert gradients_of(model).keys() == dict(model.named_parameters()).keys()
+
+
+def labels_for(head, mask):
+    zeros = torch.zeros(4 if head != "MultipleChoice" else 2, dtype=torch.long)
+    if head == "QuestionAnswering":
+        return {"start_positions": zeros, "end_positions": zeros + 1}
+    if head == "TokenClassification":
+        return {"labels": torch.where(mask == 1, 0, IGNORE_INDEX)}
+    return {"labels": zeros}
 
 
 @pytest.mark.parametrize(
     "head", ["SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
 )
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert", "Electra", "DistilBert"])
-def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(kind, head):
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Albert", "Electra", "DistilBert"])
+def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(family, head):
     """On a GPU the packing of a batch reaches the encoder through stock's heads."""
-    sizes = (
-        {"dim": 48, "n_layers": 2, "n_heads": 3, "hidden_dim": 100}
-        if kind == "DistilBert"
-        else SIZES | INNER
-    )
-    config = getattr(transformers, f"{kind}Config")(**sizes | {"vocab_size": 50})
     torch.manual_seed(0)
-    model = getattr(transformers, f"{kind}For{head}")(config).train()
+    sizes = DISTILBERT if family == "DistilBert" else SIZES
+    config = getattr(transformers, f"{family}Config")(**sizes)
+    model = getattr(transformers, f"{family}For{head}")(config).train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-    ids = IDS[None].repeat(2, 1, 1) if head == "MultipleChoice" else IDS
-    mask = (
-        (torch.arange(6) < torch.tensor([6, 2, 5, 3])[:, None])
-        .long()
-        .expand(ids.shape)
-        .contiguous()
-    )
-    first = torch.zeros(len(ids), dtype=torch.long)
-    labels = {"labels": first}
-    if head == "QuestionAnswering":
-        labels = {"start_positions": first, "end_positions": first + 1}
-    if head == "TokenClassification":
-        labels = {"labels": torch.where(mask == 1, 0, IGNORE_INDEX)}
-    batch = {"input_ids": ids, "attention_mask": mask, **labels}
+    mask = (torch.arange(6) < torch.tensor([6, 2, 5, 3])[:, None]).long()
+    plan = plan_rows(mask)
+    batch = {"input_ids": IDS, "attention_mask": mask} | labels_for(head, mask)
+    if head == "MultipleChoice":  # two questions with two choices
+        batch |= {"input_ids": IDS.view(2, 2, 6), "attention_mask": mask.view(2, 2, 6)}
     expected = model(**batch).loss
     expected.backward()
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    assert None not in gradients.values()
+    stock_gradients = gradients_of(model)
+    assert stock_gradients.keys() == dict(model.named_parameters()).keys()
     model.zero_grad()
     enable_packed_layers(model, "eager")
     plans = []
     encode = model.base_model.encode_rows
     model.base_model.encode_rows = lambda *args: plans.append(args[-1]) or encode(*args)
-    plan = plan_rows(mask.flatten(0, -2))
     loss = model(**batch, packing=plan).loss
     assert plans == [plan]
     loss.backward()
     torch.testing.assert_close(loss, expected)
-    assert_gradients_alike(
-        {name: parameter.grad for name, parameter in model.named_parameters()}, gradients, 1e-4
-    )
+    assert_gradients_alike(gradients_of(model), stock_gradients, 1e-4)

@@ -4,13 +4,12 @@ for.
 
 import pytest
 import torch
-from packed_models import LENGTHS, VOCAB, make_batch
+from packed_models import LENGTHS, VOCAB, make_batch, planned
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bert_recipes.models import vocabulary_loss
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import MEMBERS
-from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.training.arguments import DistillationArguments, RunArguments
 from bert_recipes.training.distillation import DistillationTrainer, make_student
@@ -53,10 +52,15 @@ def as_on_gpu(monkeypatch):
 
 
 def make_member(objective):
-    own = OBJECTIVES[objective]
+    row = OBJECTIVES[objective]
     torch.manual_seed(0)
-    config = pretraining_config("tiny", vocab_size=VOCAB, model_type=own.model_type, **own.config)
-    model = MEMBERS[own.model](config).train()
+    config = pretraining_config(
+        "tiny",
+        vocab_size=VOCAB,
+        model_type=row.model_type,
+        **row.config,
+    )
+    model = MEMBERS[row.model](config).train()
     enable_packed_layers(model, "eager")
     return model
 
@@ -65,7 +69,7 @@ def planned_batch(objective):
     batch = make_batch(LENGTHS["ragged"])
     if objective not in ("bert", "albert"):
         del batch["next_sentence_label"]
-    return batch | {"packing": plan_rows(batch["attention_mask"], batch["labels"])}
+    return planned(batch)
 
 
 def count_waits(batch, compute_loss):
@@ -79,11 +83,9 @@ def count_waits(batch, compute_loss):
 )
 def test_a_step_of_a_member_waits_for_nothing(objective, as_on_gpu):
     model, batch = make_member(objective), planned_batch(objective)
-    count = torch.tensor(30.0)
-    counts = {"num_items_in_batch": count}
-    counts |= (
-        {"num_tokens_in_batch": count} if objective == "electra" else {"num_pairs_in_batch": count}
-    )
+    counts = {"num_items_in_batch": torch.tensor(30.0)}
+    name = "num_tokens_in_batch" if objective == "electra" else "num_pairs_in_batch"
+    counts[name] = counts["num_items_in_batch"]
     assert count_waits(batch, lambda batch: model(**batch, **counts).loss) == []
     del batch["packing"]  # the counter counts: the places of the tokens are looked for
     assert "nonzero" in count_waits(batch, lambda batch: model(**batch, **counts).loss)

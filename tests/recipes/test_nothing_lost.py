@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from compare_launches import history_of
+from logged_history import history_of
 
 from bert_recipes.checkpointing import list_checkpoints
 from bert_recipes.finetuning import question_answering
