@@ -178,9 +178,6 @@ paper: $(READY)  ## tables of the paper, with their claims: [TABLE=5] PROFILE=cp
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(PYTHON) benchmarks/benchmark.py $(ARGS)
 
-compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
-	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
-
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
