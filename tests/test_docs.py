@@ -235,20 +235,20 @@ for script in sys.argv[1:]:
     print(f"== {script}", flush=True)
     child = os.fork()
     if not child:
-        sys.argv, sys.path = [script, "--help"], [os.path.dirname(script), *sys.path]
+        sys.argv, sys.path = [script, "--help_all"], [os.path.dirname(script), *sys.path]
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as end:
             sys.stdout.flush()
             os._exit(end.code or 0)  # to take all packages down again would take seconds
     if os.waitpid(child, 0)[1]:
-        sys.exit(f"{script} --help failed")
+        sys.exit(f"{script} --help_all failed")
 """
 
 
 @pytest.fixture(scope="session")
 def helps() -> dict[str, str]:
-    """What every script says to --help."""
+    """What every script prints for --help_all."""
     scripts = [path.relative_to(ROOT).as_posix() for path in SCRIPTS]
     done = subprocess.run(
         [sys.executable, "-c", PRINT_HELPS, *scripts],
@@ -287,7 +287,7 @@ def problems_of_script(words: list[str], flags_of: Flags) -> Iterator[str]:
     yield from (
         f"{script} has no {flag}"
         for flag in given
-        if flag != "--help" and flag not in flags_of(script)
+        if flag not in ("--help", "--help_all", *flags_of(script))
     )
     configs = rest[rest.index("--config") + 1 :] if "--config" in rest else []
     for config in configs[:1]:

@@ -170,7 +170,7 @@ def test_help_is_short_loads_no_model_and_that_of_reports_no_torch():
     code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, scripts)],
-        env={**os.environ, "COLUMNS": "80"},
+        env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
         text=True,
     )

@@ -462,21 +462,25 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
 def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_all: bool) -> None:
     """List the common options in the help, or all in groups, the library's last.
 
-    Where no option is marked as common, all are.
+    Of a class that marks none of its fields as common, all are.
     """
-    names = []
+    num_options = 0
     common = []
     for settings_class in dataclass_types:
         metadata = metadata_of(settings_class)
-        names.extend(field_types(settings_class))
-        common.extend(name for name in metadata if metadata[name].get("is_common"))
-    actions = {action.dest: action for action in parser._actions}
+        names = list(field_types(settings_class))
+        num_options += len(names)
+        marked = [name for name in names if metadata[name].get("is_common")]
+        common.extend(marked or names)
+    actions: dict[str, Any] = {}
+    for action in parser._actions:
+        actions.setdefault(action.dest, action)  # the second of a field is its --no_ form
     options = parser._optionals._group_actions
     options[:] = [actions["help"], actions["config"]]
     if not lists_all:
-        options.extend(actions[name] for name in names if not common or name in common)
-        if common:
-            parser.epilog = f"--help_all lists all {len(names)} options."
+        options.extend(actions[name] for name in common)
+        if len(common) < num_options:
+            parser.epilog = f"--help_all lists all {num_options} options."
         return
     groups: dict[str, list[Any]] = {}
     for settings_class in dataclass_types:

@@ -157,7 +157,7 @@ class FineTuningArguments(RunArguments):
     run_kind: ClassVar[str] = "fine-tuning"
 
     learning_rate: float = option(2e-5, "peak learning rate")
-    num_train_epochs: float = option(3.0, "passes over the training examples")
+    num_train_epochs: float = option(3.0, "passes over the training examples", is_common=True)
     warmup_steps: float = option(0.1, "warm-up steps, or their fraction if below 1")
     global_train_batch_size: int | None = option(
         32, "examples per step over all processes; decides the accumulation", is_common=True

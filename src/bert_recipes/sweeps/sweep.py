@@ -112,7 +112,7 @@ def split_flags(
             continue
         name = given_flags(["--help" if argument == "-h" else argument])
         if name:
-            target = named_flags if name <= {*names, "help"} else run_flags
+            target = named_flags if name <= {*names, "help", "help_all"} else run_flags
         target.append(argument)
     return named_flags, run_flags
 

@@ -108,11 +108,7 @@ class RunArguments(TrainingArguments):
             "is_common": True,
             "help": "steps of the run; -1: num_train_epochs decides",
         },
-        "num_train_epochs": {
-            "is_common": True,
-            "help": "passes over the data, without max_steps",
-            "above": 0,
-        },
+        "num_train_epochs": {"help": "passes over the data, without max_steps", "above": 0},
         "learning_rate": {"is_common": True, "least": 0},
         "warmup_steps": {"is_common": True, "least": 0},
         "adam_beta1": {"least": 0, "below": 1},
@@ -147,7 +143,6 @@ class RunArguments(TrainingArguments):
             "advice": "--save_strategy no keeps no checkpoint",
         },
         "save_total_limit": {
-            "is_common": True,
             "help": "checkpoints that are kept, besides the best",
             "least": 1,
             "advice": "null keeps all of them",
