@@ -564,7 +564,7 @@ def test_damaged_containers_are_named(tmp_path, name):
 
 def test_the_hub_offline_fails_at_once_and_names_files():
     with pytest.raises(InputError, match=r"cannot be opened .*offline.*--files"):
-        next(iter_hub_documents("wikimedia/wikipedia", "20231101.en"))
+        next(iter_hub_documents(("wikimedia/wikipedia", "20231101.en", "train")))
 
 
 def test_rows_of_the_hub_are_documents(monkeypatch):
@@ -574,10 +574,13 @@ def test_rows_of_the_hub_are_documents(monkeypatch):
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **options: None)
     counts = CorpusCounts()
 
-    assert list(iter_hub_documents("owner/name", counts=counts)) == [["a1", "a2"], ["b1"]]
+    assert list(iter_hub_documents(("owner/name", None, "train"), counts=counts)) == [
+        ["a1", "a2"],
+        ["b1"],
+    ]
     assert counts.dropped == {"rows_without_text": 1}
     with pytest.raises(InputError, match="row 1: no column 'body'; columns present: text"):
-        next(iter_hub_documents("owner/name", text_column="body"))
+        next(iter_hub_documents(("owner/name", None, "train"), text_column="body"))
 
 
 @pytest.fixture

@@ -5,14 +5,16 @@ own code.
 import itertools
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 
 from bert_recipes.data import original
-from bert_recipes.data.original import create_training_instances, read_documents
+from bert_recipes.data.original import OriginalSettings, create_training_instances, read_documents
 from bert_recipes.data.other_masks import (
     FairseqDraws,
+    Replacement,
     Units,
     choose_ngrams,
     choose_spans,
@@ -74,12 +76,13 @@ def test_masks_are_fairseqs(golden):
         order = np.ones(len(item))
         order[rng.choice(size, int(0.15 * size + count), replace=False)] = 0
         replacement, kept = (np.pad(rng.random(size), (0, len(item) - size)) for _ in range(2))
-        settings = {
-            "probability": 0.15,
-            "keep_rate": 0.1,
-            "random_rate": 0.1,
-            "mask_token_id": data["mask_idx"],
-        }
+        replacement_of = partial(
+            Replacement,
+            mask_rate=0.8,
+            keep_rate=0.1,
+            random_rate=0.1,
+            mask_token_id=data["mask_idx"],
+        )
         others = np.array([count]), order[None], replacement[None], kept[None]
         # It draws words for the tokens that become random alone: a vocabulary of nobody's id shows
         # which.
@@ -88,13 +91,17 @@ def test_masks_are_fairseqs(golden):
             item[None],
             units,
             FairseqDraws(*others, words[None]),
-            **settings,
-            vocabulary=np.array([-1]),
+            0.15,
+            replacement_of(words=np.array([-1])),
         )
         is_random = masked[0] == -1
         words[is_random] = rng.random(int(is_random.sum()))
         masked, chosen = mask_fairseq(
-            item[None], units, FairseqDraws(*others, words[None]), **settings, vocabulary=vocabulary
+            item[None],
+            units,
+            FairseqDraws(*others, words[None]),
+            0.15,
+            replacement_of(words=vocabulary),
         )
         assert masked[0].tolist() == case["source"]
         assert np.where(chosen[0], item, data["pad_idx"]).tolist() == case["target"]
@@ -133,10 +140,13 @@ def test_masks_are_spanberts(golden):
         masked = replace_spans(
             ids[None],
             chosen,
-            mask_rate=0.8,
-            random_rate=0.1,
-            mask_token_id=59,
-            vocabulary=np.arange(4, 59),
+            Replacement(
+                mask_rate=0.8,
+                keep_rate=0.1,
+                random_rate=0.1,
+                mask_token_id=59,
+                words=np.arange(4, 59),
+            ),
             replacement_draws=replacement[None],
             word_draws=words[None],
         )
@@ -216,9 +226,8 @@ def test_instances_are_alberts(golden, shared_data, name, settings):
     found = create_training_instances(
         documents,
         tokenizer,
-        **(plain | settings),
-        rng=random.Random(12345),
-        uniform=np.random.RandomState(7).random_sample,
+        OriginalSettings(**(plain | settings), uniform=np.random.RandomState(7).random_sample),
+        random.Random(12345),
     )
     expected = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(found) == len(expected)
