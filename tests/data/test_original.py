@@ -100,6 +100,7 @@ def features_of(instance, settings):
 @pytest.mark.parametrize("max_seq_length", [8, 9, 24, 128, 512])
 def test_instances_equal_the_original_on_random_corpora(tmp_path, max_seq_length, whole_word):
     rng = random.Random(1000 * max_seq_length + whole_word)
+
     for _ in range(12):
         files = [tmp_path / f"{number}.txt" for number in range(rng.choice([1, 1, 2]))]
         for file in files:
@@ -128,6 +129,7 @@ def test_one_document_is_paired_with_itself_as_in_the_original(tmp_path):
         max_predictions_per_seq=5,
         whole_word=False,
     )
+
     assert our_features([file], 1, settings) == original_features([file], 1, settings)
 
 
@@ -139,12 +141,14 @@ def test_the_end_of_a_file_ends_no_document(tmp_path):
     first, second = tmp_path / "1.txt", tmp_path / "2.txt"
     first.write_text("the house\n\na run")
     second.write_text("over\n\nplay\n")
+
     assert sentences_of_documents(first, second) == [1, 2, 1]
 
 
 def test_lines_without_tokens_are_counted(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"the\n\x00\n\nplay\n")
+
     assert sentences_of_documents(file) == [1, 1]
     assert read_documents([file], encode).num_lines_without_tokens == 1
 
@@ -161,15 +165,18 @@ def test_bad_text_is_named(tmp_path, monkeypatch, content, message):
     monkeypatch.setattr("bert_recipes.data.original.MAX_LINE_BYTES", 20)
     file = tmp_path / "a.txt"
     file.write_bytes(content)
+
     with pytest.raises(InputError, match=message):
         read_documents([file], encode)
 
 
 def test_shuffle_draws_as_the_standard_library_does():
     standard, rng = random.Random(3), random.Random(3)
+
     for size in [*range(40), 127, 128, 129, 1000]:
         expected, items = list(range(size)), list(range(size))
         standard.shuffle(expected)
         shuffle(items, rng)
         assert items == expected
+
     assert rng.getstate() == standard.getstate()

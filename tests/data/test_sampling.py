@@ -34,19 +34,25 @@ def test_shares_become_their_power_and_the_corpus_keeps_its_size(sources):
     smoothed = shares**0.7 / (shares**0.7).sum()
     texts = [text for _, text in documents(sources, sampling_exponent=0.7)]
     counts = [sum(text.startswith(name) for text in texts) for name in ("en", "sw")]
+
     assert counts == pytest.approx(1000 * smoothed, abs=25)
+
     weights = sampling_weights(arguments(sources, sampling_exponent=0.7))
+
     assert list(weights.values()) == pytest.approx(smoothed / shares)
 
 
 def test_the_draw_follows_from_the_seed_and_held_out_documents_stay_once(sources):
     settings = {"sampling_exponent": 0.7, "validation_fraction": 0.2}
     drawn = documents(sources, **settings)
+
     assert drawn == documents(sources, **settings)
     assert drawn != documents(sources, **settings, seed=2)
+
     train = {text for split, text in drawn if split == "train"}
     held_out = [text for split, text in drawn if split == "validation"]
     unweighted = documents(sources, validation_fraction=0.2)
+
     assert held_out == [text for split, text in unweighted if split == "validation"]
     assert len(held_out) == len(set(held_out))
     assert train.isdisjoint(held_out)
@@ -56,7 +62,9 @@ def test_the_draw_follows_from_the_seed_and_held_out_documents_stay_once(sources
 def test_sources_that_cannot_be_weighed_are_one_line(sources):
     with pytest.raises(InputError, match="give two or more"):
         CorpusArguments(output_dir="x", tokenizer="x", files=["a"], sampling_exponent=0.7)
+
     overlapping = arguments(sources, sampling_exponent=0.7)
     overlapping.files.append(str(sources))
+
     with pytest.raises(InputError, match="a file is in two entries"):
         sampling_weights(overlapping)

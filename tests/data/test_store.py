@@ -69,14 +69,19 @@ def test_what_is_written_is_read_back(tmp_path):
 
     assert documents_of(store.train) == DOCUMENTS
     assert documents_of(store.validation) == [[[1, 2], [3]]]
+
     train = store.train
+
     assert (train.num_documents, train.num_sentences, train.num_tokens) == (3, 6, 11)
     assert train.sentence_lengths(0, 6).tolist() == [3, 1, 1, 2, 1, 3]
     assert train.sentence_offsets(1, 3).tolist() == [2, 3, 6]
     assert train.tokens(1, 5).tolist() == [8, 9, 5, 5, 6]
     assert [train.tokens(place, place).tolist() for place in (0, 2, 6)] == [[], [], []]
+
     expected = np.bincount([5, 6, 7, 8, 9, 5, 5, 6, 99, 7, 5], minlength=100)
+
     assert np.array_equal(train.unigram_counts, expected)
+
     for begin, end in ((-1, 2), (0, 7), (4, 2)):
         with pytest.raises(IndexError):
             train.sentence_lengths(begin, end)
@@ -90,7 +95,9 @@ def test_the_files_are_arrow_with_the_columns_that_are_promised(tmp_path, rows_p
         "documents.arrow": ("sentence_offset", pa.int64(), 4),
         "unigram.arrow": ("count", pa.int64(), 100),
     }
+
     assert sorted(file.name for file in path.iterdir()) == sorted(expected)
+
     for file, (name, kind, rows) in expected.items():
         reader = pa.ipc.open_file(pa.memory_map(str(path / file)))
         sizes = [reader.get_batch(index).num_rows for index in range(reader.num_record_batches)]
@@ -114,6 +121,7 @@ def test_the_fingerprint_follows_contents_and_tokenizer_only(tmp_path):
 
     # Of a release that is out: cached pairs and the provenance of a run name it.
     released = "ae90a497b16f6854b244c28bafa50e8c2d18d927503024c9232c109221627e91"
+
     assert fingerprint("a") == fingerprint("b") == released
     assert fingerprint("c", [[*DOCUMENTS[0], *DOCUMENTS[1]], DOCUMENTS[2]]) != released
     assert fingerprint("d", tokenizer_fingerprint="other") != released
@@ -165,6 +173,7 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(module.ColumnWriter, "_write_batch", fail)
+
     with pytest.raises(type(error)):
         write_store(tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
@@ -172,8 +181,10 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path, monkeypatch, error):
 
 def test_missing_and_foreign_folders_are_refused(tmp_path):
     (tmp_path / "foreign").mkdir()
+
     assert "no such folder" in error_of(tmp_path / "nothing")
     assert "no store.json" in error_of(tmp_path / "foreign")
+
     for content in ('{"format": "other"}', "[]"):
         (tmp_path / "foreign" / "store.json").write_text(content)
         assert "not a token store of this project" in error_of(tmp_path / "foreign")
@@ -195,6 +206,7 @@ def test_changed_metadata_is_refused(tmp_path, change, message):
     if isinstance(change, dict):
         change = json.dumps({**json.loads(file.read_bytes()), **change})
     file.write_text(change)
+
     assert message in error_of(tmp_path / "store")
 
 
@@ -213,8 +225,11 @@ def test_files_that_are_not_what_was_written_are_refused(tmp_path, file):
         column_file.write_bytes(damaged)
         assert f"{column_file}: {DAMAGED}" in error_of(path)
     column_file.unlink()
+
     assert f"{path}: {DAMAGED}" in error_of(path)
+
     column_file.write_bytes(content)
+
     assert documents_of(open_store(path).train) == DOCUMENTS
 
 
@@ -267,6 +282,7 @@ def test_a_file_that_claims_more_rows_than_it_has_bytes_for_is_refused(tmp_path)
     content = path.read_bytes()
     num_rows, more_rows = (7).to_bytes(8, "little"), (2**20).to_bytes(8, "little")
     num_refused = 0
+
     for place in range(0, len(content) - 8, 8):
         if content[place : place + 8] == num_rows:
             path.write_bytes(content[:place] + more_rows + content[place + 8 :])
@@ -274,6 +290,7 @@ def test_a_file_that_claims_more_rows_than_it_has_bytes_for_is_refused(tmp_path)
                 open_store(tmp_path / "store").train.sentence_lengths(0, 6)
             except InputError:
                 num_refused += 1
+
     assert num_refused
 
 
@@ -281,6 +298,7 @@ def test_another_tokenizer_is_refused(tmp_path):
     store = open_store(write_store(tmp_path / "store"))
 
     store.check_tokenizer("abc", 100)
+
     with pytest.raises(InputError, match="101 vocabulary entries given, the store has 100"):
         store.check_tokenizer("other", 101)
     with pytest.raises(InputError, match="another tokenizer: other pieces"):
@@ -297,9 +315,12 @@ def test_a_store_is_read_to_its_end_once(tmp_path, monkeypatch):
     )
     open_store(path)
     open_store(path)
+
     assert len(hashed) == 8  # four files of two splits
+
     os.utime(path / "train" / "tokens.arrow", ns=(1, 1))
     open_store(path)
+
     assert len(hashed) == 16
 
 
@@ -309,5 +330,6 @@ def test_a_store_that_cannot_be_written_to_is_compared_every_time(tmp_path, monk
     monkeypatch.setattr(Path, "write_text", lambda *args, **kwargs: (_ for _ in ()).throw(refused))
     with caplog.at_level(logging.INFO):
         assert documents_of(open_store(path).train) == DOCUMENTS
+
     assert "cannot be kept (Permission denied)" in caplog.text
     assert not (path / ".checked.json").exists()

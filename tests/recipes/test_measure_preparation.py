@@ -9,30 +9,12 @@ import pytest
 
 @pytest.mark.slow
 def test_a_kill_in_the_middle_changes_nothing(repository, tmp_path):
-    command = [
-        sys.executable,
-        "benchmarks/measure_preparation.py",
-        "--documents",
-        "4000",
-        "--files",
-        "20",
-    ]
-    command += [
-        "--shard_gigabytes",
-        "2e-4",
-        "--num_processes",
-        "1",
-        "--work_dir",
-        str(tmp_path / "work"),
-    ]
-    done = subprocess.run(
-        [*command, "--results_file", str(tmp_path / "results.json")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=repository,
-    )
+    flags = ["--documents", "4000", "--files", "20", "--num_processes", "1"]
+    flags += ["--shard_gigabytes", "2e-4"]
+    paths = ["--work_dir", tmp_path / "work", "--results_file", tmp_path / "results.json"]
+    command = [sys.executable, "benchmarks/measure_preparation.py", *flags, *paths]
+    options = {"capture_output": True, "text": True, "timeout": 300, "cwd": repository}
+    done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["documents"] == 4000

@@ -94,8 +94,10 @@ class ExecutorArguments:
                     f"{name} has no effect with executor {self.executor!r}: it is for "
                     f"{' or '.join(executors)}"
                 )
+
         if self.executor == "slurm" and (self.partition is None or self.time is None):
             raise InputError("executor 'slurm' needs --partition and --time")
+
         for argument in self.sbatch_args or []:
             if "=" not in argument.strip("="):
                 raise InputError(
@@ -153,6 +155,7 @@ class LocalExecutor(LocalPipelineExecutor):
         earlier_children = set(active_children())
         stats = PipelineStats()
         pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
+
         try:
             running = [pool.submit(_run_task, self, rank) for rank in range(self.tasks)]
             for task in Progress(
@@ -200,6 +203,7 @@ def messages_in_task_log() -> Iterator[None]:
     handler = _TaskLog()
     package.addHandler(handler)
     package.setLevel(logging.INFO)
+
     try:
         yield
     finally:
@@ -281,6 +285,7 @@ def prepare_on_cluster(
             f"({corpus.shard_gigabytes}) lower, cut the text into more files, or use "
             "recipes/prepare_corpus.py"
         )
+
     # A task without a shard would only start and end.
     tasks = min(executors.tasks or num_shards, num_shards)
     workers = min(executors.workers or count_cores(), tasks)
@@ -298,6 +303,7 @@ def prepare_on_cluster(
                 seconds=time.perf_counter() - start,
             )
             return f"{format_report(report)}\nlogs: {logs}"
+
     # The plan is written; the join, which may begin before we have ended, claims the folder for
     # itself.
     write = _slurm_jobs(WriteShards(preparation), executors, tasks, logs / "write", None)
@@ -325,6 +331,7 @@ def _run_on_ray(
     """Run tasks on a Ray cluster: that of `RAY_ADDRESS`, or one of this machine."""
     if find_spec("ray") is None:
         raise InputError("executor 'ray' needs Ray; pip install ray")
+
     executor = RayPipelineExecutor(
         [step],
         tasks=tasks,
@@ -345,6 +352,7 @@ def _run_on_ray(
             f"{step.name}: {len(failed)} of {tasks} tasks failed; log of the first: "
             f"{_log_of(executor, failed[0])}"
         )
+
     stats = PipelineStats()
     for rank in range(tasks):
         with executor.logging_dir.open(f"stats/{rank:05d}.json") as file:
@@ -389,6 +397,7 @@ def _submit(jobs: SlurmPipelineExecutor) -> None:
             "executor 'slurm' needs sbatch on the PATH and submits jobs, which a task of an array "
             "cannot: give the command on a login node"
         )
+
     try:
         jobs.run()
     except subprocess.CalledProcessError as error:

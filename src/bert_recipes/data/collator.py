@@ -63,6 +63,7 @@ def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
             goes_on[number] = not piece.startswith(mark)
         else:
             goes_on[number] = _goes_on_in_sentencepiece(piece)
+
     return goes_on
 
 
@@ -112,6 +113,7 @@ class DataCollatorForPreTraining(MaskingRates):
                 raise InputError(
                     f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it"
                 )
+
         self._vocab_size = len(self.tokenizer)
         vocabulary = self.tokenizer.get_vocab()
         self._is_continuation = find_continuations(vocabulary, self._vocab_size)
@@ -177,11 +179,12 @@ class DataCollatorForPreTraining(MaskingRates):
 
     @staticmethod
     def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:
-        rows = np.full((len(features), size), value, dtype=np.int64)
-        for row, feature in zip(rows, features, strict=True):
+        """Return int64 (B, size), a number of each feature's positions; `value` in the padding."""
+        padded = np.full((len(features), size), value, dtype=np.int64)
+        for row, feature in enumerate(features):
             values = feature[name]
-            row[: len(values)] = values
-        return rows
+            padded[row, : len(values)] = values
+        return padded
 
     def _keys(self, features: Sequence[Mapping[str, Any]]) -> np.ndarray:
         if all("key" in feature for feature in features):

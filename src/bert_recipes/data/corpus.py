@@ -71,6 +71,7 @@ def find_files(
     entries = [paths] if isinstance(paths, str | Path) else list(paths)
     if not entries:
         raise InputError(f"no input: give files, folders or globs ({', '.join(suffixes)})")
+
     corpus_files: list[Path] = []
     skipped_files: list[Path] = []
     for entry in entries:
@@ -121,6 +122,7 @@ def _unique_files(files: list[Path]) -> list[Path]:
                 "it"
             )
         unique.setdefault(os.path.realpath(path), path)
+
     return list(unique.values())
 
 
@@ -173,6 +175,7 @@ def _match(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool
     start = names.index("**") if "**" in names else len(names)
     tail = names[start:]
     hidden_folders = any(name.startswith(".") for name in tail)
+
     for path in glob.glob(os.path.join("", *names[:start]) or os.curdir):
         match = Path(path)
         if not tail and not match.is_dir():
@@ -192,6 +195,7 @@ def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
     """
     if not pattern or not names:
         return not names and all(name == "**" for name in pattern)
+
     name, *names_below = names
     name_pattern, *pattern_below = pattern
     if name_pattern == "**" and _fits(names, pattern_below):
@@ -235,6 +239,7 @@ def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
     """
     if not files:
         return []
+
     folders = [os.path.realpath(path.parent) for path in files]
     base = os.path.dirname(os.path.commonpath(folders))
     descriptions: list[dict[str, str | int]] = []
@@ -304,11 +309,13 @@ class _Texts:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise InputError(f"{path}: no array of numbers ({first_line(error)})") from error
+
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise InputError(
                 f"{path}: {array.ndim} dimensions of {array.dtype}; whole numbers in 2 are read: "
                 "documents, ids"
             )
+
         for number, row in enumerate(array, start=1):
             self.counts.text_bytes += row.nbytes
             yield f"{path}, row {number}", {self.text_column: row[row >= 0].tolist() or None}
@@ -325,6 +332,7 @@ class _Texts:
             raise InputError(
                 f"{path}: damaged or not a Parquet file ({first_line(error)})"
             ) from error
+
         column = self.text_column
         num_columns = schema.names.count(column)
         if num_columns == 0:
@@ -351,6 +359,7 @@ class _Texts:
         """
         place = f"Hub data set {name!r}"
         rows = _open_hub(name, config_name, split, place)
+
         for number in count(1):
             try:
                 row = next(rows, None)
@@ -378,6 +387,7 @@ class _Texts:
         column = self.text_column
         if column not in row:
             raise self._no_column(row, place)
+
         text = column_value(row, column, place)
         if is_missing(text):
             self.counts.dropped["rows_without_text"] += 1
@@ -430,6 +440,7 @@ def _lines_of_ids(values: list[Any], place: str) -> str:
                 "lists"
             )
         lines.append(" ".join(map(str, ids)))
+
     return "\n".join(lines)
 
 
@@ -548,6 +559,7 @@ def iter_paragraphs(
     if name is not None:
         yield from chain.from_iterable(iter_hub_documents((name, config_name, split), **options))
         return
+
     for path in find_files(files or []):
         # Line by line where that is possible: a text file without blank lines would be one document
         # in memory.
@@ -563,6 +575,7 @@ def check_options(
         raise InputError(
             "wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one"
         )
+
     for path in paths:
         choices = ("auto", "row")
         if _is_text(path):
@@ -585,6 +598,7 @@ def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> 
         if document and is_end:
             yield document
             document = []
+
     if document:
         yield document
 
@@ -600,6 +614,7 @@ def _join_wrapped(lines: Iterable[str]) -> Iterator[str]:
             yield " ".join(paragraph)
             paragraph = []
         yield line
+
     if paragraph:
         yield " ".join(paragraph)
 

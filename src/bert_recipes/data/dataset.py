@@ -85,6 +85,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             raise InputError(
                 f"{store.path}: has no held-out part; prepare it with --validation_fraction"
             )
+
         ids = store.metadata["special_ids"]
         return cls(
             documents,
@@ -99,6 +100,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         _check_range("short_seq_prob", self.short_seq_prob, 0, 1)
         if self.num_workers < 1:
             raise InputError(f"num_workers: {self.num_workers} given, allowed is 1 or more")
+
         _check_format(self.store, self.input_format, self.pair_label)
         self.format: InputFormat = INPUT_FORMATS[self.input_format](
             self.store,
@@ -241,6 +243,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         table = self.table(epoch)
         if not 0 <= index < len(table):
             raise IndexError(f"pair {index} of epoch {epoch}: it has {len(table)}")
+
         row = table[index].item()
         input_ids, token_type_ids = self.format.read(row, epoch, index)
         item: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids}

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import compress, pairwise
+from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,9 +75,10 @@ def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random
 
     It is the same on every machine and Python version.
     """
-    key = f"{purpose}:{seed}:{epoch}:{number}".encode("ascii")
-    digest = hashlib.blake2b(key, digest_size=8).digest()
-    return random.Random(int.from_bytes(digest, "little"))
+    key = f"{purpose}:{seed}:{epoch}:{number}"
+    digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
+    state = int.from_bytes(digest, "little")
+    return random.Random(state)
 
 
 @dataclass(frozen=True)
@@ -147,12 +148,15 @@ class DocumentFormat(InputFormat):
             input_ids and token_type_ids, int64 (L,).
         """
         begin_b = len(tokens_a) + 2
-        length = begin_b + len(tokens_b) + (1 if len(tokens_b) else 0)
+        end_b = begin_b + len(tokens_b)
+        length = end_b
+        if len(tokens_b):
+            length += 1
         input_ids = np.full(length, self.sep_id, dtype=np.int64)
         input_ids[0] = self.cls_id
         input_ids[1 : begin_b - 1] = tokens_a
-        input_ids[begin_b : begin_b + len(tokens_b)] = tokens_b
-        token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
+        input_ids[begin_b:end_b] = tokens_b
+        token_type_ids = np.zeros(length, dtype=np.int64)
         token_type_ids[begin_b:] = 1
         return input_ids, token_type_ids
 
@@ -217,6 +221,7 @@ class SegmentPairs(DocumentFormat):
                 length = min(num_tokens, self.max_seq_length)
                 label = self.label_of(pair)
                 rows.append((a_begin, b_begin, a_count, b_count, length, label))
+
         return np.array(rows, dtype=PAIR_DTYPE)
 
     def label_of(self, pair: SentencePair) -> int:
@@ -237,6 +242,7 @@ class SegmentPairs(DocumentFormat):
         max_num_tokens = self.max_seq_length - NUM_SPECIAL_TOKENS
         if len(tokens_a) + len(tokens_b) <= max_num_tokens:
             return tokens_a, tokens_b
+
         rng = keyed_rng("truncation", self.seed, epoch, index)
         keep_a, keep_b = truncate_pair(len(tokens_a), len(tokens_b), max_num_tokens, rng)
         return tokens_a[keep_a], tokens_b[keep_b]
@@ -276,6 +282,7 @@ class ElectraSegments(DocumentFormat):
                 num_special_tokens = NUM_SPECIAL_TOKENS if size_b else NUM_SPECIAL_TOKENS - 1
                 length = size_a + size_b + num_special_tokens
                 rows.append((offset + begin, 0, end - begin, target, length, NO_LABEL))
+
         return np.array(rows, dtype=PAIR_DTYPE)
 
     def read_segments(
@@ -298,8 +305,9 @@ class ElectraSegments(DocumentFormat):
         length_a = sum(compress(lengths, is_first))
         length_b = sum(lengths) - length_a
         size_a = min(length_a, self.max_seq_length - 2)
-        room = max(0, self.max_seq_length - size_a - NUM_SPECIAL_TOKENS)
-        return size_a, min(length_b, room)
+        room_b = self.max_seq_length - NUM_SPECIAL_TOKENS - size_a
+        size_b = min(length_b, max(0, room_b))
+        return size_a, size_b
 
 
 class FullSentences(InputFormat):
@@ -341,14 +349,15 @@ class FullSentences(InputFormat):
     def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
-        lengths = self.store.sentence_lengths(sentence, sentence + count)
-        sizes = lengths + self._num_separators(sentence, document, count)
-        starts = np.cumsum(sizes) - sizes
-        place_in_sentence = np.arange(sizes.sum()) - np.repeat(starts, sizes)
-        tokens = np.full(len(place_in_sentence), self.sep_id, dtype=np.int64)
-        is_token = place_in_sentence < np.repeat(lengths, sizes)
-        tokens[is_token] = self.store.tokens(sentence, sentence + count)
-        input_ids = np.concatenate([[self.cls_id], tokens[offset : offset + length - 1]])
+        end_sentence = sentence + count
+        tokens = self.store.tokens(sentence, end_sentence)
+        ends = np.cumsum(self.store.sentence_lengths(sentence, end_sentence))
+        num_separators = self._num_separators(sentence, document, count)
+        places = np.repeat(ends, num_separators)
+        stream = np.insert(tokens.astype(np.int64), places, self.sep_id)
+        input_ids = np.empty(length, dtype=np.int64)
+        input_ids[0] = self.cls_id
+        input_ids[1:] = stream[offset : offset + length - 1]
         return input_ids, np.zeros_like(input_ids)
 
     def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
@@ -370,11 +379,14 @@ class DocSentences(FullSentences):
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield one row for each block."""
         for documents in split_into_blocks(self.store):
-            items = sentence_items(self.store, documents, self.max_seq_length - 1)
+            room = self.max_seq_length - 1
+            items = sentence_items(self.store, documents, room)
             bounds = [0]
-            for begin, end in pairwise([0, *document_ends(items).tolist()]):
-                starts = pack_items(items["size"][begin:end], self.max_seq_length - 1)
-                bounds += [begin + start for start in starts[1:]]
+            begin = 0
+            for end in document_ends(items).tolist():
+                sizes = items["size"][begin:end]
+                bounds += [begin + bound for bound in pack_items(sizes, room)[1:]]
+                begin = end
             yield block_rows(items, bounds)
 
     def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
@@ -491,14 +503,18 @@ def document_ends(items: np.ndarray) -> np.ndarray:
 
 def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
     """Return a `BLOCK_DTYPE` row for the items between each bound and the next."""
-    rows = np.empty(len(bounds) - 1, dtype=BLOCK_DTYPE)
-    first_items = items[bounds[:-1]]
-    last_items = items[np.array(bounds[1:]) - 1]
+    begins = np.array(bounds[:-1])
+    ends = np.array(bounds[1:])
+    first_items = items[begins]
+    last_items = items[ends - 1]
+    ends_of_items = np.cumsum(items["size"])
+    num_tokens = np.diff(ends_of_items[ends - 1], prepend=0)
+
+    rows = np.empty(len(begins), dtype=BLOCK_DTYPE)
     for name in ("sentence", "document", "offset"):
         rows[name] = first_items[name]
     rows["count"] = last_items["sentence"] - first_items["sentence"] + 1
-    sizes_before = np.concatenate([[0], np.cumsum(items["size"])])
-    rows["length"] = 1 + np.diff(sizes_before[bounds])  # with [CLS]
+    rows["length"] = num_tokens + 1  # with [CLS]
     return rows
 
 

@@ -21,7 +21,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -95,6 +95,7 @@ def check_instance_outputs(paths: Sequence[Path]) -> None:
             raise InputError(
                 f"{path}: there is no folder {path.parent}, or it may not be written to"
             )
+
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise InputError(f"{', '.join(map(str, paths))}: an output file is given twice")
 
@@ -138,18 +139,8 @@ def write_instances(
                 )
                 count += 1
         sync_paths(partials)
+
     return count
-
-
-# A few thousand input masks and segment ids make up a complete file: each is encoded once.
-@lru_cache(maxsize=2**15)
-def _encode_ones(
-    encode: Callable[[str, list], Any], name: str, zeros: int, ones: int, size: int
-) -> Any:
-    """Encode ones between zeros; of the weights they are floats."""
-    zero, one = (0.0, 1.0) if name == WEIGHTS else (0, 1)
-    padding = size - zeros - ones
-    return encode(name, [zero] * zeros + [one] * ones + [zero] * padding)
 
 
 def _encode_features(
@@ -158,28 +149,21 @@ def _encode_features(
     max_predictions: int,
     encode: Callable[[str, list], Any],
 ) -> dict[str, Any]:
-    input_ids, boundary, positions, ids, is_random = instance
-    length = len(input_ids)
+    length = len(instance.input_ids)
+    boundary = instance.boundary
+    num_predictions = len(instance.masked_ids)
     padding = [0] * (max_seq_length - length)
-    unused = [0] * (max_predictions - len(ids))
-    padded = {
-        "input_ids": [*input_ids, *padding],
-        "masked_lm_positions": [*positions, *unused],
-        "masked_lm_ids": [*ids, *unused],
-        "next_sentence_labels": [int(is_random)],
+    unused = [0] * (max_predictions - num_predictions)
+    features = {
+        "input_ids": [*instance.input_ids, *padding],
+        "input_mask": [1] * length + padding,
+        "segment_ids": [0] * boundary + [1] * (length - boundary) + padding,
+        "masked_lm_positions": [*instance.masked_positions, *unused],
+        "masked_lm_ids": [*instance.masked_ids, *unused],
+        WEIGHTS: [1.0] * num_predictions + [0.0] * len(unused),
+        "next_sentence_labels": [int(instance.is_random)],
     }
-    ones = {
-        "input_mask": (0, length, max_seq_length),
-        "segment_ids": (boundary, length - boundary, max_seq_length),
-        WEIGHTS: (0, len(ids), max_predictions),
-    }
-    features = {}
-    for name in FEATURE_NAMES:
-        if name in padded:
-            features[name] = encode(name, padded[name])
-        else:
-            features[name] = _encode_ones(encode, name, *ones[name])
-    return features
+    return {name: encode(name, values) for name, values in features.items()}
 
 
 class _Writer:
@@ -365,6 +349,7 @@ def _convert_parquet(path: Path, output: Path) -> None:
             for name, rows in columns.items():
                 records[name][begin : begin + len(rows)] = rows
             begin += len(batch)
+
     if begin == 0:
         raise ValueError("no records")
 
@@ -388,6 +373,7 @@ def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _Parquet
         )
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
+
     try:
         if kind == "parquet":
             return _ParquetReader(path, cache_dir)
@@ -446,9 +432,11 @@ class InstanceDataset:
         """
         if not 0 <= index < len(self):
             raise IndexError(f"instance {index}: there are {len(self)}")
+
         file = bisect.bisect_right(self._ends, index)
         reader = self._readers[file]
         number = index - (self._ends[file] - len(reader))
+
         try:
             features = reader.read(number)
             record = {name: _to_array(name, features[name]) for name in FEATURE_NAMES}
@@ -517,6 +505,7 @@ def _check(record: Mapping[str, np.ndarray], vocab_size: int | None) -> None:
     )
     if not is_valid:
         raise ValueError("not an instance as create_pretraining_data.py writes it")
+
     largest = max(input_ids.max(initial=0), ids.max(initial=0))
     if vocab_size is not None and largest >= vocab_size:
         raise ValueError(

@@ -165,9 +165,11 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
         return input_ids, _next_tokens(batch)
+
     needs_words = rates.whole_word or rates.selection in ("ngrams", "spans")
     if needs_words and is_continuation is None:
         raise ValueError("whole_word and the selections ngrams and spans need is_continuation")
+
     excluded = list(never_drawn)
     if rates.selection in ("fairseq", "spans"):
         excluded += not_drawn
@@ -185,6 +187,7 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     if rates.selection == "spans":
         masked, is_predicted = _mask_spans(batch, rates, replacement)
         return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
+
     choose = _choose_ngrams if rates.selection == "ngrams" else _choose_units
     is_predicted = choose(batch, rates)
 
@@ -310,6 +313,7 @@ def _take_in_order(
         totals += np.where(fits, size, 0)
         if (totals >= limits).all():
             break
+
     in_row_order = np.zeros_like(is_open)
     np.put_along_axis(in_row_order, order, is_chosen, axis=1)
     return in_row_order
@@ -331,8 +335,10 @@ def _mask_by_fairseq(
 
 
 def _choose_ngrams(batch: _Batch, rates: MaskingRates) -> np.ndarray:
-    words = Units.from_starts(batch.is_word_start & batch.candidates, batch.candidates)
-    scores = np.where(words.is_unit, batch.draw(_STREAM_SELECT), 2.0)
+    starts = batch.is_word_start & batch.candidates
+    words = Units.from_starts(starts, batch.candidates)
+    scores = batch.draw(_STREAM_SELECT)
+    scores[~words.is_unit] = 2.0
     order = np.argsort(scores, axis=1)
     length_draws = batch.draw(_STREAM_COUNT)
     return choose_ngrams(words, batch.limits(rates), MOST_NGRAM_WORDS, order, length_draws)

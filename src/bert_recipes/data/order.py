@@ -69,6 +69,7 @@ class EpochShuffle:
                 raise InputError("the training data holds no pairs")
             self._open_epoch(self.epoch + 1, self._start + num_pairs)
             num_pairs = self.dataset.num_pairs(self.epoch)
+
         if self._order is None:
             self._order = epoch_order(self.seed, self.epoch, num_pairs)
         return self._order
@@ -116,9 +117,10 @@ class ResumableBatchSampler(Sampler[list[Any]]):
 
     def __iter__(self) -> Iterator[list[Any]]:
         yield from itertools.repeat([], self.skipped)
+        samples_of_all = self.batch_size * self.num_processes
+        samples_before = self.batch_size * self.process_index
         for number in range(self.skipped, len(self)):
-            micro_batch = (number - self.first) * self.num_processes + self.process_index
-            begin = micro_batch * self.batch_size
+            begin = (number - self.first) * samples_of_all + samples_before
             yield self.keys(begin, begin + self.batch_size)
 
 
@@ -171,13 +173,16 @@ def training_order(
         raise InputError(
             f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}"
         )
+
     size = len(lengths)
     if size == 0:
         raise InputError("no training example is left; the log says what was dropped, and why")
+
     num_samples = num_steps * global_batch
     num_epochs = -(-num_samples // size)
     if strategy == "sequential":
         return np.tile(np.arange(size), num_epochs)[:num_samples]
+
     orders: list[np.ndarray] = []
     for epoch in range(num_epochs):
         order = np.random.default_rng([seed, epoch]).permutation(size)
@@ -190,6 +195,7 @@ def training_order(
         if strategy == "group_by_length" and begin < end:
             order[begin:end] = _group(order[begin:end], lengths, global_batch, [seed, epoch])
         orders.append(order)
+
     return np.concatenate(orders)[:num_samples]
 
 
@@ -217,4 +223,5 @@ def _group(
         by_length = np.argsort(-lengths[features], kind="stable")
         sorted_batches = features[by_length].reshape(-1, global_batch)
         grouped.append(rng.permutation(sorted_batches).ravel())
+
     return np.concatenate(grouped)

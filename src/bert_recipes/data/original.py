@@ -118,6 +118,7 @@ def choose_ngrams(
         if len(covered) + len(run) <= limit and covered.isdisjoint(run):
             covered.update(run)
             runs.append(run)
+
     return runs
 
 
@@ -158,6 +159,7 @@ def mask_in_original_order(
         elif rng.random() >= 0.5:
             number = rng.randint(0, len(masking.random_word_ids) - 1)
             input_ids[position] = masking.random_word_ids[number]
+
     if settings.ngram is not None:
         shuffle(words, rng)  # the original shuffles its candidates once more
     ordered = sorted(labels)
@@ -236,6 +238,7 @@ def read_documents(files: Sequence[Path], encode: Callable[[str], list[int]]) ->
             documents.num_lines_without_tokens += 1
         else:
             opens_document = True
+
     if not documents.lengths:
         names = ", ".join(map(str, files))
         raise InputError(f"{names}: there is no sentence; one sentence a line is expected")
@@ -260,6 +263,7 @@ def _decode_line(line: bytes, place: str) -> str:
             f"{place}: this line is longer than {MAX_LINE_BYTES:,} bytes; is it text with one "
             "sentence a line (line ends \\n)?"
         )
+
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -316,5 +320,6 @@ def create_training_instances(
             instances.append(
                 Instance(input_ids, boundary, array("i", positions), array("i", ids), is_random)
             )
+
     shuffle(instances, rng)
     return instances

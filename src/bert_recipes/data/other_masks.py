@@ -171,6 +171,7 @@ def choose_ngrams(
         is_chosen = is_open & ~meets_another & (num_covered + size <= limits)
         is_covered[run] |= is_in_run & is_chosen[:, None]
         num_covered += np.where(is_chosen, size, 0)
+
     return words.tokens(is_covered[:, :num_positions])
 
 
@@ -235,6 +236,7 @@ def choose_spans(
         is_predicted |= is_new & is_missing
         missing = num_predicted - is_predicted.sum(axis=1)
         attempt += 1
+
     return is_predicted
 
 

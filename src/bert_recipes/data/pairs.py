@@ -167,6 +167,7 @@ def pack_items(sizes: np.ndarray, room: int) -> list[int]:
         begin = max(end, begin + 1)
         num_packed = int(ends[begin - 1])
         bounds.append(begin)
+
     return bounds
 
 
@@ -190,6 +191,7 @@ def split_segments(lengths: Sequence[int], target: int, rng: random.Random) -> l
         else:
             length_b += length
             is_first.append(False)
+
     return is_first
 
 
@@ -246,6 +248,7 @@ def _draw_random_next(
         random_document = rng.randint(0, num_documents - 1)
         if random_document != document:
             break
+
     lengths = lengths_of(random_document)
     count = len(lengths)
     begin = rng.randint(0, count - 1)
@@ -281,6 +284,7 @@ def truncate_pair(
         else:
             length_b -= 1
             begin_b += from_front
+
     return slice(begin_a, begin_a + length_a), slice(begin_b, begin_b + length_b)
 
 
@@ -292,6 +296,7 @@ def shuffle(items: list, rng: random.Random) -> None:
     """
     draw = rng.getrandbits
     num_left = len(items)
+
     while num_left > 1:
         # The same number of bits for every position down to the next power of two.
         bits = num_left.bit_length()

@@ -150,6 +150,7 @@ class DocumentEncoder:
                 document_lengths.append(num_sentences)
             else:
                 dropped["documents_without_sentences"] += 1
+
         return TokenBatch(
             batch.split,
             np.array(tokens, dtype=np.uint32),
@@ -196,6 +197,7 @@ def encode_in_order(
     if num_processes == 1:
         yield from map(encoder, batches)
         return
+
     # spawn is the same on every system, and safe beside threads of the libraries that are loaded
     # here.
     pool = ProcessPoolExecutor(
@@ -338,11 +340,13 @@ class CorpusArguments:
             return values
         if "validation_files" in typed:
             return {**values, "validation_fraction": 0.0}
+
         suffixes = SUFFIXES if values.get("names") is None else ID_SUFFIXES
         size = _size_of(find_files(values["files"], suffixes))
         least = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
         if least <= fraction:
             return values
+
         logger.warning(
             "the file's validation_fraction %g would hold out little of a small corpus: %g is held "
             "out",
@@ -415,6 +419,7 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
         raise InputError(
             "every file of --files is in --validation_files too: nothing is left to train on"
         )
+
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
     return [("train", path) for path in train] + [("validation", path) for path in validation]
@@ -430,6 +435,7 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     """
     if arguments.sampling_exponent is None:
         return {}
+
     entries = arguments.files or []
     entry_of_file: dict[str, int] = {}
     sizes = np.zeros(len(entries))
@@ -442,6 +448,7 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
                 )
             entry_of_file[path] = number
             sizes[number] += os.path.getsize(path)
+
     shares = sizes / sizes.sum()
     smoothed = shares**arguments.sampling_exponent
     weights = smoothed / smoothed.sum() / shares
@@ -463,10 +470,12 @@ def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
     """
     if num_documents < 2 * MIN_DOCUMENTS:
         return fraction
+
     draws = sorted(_draw(f"{prefix}:{number}") for number in range(num_documents))
     last_draw = draws[MIN_DOCUMENTS - 1]
     if last_draw < fraction:
         return fraction
+
     message = "a fraction of %g is fewer than %d of the %d documents: so many are held out"
     logger.warning(message, fraction, MIN_DOCUMENTS, num_documents)
     return math.nextafter(last_draw, 1.0)
@@ -485,6 +494,7 @@ def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, P
             size = 0
         shards[-1].append((split, path))
         size += path.stat().st_size
+
     return shards
 
 
@@ -492,6 +502,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuse an output folder that is not empty, but for a store that `overwrite` replaces."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
+
     try:
         read_metadata(path)
     except InputError as error:
@@ -499,6 +510,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
             f"{path}: exists and is no store of this release, so it is left alone; give another "
             "output folder or remove it"
         ) from error
+
     if not overwrite:
         raise InputError(
             f"{path}: holds a store already; give another output folder, or --overwrite true to "
@@ -650,6 +662,7 @@ class Preparation:
         Path(self.arguments.output_dir).parent.mkdir(parents=True, exist_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
+
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -684,6 +697,7 @@ class Preparation:
                 f"{file}: missing, so the preparation has ended or was removed; give its command "
                 "again"
             )
+
         written_plan = json.loads(file.read_bytes())
         plan = self.plan()
         changed = [name for name in sorted(plan) if written_plan.get(name) != plan[name]]
@@ -702,6 +716,7 @@ class Preparation:
         if _is_done(folder):
             logger.info("shard %d of %d: done before", number + 1, len(self.shards))
             return None
+
         files = [path for _, path in self.shards[number]]
         logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(files))
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
@@ -713,6 +728,7 @@ class Preparation:
         batches = batch_documents(self._documents(number, reads))
         # A data set of the Hub does not tell its size.
         size = None if arguments.dataset_name else _size_of(files)
+
         with (
             self._shard_writer(folder) as writer,
             Progress(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress,
@@ -727,6 +743,7 @@ class Preparation:
                 num_bytes = sum(read.source_bytes for read in reads.values())
                 progress.update(num_bytes - progress.n)
             writer.finish(**counts.describe(reads))
+
         return sum(read.text_bytes for read in reads.values())
 
     def _encoder(self) -> DocumentEncoder:
@@ -754,6 +771,7 @@ class Preparation:
         """
         arguments = self.arguments
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
+
         for split, read in reads.items():
             files = [path for split_of_file, path in self.shards[shard] if split_of_file == split]
             documents: Iterable[tuple[float, list[str]]] = ()
@@ -812,6 +830,7 @@ class Preparation:
         except InputError:
             shutil.rmtree(self.folder)  # with this plan there can be no store
             raise
+
         self._warn_of_documents(metadata)
         self.tokenizer.save_pretrained(self.folder / "tokenizer")
         write_metadata(self.folder, metadata)

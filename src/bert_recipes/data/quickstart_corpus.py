@@ -40,6 +40,7 @@ _HAVE_DOCSTRINGS = (
     inspect.isgetsetdescriptor,
 )
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
+_DOCUMENTATION_SUFFIXES = (".py", ".pyx", ".pxi", ".rst", ".md")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
 
@@ -130,6 +131,7 @@ def split_paragraphs(text: str) -> list[str]:
             paragraph = "".join(characters).strip()
         if paragraph:
             paragraphs.append(paragraph)
+
     return paragraphs
 
 
@@ -179,6 +181,7 @@ def _documentation_of(module: ModuleType) -> str:
         # Not of a mere value, whose docstring is its type's.
         if any(has_docstring(value) for has_docstring in _HAVE_DOCSTRINGS):
             texts.append(inspect.getdoc(value) or "")
+
     return "\n\n".join(texts)
 
 
@@ -189,7 +192,7 @@ def package_documentation(distribution: metadata.Distribution) -> Iterator[Sourc
     yield Source(f"{name}/description", str(message.get_payload()))
     for file in sorted(distribution.files or []):
         path = Path(str(distribution.locate_file(file)))
-        if file.suffix in (".py", ".pyx", ".pxi", ".rst", ".md") and path.is_file():
+        if file.suffix in _DOCUMENTATION_SUFFIXES and path.is_file():
             yield Source(str(file), path)
 
 
@@ -213,6 +216,7 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
         for requirement in map(Requirement, packages[name].requires or []):
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 waiting.append(requirement)
+
     return [packages[name] for name in sorted(packages)], sorted(missing)
 
 
@@ -249,6 +253,7 @@ def read_documentation(source: Source) -> Documentation | None:
             texts = _TRIPLE_QUOTED.findall(text) if is_cython else [text]
     except (SyntaxError, ValueError):
         return None
+
     paragraphs = list(chain.from_iterable(map(split_paragraphs, texts)))
     return Documentation(paragraphs, len(texts))
 
@@ -281,6 +286,7 @@ def make_documents(
         else:
             counts[f"dropped files: fewer than {min_words} words"] += 1
             counts["dropped paragraphs: of such files"] += len(documentation.paragraphs)
+
     return documents
 
 
@@ -300,6 +306,7 @@ def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
         if missing > 0 and sizes[name] <= 0.25 * goal:
             held_out.add(name)
             missing -= sizes[name]
+
     return held_out
 
 
@@ -325,6 +332,7 @@ def write_corpus(
             f"only {len(documents)} documents were found: is this Python installed without its "
             "sources?"
         )
+
     description = output_dir / "corpus.json"
     description.unlink(missing_ok=True)
     report: dict[str, object] = dict(sorted(counts.items()))
@@ -333,11 +341,13 @@ def write_corpus(
     report["held-out paragraphs that occur in train too"] = sum(
         line in train_lines for line in held_out_lines
     )
+
     for split, texts in splits.items():
         data = "\n".join(texts).encode()
         with atomic_write(output_dir / split / "documents.txt") as aside:
             aside.write_bytes(data)
         num_paragraphs = sum(text.count("\n") for text in texts)
         report[split] = {"documents": len(texts), "paragraphs": num_paragraphs, "bytes": len(data)}
+
     write_json(description, {**report, "held_out": sorted(held_out)})
     return report

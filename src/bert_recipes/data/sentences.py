@@ -106,11 +106,13 @@ def split_sentences(paragraph: str) -> list[str]:
     sentences = []
     begin = 0
     candidates = _ASCII_CANDIDATE if paragraph.isascii() else _CANDIDATE
+
     for match in candidates.finditer(paragraph):
         end = match.end()
         if end < len(paragraph) and _is_boundary(paragraph, begin, match.start(), end):
             sentences.append(paragraph[begin:end].strip())
             begin = end
+
     last_sentence = paragraph[begin:].strip()
     if last_sentence:
         sentences.append(last_sentence)

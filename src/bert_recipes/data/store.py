@@ -101,26 +101,21 @@ class ColumnWriter:
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, schema)
         self._hash = hashlib.sha256()
-        self._buffer = np.empty(ROWS_PER_BATCH, dtype=schema.types[0].to_pandas_dtype())
-        self._filled = 0
+        # Rows of a batch that is not full.
+        self._buffer = np.empty(0, dtype=schema.types[0].to_pandas_dtype())
         self.num_rows = 0
 
     def append(self, values: np.ndarray) -> None:
         """Append a one-dimensional integer array; values must fit the column's type."""
-        begin = 0
-        while begin < len(values):
-            count = min(len(values) - begin, ROWS_PER_BATCH - self._filled)
-            self._buffer[self._filled : self._filled + count] = values[begin : begin + count]
-            self._filled += count
-            begin += count
-            if self._filled == ROWS_PER_BATCH:
-                self._write_batch()
         self.num_rows += len(values)
+        self._buffer = np.concatenate([self._buffer, values.astype(self._buffer.dtype)])
+        while len(self._buffer) >= ROWS_PER_BATCH:
+            self._write_batch(self._buffer[:ROWS_PER_BATCH])
+            self._buffer = self._buffer[ROWS_PER_BATCH:]
 
-    def _write_batch(self) -> None:
+    def _write_batch(self, values: np.ndarray) -> None:
         import pyarrow as pa
 
-        values = self._buffer[: self._filled]
         self._hash.update(values.tobytes())
         try:
             self._writer.write_batch(pa.record_batch([pa.array(values)], schema=self._schema))
@@ -128,12 +123,11 @@ class ColumnWriter:
             # Arrow does not name the file; a full disk is the usual reason.
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise OSError(error.errno, f"cannot be written: {reason}", str(self._path)) from error
-        self._filled = 0
 
     def close(self) -> dict[str, int | str]:
         """Write the last batch; return `rows`, `bytes` and `sha256` of the values."""
-        if self._filled:
-            self._write_batch()
+        if len(self._buffer):
+            self._write_batch(self._buffer)
         self._writer.close()
         self._sink.close()
         return {
@@ -160,12 +154,14 @@ class Column:
                 batch.validate()
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(path, error) from error
+
         chunks = [batch.column(0).to_numpy(zero_copy_only=True) for batch in batches]
         if not chunks:
             chunks = [np.empty(0, dtype=schema.types[0].to_pandas_dtype())]
         is_full = [len(chunk) == ROWS_PER_BATCH for chunk in chunks]
         if not all(is_full[:-1]) or len(chunks[-1]) > ROWS_PER_BATCH:
             raise _damaged(path)
+
         self._chunks = chunks
         self._num_rows = sum(map(len, chunks))
 
@@ -186,6 +182,7 @@ class Column:
         """
         if not 0 <= begin <= end <= self._num_rows:
             raise IndexError(f"rows {begin}..{end} of a column of {self._num_rows}")
+
         # An empty range may begin behind the last chunk.
         first = min(begin // ROWS_PER_BATCH, len(self._chunks) - 1)
         last = max(begin, end - 1) // ROWS_PER_BATCH
@@ -271,6 +268,7 @@ def _cut(starts: list[int], begin: int, end: int) -> Iterator[tuple[int, int, in
     """
     if not 0 <= begin <= end <= starts[-1]:
         raise IndexError(f"{begin} to {end}: there are {starts[-1]}")
+
     shard = min(bisect_right(starts, begin), len(starts) - 1) - 1
     while True:
         stop = min(end, starts[shard + 1])
@@ -330,6 +328,7 @@ class Store:
         """Refuse a tokenizer that is not the one that made this store."""
         if fingerprint == self.metadata["tokenizer_fingerprint"]:
             return
+
         reason = "other pieces, ids or normalisation (lower-casing, accents, CJK)"
         if vocab_size != self.vocab_size:
             reason = f"{vocab_size} vocabulary entries given, the store has {self.vocab_size}"
@@ -364,14 +363,17 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: there is no such folder; {advice}")
     if not file.is_file():
         raise InputError(f"{path}: not a token store: it has no {METADATA_FILE}; {advice}")
+
     try:
         metadata = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise _damaged(file) from error
+
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise InputError(
             f"{file}: not a token store of this project ('format' must be {FORMAT!r}); {advice}"
         )
+
     version = metadata.get("format_version")
     if version != FORMAT_VERSION:
         raise InputError(
@@ -403,9 +405,11 @@ def open_store(path: str | Path) -> Store:
         shards[folder] = read_metadata(folder)
         if SHARDS_FOLDER in shards[folder]:
             raise _damaged(path / METADATA_FILE)
+
     fingerprint = join_fingerprints([shard["fingerprint"] for shard in shards.values()])
     if fingerprint != metadata["fingerprint"]:
         raise _damaged(path / METADATA_FILE)
+
     for folder, shard in shards.items():
         _check_values(folder, shard)
 
@@ -414,6 +418,7 @@ def open_store(path: str | Path) -> Store:
         folders = [folder / split for folder in shards if split in shards[folder]["splits"]]
         if folders:
             splits[split] = Split(path / split, folders, metadata["vocab_size"])
+
     return Store(path, metadata, splits)
 
 
@@ -432,6 +437,7 @@ def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
                 raise _damaged(folder, error) from error
             state[f"{split}/{file}"] = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
             num_bytes += status.st_size
+
     checked_file = folder / CHECKED_FILE
     try:
         if json.loads(checked_file.read_bytes()) == state:
@@ -523,6 +529,7 @@ class _SplitWriter:
             )
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
             raise ValueError(f"a token id is outside 0..{self._vocab_size - 1}")
+
         self._unigram += np.bincount(tokens, minlength=self._vocab_size)
         document_ends = np.cumsum(document_lengths, dtype=np.int64)
         sentence_ends = np.cumsum(sentence_lengths, dtype=np.int64)
@@ -603,6 +610,7 @@ class StoreWriter:
                 splits[split] = self._splits[split].close()
                 files = splits[split]["files"]
                 hashes[split] = {file: files[file]["sha256"] for file in files}
+
         identity = {
             "tokenizer": self._tokenizer_fingerprint,
             "vocab_size": self._vocab_size,
