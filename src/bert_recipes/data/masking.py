@@ -23,6 +23,7 @@ from bert_recipes.data.other_masks import (
     Units,
     choose_ngrams,
     choose_spans,
+    draw_words,
     mask_fairseq,
     replace_spans,
 )
@@ -165,29 +166,18 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
         return input_ids, _next_tokens(batch)
-
-    needs_words = rates.whole_word or rates.selection in ("ngrams", "spans")
-    if needs_words and is_continuation is None:
-        raise ValueError("whole_word and the selections ngrams and spans need is_continuation")
-
-    excluded = list(never_drawn)
+    excluded = [*never_drawn]
     if rates.selection in ("fairseq", "spans"):
         excluded += not_drawn
-    replacement = Replacement(
-        mask_rate=rates.mask_rate,
-        keep_rate=rates.keep_rate,
-        random_rate=rates.random_rate,
-        mask_token_id=mask_token_id,
-        words=np.delete(np.arange(vocab_size), excluded),
-    )
+    words = np.delete(np.arange(vocab_size), excluded)
 
-    if rates.selection == "fairseq":
-        masked, is_predicted = _mask_by_fairseq(batch, rates, replacement)
+    if rates.selection in ("fairseq", "spans"):
+        replacement = Replacement(
+            rates.mask_rate, rates.keep_rate, rates.random_rate, mask_token_id, words
+        )
+        mask = _mask_by_fairseq if rates.selection == "fairseq" else _mask_spans
+        masked, is_predicted = mask(batch, rates, replacement)
         return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
-    if rates.selection == "spans":
-        masked, is_predicted = _mask_spans(batch, rates, replacement)
-        return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
-
     choose = _choose_ngrams if rates.selection == "ngrams" else _choose_units
     is_predicted = choose(batch, rates)
 
@@ -201,7 +191,7 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     masked = input_ids.copy()
     masked[rows, columns] = np.select(
         [is_masked, is_random, is_kept],
-        [mask_token_id, replacement.random_words(word_draws), input_ids[rows, columns]],
+        [mask_token_id, draw_words(words, word_draws), input_ids[rows, columns]],
     )
     return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
 
@@ -222,15 +212,21 @@ class _Batch:
         return np.arange(self.input_ids.shape[1]) < self.lengths[:, None]
 
     @property
+    def goes_on(self) -> np.ndarray:
+        """Return bool (B, S), the pieces that go on with a word."""
+        if self.is_continuation is None:
+            raise ValueError("whole_word and the selections ngrams and spans need is_continuation")
+        return self.is_continuation[self.input_ids]
+
+    @property
     def is_word_start(self) -> np.ndarray:
         """Return bool (B, S), where words and special tokens begin.
 
-        Special tokens are words of their own, and the token after one begins a word.
+        Special tokens are words too, and the token after one begins a word.
         """
-        assert self.is_continuation is not None
         is_special = ~self.candidates
         follows_special = np.pad(is_special, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
-        starts = is_special | follows_special | ~self.is_continuation[self.input_ids]
+        starts = is_special | follows_special | ~self.goes_on
         return starts & self.is_token
 
     def draw(self, stream: int) -> np.ndarray:
@@ -265,11 +261,10 @@ def _choose_units(batch: _Batch, rates: MaskingRates) -> np.ndarray:
     """
     starts = batch.candidates
     if rates.whole_word:
-        assert batch.is_continuation is not None
         # The first candidate opens a unit even if it is a "##" piece: truncation from the front can
         # cut a word.
         is_first = np.cumsum(batch.candidates, axis=1) == 1
-        starts = starts & (is_first | ~batch.is_continuation[batch.input_ids])
+        starts = starts & (is_first | ~batch.goes_on)
     units = Units.from_starts(starts, batch.candidates)
     scores = batch.draw(_STREAM_SELECT)
     is_open = units.is_unit

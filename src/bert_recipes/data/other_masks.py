@@ -46,7 +46,7 @@ class Units:
         return np.take_along_axis(units, self.of_token, axis=1) & self.is_token
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Replacement:
     """Rates and words of the tokens that the model sees instead of predicted ones."""
 
@@ -56,9 +56,10 @@ class Replacement:
     mask_token_id: int
     words: np.ndarray  # int64, the ids that random words are drawn from, uniformly
 
-    def random_words(self, draws: np.ndarray) -> np.ndarray:
-        """Return the word of each number in [0, 1)."""
-        return self.words[(draws * len(self.words)).astype(np.int64)]
+
+def draw_words(words: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return the word of each number in [0, 1)."""
+    return words[(draws * len(words)).astype(np.int64)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def mask_fairseq(
     is_random = is_unmasked & ~is_kept
 
     masked = np.where(units.tokens(is_masked), replacement.mask_token_id, input_ids)
-    random_words = replacement.random_words(draws.word)
+    random_words = draw_words(replacement.words, draws.word)
     masked = np.where(units.tokens(is_random), random_words, masked)
     return masked, units.tokens(is_predicted)
 
@@ -209,6 +210,7 @@ def choose_spans(
     odds = geometric_p * (1 - geometric_p) ** np.arange(highest - lowest + 1)
     shares = np.cumsum(odds / odds.sum())
     shares /= shares[-1]
+
     num_tokens = words.is_token.sum(axis=1)
     num_predicted = np.ceil(num_tokens * probability).astype(np.int64)
     sizes = words.sizes()
@@ -269,5 +271,5 @@ def replace_spans(
     is_masked = draws < replacement.mask_rate
     is_random = ~is_masked & (draws < replacement.mask_rate + replacement.random_rate)
     masked = np.where(is_predicted & is_masked, replacement.mask_token_id, input_ids)
-    random_words = replacement.random_words(word_draws)
+    random_words = draw_words(replacement.words, word_draws)
     return np.where(is_predicted & is_random, random_words, masked)
