@@ -19,7 +19,7 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.corpus import find_files, iter_paragraphs
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import epoch_order
-from bert_recipes.data.original import create_training_instances, read_documents
+from bert_recipes.data.original import OriginalSettings, create_training_instances, read_documents
 from bert_recipes.data.prepare import CorpusArguments, prepare_store
 from bert_recipes.data.store import open_store
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -171,18 +171,17 @@ def measure_dropin(sample: Sample) -> Result:
     dupe_factor = int(sample.variant.rpartition("_")[2])
     tokenizer, files = tokenizer_of(sample), source_files(sample)
     start = time.perf_counter()
-    instances = create_training_instances(
-        read_documents(files, tokenizer.encode_ids),
-        tokenizer,
+    settings = OriginalSettings(
         max_seq_length=MAX_LENGTH,
         short_seq_prob=SHORT,
         dupe_factor=dupe_factor,
         masked_lm_prob=PROBABILITY,
         max_predictions_per_seq=PREDICTIONS,
         whole_word=False,
-        rng=random.Random(12345),
     )
-
+    documents = read_documents(files, tokenizer.encode_ids)
+    rng = random.Random(12345)
+    instances = create_training_instances(documents, tokenizer, settings, rng)
     seconds = time.perf_counter() - start
     about = f"drop-in instances in memory, dupe_factor {dupe_factor}"
     rate = _rate(about, _megabytes(files), "MB", seconds)

@@ -27,7 +27,7 @@ import numpy as np
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import check_pattern
 from bert_recipes.data.instances import check_instance_outputs, write_instances
-from bert_recipes.data.original import create_training_instances, read_documents
+from bert_recipes.data.original import OriginalSettings, create_training_instances, read_documents
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -90,21 +90,20 @@ def main() -> None:
             "it; separate documents by blank lines",
             file=sys.stderr,
         )
-    instances = create_training_instances(
-        documents,
-        tokenizer,
+    settings = OriginalSettings(
         max_seq_length=args.max_seq_length,
         short_seq_prob=args.short_seq_prob,
         dupe_factor=args.dupe_factor,
         masked_lm_prob=args.masked_lm_prob,
         max_predictions_per_seq=args.max_predictions_per_seq,
         whole_word=args.do_whole_word_mask,
-        rng=random.Random(args.random_seed),
         is_ordered=not args.random_next_sentence,
         ngram=args.ngram,
         # ALBERT draws the lengths of its runs from numpy's global generator, without a seed.
         uniform=np.random.RandomState(args.random_seed % 2**32).random_sample,
     )
+    rng = random.Random(args.random_seed)
+    instances = create_training_instances(documents, tokenizer, settings, rng)
     count = write_instances(
         instances,
         outputs,

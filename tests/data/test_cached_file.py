@@ -24,6 +24,7 @@ def build_slowly(path):
 def test_of_several_processes_one_builds_and_the_others_wait(tmp_path):
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("fork")) as pool:
         contents = list(pool.map(build_slowly, [tmp_path / "file"] * 4))
+
     assert contents == ["whole"] * 4
     assert (tmp_path / "calls").read_text() == "x"
 
@@ -42,9 +43,12 @@ def test_a_file_is_built_once_and_removing_removes_all(tmp_path):
     path = tmp_path / "file"
     build_once(path, lambda partial: partial.write_text("old"))
     build_once(path, lambda partial: partial.write_text("ignored"))
+
     assert path.read_text() == "old"
+
     remove_cached(path)
     remove_cached(path)
+
     assert list(tmp_path.iterdir()) == []
 
 

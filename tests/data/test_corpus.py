@@ -7,6 +7,7 @@ import csv
 import glob
 import gzip
 import io
+import itertools
 import json
 import lzma
 import os
@@ -51,17 +52,20 @@ def error_of(*paths, **options):
 
 
 @pytest.mark.parametrize(
-    ("boundary", "expected"),
+    ("boundary", "wrapped_lines", "expected"),
     [
-        ("auto", [["a1", "a2"], ["b1"]]),
-        ("blank_line", [["a1", "a2"], ["b1"]]),
-        ("line", [["a1"], ["a2"], ["b1"]]),
-        ("file", [["a1", "a2", "b1"]]),
+        ("auto", False, [["a1", "a2"], ["b1"]]),
+        ("blank_line", False, [["a1", "a2"], ["b1"]]),
+        ("line", False, [["a1"], ["a2"], ["b1"]]),
+        ("file", False, [["a1", "a2", "b1"]]),
+        ("blank_line", True, [["a1 a2"], ["b1"]]),
+        ("file", True, [["a1 a2", "b1"]]),
     ],
 )
-def test_document_boundary_says_what_ends_a_document(tmp_path, boundary, expected):
+def test_document_boundary_says_what_ends_a_document(tmp_path, boundary, wrapped_lines, expected):
     """Blank lines between documents: google-research/bert README and create_pretraining_data.py."""
-    assert read(write(tmp_path / "a.txt", TEXT), document_boundary=boundary) == expected
+    path = write(tmp_path / "a.txt", TEXT)
+    assert read(path, document_boundary=boundary, wrapped_lines=wrapped_lines) == expected
 
 
 def test_the_end_of_a_file_ends_a_document_unlike_in_the_original(tmp_path):
@@ -73,22 +77,10 @@ def test_the_end_of_a_file_ends_a_document_unlike_in_the_original(tmp_path):
     assert read(*paths) == [["a", "b"], ["c"]]
 
 
-@pytest.mark.parametrize(
-    ("boundary", "expected"), [("blank_line", [["a1 a2"], ["b1"]]), ("file", [["a1 a2", "b1"]])]
-)
-def test_wrapped_lines_are_joined_to_paragraphs(tmp_path, boundary, expected):
-    assert (
-        read(write(tmp_path / "a.txt", TEXT), document_boundary=boundary, wrapped_lines=True)
-        == expected
-    )
-
-
-def test_line_ends_of_windows_and_a_last_line_without_end_are_read(tmp_path):
+def test_line_feeds_alone_end_lines_also_with_those_of_windows(tmp_path):
     assert read(write(tmp_path / "a.txt", "a\r\nb\r\n\r\nc")) == [["a", "b"], ["c"]]
-
-
-def test_only_line_feeds_end_lines(tmp_path):
-    assert read(write(tmp_path / "a.txt", "a\u2028b\x0cc\u0085d\n")) == [["a\u2028b\x0cc\u0085d"]]
+    odd_ends = "a\u2028b\x0cc\u0085d"
+    assert read(write(tmp_path / "b.txt", f"{odd_ends}\n")) == [[odd_ends]]
 
 
 def test_a_byte_order_mark_is_removed_and_counted(tmp_path):
@@ -124,9 +116,9 @@ PACKERS = {
 
 def as_csv(separator):
     file = io.StringIO()
-    csv.writer(file, delimiter=separator).writerows(
-        [["id", "text"], *([row["id"], row["text"]] for row in ROWS)]
-    )
+    writer = csv.DictWriter(file, ["id", "text"], delimiter=separator)
+    writer.writeheader()
+    writer.writerows(ROWS)
     return file.getvalue()
 
 
@@ -147,91 +139,66 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("packing", PACKERS)
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    ("table", "packing"),
+    [*((table, "") for table in TABLES), *((".jsonl", packing) for packing in PACKERS)],
+)
 def test_every_row_is_a_document_whatever_the_format(tmp_path, table, packing):
     path = write(tmp_path / f"a{table}{packing}", PACKERS[packing](TABLES[table].encode("utf-8")))
-    counts = CorpusCounts()
+    check_rows(path)
 
+
+def test_every_row_of_parquet_is_a_document(tmp_path):
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    check_rows(tmp_path / "a.parquet")
+
+
+def check_rows(path):
+    counts = CorpusCounts()
     assert read(path, counts=counts) == [["a1", "a2"], ['b\u00e91, "b2"']]
     assert counts.dropped == {"rows_without_text": 2}
     assert counts.documents == 2
     assert counts.source_bytes == path.stat().st_size
 
 
-def test_every_row_of_parquet_is_a_document(tmp_path):
-    path, counts = tmp_path / "a.parquet", CorpusCounts()
-    pq.write_table(pa.Table.from_pylist(ROWS), path)
-
-    assert read(path, counts=counts) == [["a1", "a2"], ['b\u00e91, "b2"']]
-    assert counts.dropped == {"rows_without_text": 2}
-    assert counts.source_bytes == path.stat().st_size
-
-
-@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("packing", ["", ".gz"])
 def test_carriage_returns_end_lines_where_nothing_else_does(tmp_path, packing, caplog):
     """Texts of the Macs before 2001; a lone one in a file with line feeds is a character of its
     line.
     """
     caplog.set_level("INFO")
     path = write(tmp_path / f"mac.txt{packing}", PACKERS[packing](b"a1\ra2\r\rb1\r"))
+
     assert read(path) == [["a1", "a2"], ["b1"]]
     assert "mac.txt" in caplog.text
     assert read(write(tmp_path / "b.txt", b"a\rb\nc\n")) == [["a\rb", "c"]]
 
 
-def test_gzip_text_is_read(tmp_path):
-    assert read(write(tmp_path / "a.txt.gz", gzip.compress(b"a\n\nb\n"))) == [["a"], ["b"]]
-
-
 def test_files_are_sorted_and_taken_once(tmp_path):
-    for name in (
-        "b/2.txt",
-        "b/1.txt",
-        "a/3.jsonl",
-        "b/notes.md",
-        "b/ids.npy",
-        "b/.hidden.txt",
-        ".git/x.txt",
-    ):
-        write(tmp_path / name, "{}" if name.endswith("l") else "text")
+    texts = ["b/2.txt", "b/1.txt", "a/3.jsonl"]
+    for name in (*texts, "b/notes.md", "b/ids.npy", "b/.hidden.txt", ".git/x.txt"):
+        write(tmp_path / name, "text")
     (tmp_path / "c.txt").symlink_to(tmp_path / "b" / "1.txt")
-    wanted = [tmp_path / "a/3.jsonl", tmp_path / "b/1.txt", tmp_path / "b/2.txt"]
+    files = [tmp_path / name for name in sorted(texts)]
+    entries = [tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]
 
-    assert find_files(tmp_path) == wanted
-    assert (
-        find_files(
-            [tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]
-        )
-        == wanted
-    )
-    assert find_files(str(tmp_path / "**" / "*.txt")) == wanted[1:]
-
-
-def test_links_that_lead_back_end(tmp_path):
-    """Two of them in one folder: 2^40 ways before the system stops."""
-    path = write(tmp_path / "texts" / "inner" / "a.txt", "a\n")
-    for name in ("one", "two"):
-        (path.parent / name).symlink_to(tmp_path / "texts")
-
-    assert find_files(tmp_path / "texts") == [path]
+    assert find_files(tmp_path) == files
+    assert find_files(entries) == files
+    assert find_files(str(tmp_path / "**" / "*.txt")) == files[1:]
 
 
 def test_folders_that_link_each_other_are_entered_once(tmp_path):
     """Of five, each with links to all others: 4^40 ways."""
     files = [write(tmp_path / "texts" / name / "a.txt", "a\n") for name in "abcde"]
+    for file, other in itertools.permutations(files, 2):
+        (file.parent / f"to_{other.parent.name}").symlink_to(other.parent)
     for file in files:
-        for other in files:
-            if other is not file:
-                (file.parent / f"to_{other.parent.name}").symlink_to(other.parent)
         (file.parent / "up").symlink_to(tmp_path)
     write(tmp_path / "outside.txt", "b\n")
 
-    for found in (
-        find_files(tmp_path / "texts"),
-        find_files(str(tmp_path / "texts" / "**" / "*.txt")),
-    ):
-        assert {os.path.realpath(file) for file in found} == set(map(str, files))
+    for entry in (tmp_path / "texts", str(tmp_path / "texts" / "**" / "*.txt")):
+        assert set(map(Path.resolve, find_files(entry))) == set(files)
+
     # From inside one all others are reached.
     assert len(find_files(tmp_path / "texts" / "e")) == 5
 
@@ -251,33 +218,22 @@ PATTERNS = [
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns_match_what_pythons_glob_matches(tmp_path, pattern):
-    names = (
-        "x.txt",
-        "a/x1.txt",
-        "a/b/y2.txt",
-        "a/b/.z.txt",
-        ".h/h.txt",
-        "a/.h/h2.txt",
-        "b/.h/q/h.txt",
-        "ab/c/d/e1.txt",
-    )
-    for name in names:
+    names = ["x.txt", "a/x1.txt", "a/b/y2.txt", "a/b/.z.txt", ".h/h.txt", "a/.h/h2.txt"]
+    for name in (*names, "b/.h/q/h.txt", "ab/c/d/e1.txt"):
         write(tmp_path / name, "text")
-    expected = [
-        path for path in glob.glob(str(tmp_path / pattern), recursive=True) if os.path.isfile(path)
-    ]
-    assert sorted(map(str, find_files(str(tmp_path / pattern)))) == sorted(expected)
+    matches = glob.glob(str(tmp_path / pattern), recursive=True)
+    expected = sorted(path for path in matches if os.path.isfile(path))
+
+    assert sorted(map(str, find_files(str(tmp_path / pattern)))) == expected
     assert expected
 
 
-@pytest.mark.parametrize(
-    "ids", [[[1, 2], 3], [1, [2, 3]], [[[1]], [2]], [[1], {"a": 1}], [[1], None]]
-)
+@pytest.mark.parametrize("ids", [[[1, 2], 3], [1, [2, 3]], [[[1]], [2]], [[1], None]])
 def test_ids_that_are_nested_unevenly_are_refused(tmp_path, ids):
-    path = write(
-        tmp_path / "a.jsonl", json.dumps({"text": [[1], [2, 3]]}) + "\n" + json.dumps({"text": ids})
-    )
+    lines = [json.dumps({"text": [[1], [2, 3]]}), json.dumps({"text": ids})]
+    path = write(tmp_path / "a.jsonl", "\n".join(lines))
     message = error_of(path, of_ids=True)
+
     assert message.startswith(f"{path}, line 2: column 'text' nests its ids unevenly")
 
 
@@ -301,13 +257,16 @@ def test_a_row_of_parquet_may_be_as_long_as_a_line(tmp_path, name):
     """Packed, all of these are small."""
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table(BOMBS[name]), path, compression="zstd")
+
     assert path.stat().st_size < 20_000
-    with pytest.raises(
-        InputError,
-        match=r"a\.parquet, (row 2|column 'ids.*'): this row is longer than 1,000,000 bytes",
-    ):
+
+    message = r"a\.parquet, (row 2|column 'ids.*'): this row is longer than 1,000,000 bytes"
+
+    with pytest.raises(InputError, match=message):
         list(Reader(max_line_bytes=1_000_000).table(path).rows)
+
     rows = list(Reader(max_line_bytes=10**8).table(path).rows)
+
     assert [number for number, _ in rows] == [1, 2]
 
 
@@ -315,32 +274,31 @@ def test_rows_that_share_one_long_text_are_not_unpacked_together(tmp_path, monke
     monkeypatch.setattr("bert_recipes.rows._BATCH_BYTES", 2**20)
     path, text = tmp_path / "a.parquet", "x" * 2**16
     pq.write_table(pa.table({"text": [text] * 512}), path)
+
     assert path.stat().st_size < 50_000
+
     before = pa.total_allocated_bytes()
     most_bytes = 0
     lengths = []
     for _, row in read_table(path).rows:
         lengths.append(len(row["text"]))
         most_bytes = max(most_bytes, pa.total_allocated_bytes() - before)
+
     assert lengths == [2**16] * 512
     # All of them are 32 MiB.
     assert most_bytes < 4 * 2**20
 
 
 def test_a_text_in_a_json_document_may_be_as_long_as_a_line(tmp_path):
-    path = write(
-        tmp_path / "a.json.gz",
-        gzip.compress(json.dumps([{"text": "a"}, {"text": LONG_TEXT}]).encode()),
-    )
-    assert "row 2: this row is longer than 1,000,000 bytes" in error_of(
-        path, max_line_bytes=1_000_000
-    )
+    content = json.dumps([{"text": "a"}, {"text": LONG_TEXT}]).encode()
+    path = write(tmp_path / "a.json.gz", gzip.compress(content))
+    message = error_of(path, max_line_bytes=1_000_000)
+
+    assert "row 2: this row is longer than 1,000,000 bytes" in message
     assert read(path) == [["a"], [LONG_TEXT]]
 
 
-@pytest.mark.parametrize(
-    "make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere.txt")]
-)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("nowhere.txt")])
 def test_a_name_that_cannot_be_read_as_a_file_is_refused(tmp_path, make):
     make(tmp_path / "a.txt")
 
@@ -357,10 +315,8 @@ def test_files_that_are_passed_over_are_logged(tmp_path, caplog):
 
 
 def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
-    files = [
-        write(tmp_path / "corpus/books/1.txt", "abc"),
-        write(tmp_path / "corpus/wiki/2.txt", "d"),
-    ]
+    contents = {"corpus/books/1.txt": "abc", "corpus/wiki/2.txt": "d"}
+    files = [write(tmp_path / name, content) for name, content in contents.items()]
 
     assert describe_files(files) == [
         {"name": "corpus/books/1.txt", "bytes": 3},
@@ -393,15 +349,7 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
             "a.jsonl, line 2: column 'text' holds list",
         ),
         ("a.jsonl", '"text"\n', {}, "a.jsonl, line 1: an object like"),
-        (
-            "a.jsonl",
-            '{"title": "x", "body": "y"}\n',
-            {},
-            "a.jsonl, line 1: no column 'text'; columns present: title, body",
-        ),
         ("a.jsonl", '{"text": "a"}\n{"text": \n', {}, "a.jsonl, line 2: broken JSON"),
-        ("a.json", '{"text": "a"}\n\n {"text": }', {}, "a.json, line 3: broken JSON"),
-        ("a.jsonl", '{"text":' + "[" * 100_000, {}, "a.jsonl, line 1: broken JSON"),
         ("a.json", '[{"text": "a"}, 3]', {}, "a.json, row 2: an object like"),
         (
             "a.json",
@@ -424,8 +372,8 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
             "a.jsonl, line 1: column 'text' is there more than once",
         ),
         ("a.jsonl", '{"text": "a\\ud800b"}\n', {}, "a.jsonl, line 1: lone surrogate"),
-        ("a.txt", "", {"document_boundary": "row"}, "allowed: auto, blank_line, line or file"),
-        ("a.jsonl", "{}", {"document_boundary": "file"}, "allowed: auto or row"),
+        ("a.txt", "", {"document_boundary": "row"}, "allowed: auto, blank_line, line, file"),
+        ("a.jsonl", "{}", {"document_boundary": "file"}, "allowed: auto, row"),
         ("a.txt", "", {"document_boundary": "line", "wrapped_lines": True}, "choose one"),
     ],
 )
@@ -445,12 +393,7 @@ def test_bad_text_is_one_line_that_names_file_and_line(tmp_path, name, content, 
             "is there more than once",
         ),
         (pa.table({"text": [1, 2]}), "column 'text' holds int64, text expected"),
-        (pa.table({"text": pa.array([b"a"])}), "holds binary, text expected"),
-        # pyarrow turns neither of the two into a value of Python
-        (
-            pa.table({"text": pa.array([10**18], pa.timestamp("ns"))}),
-            "holds timestamp[ns], text expected",
-        ),
+        # Pyarrow cannot turn it into a value of Python.
         (
             pa.table({"text": pa.array([2**31 - 1], pa.date32())}),
             "holds date32[day], text expected",
@@ -460,6 +403,7 @@ def test_bad_text_is_one_line_that_names_file_and_line(tmp_path, name, content, 
 def test_a_parquet_file_without_text_is_one_line(tmp_path, table, part):
     pq.write_table(table, tmp_path / "a.parquet")
     message = error_of(tmp_path)
+
     assert "a.parquet: " in message
     assert part in message
 
@@ -468,26 +412,20 @@ def test_missing_and_empty_paths_are_named(tmp_path):
     (tmp_path / "empty").mkdir()
 
     assert "no such file or folder" in error_of(tmp_path / "nothing.txt")
-    assert "holds no file that ends in" in error_of(tmp_path / "empty")
-    assert "matches no file" in error_of(tmp_path / "*.txt")
+    assert "leads to no file that ends in" in error_of(tmp_path / "empty")
+    assert "leads to no file that ends in" in error_of(tmp_path / "*.txt")
     assert "path is empty" in error_of("")
     assert "no input" in error_of()
 
 
-def test_a_file_without_text_is_counted(tmp_path):
+def test_files_without_text_are_counted_also_packed_ones(tmp_path):
     counts = CorpusCounts()
+    blank = write(tmp_path / "a.txt", "\n \n")
+    empty = write(tmp_path / "b.txt.gz", gzip.compress(b""))
 
-    assert (
-        read(write(tmp_path / "a.txt", "\n \n"), write(tmp_path / "b.txt", ""), counts=counts) == []
-    )
+    assert read(blank, empty, counts=counts) == []
     assert counts.dropped == {"files_without_text": 2}
-
-
-def test_all_bytes_of_a_file_are_counted_also_of_an_empty_one(tmp_path):
-    counts, path = CorpusCounts(), write(tmp_path / "a.txt.gz", gzip.compress(b""))
-
-    assert read(path, counts=counts) == []
-    assert counts.source_bytes == path.stat().st_size
+    assert counts.source_bytes == blank.stat().st_size + empty.stat().st_size
 
 
 def test_replace_repairs_broken_utf8_and_counts_it(tmp_path):
@@ -501,12 +439,13 @@ def test_replace_repairs_broken_utf8_and_counts_it(tmp_path):
 
 
 def test_a_line_may_be_as_long_as_the_limit_and_any_column_the_text(tmp_path):
-    assert read(write(tmp_path / "a.txt", b"a\n" + b"x" * 5000), max_line_bytes=5000) == [
-        ["a", "x" * 5000]
-    ]
-    assert read(
-        write(tmp_path / "a.jsonl", '{"id": 1, "id": 2, "body": "y"}\n'), text_column="body"
-    ) == [["y"]]
+    path = write(tmp_path / "a.txt", b"a\n" + b"x" * 5000)
+
+    assert read(path, max_line_bytes=5000) == [["a", "x" * 5000]]
+
+    path = write(tmp_path / "a.jsonl", '{"id": 1, "id": 2, "body": "y"}\n')
+
+    assert read(path, text_column="body") == [["y"]]
 
 
 def test_columns_of_any_name_and_number_are_named_in_one_short_line(tmp_path):
@@ -522,9 +461,8 @@ def test_columns_of_any_name_and_number_are_named_in_one_short_line(tmp_path):
     "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
 )
 def test_every_parquet_type_of_text_is_read(tmp_path, kind):
-    pq.write_table(
-        pa.table({"text": pa.array(["a", None], pa.string()).cast(kind)}), tmp_path / "a.parquet"
-    )
+    column = pa.array(["a", None], pa.string()).cast(kind)
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": pa.nulls(2)}), tmp_path / "b.parquet")
 
     assert read(tmp_path) == [["a"]]
@@ -539,32 +477,19 @@ def test_half_a_surrogate_pair_is_replaced_and_counted(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "a.txt.gz",
-        "a.jsonl.gz",
-        "a.json.gz",
-        "a.csv.gz",
-        "a.jsonl.bz2",
-        "a.txt.xz",
-        "a.jsonl.zst",
-        "a.parquet",
-    ],
+    ["a.txt.gz", "a.json.gz", "a.csv.gz", "a.jsonl.bz2", "a.txt.xz", "a.txt.zst", "a.parquet"],
 )
 def test_damaged_containers_are_named(tmp_path, name):
-    whole = PACKERS.get(Path(name).suffix, gzip.compress)(
-        os.urandom(100_000).hex().encode() + b"\n" * 9
-    )
-    cut, foreign = (
-        write(tmp_path / "1" / name, whole[: len(whole) // 2]),
-        write(tmp_path / "2" / name, b"no such thing"),
-    )
-    for path in (cut, foreign):
-        assert str(path) in error_of(path, document_boundary="auto")
+    pack = PACKERS.get(Path(name).suffix, gzip.compress)
+    content = pack(os.urandom(100_000).hex().encode() + b"\n" * 9)
+    for damaged in (content[: len(content) // 2], b"no such thing"):
+        path = write(tmp_path / name, damaged)
+        assert str(path) in error_of(path)
 
 
 def test_the_hub_offline_fails_at_once_and_names_files():
     with pytest.raises(InputError, match=r"cannot be opened .*offline.*--files"):
-        next(iter_hub_documents("wikimedia/wikipedia", "20231101.en"))
+        next(iter_hub_documents(("wikimedia/wikipedia", "20231101.en", "train")))
 
 
 def test_rows_of_the_hub_are_documents(monkeypatch):
@@ -574,10 +499,12 @@ def test_rows_of_the_hub_are_documents(monkeypatch):
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **options: None)
     counts = CorpusCounts()
 
-    assert list(iter_hub_documents("owner/name", counts=counts)) == [["a1", "a2"], ["b1"]]
+    dataset = ("owner/name", None, "train")
+
+    assert list(iter_hub_documents(dataset, counts=counts)) == [["a1", "a2"], ["b1"]]
     assert counts.dropped == {"rows_without_text": 1}
     with pytest.raises(InputError, match="row 1: no column 'body'; columns present: text"):
-        next(iter_hub_documents("owner/name", text_column="body"))
+        next(iter_hub_documents(dataset, text_column="body"))
 
 
 @pytest.fixture

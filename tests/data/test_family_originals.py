@@ -5,14 +5,16 @@ own code.
 import itertools
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 
 from bert_recipes.data import original
-from bert_recipes.data.original import create_training_instances, read_documents
+from bert_recipes.data.original import OriginalSettings, create_training_instances, read_documents
 from bert_recipes.data.other_masks import (
     FairseqDraws,
+    Replacement,
     Units,
     choose_ngrams,
     choose_spans,
@@ -32,30 +34,25 @@ def test_blocks_are_fairseqs(golden):
     """fairseq data/token_block_utils_fast.pyx: complete, and complete_doc, where items of the
     separator's size end a document.
     """
-    cases = [
-        case
-        for case in json.loads((golden / "fairseq_blocks.json").read_text())
-        if case["mode"].startswith("complete")
-    ]
+    cases = json.loads((golden / "fairseq_blocks.json").read_text())
+    cases = [case for case in cases if case["mode"].startswith("complete")]
+
     assert len(cases) > 30
+
     for case in cases:
-        sizes, found = np.array(case["sizes"]), []
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        cuts = (
-            [-1, *np.flatnonzero(sizes == case["sep"]).tolist(), len(sizes)]
-            if case["mode"] == "complete_doc"
-            else [-1, len(sizes)]
-        )
-        for before, end in itertools.pairwise(cuts):
-            starts = [
-                before + 1 + start for start in pack_items(sizes[before + 1 : end], case["block"])
-            ]
-            found += [
-                [int(ends[first]), int(ends[last])] for first, last in itertools.pairwise(starts)
-            ]
+        sizes = np.array(case["sizes"])
+        is_separator = (sizes == case["sep"]) & (case["mode"] == "complete_doc")
+        blocks = []
+        end = -1
+        for separator in [*np.flatnonzero(is_separator).tolist(), len(sizes)]:
+            begin, end = end + 1, separator
+            bounds = begin + np.array(pack_items(sizes[begin:end], case["block"]))
+            blocks += itertools.pairwise(bounds.tolist())
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        slices = [[int(starts[first]), int(starts[last])] for first, last in blocks]
         if case["mode"] == "complete_doc":
-            found = [block for block in found if block[1] - block[0] > 1]
-        assert found == case["slices"]
+            slices = [block for block in slices if block[1] - block[0] > 1]
+        assert slices == case["slices"]
 
 
 def test_masks_are_fairseqs(golden):
@@ -63,6 +60,7 @@ def test_masks_are_fairseqs(golden):
     data = json.loads((golden / "fairseq_masks.json").read_text())
     begins = np.array(data["word_begins"], dtype=bool)
     vocabulary = np.arange(data["nspecial"], data["vocab_size"])
+
     for case in data["cases"]:
         item = np.array(case["item"])
         starts = begins[item] if case["whole_words"] else np.ones(len(item), dtype=bool)
@@ -74,12 +72,13 @@ def test_masks_are_fairseqs(golden):
         order = np.ones(len(item))
         order[rng.choice(size, int(0.15 * size + count), replace=False)] = 0
         replacement, kept = (np.pad(rng.random(size), (0, len(item) - size)) for _ in range(2))
-        settings = {
-            "probability": 0.15,
-            "keep_rate": 0.1,
-            "random_rate": 0.1,
-            "mask_token_id": data["mask_idx"],
-        }
+        replacement_of = partial(
+            Replacement,
+            mask_rate=0.8,
+            keep_rate=0.1,
+            random_rate=0.1,
+            mask_token_id=data["mask_idx"],
+        )
         others = np.array([count]), order[None], replacement[None], kept[None]
         # It draws words for the tokens that become random alone: a vocabulary of nobody's id shows
         # which.
@@ -88,13 +87,17 @@ def test_masks_are_fairseqs(golden):
             item[None],
             units,
             FairseqDraws(*others, words[None]),
-            **settings,
-            vocabulary=np.array([-1]),
+            0.15,
+            replacement_of(words=np.array([-1])),
         )
         is_random = masked[0] == -1
         words[is_random] = rng.random(int(is_random.sum()))
         masked, chosen = mask_fairseq(
-            item[None], units, FairseqDraws(*others, words[None]), **settings, vocabulary=vocabulary
+            item[None],
+            units,
+            FairseqDraws(*others, words[None]),
+            0.15,
+            replacement_of(words=vocabulary),
         )
         assert masked[0].tolist() == case["source"]
         assert np.where(chosen[0], item, data["pad_idx"]).tolist() == case["target"]
@@ -133,10 +136,13 @@ def test_masks_are_spanberts(golden):
         masked = replace_spans(
             ids[None],
             chosen,
-            mask_rate=0.8,
-            random_rate=0.1,
-            mask_token_id=59,
-            vocabulary=np.arange(4, 59),
+            Replacement(
+                mask_rate=0.8,
+                keep_rate=0.1,
+                random_rate=0.1,
+                mask_token_id=59,
+                words=np.arange(4, 59),
+            ),
             replacement_draws=replacement[None],
             word_draws=words[None],
         )
@@ -161,6 +167,7 @@ def test_ngrams_of_a_batch_are_those_of_the_original_row_by_row(most_words):
         np.where(np.arange(size) < words.counts[:, None], rng.random((num_rows, size)), 2.0), axis=1
     )
     chosen = choose_ngrams(words, limits, most_words, order, draws)
+
     for row in range(num_rows):
         of_row = [
             np.flatnonzero(candidates[row] & (words.of_token[row] == word)).tolist()
@@ -216,12 +223,13 @@ def test_instances_are_alberts(golden, shared_data, name, settings):
     found = create_training_instances(
         documents,
         tokenizer,
-        **(plain | settings),
-        rng=random.Random(12345),
-        uniform=np.random.RandomState(7).random_sample,
+        OriginalSettings(**(plain | settings), uniform=np.random.RandomState(7).random_sample),
+        random.Random(12345),
     )
     expected = [json.loads(line) for line in file.read_text().splitlines()]
+
     assert len(found) == len(expected)
+
     for own, other in zip(found, expected, strict=True):
         assert tokenizer.convert_ids_to_tokens(list(own.input_ids)) == other["tokens"]
         assert int(own.is_random) == other["label"]
@@ -235,11 +243,13 @@ def test_instances_are_alberts(golden, shared_data, name, settings):
 def test_examples_are_electras(golden):
     data = json.loads((golden / "electra_examples.json").read_text())
     documents = [[]]
+
     for line in data["lines"]:
         if line.strip():
             documents[-1].append([int(number) for number in line.split()])
         else:
             documents.append([])
+
     for run in data["runs"]:
         rng, found, target = random.Random(run["seed"]), [], run["max_length"]
         for document in documents:

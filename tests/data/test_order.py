@@ -26,18 +26,20 @@ class Growing:
 def test_every_pair_of_every_epoch_comes_once_and_shuffled():
     order = EpochShuffle(Growing(), 33, seed=1)
     keys = order.keys(0, order.num_samples)
+
     assert len(keys) == 33
+
     for epoch, size in ((0, 10), (1, 11), (2, 12)):
         indices = [index for number, index in keys if number == epoch]
         assert sorted(indices) == list(range(size))
         assert indices != list(range(size))
 
 
-def test_any_part_can_be_asked_for_in_any_order():
-    whole = EpochShuffle(Growing(), 1000, seed=7).keys(0, 60)
+def test_any_samples_can_be_read_in_any_order():
+    keys = EpochShuffle(Growing(), 1000, seed=7).keys(0, 60)
     order = EpochShuffle(Growing(), 1000, seed=7)
     for begin, end in ((40, 60), (0, 5), (9, 12), (20, 34), (33, 33), (0, 60)):
-        assert order.keys(begin, end) == whole[begin:end]
+        assert order.keys(begin, end) == keys[begin:end]
 
 
 def test_only_the_epoch_that_is_read_is_shuffled(monkeypatch):
@@ -51,14 +53,15 @@ def test_only_the_epoch_that_is_read_is_shuffled(monkeypatch):
     monkeypatch.setattr("bert_recipes.data.order.epoch_order", counted)
     order = EpochShuffle(Growing(), 10**6, seed=1)
     (key,) = order.keys(5000, 5001)
+
     assert shuffled == [key[0]]
     assert order.epoch == key[0] > 80
 
 
 def test_order_depends_on_seed_and_epoch():
-    assert epoch_order(1, 0, 50).tolist() == epoch_order(1, 0, 50).tolist()
-    assert epoch_order(1, 0, 50).tolist() != epoch_order(1, 1, 50).tolist()
-    assert epoch_order(1, 0, 50).tolist() != epoch_order(2, 0, 50).tolist()
+    orders = [epoch_order(*key, 50).tolist() for key in ((1, 0), (1, 1), (2, 0), (1, 0))]
+    assert orders[0] == orders[3]
+    assert orders[0] not in orders[1:3]
 
 
 def test_no_pairs_is_an_error_not_an_endless_loop():
@@ -73,41 +76,37 @@ def test_no_pairs_is_an_error_not_an_endless_loop():
 GLOBAL_BATCH, STEPS = 12, 5
 
 
-def micro_batches(asked=None, **settings):
-    """Sample k is k; `asked` gets the first of each call."""
+def micro_batches(first_samples=None, **settings):
+    """Sample k is k; `first_samples` gets the first of each call."""
 
     def keys(begin, end):
-        if asked is not None:
-            asked.append(begin)
+        if first_samples is not None:
+            first_samples.append(begin)
         return list(range(begin, end))
 
     return ResumableBatchSampler(keys, GLOBAL_BATCH * STEPS, **settings)
 
 
-@pytest.mark.parametrize(("processes", "batch"), [(1, 12), (1, 3), (2, 6), (2, 2), (3, 4), (4, 1)])
+@pytest.mark.parametrize(("processes", "batch"), [(1, 12), (1, 3), (2, 2), (3, 4), (4, 1)])
 def test_a_step_has_its_samples_whatever_the_split(processes, batch):
     accumulation = GLOBAL_BATCH // (processes * batch)
-    shares = [
-        list(micro_batches(batch_size=batch, num_processes=processes, process_index=rank))
-        for rank in range(processes)
-    ]
-    for step in range(STEPS):
-        micro = range(step * accumulation, (step + 1) * accumulation)
-        samples = sorted(key for share in shares for number in micro for key in share[number])
-        assert samples == list(range(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH))
-    assert {len(share) for share in shares} == {STEPS * accumulation}
+    samples = []
+    for rank in range(processes):
+        batches = micro_batches(batch_size=batch, num_processes=processes, process_index=rank)
+        samples.append(np.reshape(list(batches), (STEPS, accumulation * batch)))
+    by_step = np.sort(np.concatenate(samples, axis=1), axis=1)
+
+    assert np.array_equal(by_step, np.arange(STEPS * GLOBAL_BATCH).reshape(STEPS, -1))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_is_done_is_stepped_over_and_not_read(rank):
+def test_batches_that_are_done_are_stepped_over_and_not_read(rank):
     settings = {"batch_size": 3, "num_processes": 2, "process_index": rank}
-    whole, asked = list(micro_batches(**settings)), []
-    resumed = micro_batches(asked, **settings, skipped=4)
-    assert len(resumed) == len(whole)
-    found = list(resumed)
-    assert found[:4] == [[]] * 4
-    assert found[4:] == whole[4:]
-    assert min(asked) >= 4 * 6
+    first_samples = []
+    resumed = list(micro_batches(first_samples, **settings, skipped=4))
+
+    assert resumed == [[]] * 4 + list(micro_batches(**settings))[4:]
+    assert min(first_samples) >= 4 * 6
 
 
 def test_the_trainers_way_of_stepping_over_reads_no_sample():
@@ -118,42 +117,34 @@ def test_the_trainers_way_of_stepping_over_reads_no_sample():
             assert key >= 24
             return key * key
 
-    loader = DataLoader(
-        Squares(), batch_sampler=micro_batches(batch_size=12, skipped=2), collate_fn=list
-    )
-    assert list(skip_first_batches(loader, 2)) == [
-        [k * k for k in range(s, s + 12)] for s in (24, 36, 48)
-    ]
+    sampler = micro_batches(batch_size=12, skipped=2)
+    loader = DataLoader(Squares(), batch_sampler=sampler, collate_fn=list)
+    batches = list(skip_first_batches(loader, 2))
+
+    assert np.array_equal(batches, np.arange(24, 60).reshape(3, 12) ** 2)
 
 
 LENGTHS = np.random.default_rng(0).integers(5, 120, 1000)
 
 
 @pytest.mark.parametrize("strategy", ["group_by_length", "random", "sequential"])
-@pytest.mark.parametrize("num_features", [1000, 635, 100, 33, 16, 5])
-def test_every_epoch_sees_every_example_once(strategy, num_features):
+@pytest.mark.parametrize("num_features", [635, 33, 17, 16, 5])
+def test_an_epoch_sees_every_example_once_and_no_batch_one_twice(strategy, num_features):
     lengths = LENGTHS[:num_features]
     order = training_order(lengths, num_steps=400, global_batch=16, seed=1, strategy=strategy)
+
     assert len(order) == 6400
+
     for start in range(0, 6400 - num_features, num_features):
         assert sorted(order[start : start + num_features]) == list(range(num_features))
-
-
-@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
-@pytest.mark.parametrize("num_features", [1000, 635, 100, 33, 17, 16])
-def test_no_batch_holds_an_example_twice(strategy, num_features):
-    lengths = LENGTHS[:num_features]
-    order = training_order(lengths, num_steps=400, global_batch=16, seed=1, strategy=strategy)
-    assert all(len(set(batch)) == 16 for batch in order.reshape(-1, 16).tolist())
+    if num_features >= 16 and strategy != "sequential":
+        assert all(len(set(batch)) == 16 for batch in order.reshape(-1, 16).tolist())
 
 
 def test_batches_of_like_length_waste_little_padding():
     def padding(strategy):
-        batches = LENGTHS[
-            training_order(
-                LENGTHS, num_steps=125, global_batch=8, seed=1, strategy=strategy
-            ).reshape(-1, 8)
-        ]
+        order = training_order(LENGTHS, num_steps=125, global_batch=8, seed=1, strategy=strategy)
+        batches = LENGTHS[order.reshape(-1, 8)]
         return 1 - batches.sum() / (batches.max(axis=1) * 8).sum()
 
     assert padding("group_by_length") < 0.05 < 0.3 < padding("random")
@@ -165,13 +156,12 @@ def test_lengths_do_not_come_in_order():
     assert abs(np.corrcoef(np.arange(125), longest)[0, 1]) < 0.3
 
 
-@pytest.mark.parametrize("steps", [1, 40, 100, 119, 120, 126])
+@pytest.mark.parametrize("steps", [1, 119, 126])
 @pytest.mark.parametrize("strategy", ["group_by_length", "random"])
 def test_the_order_depends_on_the_seed_and_a_longer_run_starts_alike(steps, strategy):
     def order(steps, seed=1):
-        return training_order(
-            LENGTHS, num_steps=steps, global_batch=8, seed=seed, strategy=strategy
-        )
+        settings = {"global_batch": 8, "seed": seed, "strategy": strategy}
+        return training_order(LENGTHS, num_steps=steps, **settings)
 
     assert not np.array_equal(order(steps), order(steps, seed=2))
     assert np.array_equal(order(steps), order(400)[: steps * 8])

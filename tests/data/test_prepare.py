@@ -25,7 +25,8 @@ def test_a_hub_corpus_is_read_once_beside_held_out_files_of_several_shards(tmp_p
         num_processes=1,
     )
     splits = prepare_store(arguments, load_tokenizer(vocabulary)).metadata["splits"]
-    assert reads == [("owner/name", None, "train")]
+
+    assert reads == [(("owner/name", None, "train"),)]
     assert {split: entry["num_documents"] for split, entry in splits.items()} == {
         "train": 3,
         "validation": 3,

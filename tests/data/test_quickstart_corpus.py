@@ -82,6 +82,7 @@ def test_cython_docstrings_are_found_between_triple_quotes(tmp_path):
     (tmp_path / "a.pyx").write_text(
         'cdef class A:\n    """One."""\n    x = "no"\n    """Two\nlines."""'
     )
+
     assert read_documentation(Source("a", tmp_path / "a.pyx")) == (["One.", "Two lines."], 2)
 
 

@@ -1,7 +1,6 @@
 """Languages and sources by a power of their share. Source: google-research/bert multilingual.md."""
 
-from collections import Counter
-
+import numpy as np
 import pytest
 
 from bert_recipes.data.corpus import CorpusCounts
@@ -31,42 +30,41 @@ def documents(folder, **changes):
 
 
 def test_shares_become_their_power_and_the_corpus_keeps_its_size(sources):
-    shares = {"en": 0.9**0.7, "sw": 0.1**0.7}
-    drawn = Counter(text[:2] for _, text in documents(sources, sampling_exponent=0.7))
-    for name, share in shares.items():
-        assert drawn[name] == pytest.approx(1000 * share / sum(shares.values()), abs=25)
-    weights = sampling_weights(arguments(sources, sampling_exponent=0.7)).values()
-    assert list(weights) == pytest.approx(
-        [
-            share / sum(shares.values()) / p
-            for share, p in zip(shares.values(), (0.9, 0.1), strict=True)
-        ]
-    )
+    shares = np.array([0.9, 0.1])
+    smoothed = shares**0.7 / (shares**0.7).sum()
+    texts = [text for _, text in documents(sources, sampling_exponent=0.7)]
+    counts = [sum(text.startswith(name) for text in texts) for name in ("en", "sw")]
+
+    assert counts == pytest.approx(1000 * smoothed, abs=25)
+
+    weights = sampling_weights(arguments(sources, sampling_exponent=0.7))
+
+    assert list(weights.values()) == pytest.approx(smoothed / shares)
 
 
 def test_the_draw_follows_from_the_seed_and_held_out_documents_stay_once(sources):
-    one = documents(sources, sampling_exponent=0.7, validation_fraction=0.2)
-    assert one == documents(sources, sampling_exponent=0.7, validation_fraction=0.2)
-    assert one != documents(sources, sampling_exponent=0.7, validation_fraction=0.2, seed=2)
-    held_out = [text for split, text in one if split == "validation"]
-    assert len(held_out) == len({*held_out})
-    assert not {*held_out} & {text for split, text in one if split == "train"}
-    plain = [
-        text for split, text in documents(sources, validation_fraction=0.2) if split == "validation"
-    ]
-    assert held_out == plain
-    everything = [text for _, text in documents(sources)]
-    assert everything == [text for _, text in documents(sources, sampling_exponent=1.0)]
+    settings = {"sampling_exponent": 0.7, "validation_fraction": 0.2}
+    drawn = documents(sources, **settings)
+
+    assert drawn == documents(sources, **settings)
+    assert drawn != documents(sources, **settings, seed=2)
+
+    train = {text for split, text in drawn if split == "train"}
+    held_out = [text for split, text in drawn if split == "validation"]
+    unweighted = documents(sources, validation_fraction=0.2)
+
+    assert held_out == [text for split, text in unweighted if split == "validation"]
+    assert len(held_out) == len(set(held_out))
+    assert train.isdisjoint(held_out)
+    assert documents(sources) == documents(sources, sampling_exponent=1.0)
 
 
-def test_what_cannot_be_weighed_is_one_line(sources):
+def test_sources_that_cannot_be_weighed_are_one_line(sources):
     with pytest.raises(InputError, match="give two or more"):
         CorpusArguments(output_dir="x", tokenizer="x", files=["a"], sampling_exponent=0.7)
-    same = CorpusArguments(
-        output_dir="x",
-        tokenizer="x",
-        files=[str(sources), str(sources / "sw")],
-        sampling_exponent=0.7,
-    )
+
+    overlapping = arguments(sources, sampling_exponent=0.7)
+    overlapping.files.append(str(sources))
+
     with pytest.raises(InputError, match="a file is in two entries"):
-        sampling_weights(same)
+        sampling_weights(overlapping)

@@ -1,6 +1,7 @@
 """A store held to the files that it was made from, by a second and simpler reading of them."""
 
 import gzip
+import itertools
 import json
 import re
 from collections import Counter
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from bert_recipes.data.prepare import (
     CorpusArguments,
     PreparationReport,
+    add_counts,
     find_sources,
     format_report,
 )
@@ -28,40 +30,41 @@ def check_prepared(arguments: CorpusArguments, report: PreparationReport) -> Non
     tokenizer = load_tokenizer(store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
     metadata = store.metadata
-    kept = Counter(num_documents=0, num_sentences=0, num_tokens=0)
-    for entry in metadata["splits"].values():
-        kept.update({name: entry[name] for name in kept})
-    dropped: Counter[str] = sum(
-        (Counter(counts) for counts in metadata["dropped"].values()), Counter()
-    )
-    read = metadata["read"]
-    num_read = sum(counts["documents"] for counts in read.values())
-    assert num_read == kept["num_documents"] + dropped["documents_without_sentences"]
+    entries = metadata["splits"].values()
+    dropped = add_counts(metadata["dropped"].values())
+    num_read = sum(counts["documents"] for counts in metadata["read"].values())
+    num_documents = sum(entry["num_documents"] for entry in entries)
+    assert num_read == num_documents + dropped.get("documents_without_sentences", 0)
     table = format_report(report)
     assert all(reason.replace("_", " ") in table for reason in dropped)
-    files = find_sources(arguments)
-    for split in dict.fromkeys(split for split, _ in files):
-        check_reading(read[split], [path for own, path in files if own == split], arguments)
-    if arguments.sentences == "lines":
-        gone = dropped["sentences_without_tokens"] + dropped["paragraphs_that_are_no_passages"]
-        found = [reading_of(path, arguments) for _, path in files]
-        if None not in found:
-            assert sum(part["paragraphs"] for part in found) == kept["num_sentences"] + gone
+    files: dict[str, list[Path]] = {}
+    for split, path in find_sources(arguments):
+        files.setdefault(split, []).append(path)
+    for split, paths in files.items():
+        check_reading(metadata["read"][split], paths, arguments)
+    readings = [reading_of(path, arguments) for paths in files.values() for path in paths]
+    if arguments.sentences == "lines" and None not in readings:
+        reasons = ("sentences_without_tokens", "paragraphs_that_are_no_passages")
+        num_dropped = sum(dropped.get(reason, 0) for reason in reasons)
+        num_sentences = sum(entry["num_sentences"] for entry in entries)
+        assert total(readings)["paragraphs"] == num_sentences + num_dropped
+
+
+def total(readings: Sequence[Counter[str]]) -> Counter[str]:
+    return sum(readings, Counter())
 
 
 def check_reading(read: dict[str, Any], paths: Sequence[Path], arguments: CorpusArguments) -> None:
-    """Files, bytes, documents and what was left out are those that the files hold."""
+    """Files, bytes, documents and empty texts are those that the files hold."""
     assert read["files"] == len(paths)
     assert read["source_bytes"] == sum(path.stat().st_size for path in paths)
-    found = [reading_of(path, arguments) for path in paths]
-    if None in found:
+    readings = [reading_of(path, arguments) for path in paths]
+    if None in readings:
         return
-    assert read["documents"] == sum(part["documents"] for part in found)
-    expected = {
-        name: sum(part[name] for part in found)
-        for name in ("rows_without_text", "files_without_text")
-    }
-    assert read["dropped"] == {name: number for name, number in expected.items() if number}
+    reading = total(readings)
+    assert read["documents"] == reading["documents"]
+    for name in ("rows_without_text", "files_without_text"):
+        assert read["dropped"].get(name, 0) == reading[name]
     if not any(path.name.lower().endswith(".parquet") for path in paths):
         assert read["text_bytes"] == sum(len(unpacked(path)) for path in paths)
 
@@ -82,10 +85,9 @@ def reading_of(path: Path, arguments: CorpusArguments) -> Counter[str] | None:
         text = unpacked(path).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
         if name.endswith(".txt"):
             return count(documents_of(text.replace("\0", ""), arguments), 0)
+        lines = text.replace("\0", "").split("\n")
         try:
-            values = [
-                json.loads(line) for line in text.replace("\0", "").split("\n") if line.strip()
-            ]
+            values = [json.loads(line) for line in lines if line.strip()]
         except ValueError:
             return None
         rows = [value[arguments.text_column] for value in values]
@@ -112,14 +114,12 @@ def documents_of(
     if boundary == "line":
         return [[line] for line in lines if line]
     blocks = [block.strip("\n") for block in re.split("\n\n+", "\n".join(lines))]
-    paragraphs = [
-        [block.replace("\n", " ")] if arguments.wrapped_lines else block.split("\n")
-        for block in blocks
-        if block
-    ]
-    if boundary == "file":
-        return [[line for block in paragraphs for line in block]] if paragraphs else []
-    return paragraphs
+    documents = [block.split("\n") for block in blocks if block]
+    if arguments.wrapped_lines:
+        documents = [[" ".join(paragraphs)] for paragraphs in documents]
+    if boundary == "file" and documents:
+        return [list(itertools.chain(*documents))]
+    return documents
 
 
 def check_contents(store: Store) -> None:
@@ -129,11 +129,8 @@ def check_contents(store: Store) -> None:
         offsets = split.sentence_offsets(0, split.num_documents)
         lengths = split.sentence_lengths(0, split.num_sentences)
         tokens = split.tokens(0, split.num_sentences)
-        assert (split.num_documents, split.num_sentences, split.num_tokens) == (
-            entry["num_documents"],
-            entry["num_sentences"],
-            entry["num_tokens"],
-        )
+        for number in ("num_documents", "num_sentences", "num_tokens"):
+            assert getattr(split, number) == entry[number]
         assert (np.diff(offsets) > 0).all()
         assert (lengths > 0).all()
         assert (offsets[0], offsets[-1]) == (0, len(lengths))

@@ -27,11 +27,10 @@ def stores(tmp_path_factory):
     tokenizer = load_tokenizer(write_vocabulary(folder / "vocab.txt"))
     (folder / "texts").mkdir()
     for number in range(6):
-        text = "".join(
-            f"The red apple falls. A tree grows!\nMr. pear {'green ' * number}\n\n"
-            for number in range(4)
-        )
-        (folder / "texts" / f"{number}.txt").write_text(text)
+        paragraphs = [
+            f"The red apple falls. A tree grows!\nMr. pear {'green ' * n}" for n in range(4)
+        ]
+        (folder / "texts" / f"{number}.txt").write_text("\n\n".join(paragraphs))
     for name, size in (("whole", 1.0), ("shards", 3e-7)):
         arguments = CorpusArguments(
             tokenizer=str(folder / "vocab.txt"),
@@ -57,16 +56,13 @@ def injuries(draw):
 
 
 def injure(folder, kind, numbers, is_head):
-    paths = sorted(
-        path for path in folder.rglob("*") if path.is_file() and "tokenizer" not in path.parts
-    )
+    paths = [path for path in sorted(folder.rglob("*")) if "tokenizer" not in path.parts]
+    paths = [path for path in paths if path.is_file()]
     path = paths[numbers[0] % len(paths)]
     data = path.read_bytes()
-    place = (
-        numbers[1] % min(len(data), 700)
-        if is_head
-        else len(data) - 1 - numbers[1] % min(len(data), 700)
-    )
+    place = numbers[1] % min(len(data), 700)
+    if not is_head:
+        place = len(data) - 1 - place
     if kind == "flip":
         path.write_bytes(flipped(data, place, 1 + numbers[2] % 255))
     elif kind == "cut":
@@ -86,16 +82,11 @@ def injure(folder, kind, numbers, is_head):
 def read_all(folder, cache):
     """As training does, and then every sentence."""
     store = open_store(folder)
-    ids = store.metadata["special_ids"]
-    for split in filter(None, (store.train, store.validation)):
-        dataset = PreTrainingDataset(
-            split,
-            cls_id=ids["cls"],
-            sep_id=ids["sep"],
-            store_fingerprint=store.fingerprint,
-            max_seq_length=32,
-            cache_dir=cache,
-        )
+    for name in ("train", "validation"):
+        if store.splits.get(name) is None:
+            continue
+        dataset = PreTrainingDataset.from_store(store, name, max_seq_length=32, cache_dir=cache)
+        split = dataset.store
         for index in range(len(dataset)):
             assert dataset[index]["input_ids"].min() >= 0
         offsets = split.sentence_offsets(0, split.num_documents)

@@ -4,21 +4,8 @@ from pathlib import Path
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [
-    "red",
-    "green",
-    "blue",
-    "apple",
-    "pear",
-    "tree",
-    "grows",
-    "falls",
-    "the",
-    "a",
-    ".",
-    "!",
-    "mr",
-]
+WORDS = ["red", "green", "blue", "apple", "pear", "tree", "grows", "falls", "the", "a"]
+WORDS += [".", "!", "mr"]
 
 
 def write_vocabulary(path: Path) -> Path:
@@ -26,9 +13,20 @@ def write_vocabulary(path: Path) -> Path:
     return path
 
 
+def write_texts(folder: Path) -> Path:
+    """20 files of one document each, and one that holds nothing."""
+    for number in range(20):
+        color = WORDS[number % 3]
+        line = f"The {color} apple falls! A {color} tree grows.\n"
+        (folder / f"{number:02}.txt").write_text(line * (number % 3 + 1))
+    (folder / "07a.txt").write_text("\n \n")
+    return folder
+
+
 def contents_of(folder: Path) -> dict[Path, bytes]:
-    # What an opening keeps of its comparison holds times.
-    found = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name != ".checked.json"
-    )
-    return {path.relative_to(folder): path.read_bytes() for path in found}
+    """The bytes of each file; what an opening keeps of its comparison holds times."""
+    contents = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != ".checked.json":
+            contents[path.relative_to(folder)] = path.read_bytes()
+    return contents

@@ -1,7 +1,6 @@
 """The quickstart's corpus: documents of whole modules, no copies, the same every time."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -44,15 +43,8 @@ def small_project(repository: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 def collect(project: Path, output_dir: str, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "recipes/collect_docstrings.py", "--output_dir", output_dir, *flags]
-    return subprocess.run(
-        command,
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=os.environ,
-    )
+    options = {"cwd": project, "capture_output": True, "text": True, "timeout": 300}
+    return subprocess.run(command, check=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -70,26 +62,24 @@ def paragraphs(folder: Path, split: str) -> list[list[str]]:
 
 def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpus: Path):
     counts = json.loads((corpus / "corpus.json").read_text())
+    num_documents = num_bytes = 0
+
     for split in ("train", "validation"):
         documents = paragraphs(corpus, split)
         assert all(line.strip() for document in documents for line in document)
         assert counts[split]["documents"] == len(documents)
         assert counts[split]["paragraphs"] == sum(map(len, documents))
         assert counts[split]["bytes"] == (corpus / split / "documents.txt").stat().st_size
+        num_documents += len(documents)
+        num_bytes += counts[split]["bytes"]
+
     assert counts["files"] > 1000
-    dropped = sum(number for name, number in counts.items() if name.startswith("dropped files"))
-    assert (
-        counts["files"]
-        == dropped + counts["train"]["documents"] + counts["validation"]["documents"]
-    )
 
+    dropped = [number for name, number in counts.items() if name.startswith("dropped files")]
 
-def test_three_to_six_percent_are_held_out_in_modules(corpus: Path):
-    counts = json.loads((corpus / "corpus.json").read_text())
-    share = counts["validation"]["bytes"] / (
-        counts["train"]["bytes"] + counts["validation"]["bytes"]
-    )
-    assert 0.03 < share < 0.06
+    assert counts["files"] == sum(dropped) + num_documents
+    # Three to six per cent are held out, in modules.
+    assert 0.03 < counts["validation"]["bytes"] / num_bytes < 0.06
     assert len(counts["held_out"]) >= 5
 
 
@@ -102,21 +92,14 @@ def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(
         assert (small_project / "again" / name).read_bytes() == (corpus / name).read_bytes()
 
 
-def test_a_bad_fraction_is_one_line(small_project: Path):
-    result = collect(small_project, "bad", "--validation_fraction", "2")
-    assert result.returncode == 1
-    assert result.stderr == "error: validation_fraction is 2.0; allowed: above 0 and below 0.5\n"
-
-
 def test_every_kind_of_source_gives_paragraphs():
     packages, missing = dependencies(["numpy", "no-such-package"])
+
     assert missing == ["no-such-package"]
+
     for sources in (python_documentation(), package_documentation(packages[0])):
-        assert any(
-            found.paragraphs
-            for found in map(read_documentation, [*sources][::20])
-            if found is not None
-        )
+        texts = filter(None, map(read_documentation, list(sources)[::100]))
+        assert any(documentation.paragraphs for documentation in texts)
 
 
 def test_the_project_itself_is_left_out(tmp_path: Path):
@@ -127,6 +110,7 @@ def test_the_project_itself_is_left_out(tmp_path: Path):
     counts: Counter[str] = Counter()
     sources, missing = find_sources(tmp_path / "pyproject.toml", counts)
     names = {source.name.split("/")[0] for source in sources}
+
     assert (missing, counts["packages"]) == ([], 1)
     assert "packaging" in names
     assert "pluggy" not in names
@@ -136,20 +120,22 @@ def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):
     bad, empty = tmp_path / "bad.py", tmp_path / "empty.py"
     bad.write_text("print 'Python 2'")
     empty.write_text("")
+
     assert read_documentation(Source("bad", bad)) is None
     assert read_documentation(Source("empty", empty)).paragraphs == []
 
 
 def test_a_source_is_a_document_and_what_goes_is_counted():
     first, second = "Return the number of items.", "Raise an error when the file is missing."
-    found = [
+    sources = [
         (Source("a/1", ""), Documentation([first, second], 2)),
         (Source("b/1", ""), Documentation([second], 1)),
         (Source("b/2", ""), Documentation(["Short."], 1)),
         (Source("c/1", ""), None),
     ]
     counts: Counter[str] = Counter()
-    documents = make_documents(found, 3, counts)
+    documents = make_documents(sources, 3, counts)
+
     assert documents == [Document("a/1", f"{first}\n{second}\n"), Document("b/1", f"{second}\n")]
     assert counts == {
         "files": 4,
@@ -167,6 +153,7 @@ def test_held_out_paragraphs_that_are_trained_on_too_are_counted(tmp_path: Path)
         Document("b", "Twice.\nNew.\n"),
     ]
     report = write_corpus(tmp_path, [*documents, Document("b", "Newer.\n")], {"b"}, Counter())
+
     assert report["held-out paragraphs that occur in train too"] == 1
 
 
@@ -174,6 +161,7 @@ def test_what_is_held_out_depends_on_the_names_and_sizes_only_and_is_never_one_l
     documents = [Document(f"module{number}", "x" * 100) for number in range(100)]
     documents += [Document("large", "x" * 1000)]
     held_out = choose_held_out(documents, 0.1)
+
     assert "large" not in held_out
     assert len(held_out) == 11
     assert choose_held_out(reversed(documents), 0.1) == held_out

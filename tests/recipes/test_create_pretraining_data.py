@@ -45,21 +45,21 @@ def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def expected(
-    folder,
-    *,
-    texts=(TEXT,),
-    vocab="vocab.txt",
-    lower=True,
-    max_seq=128,
-    dupe=10,
-    whole_word=False,
-    seed=12345,
-):
-    vocabulary = ORIGINAL["load_vocab"](folder / vocab)
-    documents = ORIGINAL["read_documents"](list(texts), vocabulary, lower)
+def expected(vocabulary_file, texts, *, lower=True, max_seq=128, **settings):
+    """The original's features of texts."""
+    defaults = {"seed": 12345, "dupe": 10, "whole_word": False}
+    settings = defaults | settings
+    vocabulary = ORIGINAL["load_vocab"](vocabulary_file)
     instances = ORIGINAL["create_instances"](
-        documents, vocabulary, seed, max_seq, dupe, 0.1, 0.15, 20, whole_word
+        ORIGINAL["read_documents"](texts, vocabulary, lower),
+        vocabulary,
+        settings["seed"],
+        max_seq,
+        settings["dupe"],
+        0.1,
+        0.15,
+        20,
+        settings["whole_word"],
     )
     return [ORIGINAL["features"](instance, vocabulary, max_seq, 20) for instance in instances]
 
@@ -86,30 +86,27 @@ def test_golden_file_of_the_original_token_for_token_and_in_order(run, shared_da
         )
     )
     golden = read(shared_data / "reference" / "tf_examples.jsonl")
+    golden = [{name: record[name] for name in FEATURE_NAMES} for record in golden]
     # Round-robin: the first, third, ... in the first file.
-    files = read(tmp_path / "ours.jsonl"), InstanceDataset([tmp_path / "ours.tfrecord"])
-    assert (len(files[0]), len(files[1]), len(golden)) == (30, 30, 60)
-    for index, record in enumerate(golden):
-        if index % 2:
-            ours = {name: values.tolist() for name, values in files[1].record(index // 2).items()}
-        else:
-            ours = files[0][index // 2]
-            assert list(ours) == list(FEATURE_NAMES)
-        assert ours == {name: record[name] for name in FEATURE_NAMES}
+    records = read(tmp_path / "ours.jsonl")
+
+    assert records == golden[::2]
+    assert list(records[0]) == list(FEATURE_NAMES)
+
+    dataset = InstanceDataset([tmp_path / "ours.tfrecord"])
+
+    assert len(dataset) == 30
+
+    for index, record in enumerate(golden[1::2]):
+        features = dataset.record(index)
+        assert {name: values.tolist() for name, values in features.items()} == record
 
 
 @pytest.mark.parametrize(
-    ("arguments", "settings"),
+    ("flags", "settings"),
     [
-        ([], {}),
-        (
-            ["--vocab_file=cased.txt", "--do_lower_case=False"],
-            {"vocab": "cased.txt", "lower": False},
-        ),
-        (
-            ["--vocab_file", "cased.txt", "--nodo_lower_case"],
-            {"vocab": "cased.txt", "lower": False},
-        ),
+        (["--do_lower_case=False"], {"lower": False}),
+        (["--nodo_lower_case"], {"lower": False}),
         (["--do_whole_word_mask", "--max_seq_length", "16"], {"whole_word": True, "max_seq": 16}),
         (
             ["-do_whole_word_mask=true", "-random_seed=7", "--dupe_factor", "3"],
@@ -117,97 +114,83 @@ def test_golden_file_of_the_original_token_for_token_and_in_order(run, shared_da
         ),
     ],
 )
-def test_flags_in_all_of_the_originals_forms_give_its_instances(run, files, arguments, settings):
-    if not any("vocab_file" in argument for argument in arguments):
-        arguments = [*arguments, "--vocab_file=vocab.txt"]
-    check(run("--input_file=text.txt", "--output_file=out.jsonl", *arguments))
-    assert read(files / "out.jsonl") == expected(files, **settings)
+def test_flags_in_all_of_the_originals_forms_give_its_instances(run, files, flags, settings):
+    vocabulary = "vocab.txt" if settings.get("lower", True) else "cased.txt"
+    common = ["--input_file=text.txt", "--output_file=out.jsonl"]
+    check(run(*common, f"--vocab_file={vocabulary}", *flags))
+
+    assert read(files / "out.jsonl") == expected(files / vocabulary, [TEXT], **settings)
 
 
 def test_real_text_with_the_cased_vocabulary_equals_the_original(run, shared_data, tmp_path):
-    source = (shared_data / "corpus" / "wiki" / "squad_train_articles.txt").read_text(
-        encoding="utf-8"
-    )
-    rng, lines = random.Random(2), []
-    for line in source[:150_000].split("\n"):
+    articles = shared_data / "corpus" / "wiki" / "squad_train_articles.txt"
+    rng = random.Random(2)
+    lines = []
+    for line in articles.read_text(encoding="utf-8")[:80_000].split("\n"):
         lines += line.replace(". ", ".\n").split("\n")
         lines += [""] if rng.random() < 0.1 else []
     text = "\n".join(lines)
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
-    vocab = shared_data / "vocab" / "bert-base-cased-vocab.txt"
-    flags = [
-        "--do_lower_case=False",
-        "--do_whole_word_mask=True",
-        "--max_seq_length=96",
-        "--dupe_factor=2",
-    ]
-    check(run("--input_file=text.txt", "--output_file=out.jsonl", f"--vocab_file={vocab}", *flags))
-    theirs = expected(
-        tmp_path, texts=[text], vocab=vocab, lower=False, whole_word=True, max_seq=96, dupe=2
-    )
-    assert len(theirs) > 500
-    assert read(tmp_path / "out.jsonl") == theirs
+    vocabulary = shared_data / "vocab" / "bert-base-cased-vocab.txt"
+    flags = ["--do_lower_case=False", "--do_whole_word_mask=True"]
+    flags += ["--max_seq_length=96", "--dupe_factor=2", f"--vocab_file={vocabulary}"]
+    check(run("--input_file=text.txt", "--output_file=out.jsonl", *flags))
+    settings = {"lower": False, "whole_word": True, "max_seq": 96, "dupe": 2}
+    features = expected(vocabulary, [text], **settings)
+
+    assert len(features) > 300
+    assert read(tmp_path / "out.jsonl") == features
 
 
 def test_globs_and_lists_are_read_in_order_without_a_break_between_files(run, files):
-    parts = ["the cat\n", "sat on\n\na mat", "run\n\nb\n"]
-    for name, part in zip(["b1.txt", "b2.txt", "a.txt"], parts, strict=True):
-        (files / name).write_text(part)
-    check(
-        run(
-            "--input_file=./b*.txt,a.txt",
-            "--output_file=out.jsonl",
-            "--vocab_file=vocab.txt",
-            "--dupe_factor=2",
-        )
-    )
     # The last line of the second file has no line feed, yet is a line of its own.
-    assert read(files / "out.jsonl") == expected(files, texts=parts, dupe=2)
+    texts = {"b1.txt": "the cat\n", "b2.txt": "sat on\n\na mat", "a.txt": "run\n\nb\n"}
+    for name, text in texts.items():
+        (files / name).write_text(text)
+    flags = ["--output_file=out.jsonl", "--vocab_file=vocab.txt", "--dupe_factor=2"]
+    check(run("--input_file=./b*.txt,a.txt", *flags))
+    features = expected(files / "vocab.txt", list(texts.values()), dupe=2)
+
+    assert read(files / "out.jsonl") == features
 
 
 def test_it_says_what_it_read_and_wrote(run, files):
     (files / "text.txt").write_bytes(TEXT.encode() + b"\x00\n")
-    result = check(
-        run("--input_file=text.txt", "--output_file=out.parquet", "--vocab_file=vocab.txt")
-    )
+    flags = ["--input_file=text.txt", "--vocab_file=vocab.txt"]
+    result = check(run(*flags, "--output_file=out.parquet"))
     count = len(InstanceDataset([files / "out.parquet"]))
+
     assert "read 3 documents, 6 sentences" in result.stdout
     assert "1 lines without tokens left out" in result.stdout
     assert f"wrote {count} instances to out.parquet" in result.stdout
+
     (files / "text.txt").write_text("the cat sat.\nrun\n")
-    result = check(
-        run("--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt")
-    )
+    result = check(run(*flags, "--output_file=out.jsonl"))
+
     assert "warning: there is one document only" in result.stderr
-    assert read(files / "out.jsonl") == expected(files, texts=["the cat sat.\nrun\n"])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("flag", "message"),
     [
-        (["--input_file=none.txt"], "no file matches 'none.txt'"),
-        (["--input_file=empty.txt"], "empty.txt: no sentence in 0 lines"),
-        (["--input_file=latin.txt"], "latin.txt, line 2: not UTF-8"),
-        (["--output_file=none/out.jsonl"], "there is no folder none"),
-        (["--output_file=out.csv"], "the suffix must say the format"),
-        (["--vocab_file=empty.txt"], "empty.txt: no [PAD]"),
-        (["--max_seq_length=7"], "max_seq_length is 7; allowed: 8 or more"),
-        (["--masked_lm_prob=15"], "masked_lm_prob is 15.0; allowed: 0 to 1"),
-        (["--short_seq_prob=2"], "short_seq_prob is 2.0"),
-        (["--dupe_factor=0"], "dupe_factor is 0; allowed: 1 or more"),
-        (["--max_predictions_per_seq=0"], "max_predictions_per_seq is 0"),
-        (["--max_seq_lenght=128"], "did you mean --max_seq_length?"),
-        (["--nodo_lower"], "--nodo_lower"),
-        (["--do_lower_case=perhaps"], "--do_lower_case: "),
+        ("--input_file=none.txt", "no file matches 'none.txt'"),
+        ("--input_file=latin.txt", "latin.txt, line 2: not UTF-8"),
+        ("--output_file=out.csv", "the suffix must say the format"),
+        ("--vocab_file=empty.txt", "empty.txt: no [PAD]"),
+        ("--max_seq_length=7", "max_seq_length is 7; allowed: 8 or more"),
+        ("--masked_lm_prob=15", "masked_lm_prob is 15.0; allowed: 0 to 1"),
+        ("--max_seq_lenght=128", "did you mean --max_seq_length?"),
+        ("--nodo_lower", "--nodo_lower"),
+        ("--do_lower_case=perhaps", "--do_lower_case: "),
     ],
 )
-def test_mistakes_are_one_line_and_write_nothing(run, files, arguments, message):
+def test_mistakes_are_one_line_and_write_nothing(run, files, flag, message):
     (files / "empty.txt").touch()
     (files / "latin.txt").write_bytes(b"the cat\n\xe9t\xe9\n")
     before = sorted(files.iterdir())
-    result = run(
-        "--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt", *arguments
-    )
+    common = ["--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt"]
+    result = run(*common, flag)
+
     assert result.returncode == 1
     assert message in result.stderr
     assert result.stderr.startswith("error: ")

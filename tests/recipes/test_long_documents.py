@@ -12,89 +12,46 @@ TASK = (
 )
 
 
+LABELS = ["no", "yes"]
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder, rng = tmp_path_factory.mktemp("planted"), random.Random(0)
+    folder = tmp_path_factory.mktemp("planted")
+    rng = random.Random(0)
     for split, number in (("train", 200), ("validation", 100)):
-        lines = []
-        for index in range(number):
-            words = rng.choices("abcdefgh", k=rng.randint(100, 140))
-            if index % 2:
-                place = rng.randint(60, len(words) - 9)
-                words[place : place + 9] = [
-                    "the",
-                    "of",
-                    "and",
-                    "the",
-                    "of",
-                    "and",
-                    "the",
-                    "of",
-                    "and",
-                ]
-            lines.append(
-                json.dumps({"text": " ".join(words), "label": ["no", "yes"][index % 2]}) + "\n"
-            )
-        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
+            for index in range(number):
+                words = rng.choices("abcdefgh", k=rng.randint(100, 140))
+                if index % 2:
+                    place = rng.randint(60, len(words) - 9)
+                    words[place : place + 9] = ["the", "of", "and"] * 3
+                row = {"text": " ".join(words), "label": LABELS[index % 2]}
+                file.write(json.dumps(row) + "\n")
     (folder / "task.yaml").write_text(TASK, encoding="utf-8")
     return folder
-
-
-def run(call_recipe, data, checkpoint, folder, *flags):
-    call_recipe(
-        *(
-            "finetune",
-            "--task_file",
-            data / "task.yaml",
-            "--data_dir",
-            data,
-            "--model_name_or_path",
-            checkpoint,
-        ),
-        *(
-            "--output_dir",
-            folder,
-            "--max_seq_length",
-            34,
-            "--doc_stride",
-            32,
-            "--learning_rate",
-            "5e-3",
-            "--use_cpu",
-            "true",
-        ),
-        *("--num_train_epochs", 12, "--dropout", 0, "--seed", 1, "--disable_tqdm", "true", *flags),
-    )
-    return json.loads((folder / "all_results.json").read_text())["eval_accuracy"]
 
 
 @pytest.mark.slow
 def test_windows_with_max_find_a_phrase_that_the_head_never_sees(
     call_recipe, data, tiny_checkpoint, tmp_path
 ):
-    head = run(call_recipe, data, tiny_checkpoint, tmp_path / "head")
-    found = run(
-        call_recipe,
-        data,
-        tiny_checkpoint,
-        tmp_path / "windows",
-        "--long_documents",
-        "windows",
-        "--pool",
-        "max",
-    )
-    assert 0.35 < head < 0.65
-    assert found > 0.9
+    def accuracy(folder, *flags):
+        task = ["--task_file", data / "task.yaml", "--data_dir", data]
+        paths = ["--model_name_or_path", tiny_checkpoint, "--output_dir", folder]
+        settings = "--max_seq_length 34 --doc_stride 32 --learning_rate 5e-3 --use_cpu true"
+        settings += " --num_train_epochs 12 --dropout 0 --seed 1 --disable_tqdm true"
+        call_recipe("finetune", *task, *paths, *settings.split(), *flags)
+        return json.loads((folder / "all_results.json").read_text())["eval_accuracy"]
+
+    assert 0.35 < accuracy(tmp_path / "head") < 0.65
+    windows = tmp_path / "windows"
+    score = accuracy(windows, "--long_documents", "windows", "--pool", "max")
+    assert score > 0.9
     # A prediction cuts and joins as the run did.
-    flags = [
-        "--model_name_or_path",
-        tmp_path / "windows",
-        "--input_file",
-        data / "validation.jsonl",
-    ]
-    call_recipe("predict", *flags, "--output_file", tmp_path / "out.jsonl", "--use_cpu", "true")
-    answers = [
-        json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
-    ]
-    right = sum(answer == ["no", "yes"][index % 2] for index, answer in enumerate(answers))
-    assert right / len(answers) == pytest.approx(found)
+    answers_file = tmp_path / "out.jsonl"
+    flags = ["--model_name_or_path", windows, "--input_file", data / "validation.jsonl"]
+    call_recipe("predict", *flags, "--output_file", answers_file, "--use_cpu", "true")
+    lines = answers_file.read_text().splitlines()
+    is_right = [json.loads(line)["prediction"] == LABELS[n % 2] for n, line in enumerate(lines)]
+    assert sum(is_right) / len(is_right) == pytest.approx(score)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from repeated_flags import keep_last
-from small_corpora import WORDS, contents_of, write_vocabulary
+from small_corpora import contents_of, write_texts, write_vocabulary
 
 from bert_recipes.data.cluster import ExecutorArguments
 from bert_recipes.data.prepare import CorpusArguments, Preparation, prepare_store
@@ -55,14 +56,7 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """20 files of one document each, and one that holds nothing."""
-    folder = tmp_path_factory.mktemp("texts")
-    for number in range(20):
-        color = WORDS[number % 3]
-        line = f"The {color} apple falls! A {color} tree grows.\n"
-        (folder / f"{number:02}.txt").write_text(line * (number % 3 + 1))
-    (folder / "07a.txt").write_text("\n \n")
-    return folder
+    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +73,8 @@ def settings(vocabulary, texts, output, **options):
         "document_boundary": "file",
         "files": [str(texts)],
         "shard_gigabytes": SMALL,
+        "validation_fraction": 0.3,
     }
-    common["validation_fraction"] = 0.3
     return CorpusArguments(tokenizer=str(vocabulary), output_dir=str(output), **(common | options))
 
 
@@ -98,71 +92,74 @@ def write_some_shards(vocabulary, texts, output, number):
     return stopped
 
 
-@pytest.mark.parametrize(("workers", "tasks"), [(1, 1), (1, 3), (2, None), (2, 500)])
+@pytest.mark.parametrize(("workers", "tasks"), [(1, 3), (2, 500)])
 def test_any_number_of_tasks_and_workers_gives_the_same_bytes(
     vocabulary, texts, straight, tmp_path, workers, tasks
 ):
-    said = prepare(vocabulary, texts, tmp_path / "store", workers=workers, tasks=tasks)
-    assert "shards done before: 0\n" in said
+    report = prepare(vocabulary, texts, tmp_path / "store", workers=workers, tasks=tasks)
+
+    assert "shards done before: 0\n" in report
     assert contents_of(tmp_path / "store") == straight
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "store.logs"]
 
 
-def test_what_is_done_is_kept_and_what_is_damaged_is_made_anew(
-    vocabulary, texts, straight, tmp_path, caplog
+def test_shards_that_are_done_are_kept_and_damaged_ones_are_made_anew(
+    vocabulary, texts, straight, tmp_path
 ):
     write_some_shards(vocabulary, texts, tmp_path / "store", 4)
     shards = tmp_path / ".store.shards" / "shards"
     tokens = shards / "00001" / "train" / "tokens.arrow"
     tokens.write_bytes(tokens.read_bytes()[:-10])
-    kept = {name: (shards / name).stat().st_ino for name in ("00000", "00002", "00003")}
-    said = prepare(vocabulary, texts, tmp_path / "store", workers=2, tasks=2)
-    assert "shards done before: 3\n" in said
+    inodes = {name: (shards / name).stat().st_ino for name in ("00000", "00002", "00003")}
+    report = prepare(vocabulary, texts, tmp_path / "store", workers=2, tasks=2)
+
+    assert "shards done before: 3\n" in report
     assert contents_of(tmp_path / "store") == straight
-    assert {name: (tmp_path / "store" / "shards" / name).stat().st_ino for name in kept} == kept
-    assert (
-        "the shard is made again"
-        in (tmp_path / "store.logs" / "logs" / "task_00001.log").read_text()
-    )
+
+    for name, inode in inodes.items():
+        assert (tmp_path / "store" / "shards" / name).stat().st_ino == inode
+    log = tmp_path / "store.logs" / "logs" / "task_00001.log"
+
+    assert "the shard is made again" in log.read_text()
 
 
 def test_that_a_task_has_ended_before_does_not_stand_for_its_shards(
     vocabulary, texts, straight, tmp_path
 ):
     preparation = write_some_shards(vocabulary, texts, tmp_path / "store", 0)
-    LocalExecutor(
-        [WriteShards(preparation)],
-        tasks=3,
-        workers=1,
-        logging_dir=tmp_path / "store.logs",
-        name="write shards",
-    ).run()
-    assert len(list((tmp_path / "store.logs" / "completions").iterdir())) == 3
+    logs = tmp_path / "store.logs"
+    step = WriteShards(preparation)
+    LocalExecutor([step], tasks=3, workers=1, logging_dir=logs, name="write shards").run()
+
+    assert len(list((logs / "completions").iterdir())) == 3
+
     (tmp_path / ".store.shards" / "shards" / "00002" / "store.json").unlink()
     prepare(vocabulary, texts, tmp_path / "store", workers=1, tasks=3)
+
     assert contents_of(tmp_path / "store") == straight
 
 
-@pytest.mark.parametrize("change", ["no plan", "other files", "other settings"])
-def test_a_task_works_on_the_plan_that_was_made_only(vocabulary, texts, tmp_path, change):
-    mine = tmp_path / "texts"
-    mine.mkdir()
-    for path in texts.iterdir():
-        (mine / path.name).write_bytes(path.read_bytes())
-    preparation = Preparation(
-        settings(vocabulary, mine, tmp_path / "store"), load_tokenizer(vocabulary)
-    )
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("no plan", "missing, so the preparation has ended"),
+        ("files", "other shards"),
+        ("settings", "other settings"),
+    ],
+)
+def test_a_task_works_on_the_plan_that_was_made_only(vocabulary, texts, tmp_path, change, message):
+    files = shutil.copytree(texts, tmp_path / "texts")
+    arguments = settings(vocabulary, files, tmp_path / "store")
+    preparation = Preparation(arguments, load_tokenizer(vocabulary))
     step = WriteShards(preparation)
-    message = "missing, so the preparation has ended"
     if change != "no plan":
         with preparation.claimed():
             pass
-        message = "other shards"
-    if change == "other files":
-        (mine / "03.txt").write_text("Another machine has another text.\n")
-    if change == "other settings":
-        preparation.arguments.sentences = "lines"
-        message = "other settings"
+    if change == "files":
+        (files / "03.txt").write_text("Another machine has another text.\n")
+    if change == "settings":
+        arguments.sentences = "lines"
+
     with pytest.raises(InputError, match=message):
         step.run(None, 0, 1)
     assert not (tmp_path / ".store.shards" / "shards").exists()
@@ -177,23 +174,16 @@ def test_one_shard_is_refused(vocabulary, texts, tmp_path):
 # The command
 
 
-def command_of(repository, vocabulary, texts, output, *more):
-    flags = [
-        "--files",
-        texts,
-        "--tokenizer",
-        vocabulary,
-        "--output_dir",
-        output,
-        "--num_processes",
-        1,
-        *more,
-    ]
-    return [
-        sys.executable,
-        str(repository / "recipes" / "prepare_on_cluster.py"),
-        *keep_last(flags),
-    ]
+def command_of(repository, vocabulary, texts, output, *flags):
+    script = repository / "recipes" / "prepare_on_cluster.py"
+    common = ["--files", texts, "--tokenizer", vocabulary, "--output_dir", output]
+    return [sys.executable, script, *keep_last([*common, "--num_processes", 1, *flags])]
+
+
+def run_command(command, **options):
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, **options
+    )
 
 
 @pytest.fixture
@@ -208,10 +198,9 @@ def large_texts(tmp_path):
 
 def wait_for(condition, seconds=120):
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    return found
 
 
 def workers_of(process):
@@ -219,71 +208,82 @@ def workers_of(process):
     return [worker for child in process.children() for worker in child.children()]
 
 
+TWO_WORKERS = ["--shard_gigabytes", "0.001", "--workers", 2]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 128 + signal.SIGTERM)],
+)
 def test_an_end_in_the_middle_loses_nothing_that_is_done(
-    repository, vocabulary, large_texts, tmp_path, how
+    repository, vocabulary, large_texts, tmp_path, number, exit_code
 ):
-    more = ["--shard_gigabytes", "0.001", "--workers", 2]
-    command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *more)
-    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    place = tmp_path / ".store.shards" / "shards"
-    wait_for(lambda: len(list(place.glob("0*/store.json"))) >= 2)
-    workers = workers_of(psutil.Process(started.pid))
+    output = tmp_path / "store"
+    command = command_of(repository, vocabulary, large_texts, output, *TWO_WORKERS)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    shards = tmp_path / ".store.shards" / "shards"
+    wait_for(lambda: len(list(shards.glob("0*/store.json"))) >= 2)
+    workers = workers_of(psutil.Process(process.pid))
+
     assert len(workers) == 2
-    started.send_signal(how)
-    assert started.wait(timeout=30) == (128 + how if how == signal.SIGTERM else -how)
+
+    process.send_signal(number)
+
+    assert process.wait(timeout=30) == exit_code
+
     _, alive = psutil.wait_procs(workers, timeout=10)
+
     assert not alive
-    assert not (tmp_path / "store").exists()
-    done = {
-        path.name: path.stat().st_ino
-        for path in place.glob("0*")
-        if (path / "store.json").is_file()
-    }
-    assert 2 <= len(done) < 6
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert finished.returncode == 0, finished.stderr
-    assert f"shards done before: {len(done)}\n" in finished.stdout
-    for name, inode in done.items():
-        assert (tmp_path / "store" / "shards" / name).stat().st_ino == inode
-    metadata = json.loads((tmp_path / "store" / "store.json").read_text())
+    assert not output.exists()
+
+    inodes = {file.parent.name: file.stat().st_ino for file in shards.glob("0*/store.json")}
+
+    assert 2 <= len(inodes) < 6
+
+    result = run_command(command)
+
+    assert result.returncode == 0, result.stderr
+    assert f"shards done before: {len(inodes)}\n" in result.stdout
+
+    for name, inode in inodes.items():
+        assert (output / "shards" / name / "store.json").stat().st_ino == inode
+    metadata = json.loads((output / "store.json").read_text())
+
     assert metadata["splits"]["train"]["num_documents"] == 6 * 60_000
 
 
 def test_a_killed_worker_is_one_line(repository, vocabulary, large_texts, tmp_path):
-    more = ["--shard_gigabytes", "0.001", "--workers", 2]
-    command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *more)
-    started = subprocess.Popen(
+    command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *TWO_WORKERS)
+    process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    place = tmp_path / ".store.shards" / "shards"
-    wait_for(lambda: any(place.glob(".0*.partial-*")))
-    workers_of(psutil.Process(started.pid))[0].kill()
-    _, said = started.communicate(timeout=60)
-    assert started.returncode == 1
-    assert (
-        "error: write shards: one of the 2 processes was killed, probably for lack of memory"
-        in said
-    )
-    assert "Traceback" not in said
+    shards = tmp_path / ".store.shards" / "shards"
+    wait_for(lambda: any(shards.glob(".0*.partial-*")))
+    workers_of(psutil.Process(process.pid))[0].kill()
+    _, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert "error: write shards: one of the 2 processes was killed, probably for lack" in errors
+    assert "Traceback" not in errors
 
 
 def test_a_failed_task_is_one_line_that_names_its_log(repository, vocabulary, texts, tmp_path):
-    mine = tmp_path / "texts"
-    mine.mkdir()
-    for path in texts.iterdir():
-        (mine / path.name).write_bytes(path.read_bytes())
-    (mine / "05.txt").write_bytes(b"An apple.\nA caf\xe9.\n")
-    more = ["--shard_gigabytes", repr(SMALL), "--workers", 2, "--tasks", 4]
-    command = command_of(repository, vocabulary, mine, tmp_path / "store", *more)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    files = shutil.copytree(texts, tmp_path / "texts")
+    (files / "05.txt").write_bytes(b"An apple.\nA caf\xe9.\n")
+    flags = ["--shard_gigabytes", repr(SMALL), "--workers", 2, "--tasks", 4]
+    result = run_command(command_of(repository, vocabulary, files, tmp_path / "store", *flags))
+
+    assert result.returncode == 1
+
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+
     assert "05.txt" in line
+
     log = Path(line.split("log: ")[1].rstrip(")"))
+
     assert "05.txt" in log.read_text()
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in result.stderr
     assert not (tmp_path / "store").exists()
 
 
@@ -307,92 +307,58 @@ def slurm(tmp_path):
     return jobs, os.environ | {"PATH": path, "FAKE_SLURM": str(jobs)}
 
 
+SLURM_FLAGS = ["--executor", "slurm", "--partition", "cpu", "--time", "01:00:00"]
+SLURM_FLAGS += ["--shard_gigabytes", repr(SMALL)]
+
+
 def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(
     repository, vocabulary, texts, straight, tmp_path, slurm
 ):
     jobs, environment = slurm
+    files = shutil.copytree(texts, tmp_path / texts.name)
     # Paths as a user gives them, which only mean something in the folder that the command is given
     # in.
-    relative = Path(os.path.relpath(texts, tmp_path))
-    more = [
-        "--executor",
-        "slurm",
-        "--partition",
-        "cpu",
-        "--time",
-        "01:00:00",
-        "--tasks",
-        2,
-        "--sbatch_args",
-        "account=nlp",
-    ]
-    more += [
-        "--document_boundary",
-        "file",
-        "--shard_gigabytes",
-        repr(SMALL),
-        "--validation_fraction",
-        "0.3",
-    ]
-    command = command_of(repository, vocabulary, relative, "store", *more)
+    flags = [*SLURM_FLAGS, "--tasks", 2, "--sbatch_args", "account=nlp"]
+    flags += ["--document_boundary", "file", "--validation_fraction", "0.3"]
+    command = command_of(repository, vocabulary, texts.name, "store", *flags)
 
-    def submit():
-        for file in jobs.iterdir():
-            file.unlink()
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            cwd=tmp_path,
-            env=environment,
-        )
+    text = (files / "05.txt").read_bytes()
+    (files / "05.txt").write_bytes(b"\xe9" * len(text))
+    result = run_command(command, cwd=tmp_path, env=environment)
 
-    damaged = texts / "05.txt"
-    text = damaged.read_bytes()
-    damaged.write_bytes(b"\xe9" * len(text))
-    try:
-        done = submit()
-    finally:
-        damaged.write_bytes(text)
-    assert done.returncode == 0, done.stderr
-    assert "submitted: job 1 with 2 tasks" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "submitted: job 1 with 2 tasks" in result.stdout
     assert (jobs / "failed_1").exists()
     assert not (tmp_path / "store").exists()
+
     logs = (tmp_path / "store.logs" / "write" / "logs").glob("task_*.log")
+
     assert "05.txt" in "".join(path.read_text() for path in logs)
 
-    done = submit()
-    assert done.returncode == 0, done.stderr
-    join = json.loads(done.stdout.split("and job ")[1].split(",")[0])
+    (files / "05.txt").write_bytes(text)
+    for file in jobs.iterdir():
+        file.unlink()
+    result = run_command(command, cwd=tmp_path, env=environment)
+
+    assert result.returncode == 0, result.stderr
+
     outputs = "\n".join(path.read_text() for path in jobs.glob("output_*"))
+
     assert not list(jobs.glob("failed_*")), outputs
     assert contents_of(tmp_path / "store") == straight
+
+    join = result.stdout.split("and job ")[1].split(",")[0]
     write_script, join_script = (jobs / "job_1").read_text(), (jobs / f"job_{join}").read_text()
+
     assert "#SBATCH --array=0-1" in write_script
     assert "#SBATCH --account=nlp" in write_script
     assert "--dependency=afterok:1" in join_script
     assert "#SBATCH --kill-on-invalid-dep=yes" in join_script
 
 
-def test_without_slurm_it_is_one_line(repository, vocabulary, texts, tmp_path):
-    more = [
-        "--executor",
-        "slurm",
-        "--partition",
-        "cpu",
-        "--time",
-        "01:00:00",
-        "--shard_gigabytes",
-        repr(SMALL),
-    ]
-    command = command_of(repository, vocabulary, texts, tmp_path / "store", *more)
-    environment = os.environ | {"PATH": str(tmp_path)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=environment
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(
-        "error: executor 'slurm' needs sbatch on the PATH"
-    )
+def test_without_slurm_it_is_one_line(vocabulary, texts, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    executor = {"executor": "slurm", "partition": "cpu", "time": "01:00:00"}
+
+    with pytest.raises(InputError, match="executor 'slurm' needs sbatch on the PATH"):
+        prepare(vocabulary, texts, tmp_path / "store", **executor)

@@ -1,9 +1,8 @@
-"""The shards of a corpus made by tasks on one machine or many: what
-``recipes/prepare_on_cluster.py`` does.
+"""Make the shards of a corpus by tasks on one machine or many.
 
-The plan is written before the tasks begin; each sees that its machine has the same files, settings
-and versions, makes the shards of its rank that are not done, and nothing else. The store is joined
-when all have ended well, by one process.
+This is the work of `recipes/prepare_on_cluster.py`. The plan is written before the tasks begin; a
+task sees that its machine has the same files, settings and versions, makes the shards of its rank
+that are not done, and nothing else. The store is joined when all have ended well, by one process.
 """
 
 import json
@@ -46,9 +45,16 @@ except ImportError as error:
         f"{error.name} is not installed; pip install 'bert-recipes[cluster]'"
     ) from error
 
-# What is said to a scheduler only.
-_SLURM_ONLY = ("partition", "time", "qos", "env_command", "sbatch_args")
-_CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
+# Settings of a scheduler only, by the executors that have it.
+_EXECUTORS_OF_SETTING = {
+    "partition": ("slurm",),
+    "time": ("slurm",),
+    "qos": ("slurm",),
+    "env_command": ("slurm",),
+    "sbatch_args": ("slurm",),
+    "cpus_per_task": ("slurm", "ray"),
+    "mem_per_cpu_gb": ("slurm", "ray"),
+}
 
 
 @dataclass(kw_only=True)
@@ -82,46 +88,43 @@ class ExecutorArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        for executor, names in (("slurm", _SLURM_ONLY), ("slurm or ray", _CLUSTER_ONLY)):
-            for name in names:
-                if getattr(self, name) is not None and self.executor not in executor.split():
-                    raise InputError(
-                        f"{name} has no effect with executor {self.executor!r}: it is for "
-                        f"{executor}"
-                    )
-        missing = [
-            name
-            for name in ("partition", "time")
-            if self.executor == "slurm" and getattr(self, name) is None
-        ]
-        if missing:
-            raise InputError(
-                f"executor 'slurm' needs {' and '.join(missing)}: give --{' and --'.join(missing)}"
-            )
-        for each in self.sbatch_args or []:
-            if "=" not in each.strip("="):
-                raise InputError(f"sbatch_args has {each!r}: name=value is allowed, without dashes")
+        for name, executors in _EXECUTORS_OF_SETTING.items():
+            if getattr(self, name) is not None and self.executor not in executors:
+                raise InputError(
+                    f"{name} has no effect with executor {self.executor!r}: it is for "
+                    f"{' or '.join(executors)}"
+                )
+
+        if self.executor == "slurm" and (self.partition is None or self.time is None):
+            raise InputError("executor 'slurm' needs --partition and --time")
+
+        for argument in self.sbatch_args or []:
+            if "=" not in argument.strip("="):
+                raise InputError(
+                    f"sbatch_args has {argument!r}: name=value is allowed, without dashes"
+                )
 
     @property
     def sbatch_options(self) -> dict[str, str]:
-        """``sbatch_args`` by name."""
-        pairs = (option.split("=", 1) for option in self.sbatch_args or [])
-        return {name.lstrip("-"): value for name, value in pairs}
+        """Return `sbatch_args` by name."""
+        options = {}
+        for argument in self.sbatch_args or []:
+            name, value = argument.split("=", 1)
+            options[name.lstrip("-")] = value
+        return options
 
     def cores_of_a_task(self, workers: int) -> int:
         """Return how many processes a task may encode with."""
-        return (
-            max(1, count_cores() // workers)
-            if self.executor == "local"
-            else self.cpus_per_task or 1
-        )
+        if self.executor == "local":
+            return max(1, count_cores() // workers)
+        return self.cpus_per_task or 1
 
 
 class LocalExecutor(LocalPipelineExecutor):
-    """datatrove's executor for one machine, with processes that may be killed: its own pool would
-    wait for them for ever.
+    """datatrove's executor for one machine, with processes that may be killed.
 
-    What a task says stands in its log; the terminal has one progress bar for all.
+    The pool of datatrove would wait for them for ever. Messages of a task stand in its log; the
+    terminal has one progress bar for all.
     """
 
     def __init__(
@@ -149,9 +152,10 @@ class LocalExecutor(LocalPipelineExecutor):
         context = get_context(self.start_method)
         # The processes are copies of one that has imported the steps.
         context.set_forkserver_preload(sorted({type(step).__module__ for step in self.pipeline}))
-        others = set(active_children())
+        earlier_children = set(active_children())
         stats = PipelineStats()
         pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
+
         try:
             running = [pool.submit(_run_task, self, rank) for rank in range(self.tasks)]
             for task in Progress(
@@ -160,14 +164,14 @@ class LocalExecutor(LocalPipelineExecutor):
                 stats += task.result()
         except BaseException as error:
             # A task may have hours before it.
-            for process in set(active_children()) - others:
+            for process in set(active_children()) - earlier_children:
                 process.terminate()
             if not isinstance(error, BrokenProcessPool):
                 raise
             raise InputError(
                 f"{self.name}: one of the {self.workers} processes was killed, probably for lack "
-                "of memory; set workers lower "
-                f"or free memory, and run again; logs: {self.logging_dir.resolve_paths('logs')}"
+                "of memory; set workers lower or free memory, and run again; logs: "
+                f"{self.logging_dir.resolve_paths('logs')}"
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -194,16 +198,24 @@ def _log_of(executor: PipelineExecutor, rank: int) -> str:
 @contextmanager
 def messages_in_task_log() -> Iterator[None]:
     """Send this package's log to the log of the current task."""
-    package, handler = logging.getLogger("bert_recipes"), logging.Handler()
-    handler.emit = lambda record: task_log.log(record.levelname, record.getMessage())  # type: ignore[method-assign]
-    before = package.level
+    package = logging.getLogger("bert_recipes")
+    level = package.level
+    handler = _TaskLog()
     package.addHandler(handler)
     package.setLevel(logging.INFO)
+
     try:
         yield
     finally:
         package.removeHandler(handler)
-        package.setLevel(before)
+        package.setLevel(level)
+
+
+class _TaskLog(logging.Handler):
+    """A handler that writes to the log of the current task."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        task_log.log(record.levelname, record.getMessage())
 
 
 def total(stats: PipelineStats, name: str) -> int:
@@ -213,7 +225,8 @@ def total(stats: PipelineStats, name: str) -> int:
     return int(value["total"] if isinstance(value, dict) else getattr(value, "total", value))
 
 
-_KEPT, _NEW_BYTES = "shards_kept", "text_bytes"
+_KEPT = "shards_kept"
+_NEW_BYTES = "text_bytes"
 
 
 class _CorpusStep(PipelineStep):
@@ -229,7 +242,7 @@ class _CorpusStep(PipelineStep):
 
 
 class WriteShards(_CorpusStep):
-    """Makes the shards ``rank``, ``rank + world_size``, ... that are not done."""
+    """A step that makes the shards `rank`, `rank + world_size`, ... that are not done."""
 
     name = "write shards"
 
@@ -245,7 +258,7 @@ class WriteShards(_CorpusStep):
 
 
 class JoinShards(_CorpusStep):
-    """Makes the store of all shards; one task."""
+    """A step of one task that makes the store of all shards."""
 
     name = "join shards"
 
@@ -263,15 +276,16 @@ def prepare_on_cluster(
 
     The store is that of `prepare_store` with the same settings, byte for byte.
     """
-    started = time.perf_counter()
+    start = time.perf_counter()
     preparation = Preparation(corpus, tokenizer)
     num_shards = len(preparation.shards)
     if num_shards == 1:
         raise InputError(
             "the corpus is one shard, which cannot be split: set shard_gigabytes "
-            f"({corpus.shard_gigabytes}) lower, cut the "
-            "text into more files, or use recipes/prepare_corpus.py"
+            f"({corpus.shard_gigabytes}) lower, cut the text into more files, or use "
+            "recipes/prepare_corpus.py"
         )
+
     # A task without a shard would only start and end.
     tasks = min(executors.tasks or num_shards, num_shards)
     workers = min(executors.workers or count_cores(), tasks)
@@ -280,21 +294,16 @@ def prepare_on_cluster(
     logs = Path(executors.logging_dir or f"{Path(corpus.output_dir)}.logs").absolute()
     with preparation.claimed():
         if executors.executor != "slurm":
-            step = WriteShards(preparation)
-            if executors.executor == "ray":
-                stats = _run_on_ray(step, executors, tasks, logs)
-            else:
-                stats = LocalExecutor(
-                    [step], tasks=tasks, workers=workers, logging_dir=logs, name=step.name
-                ).run()
+            stats = _run_tasks(WriteShards(preparation), executors, tasks, workers, logs)
             report = PreparationReport(
                 path=Path(corpus.output_dir),
                 metadata=preparation.join_shards(),
                 kept_shards=total(stats, _KEPT),
                 new_bytes=total(stats, _NEW_BYTES),
-                seconds=time.perf_counter() - started,
+                seconds=time.perf_counter() - start,
             )
             return f"{format_report(report)}\nlogs: {logs}"
+
     # The plan is written; the join, which may begin before we have ended, claims the folder for
     # itself.
     write = _slurm_jobs(WriteShards(preparation), executors, tasks, logs / "write", None)
@@ -302,20 +311,27 @@ def prepare_on_cluster(
     _submit(join)
     return (
         f"submitted: job {write.job_id} with {tasks} tasks for {num_shards} shards, and job "
-        f"{join.job_id}, which makes "
-        f"{corpus.output_dir} of them once all have ended well\n"
+        f"{join.job_id}, which makes {corpus.output_dir} of them once all have ended well\n"
         f"logs: {logs}; if a task fails, the same command makes what is missing"
     )
+
+
+def _run_tasks(
+    step: PipelineStep, executors: ExecutorArguments, tasks: int, workers: int, logs: Path
+) -> PipelineStats:
+    if executors.executor == "ray":
+        return _run_on_ray(step, executors, tasks, logs)
+    executor = LocalExecutor([step], tasks=tasks, workers=workers, logging_dir=logs, name=step.name)
+    return executor.run()
 
 
 def _run_on_ray(
     step: PipelineStep, arguments: ExecutorArguments, tasks: int, logging_dir: Path
 ) -> PipelineStats:
-    """Run tasks on the Ray cluster that the environment names (``RAY_ADDRESS``), or on one of this
-    machine.
-    """
+    """Run tasks on a Ray cluster: that of `RAY_ADDRESS`, or one of this machine."""
     if find_spec("ray") is None:
         raise InputError("executor 'ray' needs Ray; pip install ray")
+
     executor = RayPipelineExecutor(
         [step],
         tasks=tasks,
@@ -325,8 +341,8 @@ def _run_on_ray(
         logging_dir=str(logging_dir),
         skip_completed=False,
     )
-    # Here they are asked: this executor says nothing of tasks that failed. Those of an earlier run
-    # would speak for them.
+    # This executor does not report tasks that failed: completed ones are counted, without those of
+    # an earlier run.
     if executor.logging_dir.isdir("completions"):
         executor.logging_dir.rm("completions", recursive=True)
     executor.run()
@@ -336,6 +352,7 @@ def _run_on_ray(
             f"{step.name}: {len(failed)} of {tasks} tasks failed; log of the first: "
             f"{_log_of(executor, failed[0])}"
         )
+
     stats = PipelineStats()
     for rank in range(tasks):
         with executor.logging_dir.open(f"stats/{rank:05d}.json") as file:
@@ -350,8 +367,9 @@ def _slurm_jobs(
     logging_dir: Path,
     depends: SlurmPipelineExecutor | None,
 ) -> SlurmPipelineExecutor:
-    """Describe an array of jobs, one a task; all nodes must see `logging_dir`, and ``depends`` must
-    have ended well before.
+    """Describe an array of jobs, one a task, that runs once `depends` has ended well.
+
+    All nodes must see `logging_dir`.
     """
     return SlurmPipelineExecutor(
         [step],
@@ -377,9 +395,9 @@ def _submit(jobs: SlurmPipelineExecutor) -> None:
     if shutil.which("sbatch") is None or "SLURM_ARRAY_TASK_ID" in os.environ:
         raise InputError(
             "executor 'slurm' needs sbatch on the PATH and submits jobs, which a task of an array "
-            "cannot: give the command on a "
-            "login node"
+            "cannot: give the command on a login node"
         )
+
     try:
         jobs.run()
     except subprocess.CalledProcessError as error:

@@ -1,4 +1,4 @@
-"""Pairs or blocks -> a padded, masked batch for a model of `models.bert` and the Trainer."""
+"""Make pairs or blocks a padded, masked batch for a model of `models.bert` and the Trainer."""
 
 from __future__ import annotations
 
@@ -30,33 +30,41 @@ _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _ENGLISH = _PUNCTUATION.union(string.ascii_letters)
 
 
-# The marks of pieces: WordPiece's of what goes on with a word; SentencePiece's and byte-level BPE's
-# of what begins one.
-_GOES_ON, _SENTENCEPIECE, _BYTE_LEVEL = "##", "\u2581", "\u0120"
+# The marks of pieces: WordPiece marks those that go on with a word, SentencePiece and byte-level
+# BPE those that begin one.
+_WORDPIECE = "##"
+_SENTENCEPIECE = "\u2581"
+_BYTE_LEVEL = "\u0120"
 
 
 def _mark_of(vocabulary: Mapping[str, int]) -> str:
     """Return the mark that most pieces have."""
-    marks = (_GOES_ON, _SENTENCEPIECE, _BYTE_LEVEL)
-    return max(marks, key=lambda mark: sum(piece.startswith(mark) for piece in vocabulary))
+    counts = {}
+    for mark in (_WORDPIECE, _SENTENCEPIECE, _BYTE_LEVEL):
+        counts[mark] = sum(piece.startswith(mark) for piece in vocabulary)
+    return max(counts, key=counts.__getitem__)
 
 
 def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
-    """Return bool (size,), which pieces go on with a word: those with "##", or without the mark of
-    a word's beginning that the others have.
+    """Return bool (size,), the pieces that go on with a word.
 
-    Of SentencePiece only pieces of English letters go on with a word. What holds another character,
-    and punctuation alone, begins one.
+    These are the pieces with "##", or without the mark of a word's beginning that the others have.
+    Of SentencePiece only pieces of English letters go on with a word: another character, and
+    punctuation alone, begins one.
+
     Source: google-research/albert create_pretraining_data.py, `_is_start_piece_sp`.
     """
     mark = _mark_of(vocabulary)
-    found = np.zeros(size, dtype=bool)
+    goes_on = np.zeros(size, dtype=bool)
     for piece, number in vocabulary.items():
-        if mark == _SENTENCEPIECE:
-            found[number] = _goes_on_in_sentencepiece(piece)
+        if mark == _WORDPIECE:
+            goes_on[number] = piece.startswith(mark)
+        elif mark == _BYTE_LEVEL:
+            goes_on[number] = not piece.startswith(mark)
         else:
-            found[number] = piece.startswith(mark) == (mark == _GOES_ON)
-    return found
+            goes_on[number] = _goes_on_in_sentencepiece(piece)
+
+    return goes_on
 
 
 def _goes_on_in_sentencepiece(piece: str) -> bool:
@@ -71,17 +79,15 @@ class DataCollatorForPreTraining(MaskingRates):
     The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in
     every epoch.
 
-    Input: a list of features, each with
-        input_ids: int (L,), with [CLS] and [SEP]; token_type_ids: int (L,);
-        next_sentence_label: 0 = next, 1 = random, or 0 = in order, 1 = swapped, -100 = none
-            (optional);
-        key: (epoch, index), the pair's number (optional: without it the mask follows from the
-            tokens themselves, so every epoch sees the same one, and a warning says so);
+    A feature has `input_ids` int (L,), with [CLS] and [SEP], `token_type_ids` int (L,), and
+    optionally:
+        next_sentence_label: 0 = next, 1 = random, or 0 = in order, 1 = swapped, -100 = none.
+        key: (epoch, index), the pair's number; without it the mask follows from the tokens
+            themselves, so every epoch sees the same one, and a warning says so.
         labels: int (L,) when the feature is masked already (`InstanceDataset`): taken as they are.
 
-    Output: int64 tensors `input_ids`, `token_type_ids`, `attention_mask`, `labels` (B, S) with -100
-    where nothing is
-        predicted, and `next_sentence_label` (B,).
+    A batch has int64 tensors `input_ids`, `token_type_ids`, `attention_mask` and `labels` (B, S),
+    with -100 where nothing is predicted, and `next_sentence_label` (B,).
 
     Example:
         >>> collator = DataCollatorForPreTraining(tokenizer)
@@ -107,86 +113,91 @@ class DataCollatorForPreTraining(MaskingRates):
                 raise InputError(
                     f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it"
                 )
+
         self._vocab_size = len(self.tokenizer)
         vocabulary = self.tokenizer.get_vocab()
         self._is_continuation = find_continuations(vocabulary, self._vocab_size)
         if _mark_of(vocabulary) == _BYTE_LEVEL:
             self.draws_pad = False
         names = ("pad", "cls", "sep", "unk")
-        special = [getattr(self.tokenizer, f"{name}_token_id", None) for name in names]
-        self._not_drawn = [number for number in special if number is not None]
-        self._warned = False
+        special_ids = [getattr(self.tokenizer, f"{name}_token_id", None) for name in names]
+        self._not_drawn = [number for number in special_ids if number is not None]
+        self._has_warned = False
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Collate features into one batch of int64 tensors."""
         lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
-        longest = int(lengths.max())
-        size, multiple = self.pad_to_length or longest, self.pad_to_multiple_of or 1
-        if longest > size:
-            raise InputError(
-                f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows"
-            )
-        size = -(-size // multiple) * multiple
+        size = self._padded_length(int(lengths.max()))
         attention_mask = np.arange(size) < lengths[:, None]
-        input_ids = self._pad(features, "input_ids", size, self.tokenizer.pad_token_id)
         batch = {
-            "input_ids": input_ids,
+            "input_ids": self._pad(features, "input_ids", size, self.tokenizer.pad_token_id),
             "token_type_ids": self._pad(features, "token_type_ids", size, 0),
             "attention_mask": attention_mask.astype(np.int64),
         }
         if "labels" in features[0]:
             batch["labels"] = self._pad(features, "labels", size, IGNORE_INDEX)
         else:
-            is_word = attention_mask.copy()
-            for special in (
-                self.tokenizer.cls_token_id,
-                self.tokenizer.sep_token_id,
-                self.tokenizer.pad_token_id,
-            ):
-                is_word &= input_ids != special
-            batch["input_ids"], batch["labels"] = mask_tokens(
-                input_ids,
-                is_word,
-                lengths,
-                self._keys(features),
-                rates=self,
-                mask_token_id=self.tokenizer.mask_token_id,
-                vocab_size=self._vocab_size,
-                is_continuation=self._is_continuation,
-                not_drawn=self._not_drawn,
-                never_drawn=() if self.draws_pad else (self.tokenizer.pad_token_id,),
-            )
+            keys = self._keys(features)
+            batch["input_ids"], batch["labels"] = self._mask(batch["input_ids"], lengths, keys)
         if "next_sentence_label" in features[0]:
-            batch["next_sentence_label"] = np.array(
-                [f["next_sentence_label"] for f in features], dtype=np.int64
-            )
+            labels = [feature["next_sentence_label"] for feature in features]
+            batch["next_sentence_label"] = np.array(labels, dtype=np.int64)
         if self.has_draws:
-            draws = keyed_uniforms(
-                self._keys(features)[:, None], _STREAM_DRAWS, np.arange(size)[None]
-            )
+            keys = self._keys(features)
+            draws = keyed_uniforms(keys[:, None], _STREAM_DRAWS, np.arange(size))
             batch["draws"] = draws.astype(np.float32)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
+    def _padded_length(self, longest: int) -> int:
+        """Return the positions of a batch."""
+        size = self.pad_to_length or longest
+        if longest > size:
+            raise InputError(
+                f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows"
+            )
+        multiple = self.pad_to_multiple_of or 1
+        return -(-size // multiple) * multiple
+
+    def _mask(
+        self, input_ids: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        tokenizer = self.tokenizer
+        unpredicted = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
+        is_token = np.arange(input_ids.shape[1]) < lengths[:, None]
+        return mask_tokens(
+            input_ids,
+            candidates=is_token & ~np.isin(input_ids, unpredicted),
+            lengths=lengths,
+            keys=keys,
+            rates=self,
+            mask_token_id=tokenizer.mask_token_id,
+            vocab_size=self._vocab_size,
+            is_continuation=self._is_continuation,
+            not_drawn=self._not_drawn,
+            never_drawn=() if self.draws_pad else (tokenizer.pad_token_id,),
+        )
+
     @staticmethod
     def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:
-        rows = np.full((len(features), size), value, dtype=np.int64)
-        for row, feature in zip(rows, features, strict=True):
+        """Return int64 (B, size), a number of each feature's positions; `value` in the padding."""
+        padded = np.full((len(features), size), value, dtype=np.int64)
+        for row, feature in enumerate(features):
             values = feature[name]
-            row[: len(values)] = values
-        return rows
+            padded[row, : len(values)] = values
+        return padded
 
     def _keys(self, features: Sequence[Mapping[str, Any]]) -> np.ndarray:
         if all("key" in feature for feature in features):
             numbers = np.array([feature["key"] for feature in features], dtype=np.int64)
             return hash_keys(self.seed, numbers[:, 0], numbers[:, 1])
-        if not self._warned:
-            self._warned = True
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "features without 'key': (epoch, index) are masked by their content, the same way "
-                "in every epoch; "
-                "keep the key (remove_unused_columns=False) for new masks each epoch"
+                "in every epoch; keep the key (remove_unused_columns=False) for new masks in each"
             )
-        content = [
-            zlib.crc32(np.asarray(f["input_ids"], dtype=np.int64).tobytes()) for f in features
-        ]
-        return hash_keys(self.seed, np.array(content, dtype=np.int64))
+        hashes = []
+        for feature in features:
+            content = np.asarray(feature["input_ids"], dtype=np.int64).tobytes()
+            hashes.append(zlib.crc32(content))
+        return hash_keys(self.seed, np.array(hashes, dtype=np.int64))

@@ -1,21 +1,17 @@
-"""Text sources -> documents: files, folders, globs and Hub data sets; where a document ends is
-named, never guessed.
+"""Text sources -> documents: files, folders, globs and Hub data sets.
 
-A document is a list of paragraphs (lines of the text, without blank ones). What ends it
-(``document_boundary``):
+A document is a list of paragraphs: lines of the text, none of them blank. Where it ends is named
+(`document_boundary`), never guessed:
 
-=======================
-===============================================================================================
-``blank_line``          a blank line, as in google-research/bert; default for ``.txt`` ``line``
-every line is a document ``file``                every file is a document; blank lines only separate
-paragraphs ``row``                 every row is a document; default and only choice for tables and
-Hub data sets =======================
-===============================================================================================
+- `blank_line`: at a blank line, as in google-research/bert; the default of text files.
+- `line`: every line is a document.
+- `file`: every file is a document; blank lines only separate paragraphs.
+- `row`: every row is a document; the default and only choice of tables and Hub data sets.
 
-The end of a file always ends a document. google-research/bert's create_pretraining_data.py lets a
-document go on in the next input file unless a blank line stands between;
-``recipes/create_pretraining_data.py`` keeps to that, this reader does not: here the result must not
-depend on which file happens to be read before.
+The end of a file always ends a document, so that the result does not depend on which file happens
+to be read before. google-research/bert's create_pretraining_data.py lets a document go on in the
+next input file unless a blank line stands between; `recipes/create_pretraining_data.py` keeps to
+that.
 """
 
 import fnmatch
@@ -59,52 +55,66 @@ DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
 MOST_LINE_BYTES = 2**40
 
 
+# Files
+
+
 def find_files(
     paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES
 ) -> list[Path]:
-    """Resolve files, folders (searched recursively) and globs (``**`` goes into folders) to the
-    corpus files, at least one.
+    """Return the corpus files of files, folders and globs, at least one.
 
-    The order is that of the sorted paths, whatever the order they were given in; a file that is
-    reached twice (also through a link) is taken once. Hidden files are left out, and in folders and
-    globs also files of other kinds: both are logged.
+    Folders are searched recursively, and `**` goes into folders. The order is that of the sorted
+    paths, whatever the order they were given in; a file that is reached twice (also through a
+    link) is taken once. Hidden files are left out, and in folders and globs also files of unknown
+    kinds: both are logged.
     """
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not given:
+    entries = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not entries:
         raise InputError(f"no input: give files, folders or globs ({', '.join(suffixes)})")
-    found: list[Path] = []
-    skipped: list[Path] = []
-    for entry in given:
-        path = Path(entry)
-        if not str(entry).strip():
-            raise InputError("an input path is empty; give files, folders or globs")
-        if path.is_file():
-            if not _has_suffix(path, suffixes):
-                raise InputError(
-                    f"{path}: unknown kind of file; the name must end in {', '.join(suffixes)}"
-                )
-            found.append(path)
-            continue
-        if path.is_dir():
-            what, below = "folder holds", list(_walk(path, suffixes))
-        elif glob.has_magic(str(entry)):
-            check_pattern(str(entry))
-            what, below = "pattern matches", list(_match(str(entry), suffixes))
-        else:
-            raise InputError(f"{path}: there is no such file or folder")
-        if not any(is_wanted for _, is_wanted in below):
-            raise InputError(f"{entry}: this {what} no file that ends in {', '.join(suffixes)}")
-        for file, is_wanted in below:
-            (found if is_wanted else skipped).append(file)
-    if skipped:
+
+    corpus_files: list[Path] = []
+    skipped_files: list[Path] = []
+    for entry in entries:
+        files = dict(_list_files(entry, suffixes))
+        if not any(files.values()):
+            raise InputError(f"{entry}: leads to no file that ends in {', '.join(suffixes)}")
+        for file, is_read in files.items():
+            (corpus_files if is_read else skipped_files).append(file)
+
+    if skipped_files:
         logger.warning(
             "%d files are not read: hidden, or not of %s (first: %s)",
-            len(skipped),
+            len(skipped_files),
             "/".join(suffixes),
-            skipped[0],
+            skipped_files[0],
         )
+    return _unique_files(corpus_files)
+
+
+def _list_files(entry: str | Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
+    """Yield the files that an entry leads to, and whether each is read."""
+    path = Path(entry)
+    if not str(entry).strip():
+        raise InputError("an input path is empty; give files, folders or globs")
+    if path.is_file():
+        if not _has_suffix(path, suffixes):
+            raise InputError(
+                f"{path}: unknown kind of file; the name must end in {', '.join(suffixes)}"
+            )
+        yield path, True
+    elif path.is_dir():
+        yield from _walk(path, suffixes)
+    elif glob.has_magic(str(entry)):
+        check_pattern(str(entry))
+        yield from _match(str(entry), suffixes)
+    else:
+        raise InputError(f"{path}: there is no such file or folder")
+
+
+def _unique_files(files: list[Path]) -> list[Path]:
+    """Return the files in the order of their paths, each once."""
     unique: dict[str, Path] = {}
-    for path in sorted(found, key=lambda path: path.as_posix()):
+    for path in sorted(files, key=Path.as_posix):
         # Opening a pipe would wait for ever.
         if not path.is_file():
             raise InputError(
@@ -112,13 +122,15 @@ def find_files(
                 "it"
             )
         unique.setdefault(os.path.realpath(path), path)
+
     return list(unique.values())
 
 
 def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     suffix = format_suffix(path)
-    is_compressed = path.suffix.lower() in COMPRESSION_SUFFIXES
-    return suffix in suffixes and not (is_compressed and suffix in (".parquet", ".npy"))
+    if suffix in (".parquet", ".npy") and path.suffix.lower() in COMPRESSION_SUFFIXES:
+        return False
+    return suffix in suffixes
 
 
 def _is_text(path: Path) -> bool:
@@ -135,108 +147,118 @@ def _walk(
     """
     entered = {os.path.realpath(folder)}
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        here = Path(os.path.realpath(root))
-        new_folders = []
+        entered_folders = []
         for name in sorted(folders):
-            target = os.path.realpath(Path(root, name))
-            is_around = here.is_relative_to(target)
-            if (
-                target not in entered
-                and not is_around
-                and (hidden_folders or not name.startswith("."))
-            ):
-                entered.add(target)
-                new_folders.append(name)
-        folders[:] = new_folders
+            is_visible = hidden_folders or not name.startswith(".")
+            if is_visible and _is_new_folder(Path(root, name), entered):
+                entered.add(os.path.realpath(Path(root, name)))
+                entered_folders.append(name)
+        folders[:] = entered_folders
         for name in names:
-            yield Path(root, name), _has_suffix(Path(name), suffixes) and not name.startswith(".")
+            is_read = _has_suffix(Path(name), suffixes) and not name.startswith(".")
+            yield Path(root, name), is_read
+
+
+def _is_new_folder(folder: Path, entered: set[str]) -> bool:
+    target = os.path.realpath(folder)
+    parent = Path(os.path.realpath(folder.parent))
+    return target not in entered and not parent.is_relative_to(target)
 
 
 def _match(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
-    """Yield the files that a pattern matches, and those in matched folders; with whether each is of
-    the corpus.
+    """Yield the files that a pattern matches, and those in matched folders.
 
-    Python's own ``**`` follows links round and round: below it the folders are walked as `_walk`
-    does.
+    With each stands whether it is of the corpus. Python's own `**` follows links round and round:
+    below it the folders are walked as `_walk` does.
     """
-    parts = Path(pattern).parts
-    start = parts.index("**") if "**" in parts else len(parts)
-    for match in map(Path, glob.glob(os.path.join("", *parts[:start]) or os.curdir)):
-        if start == len(parts):
-            yield from (
-                _walk(match, suffixes)
-                if match.is_dir()
-                else [(match, _has_suffix(match, suffixes))]
-            )
+    names = Path(pattern).parts
+    start = names.index("**") if "**" in names else len(names)
+    tail = names[start:]
+    hidden_folders = any(name.startswith(".") for name in tail)
+
+    for path in glob.glob(os.path.join("", *names[:start]) or os.curdir):
+        match = Path(path)
+        if not tail and not match.is_dir():
+            yield match, _has_suffix(match, suffixes)
+        elif not tail:
+            yield from _walk(match, suffixes)
         elif match.is_dir():
-            names_hidden = any(part.startswith(".") for part in parts[start:])
-            for file, _ in _walk(match, suffixes, hidden_folders=names_hidden):
-                if _fits(file.relative_to(match).parts, parts[start:]):
+            for file, _ in _walk(match, suffixes, hidden_folders=hidden_folders):
+                if _fits(file.relative_to(match).parts, tail):
                     yield file, _has_suffix(file, suffixes)
 
 
 def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Tell whether the names of a path fit a pattern's parts as for the shell: only a dot that is
-    written matches a hidden name.
+    """Return whether the names of a path fit those of a pattern, as for the shell.
+
+    Only a dot that is written matches a hidden name.
     """
     if not pattern or not names:
-        return not names and all(part == "**" for part in pattern)
-    name, part = names[0], pattern[0]
-    if name.startswith(".") and not part.startswith("."):
-        return part == "**" and _fits(names, pattern[1:])
-    if part == "**":
-        return _fits(names, pattern[1:]) or _fits(names[1:], pattern)
-    return fnmatch.fnmatchcase(name, part) and _fits(names[1:], pattern[1:])
+        return not names and all(name == "**" for name in pattern)
+
+    name, *names_below = names
+    name_pattern, *pattern_below = pattern
+    if name_pattern == "**" and _fits(names, pattern_below):
+        return True
+    if name.startswith(".") and not name_pattern.startswith("."):
+        return False
+    if name_pattern == "**":
+        return _fits(names_below, pattern)
+    return fnmatch.fnmatchcase(name, name_pattern) and _fits(names_below, pattern_below)
 
 
 def _refuse(error: OSError) -> NoReturn:
     raise InputError(
         f"{error.filename}: this folder cannot be read ({error.strerror}), and nothing is left "
-        "out in silence; make it "
-        "readable, or name the files to take"
+        "out in silence; make it readable, or name the files to take"
     ) from error
 
 
 def check_pattern(pattern: str) -> None:
-    """Refuse a pattern that looks into a folder that cannot be listed: `glob` passes over it
-    without a word.
+    """Refuse a pattern that looks into a folder that cannot be listed.
+
+    `glob` passes over it without a word.
     """
-    parts = Path(pattern).parts
-    # Below ** the folders are walked, which refuses those.
-    for number, part in enumerate(parts[: parts.index("**") + 1] if "**" in parts else parts):
-        if glob.has_magic(part):
-            above = os.path.join(*parts[:number], "") if number else os.curdir
-            for folder in glob.glob(above):
+    names = Path(pattern).parts
+    for number, name in enumerate(names):
+        if glob.has_magic(name):
+            parent = os.path.join(*names[:number], "") if number else os.curdir
+            for folder in glob.glob(parent):
                 try:
                     os.scandir(folder).close()
                 except OSError as error:
                     _refuse(error)
+        if name == "**":  # below it the folders are walked, which refuses those
+            return
 
 
 def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
-    """Return name and size in bytes of each file; names start at the deepest folder that all of
-    them share.
+    """Return name and size in bytes of each file.
+
+    Names start at the deepest folder that all of them share.
     """
     if not files:
         return []
-    parents = [os.path.realpath(path.parent) for path in files]
-    base = os.path.dirname(os.path.commonpath(parents))
-    return [
-        {
-            "name": Path(os.path.relpath(os.path.join(parent, path.name), base)).as_posix(),
-            "bytes": path.stat().st_size,
-        }
-        for parent, path in zip(parents, files, strict=True)
-    ]
+
+    folders = [os.path.realpath(path.parent) for path in files]
+    base = os.path.dirname(os.path.commonpath(folders))
+    descriptions: list[dict[str, str | int]] = []
+    for folder, path in zip(folders, files, strict=True):
+        name = Path(folder, path.name).relative_to(base).as_posix()
+        descriptions.append({"name": name, "bytes": path.stat().st_size})
+    return descriptions
+
+
+# Rows
 
 
 @dataclass(kw_only=True)
 class CorpusCounts(ReadCounts):
     """Counts of what was read, filled while the documents are drawn.
 
-    ``source_bytes`` are those of the files passed so far as they lie on the disk, ``text_bytes``
-    are unpacked. ``repaired``: ``byte_order_marks_removed``, ``characters_replaced``,
-    ``nul_characters_removed``. ``dropped``: ``rows_without_text``, ``files_without_text``.
+    `source_bytes` are those of the files passed so far as they lie on the disk, `text_bytes` are
+    unpacked. `repaired`: `byte_order_marks_removed`, `characters_replaced`,
+    `nul_characters_removed`. `dropped`: `rows_without_text`, `files_without_text`.
     """
 
     files: int = 0
@@ -255,18 +277,18 @@ class _Texts:
     reader: Reader
     text_column: str
     counts: CorpusCounts
-    of_ids: bool = (
-        False  # a row may hold a list of numbers, or of sentences of them, instead of text
-    )
+    # A row may hold a list of numbers, or of sentences of them, instead of text.
+    of_ids: bool = False
 
     def of_file(self, path: Path) -> Iterator[str]:
-        """Yield the text of every row of a table or an array; rows whose text is missing are
-        dropped and counted.
+        """Yield the text of every row of a table or an array.
+
+        Rows whose text is missing are dropped and counted.
         """
         bytes_before = self.counts.source_bytes
         rows = self._array_rows(path) if path.suffix.lower() == ".npy" else self._table_rows(path)
-        for where, row in rows:
-            text = self._text_of(row, where)
+        for place, row in rows:
+            text = self._text_of(row, place)
             if text is not None:
                 yield text
         self.counts.source_bytes = bytes_before + path.stat().st_size
@@ -287,17 +309,19 @@ class _Texts:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
             raise InputError(f"{path}: no array of numbers ({first_line(error)})") from error
+
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise InputError(
                 f"{path}: {array.ndim} dimensions of {array.dtype}; whole numbers in 2 are read: "
                 "documents, ids"
             )
+
         for number, row in enumerate(array, start=1):
             self.counts.text_bytes += row.nbytes
             yield f"{path}, row {number}", {self.text_column: row[row >= 0].tolist() or None}
 
     def _check_schema(self, path: Path) -> None:
-        """Refuse a Parquet file that has no column of text under this name, or more than one."""
+        """Refuse a Parquet file that has no column of text under this name, or several."""
         import pyarrow
         import pyarrow.types as kinds
         from pyarrow import parquet
@@ -308,15 +332,18 @@ class _Texts:
             raise InputError(
                 f"{path}: damaged or not a Parquet file ({first_line(error)})"
             ) from error
+
         column = self.text_column
         num_columns = schema.names.count(column)
         if num_columns == 0:
             raise self._no_column(schema.names, str(path))
         if num_columns > 1:
             raise InputError(f"{path}: column '{column}' is there more than once; keep one")
+
         kind = schema.field(column).type
         values = getattr(kind, "storage_type", kind)
-        values = values.value_type if kinds.is_dictionary(values) else values
+        if kinds.is_dictionary(values):
+            values = values.value_type
         # Values of some other types cannot even be turned into Python's; a column of nulls has no
         # type of its own.
         text_kinds = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
@@ -326,86 +353,98 @@ class _Texts:
             )
 
     def of_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
-        """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order
-        of its files.
+        """Yield the text of every row of a data set on the Hugging Face Hub.
+
+        The rows are streamed in the order of the data set's files.
         """
-        from huggingface_hub import HfApi
+        place = f"Hub data set {name!r}"
+        rows = _open_hub(name, config_name, split, place)
 
-        where = f"Hub data set {name!r}"
-        try:
-            # One request with a short limit, so that a machine without network learns it at once:
-            # `datasets` tries for minutes.
-            HfApi().dataset_info(name, timeout=10)
-            from datasets import load_dataset
-
-            rows = iter(load_dataset(name, config_name, split=split, streaming=True))
-        except network_errors(ValueError, RuntimeError) as error:
-            raise InputError(
-                f"{where}: cannot be opened ({first_line(error)}); check name and network, or "
-                "give local text with --files"
-            ) from error
         for number in count(1):
             try:
                 row = next(rows, None)
             except network_errors() as error:
                 raise InputError(
-                    f"{where}: the connection broke after row {number - 1} ({error})"
+                    f"{place}: the connection broke after row {number - 1} ({error})"
                 ) from error
             if row is None:
                 return
-            text = self._text_of(row, f"{where}, row {number}")
+            text = self._text_of(row, f"{place}, row {number}")
             if text is not None:
                 size = len(text.encode("utf-8"))
                 self.counts.text_bytes += size
                 self.counts.source_bytes += size
                 yield text
 
-    def _no_column(self, names: Iterable[str], where: str) -> InputError:
+    def _no_column(self, names: Iterable[str], place: str) -> InputError:
         return InputError(
-            f"{where}: no column '{self.text_column}'; columns present: {list_columns(names)}; "
+            f"{place}: no column '{self.text_column}'; columns present: {list_columns(names)}; "
             "set text_column to one of them"
         )
 
-    def _text_of(self, row: Any, where: str) -> str | None:
+    def _text_of(self, row: Any, place: str) -> str | None:
         """Return the text of a row, or None (counted) where it is missing."""
         column = self.text_column
         if column not in row:
-            raise self._no_column(row, where)
-        text = column_value(row, column, where)
+            raise self._no_column(row, place)
+
+        text = column_value(row, column, place)
         if is_missing(text):
             self.counts.dropped["rows_without_text"] += 1
             return None
         if self.of_ids and isinstance(text, list) and text:
-            return _lines_of_ids(text, f"{where}: column '{column}'")
+            return _lines_of_ids(text, f"{place}: column '{column}'")
         if not isinstance(text, str):
             raise InputError(
-                f"{where}: column '{column}' holds {type(text).__name__}, text expected"
+                f"{place}: column '{column}' holds {type(text).__name__}, text expected"
             )
         # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.
         if not text.isascii() and SURROGATES.search(text):
             if self.reader.encoding_errors == "strict":
                 raise InputError(
-                    f"{where}: lone surrogate in '{column}'; fix it{self.reader.advice}"
+                    f"{place}: lone surrogate in '{column}'; fix it{self.reader.advice}"
                 )
-            text, replaced = SURROGATES.subn("\ufffd", text)
-            self.counts.repaired["characters_replaced"] += replaced
-        return self.reader.without_nul(text, where)
+            text, num_replaced = SURROGATES.subn("\ufffd", text)
+            self.counts.repaired["characters_replaced"] += num_replaced
+        return self.reader.without_nul(text, place)
 
 
-def _lines_of_ids(values: list[Any], where: str) -> str:
-    """Return the sentences of a document as lines of numbers; the document is one list of ids, or a
-    list of such lists.
+def _open_hub(name: str, config_name: str | None, split: str, place: str) -> Iterator[Any]:
+    from huggingface_hub import HfApi
+
+    try:
+        # One request with a short limit, so that a machine without network learns it at once:
+        # `datasets` tries for minutes.
+        HfApi().dataset_info(name, timeout=10)
+        from datasets import load_dataset
+
+        return iter(load_dataset(name, config_name, split=split, streaming=True))
+    except network_errors(ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{place}: cannot be opened ({first_line(error)}); check name and network, or give "
+            "local text with --files"
+        ) from error
+
+
+def _lines_of_ids(values: list[Any], place: str) -> str:
+    """Return the sentences of a document as lines of numbers.
+
+    The document is one list of ids, or a list of such lists.
     """
-    is_nested = isinstance(values[0], list)
+    sentences = values if isinstance(values[0], list) else [values]
     lines = []
-    for ids in values if is_nested else [values]:
+    for ids in sentences:
         if not isinstance(ids, list) or any(isinstance(number, list | dict) for number in ids):
             raise InputError(
-                f"{where} nests its ids unevenly; a list of ids is expected, or a list of such "
+                f"{place} nests its ids unevenly; a list of ids is expected, or a list of such "
                 "lists"
             )
         lines.append(" ".join(map(str, ids)))
+
     return "\n".join(lines)
+
+
+# Documents
 
 
 def _make_reader(
@@ -419,7 +458,7 @@ def _make_reader(
     )
 
 
-def iter_documents(
+def iter_documents(  # noqa: PLR0913  # the public signature
     files: str | Path | Sequence[str | Path],
     *,
     document_boundary: DocumentBoundary = "auto",
@@ -433,16 +472,19 @@ def iter_documents(
     """Read documents from text files and tables (`rows`), one by one.
 
     Each is its paragraphs in order, stripped, none of them blank, at least one. Broken UTF-8 or a
-    NUL character stops (``strict``), or becomes U+FFFD or nothing and is counted (``replace``).
+    NUL character stops (`strict`), or becomes U+FFFD or nothing and is counted (`replace`).
 
     Args:
         files: Files, folders (searched recursively) or globs; read in the order of the sorted
             paths, each once.
-        document_boundary: What ends a document (see the module); ``auto`` is ``blank_line`` for
-            text, ``row`` for rows.
+        document_boundary: What ends a document (see the module); `auto` is `blank_line` for text,
+            `row` for rows.
+        text_column: Of the text in tables.
+        encoding_errors: `strict` or `replace`.
         wrapped_lines: The lines of a paragraph are hard-wrapped: they are joined by a space; a
             blank line ends it.
-        of_ids: Rows may hold lists of numbers, and ``.npy`` files are read; a document's sentences
+        max_line_bytes: A longer line is refused.
+        of_ids: Rows may hold lists of numbers, and `.npy` files are read; a document's sentences
             are numbers and spaces.
         counts: Filled with what was read, repaired and dropped.
 
@@ -452,31 +494,29 @@ def iter_documents(
     Source: google-research/bert README, "Pre-training with BERT" (one sentence a line, blank line
     between documents).
     """
-    counts = counts if counts is not None else CorpusCounts()
+    if counts is None:
+        counts = CorpusCounts()
     paths = find_files(files, ID_SUFFIXES if of_ids else SUFFIXES)
     check_options(paths, document_boundary, wrapped_lines)
     reader = _make_reader(encoding_errors, counts, max_line_bytes)
     texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     for path in paths:
         if _is_text(path):
-            documents = _cut_documents(
-                (text for _, text in reader.lines(path)), document_boundary, wrapped_lines
-            )
+            lines = (line for _, line in reader.lines(path))
+            documents = _cut_documents(lines, document_boundary, wrapped_lines)
         else:
             documents = _documents_of_rows(texts.of_file(path), wrapped_lines, counts)
         counts.files += 1
-        before = counts.documents
+        num_documents_before = counts.documents
         for document in documents:
             counts.documents += 1
             yield document
-        if counts.documents == before:
+        if counts.documents == num_documents_before:
             counts.dropped["files_without_text"] += 1
 
 
 def iter_hub_documents(
-    name: str,
-    config_name: str | None = None,
-    split: str = "train",
+    dataset: tuple[str, str | None, str],
     *,
     text_column: str = "text",
     encoding_errors: EncodingErrors = "strict",
@@ -484,15 +524,15 @@ def iter_hub_documents(
     of_ids: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
-    """Stream documents, as `iter_documents` has them, from a data set on the Hugging Face Hub: one
-    row, one document.
+    """Stream documents from a data set on the Hugging Face Hub, a row a document.
+
+    `dataset` is its name, configuration and split; the options are those of `iter_documents`.
     """
-    counts = counts if counts is not None else CorpusCounts()
+    if counts is None:
+        counts = CorpusCounts()
     reader = _make_reader(encoding_errors, counts)
     texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
-    for document in _documents_of_rows(
-        texts.of_hub(name, config_name, split), wrapped_lines, counts
-    ):
+    for document in _documents_of_rows(texts.of_hub(*dataset), wrapped_lines, counts):
         counts.documents += 1
         yield document
 
@@ -505,26 +545,26 @@ def iter_paragraphs(
     encoding_errors: EncodingErrors = "strict",
     counts: CorpusCounts | None = None,
 ) -> Iterator[str]:
-    """Yield paragraphs, stripped, none of them blank, where it does not matter where documents end:
-    for a vocabulary.
+    """Yield paragraphs where it does not matter where documents end: for a vocabulary.
 
-    The options are those of `iter_documents`; `dataset` is the name, configuration and split of one
-    on the Hub, instead of files.
+    They are stripped, none of them blank. The options are those of `iter_documents`; `dataset` is
+    the name, configuration and split of one on the Hub, instead of files.
     """
-    reading: dict[str, Any] = {
+    options: dict[str, Any] = {
         "text_column": text_column,
         "encoding_errors": encoding_errors,
         "counts": counts,
     }
     name, config_name, split = dataset
     if name is not None:
-        yield from chain.from_iterable(iter_hub_documents(name, config_name, split, **reading))
+        yield from chain.from_iterable(iter_hub_documents((name, config_name, split), **options))
         return
+
     for path in find_files(files or []):
         # Line by line where that is possible: a text file without blank lines would be one document
         # in memory.
         boundary: DocumentBoundary = "line" if _is_text(path) else "row"
-        yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **reading))
+        yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **options))
 
 
 def check_options(
@@ -535,36 +575,48 @@ def check_options(
         raise InputError(
             "wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one"
         )
+
     for path in paths:
-        is_text = _is_text(path)
-        if document_boundary != "auto" and is_text == (document_boundary == "row"):
-            allowed = "auto, blank_line, line or file" if is_text else "auto or row"
+        choices = ("auto", "row")
+        if _is_text(path):
+            choices = ("auto", "blank_line", "line", "file")
+        if document_boundary not in choices:
             raise InputError(
                 f"{path}: document_boundary {document_boundary!r} does not go with this kind of "
-                f"file; allowed: {allowed}"
+                f"file; allowed: {', '.join(choices)}"
             )
 
 
 def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> Iterator[list[str]]:
-    """Cut lines into documents of paragraphs; ``auto`` is ``blank_line`` here."""
+    """Cut lines into documents of paragraphs; `auto` is `blank_line` here."""
+    paragraphs = _join_wrapped(lines) if wrapped_lines else map(str.strip, lines)
     document: list[str] = []
-    wrapped: list[str] = []
-    for line in lines:
-        text = line.strip()
-        if text and not wrapped_lines:
-            document.append(text)
-        elif text:
-            wrapped.append(text)
-        elif wrapped:
-            document.append(" ".join(wrapped))
-            wrapped = []
-        if document and (boundary == "line" or (boundary in ("auto", "blank_line") and not text)):
+    for paragraph in paragraphs:
+        if paragraph:
+            document.append(paragraph)
+        is_end = boundary == "line" or (not paragraph and boundary in ("auto", "blank_line"))
+        if document and is_end:
             yield document
             document = []
-    if wrapped:
-        document.append(" ".join(wrapped))
+
     if document:
         yield document
+
+
+def _join_wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """Yield paragraphs of hard-wrapped lines, and "" for each blank line."""
+    paragraph: list[str] = []
+    for line in map(str.strip, lines):
+        if line:
+            paragraph.append(line)
+            continue
+        if paragraph:
+            yield " ".join(paragraph)
+            paragraph = []
+        yield line
+
+    if paragraph:
+        yield " ".join(paragraph)
 
 
 def _documents_of_rows(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,30 +24,34 @@ MAX_SEQ_LENGTH_RANGE = (8, 65_535)
 MAX_OPEN_TABLES = 2
 
 
+@dataclass(eq=False, repr=False)
 class PreTrainingDataset(Dataset[dict[str, Any]]):
-    """Inputs for masked-LM training, with a label for the pair where there is one; new ones every
-    epoch.
+    """Inputs for masked-LM training, with a label for the pair where there is one.
 
     Input k of epoch e is a pure function of (store, settings, seed, e, k): data-loading workers,
     processes, the order of access and interruptions do not matter. Masks are the collator's. An
-    epoch's table of inputs is built when the epoch is first asked for and then kept in
-    ``cache_dir``; it can always be made again. Epoch e keeps the table of e - 1 (its last batches
-    may still be on their way) and deletes older ones; their numbers of pairs stay. Blocks of whole
-    sentences are the same in every epoch.
+    epoch's table of inputs is built when the epoch is first read and then kept in `cache_dir`; it
+    can always be made again. Epoch e keeps the table of e - 1 (its last batches may still be on
+    their way) and deletes older ones; their numbers of pairs stay. Every epoch has new inputs;
+    blocks of whole sentences are the same in all.
 
     Args:
-        store: A split of a store, e.g. ``open_store(path).train``.
-        store_fingerprint: The store's ``fingerprint``; with the split's counts it names the cached
+        store: A split of a store, e.g. `open_store(path).train`.
+        cls_id: Id of [CLS].
+        sep_id: Id of [SEP].
+        store_fingerprint: The store's `fingerprint`; with the split's counts it names the cached
             files.
         max_seq_length: Most tokens of an input, special tokens included; 8 to 65,535.
         short_seq_prob: Fraction of documents whose pairs aim at a length drawn between 2 and the
             maximum; 0 to 1.
+        seed: Of all draws.
+        input_format: One of `INPUT_FORMATS`.
         dupe_factor: Inputs are drawn so many times and come again in later epochs, with their
             masks; None = anew every epoch.
         pair_label: "next" (does B follow A), "order" (are they swapped) or "none"; formats without
             pairs have none.
-        cache_dir: Where the tables are kept; None = ``.cache`` in the store's folder, or a
-            temporary folder if that cannot be written to.
+        cache_dir: Where the tables are kept; None = `.cache` in the store's folder, or a temporary
+            folder if that cannot be written to.
         num_workers: Processes that build a table; the table does not depend on it.
 
     Example:
@@ -54,9 +59,23 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         >>> dataset[(3, 17)]["next_sentence_label"]  # pair 17 of epoch 3  # doctest: +SKIP
 
     Source: BERT (Devlin et al. 2019), A.2; google-research/bert create_pretraining_data.py. The
-    original writes ``dupe_factor`` copies with other draws; here every epoch is such a copy and
-    none is written.
+    original writes `dupe_factor` copies with other draws; here every epoch is such a copy and none
+    is written.
     """
+
+    store: Split
+    _: KW_ONLY
+    cls_id: int
+    sep_id: int
+    store_fingerprint: str
+    max_seq_length: int = 128
+    short_seq_prob: float = 0.1
+    seed: int = 12345
+    input_format: str = "segment_pair"
+    pair_label: str = "next"
+    dupe_factor: int | None = None
+    cache_dir: str | Path | None = None
+    num_workers: int = 1
 
     @classmethod
     def from_store(cls, store: Store, split: str = "train", **settings: Any) -> Self:
@@ -66,6 +85,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             raise InputError(
                 f"{store.path}: has no held-out part; prepare it with --validation_fraction"
             )
+
         ids = store.metadata["special_ids"]
         return cls(
             documents,
@@ -75,75 +95,64 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             **settings,
         )
 
-    def __init__(
-        self,
-        store: Split,
-        *,
-        cls_id: int,
-        sep_id: int,
-        store_fingerprint: str,
-        max_seq_length: int = 128,
-        short_seq_prob: float = 0.1,
-        seed: int = 12345,
-        input_format: str = "segment_pair",
-        pair_label: str = "next",
-        dupe_factor: int | None = None,
-        cache_dir: str | Path | None = None,
-        num_workers: int = 1,
-    ) -> None:
-        _check_range("max_seq_length", max_seq_length, *MAX_SEQ_LENGTH_RANGE)
-        _check_range("short_seq_prob", short_seq_prob, 0, 1)
-        if num_workers < 1:
-            raise InputError(f"num_workers: {num_workers} given, allowed is 1 or more")
-        _check_format(store, input_format, pair_label)
-        self.store = store
-        self.cls_id = cls_id
-        self.sep_id = sep_id
-        self.max_seq_length = max_seq_length
-        self.seed = seed
-        self.input_format = input_format
-        self.dupe_factor = dupe_factor
-        self.format: InputFormat = INPUT_FORMATS[input_format](
-            store, cls_id, sep_id, max_seq_length, short_seq_prob, seed, pair_label
+    def __post_init__(self) -> None:
+        _check_range("max_seq_length", self.max_seq_length, *MAX_SEQ_LENGTH_RANGE)
+        _check_range("short_seq_prob", self.short_seq_prob, 0, 1)
+        if self.num_workers < 1:
+            raise InputError(f"num_workers: {self.num_workers} given, allowed is 1 or more")
+
+        _check_format(self.store, self.input_format, self.pair_label)
+        self.format: InputFormat = INPUT_FORMATS[self.input_format](
+            self.store,
+            self.cls_id,
+            self.sep_id,
+            self.max_seq_length,
+            self.short_seq_prob,
+            self.seed,
+            self.pair_label,
         )
-        self.pairs_task = "sop" if pair_label == "order" else "nsp"
-        self.has_label = self.format.is_pair and pair_label != "none"
-        self._num_workers = num_workers
-        identity = {
-            "version": FORMAT_VERSION,
-            "max_seq_length": max_seq_length,
-            "short_seq_prob": short_seq_prob,
-            "seed": seed,
-            "store": store_fingerprint,
-            "split": store.path.name,
-            "counts": [int(store.num_documents), int(store.num_sentences), int(store.num_tokens)],
-        }
-        if input_format != "segment_pair" or pair_label == "order":
-            identity["input_format"] = input_format
-            identity["pair_label"] = pair_label
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        self.pairs_task = "sop" if self.pair_label == "order" else "nsp"
+        self.has_label = self.format.is_pair and self.pair_label != "none"
         #: Tells the pairs of this store, split, seed and length from all others.
-        self.index_name = f"pairs-{digest[:24]}"
-        if cache_dir is None:
-            self._folder = usable_cache_dir(store.path.parent / ".cache")
+        self.index_name = f"pairs-{self._digest()[:24]}"
+        if self.cache_dir is None:
+            self._folder = usable_cache_dir(self.store.path.parent / ".cache")
         else:
-            self._folder = Path(cache_dir)
+            self._folder = Path(self.cache_dir)
         self._open: dict[int, np.ndarray] = {}
         self._counts: dict[int, int] = {}
 
+    def _digest(self) -> str:
+        store = self.store
+        identity = {
+            "version": FORMAT_VERSION,
+            "max_seq_length": self.max_seq_length,
+            "short_seq_prob": self.short_seq_prob,
+            "seed": self.seed,
+            "store": self.store_fingerprint,
+            "split": store.path.name,
+            "counts": [int(store.num_documents), int(store.num_sentences), int(store.num_tokens)],
+        }
+        if self.input_format != "segment_pair" or self.pair_label == "order":
+            identity["input_format"] = self.input_format
+            identity["pair_label"] = self.pair_label
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
     def __getstate__(self) -> dict[str, Any]:
-        """Memory maps do not travel."""
+        """Return the state without memory maps, which do not travel."""
         return {**self.__dict__, "_open": {}}
 
     def __len__(self) -> int:
-        """Number of pairs of epoch 0; other epochs have a few more or fewer, see
-        :meth:`num_pairs`.
+        """Return the number of pairs of epoch 0.
+
+        Other epochs have a few more or fewer, see `num_pairs`.
         """
         return self.num_pairs(0)
 
     def num_pairs(self, epoch: int) -> int:
-        """Return the number of pairs of an epoch; builds its table unless it was ever built here,
-        or is remembered.
+        """Return the number of pairs of an epoch.
+
+        Builds its table unless it was ever built here, or is remembered.
         """
         epoch = self._table_of(epoch)
         if epoch not in self._counts:
@@ -154,8 +163,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         return self._counts[epoch]
 
     def remember_num_pairs(self, counts: Sequence[int]) -> None:
-        """Take the numbers of pairs of the first epochs from a checkpoint: their tables need not be
-        built to be counted.
+        """Take the numbers of pairs of the first epochs from a checkpoint.
+
+        Their tables need not be built to be counted.
         """
         self._counts |= dict(enumerate(counts))
 
@@ -205,14 +215,15 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         """Write the table of an epoch, the same bytes for any number of processes."""
         num_pairs = 0
         with path.open("wb") as file:
-            for rows in self.format.index(epoch, self._num_workers):
+            for rows in self.format.index(epoch, self.num_workers):
                 file.write(rows.tobytes())
                 num_pairs += len(rows)
         with atomic_write(self._file(epoch, "count")) as aside:
             aside.write_text(f"{num_pairs} {hash_of(path)}\n", encoding="ascii")
         if self.dupe_factor is None:  # else older epochs come again
             for table in self._folder.glob(self._file("*", "pairs").name):
-                if int(table.stem.rpartition("-")[2]) < epoch - 1:
+                epoch_of_table = int(table.stem.rpartition("-")[2])
+                if epoch_of_table < epoch - 1:
                     remove_cached(table)
 
     def __getitem__(self, key: int | tuple[int, int]) -> dict[str, Any]:
@@ -222,16 +233,17 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             key: (epoch, index), or an index in epoch 0.
 
         Returns:
-            ``input_ids`` int64 (L,); ``token_type_ids`` int64 (L,), 0 up to and with the first
-            [SEP], then 1, in blocks 0; ``next_sentence_label`` int where pairs have a label, 0 = B
-            follows A, 1 = B was drawn at random, or comes before A where the order is asked for,
-            -100 = no label; ``key`` (epoch, index).
+            `input_ids` int64 (L,); `token_type_ids` int64 (L,), 0 up to and with the first [SEP],
+            then 1, in blocks 0; `next_sentence_label` int where pairs have a label, 0 = B follows
+            A, 1 = B was drawn at random, or comes before A where the order is the label, -100 = no
+            label; `key` (epoch, index).
         """
-        epoch, index = key if isinstance(key, tuple) else (0, key)
-        epoch, index = self._drawn(int(epoch)), int(index)
+        epoch, index = map(int, key if isinstance(key, tuple) else (0, key))
+        epoch = self._drawn(epoch)
         table = self.table(epoch)
         if not 0 <= index < len(table):
             raise IndexError(f"pair {index} of epoch {epoch}: it has {len(table)}")
+
         row = table[index].item()
         input_ids, token_type_ids = self.format.read(row, epoch, index)
         item: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids}
@@ -260,7 +272,6 @@ def _check_format(store: Split, input_format: str, pair_label: str) -> None:
         )
     if INPUT_FORMATS[input_format].is_pair and store.num_documents < 2:
         raise InputError(
-            f"{store.path}: {store.num_documents} document(s); next-sentence pairs need at least "
-            "2, to draw random sentences from another one: separate documents by blank lines, or "
-            "give more text"
+            f"{store.path}: {store.num_documents} document(s); pairs need 2, to draw a random "
+            "sentence from another one: separate documents by blank lines, or give more text"
         )

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import compress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,9 +44,9 @@ PAIR_DTYPE = np.dtype(
         ("label", "<u2"),  # a label of a pair; two bytes keep the rows aligned
     ]
 )
-# Labels of a pair: B follows A; B was drawn at random, or comes before A where the order is asked
-# for; there is nothing to learn.
-IN_ORDER, RANDOM_OR_SWAPPED, NO_LABEL = 0, 1, 2
+# Labels of a pair: 0 = B follows A; 1 = B was drawn at random, or comes before A where the order is
+# asked for.
+NO_LABEL = 2  # there is nothing to learn
 BLOCK_DTYPE = np.dtype(
     [
         ("sentence", "<i8"),  # the first one, counted over the whole split
@@ -71,12 +71,14 @@ NUM_FETCHED_LENGTHS = 16
 
 
 def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random:
-    """Return a generator that is a pure function of its arguments, on every machine and Python
-    version.
+    """Return a generator that is a pure function of its arguments.
+
+    It is the same on every machine and Python version.
     """
-    key = f"{purpose}:{seed}:{epoch}:{number}".encode("ascii")
-    digest = hashlib.blake2b(key, digest_size=8).digest()
-    return random.Random(int.from_bytes(digest, "little"))
+    key = f"{purpose}:{seed}:{epoch}:{number}"
+    digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
+    state = int.from_bytes(digest, "little")
+    return random.Random(state)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class DocumentFormat(InputFormat):
 
     @abstractmethod
     def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
-        """Return the rows of documents ``documents[0]`` to ``documents[1]`` (excluded)."""
+        """Return the rows of the documents from the first number to the second (excluded)."""
 
     @abstractmethod
     def read_segments(
@@ -146,23 +148,26 @@ class DocumentFormat(InputFormat):
             input_ids and token_type_ids, int64 (L,).
         """
         begin_b = len(tokens_a) + 2
-        length = begin_b + len(tokens_b) + (1 if len(tokens_b) else 0)
+        end_b = begin_b + len(tokens_b)
+        length = end_b
+        if len(tokens_b):
+            length += 1
         input_ids = np.full(length, self.sep_id, dtype=np.int64)
         input_ids[0] = self.cls_id
         input_ids[1 : begin_b - 1] = tokens_a
-        input_ids[begin_b : begin_b + len(tokens_b)] = tokens_b
-        token_type_ids = np.zeros(len(input_ids), dtype=np.int64)
+        input_ids[begin_b:end_b] = tokens_b
+        token_type_ids = np.zeros(length, dtype=np.int64)
         token_type_ids[begin_b:] = 1
         return input_ids, token_type_ids
 
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield rows block by block; small splits use one process in any case."""
         blocks = list(split_into_blocks(self.store))
-        most_useful = max(1, self.store.num_sentences // MIN_SENTENCES_PER_PROCESS)
+        most_useful = self.store.num_sentences // MIN_SENTENCES_PER_PROCESS
         num_processes = min(num_processes, most_useful, len(blocks))
+        # A data-loading worker may not have children; this happens only if the launching process
+        # did not ask first.
         if multiprocessing.current_process().daemon:
-            # A data-loading worker may not have children; this happens only if the launching
-            # process did not ask first.
             num_processes = 1
         index_block = partial(self.index_documents, epoch=epoch)
         with ExitStack() as stack:
@@ -208,16 +213,15 @@ class SegmentPairs(DocumentFormat):
             lengths_of.open(document)
             rng = keyed_rng("pairs", self.seed, epoch, document)
             for pair in self.build(document, lengths_of, rng):
+                a_begin = lengths_of.first_sentence(document) + pair.a_begin
+                b_begin = lengths_of.first_sentence(pair.b_document) + pair.b_begin
+                a_count = pair.a_end - pair.a_begin
+                b_count = pair.b_end - pair.b_begin
                 num_tokens = pair.length_a + pair.length_b + NUM_SPECIAL_TOKENS
-                row = (
-                    lengths_of.first_sentence(document) + pair.a_begin,
-                    lengths_of.first_sentence(pair.b_document) + pair.b_begin,
-                    pair.a_end - pair.a_begin,
-                    pair.b_end - pair.b_begin,
-                    min(num_tokens, self.max_seq_length),
-                    self.label_of(pair),
-                )
-                rows.append(row)
+                length = min(num_tokens, self.max_seq_length)
+                label = self.label_of(pair)
+                rows.append((a_begin, b_begin, a_count, b_count, length, label))
+
         return np.array(rows, dtype=PAIR_DTYPE)
 
     def label_of(self, pair: SentencePair) -> int:
@@ -238,6 +242,7 @@ class SegmentPairs(DocumentFormat):
         max_num_tokens = self.max_seq_length - NUM_SPECIAL_TOKENS
         if len(tokens_a) + len(tokens_b) <= max_num_tokens:
             return tokens_a, tokens_b
+
         rng = keyed_rng("truncation", self.seed, epoch, index)
         keep_a, keep_b = truncate_pair(len(tokens_a), len(tokens_b), max_num_tokens, rng)
         return tokens_a[keep_a], tokens_b[keep_b]
@@ -259,8 +264,8 @@ class SentencePairs(SegmentPairs):
 class ElectraSegments(DocumentFormat):
     """Inputs of one or two segments of the same document, as ELECTRA has them.
 
-    A row's sentences are split when they are read: its `a_begin` and `a_count` say which they are,
-    `b_count` the length that was aimed at. Source: `build_segments`.
+    The sentences of a row are `a_begin` and `a_count`; they are split into segments when they are
+    read. `b_count` is the length that was aimed at. Source: `build_segments`.
     """
 
     def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
@@ -277,6 +282,7 @@ class ElectraSegments(DocumentFormat):
                 num_special_tokens = NUM_SPECIAL_TOKENS if size_b else NUM_SPECIAL_TOKENS - 1
                 length = size_a + size_b + num_special_tokens
                 rows.append((offset + begin, 0, end - begin, target, length, NO_LABEL))
+
         return np.array(rows, dtype=PAIR_DTYPE)
 
     def read_segments(
@@ -296,12 +302,12 @@ class ElectraSegments(DocumentFormat):
 
     def _segment_sizes(self, lengths: Sequence[int], is_first: Sequence[bool]) -> tuple[int, int]:
         """Return the tokens of both segments that fit into an input."""
-        num_first = 0
-        for length, belongs_to_a in zip(lengths, is_first, strict=True):
-            num_first += length if belongs_to_a else 0
-        size_a = min(num_first, self.max_seq_length - 2)
-        room = max(0, self.max_seq_length - size_a - NUM_SPECIAL_TOKENS)
-        return size_a, min(sum(lengths) - num_first, room)
+        length_a = sum(compress(lengths, is_first))
+        length_b = sum(lengths) - length_a
+        size_a = min(length_a, self.max_seq_length - 2)
+        room_b = self.max_seq_length - NUM_SPECIAL_TOKENS - size_a
+        size_b = min(length_b, max(0, room_b))
+        return size_a, size_b
 
 
 class FullSentences(InputFormat):
@@ -327,11 +333,12 @@ class FullSentences(InputFormat):
             yield block_rows(items, bounds)
 
     def _separated_items(self, documents: tuple[int, int]) -> np.ndarray:
-        """Return the sentences, and after each document but the last of all its separator, which
-        counts as a part of its last sentence.
+        """Return the sentences, and after each document but the last of all its separator.
+
+        A separator counts as a token of the document's last sentence.
         """
         items = sentence_items(self.store, documents, self.max_seq_length - 1)
-        ends = np.flatnonzero(np.diff(items["document"], append=documents[1])) + 1
+        ends = document_ends(items)
         if documents[1] == self.store.num_documents:
             ends = ends[:-1]
         separators = items[ends - 1]
@@ -342,24 +349,27 @@ class FullSentences(InputFormat):
     def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
-        lengths = self.store.sentence_lengths(sentence, sentence + count)
-        sizes = lengths + self._num_separators(sentence, document, count)
-        starts = np.cumsum(sizes) - sizes
-        place_in_sentence = np.arange(sizes.sum()) - np.repeat(starts, sizes)
-        tokens = np.full(len(place_in_sentence), self.sep_id, dtype=np.int64)
-        is_token = place_in_sentence < np.repeat(lengths, sizes)
-        tokens[is_token] = self.store.tokens(sentence, sentence + count)
-        input_ids = np.concatenate([[self.cls_id], tokens[offset : offset + length - 1]])
+        end_sentence = sentence + count
+        tokens = self.store.tokens(sentence, end_sentence)
+        ends = np.cumsum(self.store.sentence_lengths(sentence, end_sentence))
+        num_separators = self._num_separators(sentence, document, count)
+        places = np.repeat(ends, num_separators)
+        stream = np.insert(tokens.astype(np.int64), places, self.sep_id)
+        input_ids = np.empty(length, dtype=np.int64)
+        input_ids[0] = self.cls_id
+        input_ids[1:] = stream[offset : offset + length - 1]
         return input_ids, np.zeros_like(input_ids)
 
     def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
-        """Return int64 (count,), the [SEP] after each sentence of a block: one more after a
-        document, but not after the last of all.
+        """Return int64 (count,), how many [SEP] follow each sentence of a block.
+
+        The last sentence of a document has two, but for the last document of all.
         """
         num_separators = np.ones(count, dtype=np.int64)
-        last = min(document + count, self.store.num_documents - 1)
-        ends = self.store.sentence_offsets(document, last)[1:] - 1 - sentence
-        num_separators[ends[ends < count]] += 1
+        end_document = min(document + count, self.store.num_documents - 1)
+        ends = self.store.sentence_offsets(document, end_document)[1:]
+        last_sentences = ends - 1 - sentence
+        num_separators[last_sentences[last_sentences < count]] = 2
         return num_separators
 
 
@@ -369,12 +379,14 @@ class DocSentences(FullSentences):
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield one row for each block."""
         for documents in split_into_blocks(self.store):
-            items = sentence_items(self.store, documents, self.max_seq_length - 1)
-            ends = np.flatnonzero(np.diff(items["document"], append=documents[1])) + 1
+            room = self.max_seq_length - 1
+            items = sentence_items(self.store, documents, room)
             bounds = [0]
-            for begin, end in pairwise([0, *ends.tolist()]):
-                starts = pack_items(items["size"][begin:end], self.max_seq_length - 1)
-                bounds += [begin + start for start in starts[1:]]
+            begin = 0
+            for end in document_ends(items).tolist():
+                sizes = items["size"][begin:end]
+                bounds += [begin + bound for bound in pack_items(sizes, room)[1:]]
+                begin = end
             yield block_rows(items, bounds)
 
     def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
@@ -392,26 +404,25 @@ INPUT_FORMATS: dict[str, type[InputFormat]] = {
 PAIR_LABELS = ("next", "order", "none")
 
 
-# Parts of a split
+# Sentences of a split
 
 
 def split_into_blocks(store: Split) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of consecutive documents with about ``BLOCK_SENTENCES`` sentences
-    together, at least one document.
+    """Yield (begin, end) of consecutive documents, at least one.
+
+    Together they have about `BLOCK_SENTENCES` sentences.
     """
     begin = 0
     while begin < store.num_documents:
         offsets = store.sentence_offsets(begin, min(begin + BLOCK_SENTENCES, store.num_documents))
-        count = int(np.searchsorted(offsets, offsets[0] + BLOCK_SENTENCES, side="right")) - 1
-        end = begin + max(1, count)
+        num_fitting = np.searchsorted(offsets, offsets[0] + BLOCK_SENTENCES, side="right") - 1
+        end = begin + max(1, int(num_fitting))
         yield begin, end
         begin = end
 
 
 class DocumentLengths:
-    """The sentence lengths of the open document of a block, and of any other one, a few at a
-    time.
-    """
+    """Sentence lengths of the open document of a block, and of any document, a few at a time."""
 
     def __init__(self, store: Split, documents: tuple[int, int]) -> None:
         self.first_document, self.end_document = documents
@@ -425,8 +436,7 @@ class DocumentLengths:
     def open(self, document: int) -> list[int]:
         """Open a document of the block; return the tokens of each of its sentences."""
         number = document - self.first_document
-        begin = self.offsets[number] - self.offsets[0]
-        end = self.offsets[number + 1] - self.offsets[0]
+        begin, end = (offset - self.offsets[0] for offset in self.offsets[number : number + 2])
         self.open_document = document
         self.open_lengths = self.lengths[begin:end]
         return self.open_lengths
@@ -445,9 +455,7 @@ class DocumentLengths:
 
 
 class LazyLengths(Sequence[int]):
-    """Sentence lengths of one document, fetched a few at a time: a document may be a complete
-    book.
-    """
+    """Sentence lengths of one document, which may be a book, fetched a few at a time."""
 
     def __init__(self, store: Split, document: int) -> None:
         self._store = store
@@ -468,33 +476,45 @@ class LazyLengths(Sequence[int]):
 
 
 def sentence_items(store: Split, documents: tuple[int, int], max_size: int) -> np.ndarray:
-    """Return the sentences of documents with their [SEP] as `_ITEM_DTYPE` rows; those that are too
-    long are cut into several.
+    """Return the sentences of documents with their [SEP] as `_ITEM_DTYPE` rows.
+
+    Sentences that are too long are cut into several.
     """
     offsets = store.sentence_offsets(*documents)
     sizes = store.sentence_lengths(int(offsets[0]), int(offsets[-1])) + 1
     num_items = -(-sizes // max_size)  # of each sentence
-    sentences = np.repeat(np.arange(len(sizes)), num_items)
-    document_of_sentence = np.repeat(np.arange(*documents), np.diff(offsets))
     first_items = np.cumsum(num_items) - num_items
+    document_of_sentence = np.repeat(np.arange(*documents), np.diff(offsets))
+
+    sentences = np.repeat(np.arange(len(sizes)), num_items)
+    number_in_sentence = np.arange(len(sentences)) - first_items[sentences]
     items = np.empty(len(sentences), dtype=_ITEM_DTYPE)
     items["sentence"] = offsets[0] + sentences
     items["document"] = document_of_sentence[sentences]
-    items["offset"] = (np.arange(len(items)) - first_items[sentences]) * max_size
+    items["offset"] = number_in_sentence * max_size
     items["size"] = np.minimum(max_size, sizes[sentences] - items["offset"])
     return items
 
 
+def document_ends(items: np.ndarray) -> np.ndarray:
+    """Return one past the last item of each document."""
+    return np.flatnonzero(np.diff(items["document"], append=-1)) + 1
+
+
 def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
-    """Return a ``BLOCK_DTYPE`` row for the items between each bound and the next."""
-    rows = np.empty(len(bounds) - 1, dtype=BLOCK_DTYPE)
-    first_items = items[bounds[:-1]]
-    last_items = items[np.array(bounds[1:]) - 1]
+    """Return a `BLOCK_DTYPE` row for the items between each bound and the next."""
+    begins = np.array(bounds[:-1])
+    ends = np.array(bounds[1:])
+    first_items = items[begins]
+    last_items = items[ends - 1]
+    ends_of_items = np.cumsum(items["size"])
+    num_tokens = np.diff(ends_of_items[ends - 1], prepend=0)
+
+    rows = np.empty(len(begins), dtype=BLOCK_DTYPE)
     for name in ("sentence", "document", "offset"):
         rows[name] = first_items[name]
     rows["count"] = last_items["sentence"] - first_items["sentence"] + 1
-    sizes_before = np.concatenate([[0], np.cumsum(items["size"])])
-    rows["length"] = 1 + np.diff(sizes_before[bounds])  # with [CLS]
+    rows["length"] = num_tokens + 1  # with [CLS]
     return rows
 
 

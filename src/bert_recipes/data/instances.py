@@ -1,18 +1,15 @@
-"""Training instances on disk, with the feature names of google-research/bert: JSON lines, Parquet
-or TFRecord.
+"""Training instances on disk as JSON lines, Parquet or TFRecord.
 
-=======================  =======
-=================================================================== feature                  numbers
-meaning =======================  =======
-=================================================================== input_ids                S
-masked input, zero-padded to max_seq_length input_mask               S        1 = token, 0 = padding
-segment_ids              S        0 up to and with the first [SEP], then 1; 0 in the padding
-masked_lm_positions      P        predicted positions, ascending, zero-padded to
-max_predictions_per_seq masked_lm_ids            P        original ids there, zero-padded
-masked_lm_weights        P        1.0 = predicted, 0.0 = padding
-next_sentence_labels     1        0 = B follows A, 1 = random
-=======================  =======
-===================================================================
+Their features, with the names of google-research/bert; S = max_seq_length, P =
+max_predictions_per_seq:
+
+- `input_ids` (S): masked input, zero-padded.
+- `input_mask` (S): 1 = token, 0 = padding.
+- `segment_ids` (S): 0 up to and with the first [SEP], then 1; 0 in the padding.
+- `masked_lm_positions` (P): predicted positions, ascending, zero-padded.
+- `masked_lm_ids` (P): original ids there, zero-padded.
+- `masked_lm_weights` (P): 1.0 = predicted, 0.0 = padding.
+- `next_sentence_labels` (1): 0 = B follows A, 1 = random.
 """
 
 import bisect
@@ -24,7 +21,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -50,13 +47,14 @@ from bert_recipes.tensorflow_files import (
 )
 
 
+WEIGHTS = "masked_lm_weights"
 FEATURE_NAMES = (
     "input_ids",
     "input_mask",
     "segment_ids",
     "masked_lm_positions",
     "masked_lm_ids",
-    "masked_lm_weights",
+    WEIGHTS,
     "next_sentence_labels",
 )
 SUFFIXES = (".jsonl", ".json", ".parquet", ".tfrecord", ".tf_record")
@@ -76,8 +74,9 @@ class Instance(NamedTuple):
 
 
 def format_of(path: Path) -> str:
-    """Return ``jsonl``, ``parquet`` or ``tfrecord`` by the suffix; shards
-    (``x.tfrecord-00000-of-00010``) count too.
+    """Return `jsonl`, `parquet` or `tfrecord` by the suffix.
+
+    Shards (`x.tfrecord-00000-of-00010`) count too.
     """
     if path.suffix.startswith((".tfrecord", ".tf_record")):
         return "tfrecord"
@@ -96,6 +95,7 @@ def check_instance_outputs(paths: Sequence[Path]) -> None:
             raise InputError(
                 f"{path}: there is no folder {path.parent}, or it may not be written to"
             )
+
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise InputError(f"{', '.join(map(str, paths))}: an output file is given twice")
 
@@ -107,25 +107,29 @@ def write_instances(
     max_seq_length: int,
     max_predictions_per_seq: int,
 ) -> int:
-    """Write instances round-robin to files whose suffixes name the formats; return how many there
-    were.
+    """Write instances round-robin to files whose suffixes name the formats; return their number.
 
     The files appear, and replace older ones, only when all of them are complete and on the disk.
+
+    Args:
+        instances: What is written.
+        paths: Of the files.
+        max_seq_length: Numbers of a padded input.
+        max_predictions_per_seq: Numbers of its padded predictions.
 
     Source: google-research/bert create_pretraining_data.py, write_instance_to_example_files.
     """
     check_instance_outputs(paths)
+    count = 0
     with ExitStack() as staged:
         partials = [staged.enter_context(atomic_write(path)) for path in paths]
         with ExitStack() as opened:
-            files = [opened.enter_context(open(partial, "wb")) for partial in partials]
-            writers = [
-                _WRITERS[format_of(path)](file) for path, file in zip(paths, files, strict=True)
-            ]
-            for writer in writers:
-                if isinstance(writer, _ParquetWriter):
-                    opened.push(writer.finish)
-            count = 0
+            writers = []
+            for path, partial_path in zip(paths, partials, strict=True):
+                file = opened.enter_context(open(partial_path, "wb"))
+                writer = _WRITERS[format_of(path)](file)
+                opened.push(writer.finish)
+                writers.append(writer)
             for instance in Progress(instances, desc="write", unit="instance", delay=1):
                 writer = writers[count % len(writers)]
                 writer.write(
@@ -135,16 +139,8 @@ def write_instances(
                 )
                 count += 1
         sync_paths(partials)
+
     return count
-
-
-# A few thousand input masks and segment ids make up a complete file: each is encoded once.
-@lru_cache(maxsize=2**15)
-def _encode_ones(
-    encode: Callable[[str, list], Any], name: str, zeros: int, ones: int, size: int
-) -> Any:
-    one = 1.0 if name == "masked_lm_weights" else 1
-    return encode(name, [0 * one] * zeros + [one] * ones + [0 * one] * (size - zeros - ones))
 
 
 def _encode_features(
@@ -153,71 +149,71 @@ def _encode_features(
     max_predictions: int,
     encode: Callable[[str, list], Any],
 ) -> dict[str, Any]:
-    input_ids, boundary, positions, ids, is_random = instance
-    length, padding, missing = (
-        len(input_ids),
-        [0] * (max_seq_length - len(input_ids)),
-        [0] * (max_predictions - len(ids)),
-    )
-    return {
-        "input_ids": encode("input_ids", [*input_ids, *padding]),
-        "input_mask": _encode_ones(encode, "input_mask", 0, length, max_seq_length),
-        "segment_ids": _encode_ones(
-            encode, "segment_ids", boundary, length - boundary, max_seq_length
-        ),
-        "masked_lm_positions": encode("masked_lm_positions", [*positions, *missing]),
-        "masked_lm_ids": encode("masked_lm_ids", [*ids, *missing]),
-        "masked_lm_weights": _encode_ones(
-            encode, "masked_lm_weights", 0, len(ids), max_predictions
-        ),
-        "next_sentence_labels": encode("next_sentence_labels", [int(is_random)]),
+    length = len(instance.input_ids)
+    boundary = instance.boundary
+    num_predictions = len(instance.masked_ids)
+    padding = [0] * (max_seq_length - length)
+    unused = [0] * (max_predictions - num_predictions)
+    features = {
+        "input_ids": [*instance.input_ids, *padding],
+        "input_mask": [1] * length + padding,
+        "segment_ids": [0] * boundary + [1] * (length - boundary) + padding,
+        "masked_lm_positions": [*instance.masked_positions, *unused],
+        "masked_lm_ids": [*instance.masked_ids, *unused],
+        WEIGHTS: [1.0] * num_predictions + [0.0] * len(unused),
+        "next_sentence_labels": [int(instance.is_random)],
     }
+    return {name: encode(name, values) for name, values in features.items()}
 
 
-class _JsonLinesWriter:
-    """Writer of one JSON object per line. The text of a list of numbers is the same in Python and
-    in JSON.
-    """
+class _Writer:
+    """A writer of instances to an open file: `encode` for each feature, then `write`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+
+    def finish(self, failure: object, *_: object) -> None:
+        """End the file, which is about to be deleted where there was a failure."""
+
+
+class _JsonLinesWriter(_Writer):
+    """Writer of one JSON object per line.
+
+    The text of a list of numbers is the same in Python and in JSON.
+    """
 
     @staticmethod
     def encode(name: str, values: list) -> str:
         return f'"{name}": {values}'
 
     def write(self, features: dict[str, str]) -> None:
-        self._file.write(f"{{{', '.join(features.values())}}}\n".encode("ascii"))
+        line = ", ".join(features.values())
+        self._file.write(f"{{{line}}}\n".encode("ascii"))
 
 
-class _TFRecordWriter:
-    """``tf.train.Example`` records, features sorted by name."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+class _TFRecordWriter(_Writer):
+    """Writer of `tf.train.Example` records, features sorted by name."""
 
     @staticmethod
     def encode(name: str, values: list) -> bytes:
-        return (encode_float_feature if name == "masked_lm_weights" else encode_int64_feature)(
-            name, values
-        )
+        if name == WEIGHTS:
+            return encode_float_feature(name, values)
+        return encode_int64_feature(name, values)
 
     def write(self, features: dict[str, bytes]) -> None:
         write_record(self._file, encode_example(features[name] for name in sorted(features)))
 
 
-class _ParquetWriter:
-    """Lists of int64 and float32, 1,024 rows per group."""
+class _ParquetWriter(_Writer):
+    """Writer of lists of int64 and float32, 1,024 rows per group."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._rows: list[dict[str, list]] = []
-        types = [
-            pa.list_(pa.float32() if name == "masked_lm_weights" else pa.int64())
-            for name in FEATURE_NAMES
-        ]
-        self._writer = pq.ParquetWriter(
-            file, pa.schema(list(zip(FEATURE_NAMES, types, strict=True)))
-        )
+        fields = []
+        for name in FEATURE_NAMES:
+            number = pa.float32() if name == WEIGHTS else pa.int64()
+            fields.append((name, pa.list_(number)))
+        self._writer = pq.ParquetWriter(file, pa.schema(fields))
 
     @staticmethod
     def encode(name: str, values: list) -> list:
@@ -233,7 +229,6 @@ class _ParquetWriter:
         self._rows = []
 
     def finish(self, failure: object, *_: object) -> None:
-        """Write the rest, or nothing where the file is about to be deleted."""
         if failure is None:
             if self._rows:
                 self._write_group()
@@ -249,7 +244,7 @@ _WRITERS: dict[str, Any] = {
 
 
 class _MappedReader:
-    """A memory-mapped file whose record i is the bytes ``offsets[i]`` to ``offsets[i + 1]``."""
+    """A memory-mapped file whose record i is the bytes `offsets[i]` to `offsets[i + 1]`."""
 
     def __init__(
         self,
@@ -257,12 +252,12 @@ class _MappedReader:
         find_offsets: Callable[[mmap.mmap], Iterator[int]],
         decode: Callable[[bytes], Mapping[str, Any]],
     ) -> None:
-        self._path, self._decode = path, decode
+        self._path = path
+        self._decode = decode
         self._open()
-        self._offsets = array(
-            "q",
-            Progress(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1),
-        )
+        offsets = find_offsets(self._data)
+        bar = Progress(offsets, desc=f"open {path.name}", unit="instance", delay=1)
+        self._offsets = array("q", bar)
 
     def _open(self) -> None:
         with open(self._path, "rb") as file:
@@ -272,10 +267,11 @@ class _MappedReader:
         return len(self._offsets) - 1
 
     def read(self, number: int) -> Mapping[str, Any]:
-        return self._decode(self._data[self._offsets[number] : self._offsets[number + 1]])
+        begin, end = self._offsets[number : number + 2]
+        return self._decode(self._data[begin:end])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_data"}
+        return {**self.__dict__, "_data": None}  # a map does not travel
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -286,7 +282,8 @@ def _line_offsets(data: mmap.mmap) -> Iterator[int]:
     yield 0
     for begin in range(0, len(data), _SCAN_BYTES):
         block = np.frombuffer(data[begin : begin + _SCAN_BYTES], dtype=np.uint8)
-        yield from (np.flatnonzero(block == ord("\n")) + begin + 1).tolist()
+        line_feeds = np.flatnonzero(block == ord("\n"))
+        yield from (begin + 1 + line_feeds).tolist()
     if data[len(data) - 1] != ord("\n"):
         yield len(data)
 
@@ -308,18 +305,18 @@ def _decode_tfrecord(record: bytes) -> Mapping[str, np.ndarray]:
 
 
 class _ParquetReader:
-    """Compressed pages have no random access: the file is converted once into an array of records,
-    which is mapped.
+    """A Parquet file, of which the records are kept as an array that is mapped.
+
+    Its compressed pages have no random access.
     """
 
     def __init__(self, path: Path, cache_dir: Path | None) -> None:
         status = path.stat()
-        key = hashlib.sha256(
-            f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}".encode()
-        ).hexdigest()[:24]
+        key = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}"
+        digest = hashlib.sha256(key.encode()).hexdigest()
         folder = usable_cache_dir(path.parent / ".cache") if cache_dir is None else cache_dir
-        self._path = folder / f"instances-{key}.npy"
-        build_once(self._path, lambda partial: _convert_parquet(path, partial))
+        self._path = folder / f"instances-{digest[:24]}.npy"
+        build_once(self._path, partial(_convert_parquet, path))
         self.__setstate__(self._path)
 
     def __len__(self) -> int:
@@ -333,40 +330,39 @@ class _ParquetReader:
         return self._path
 
     def __setstate__(self, path: Path) -> None:
-        self._path, self._records = path, np.load(path, mmap_mode="r", allow_pickle=False)
+        self._path = path
+        self._records = np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def _convert_parquet(path: Path, output: Path) -> None:
+    begin = 0
     with pq.ParquetFile(path) as source:
-        num_records, begin = source.metadata.num_rows, 0
+        num_records = source.metadata.num_rows
         batches = source.iter_batches(batch_size=4096, columns=list(FEATURE_NAMES))
         for batch in Progress(batches, desc=f"open {path.name}", unit="batch", delay=1):
             columns = {name: _to_matrix(name, batch[name]) for name in FEATURE_NAMES}
             if begin == 0:
-                dtype = np.dtype(
-                    [(name, rows.dtype, rows.shape[1:]) for name, rows in columns.items()]
-                )
+                fields = [(name, rows.dtype, rows.shape[1:]) for name, rows in columns.items()]
                 records = np.lib.format.open_memmap(
-                    output, mode="w+", dtype=dtype, shape=(num_records,)
+                    output, mode="w+", dtype=np.dtype(fields), shape=(num_records,)
                 )
             for name, rows in columns.items():
                 records[name][begin : begin + len(rows)] = rows
             begin += len(batch)
+
     if begin == 0:
         raise ValueError("no records")
 
 
 def _to_matrix(name: str, column: pa.Array) -> np.ndarray:
     """Return (rows, numbers per row) of a column of lists of one length, or of numbers."""
-    is_list = pa.types.is_nested(column.type)
-    values = column.flatten() if is_list else column
-    rows = _to_array(name, values.to_numpy(zero_copy_only=False)).reshape(len(column), -1)
-    if (
-        is_list
-        and pc.any(pc.not_equal(pc.list_value_length(column), rows.shape[1])).as_py() is not False
-    ):
+    if not pa.types.is_nested(column.type):
+        return _to_array(name, column.to_numpy(zero_copy_only=False))[:, None]
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
+    if len(lengths) > 1 or None in lengths:
         raise ValueError(f"{name} is not of one length in all rows")
-    return rows
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    return _to_array(name, values).reshape(len(column), -1)
 
 
 def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _ParquetReader:
@@ -377,6 +373,7 @@ def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _Parquet
         )
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")
+
     try:
         if kind == "parquet":
             return _ParquetReader(path, cache_dir)
@@ -390,15 +387,14 @@ def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _Parquet
 
 
 class InstanceDataset:
-    """The instances that ``recipes/create_pretraining_data.py`` or the original script wrote, ready
-    for the collator.
+    """Instances of `recipes/create_pretraining_data.py` or the original, ready for the collator.
 
     Every epoch has the same pairs and masks: they were fixed when the file was written.
 
     Args:
-        paths: ``.jsonl``, ``.parquet`` or ``.tfrecord`` files, in order.
-        cache_dir: Where Parquet files are kept in a form with random access; None = ``.cache``
-            beside the file, or a temporary folder if that cannot be written to.
+        paths: `.jsonl`, `.parquet` or `.tfrecord` files, in order.
+        cache_dir: Where Parquet files are kept in a form with random access; None = `.cache` beside
+            the file, or a temporary folder if that cannot be written to.
         vocab_size: Entries of the model's vocabulary; a token id that is not below it is an error
             instead of a crash in the model. None = not checked.
 
@@ -429,20 +425,20 @@ class InstanceDataset:
         """Return the number of instances, the same for every epoch."""
         return len(self)
 
-    def _locate(self, index: int) -> tuple[int, int]:
-        """Return which file, and which record in it."""
+    def record(self, index: int) -> dict[str, np.ndarray]:
+        """Return the seven features of an instance as they stand in the file, padded.
+
+        They are int64 arrays, the weights float64.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"instance {index}: there are {len(self)}")
-        file = bisect.bisect_right(self._ends, index)
-        return file, index - (self._ends[file] - len(self._readers[file]))
 
-    def record(self, index: int) -> dict[str, np.ndarray]:
-        """Return the seven features of an instance as they stand in the file, padded: int64 arrays,
-        float64 weights.
-        """
-        file, number = self._locate(index)
+        file = bisect.bisect_right(self._ends, index)
+        reader = self._readers[file]
+        number = index - (self._ends[file] - len(reader))
+
         try:
-            features = self._readers[file].read(number)
+            features = reader.read(number)
             record = {name: _to_array(name, features[name]) for name in FEATURE_NAMES}
             _check(record, self.vocab_size)
             return record
@@ -458,43 +454,45 @@ class InstanceDataset:
             key: (epoch, index), or an index.
 
         Returns:
-            ``input_ids`` int64 (L,), masked; ``token_type_ids`` int64 (L,); ``labels`` int64 (L,),
-            -100 where nothing is predicted; ``next_sentence_label`` int, 0 = next, 1 = random;
-            ``key`` (epoch, index).
+            `input_ids` int64 (L,), masked; `token_type_ids` int64 (L,); `labels` int64 (L,), -100
+            where nothing is predicted; `next_sentence_label` int, 0 = next, 1 = random; `key`
+            (epoch, index).
         """
-        epoch, index = key if isinstance(key, tuple) else (0, key)
-        record = self.record(int(index))
+        epoch, index = map(int, key if isinstance(key, tuple) else (0, key))
+        record = self.record(index)
         length = int(record["input_mask"].sum())
-        is_predicted = record["masked_lm_weights"] != 0
+        is_predicted = record[WEIGHTS] != 0
+        positions = record["masked_lm_positions"][is_predicted]
         labels = np.full(length, IGNORE_INDEX, dtype=np.int64)
-        labels[record["masked_lm_positions"][is_predicted]] = record["masked_lm_ids"][is_predicted]
+        labels[positions] = record["masked_lm_ids"][is_predicted]
         return {
             "input_ids": record["input_ids"][:length],
             "token_type_ids": record["segment_ids"][:length],
             "labels": labels,
             "next_sentence_label": int(record["next_sentence_labels"][0]),
-            "key": (int(epoch), int(index)),
+            "key": (epoch, index),
         }
 
 
 def _to_array(name: str, values: Any) -> np.ndarray:
-    """Return int64 (n,) or, for the weights, float64 (n,). TypeError: other values, which would be
-    rounded.
+    """Return int64 (n,) or, for the weights, float64 (n,).
+
+    Raises TypeError for values that would be rounded.
     """
-    dtype = np.float64 if name == "masked_lm_weights" else np.int64
+    dtype = np.float64 if name == WEIGHTS else np.int64
     return np.atleast_1d(np.asarray(values)).astype(dtype, casting="safe")
 
 
 def _check(record: Mapping[str, np.ndarray], vocab_size: int | None) -> None:
-    """Refuse, by a ValueError, features that the table above does not describe, and ids of another
-    vocabulary.
+    """Refuse features that the module does not describe, and ids of another vocabulary.
+
+    Raises ValueError.
     """
     input_ids, input_mask, segment_ids, positions, ids, weights, label = (
         record[name] for name in FEATURE_NAMES
     )
     length = int(input_mask.sum())
-    largest = max(input_ids.max(initial=0), ids.max(initial=0))
-    if not (
+    is_valid = (
         input_ids.shape == input_mask.shape == segment_ids.shape == (len(input_ids),)
         and positions.shape == ids.shape == weights.shape == (len(ids),)
         and length > 0
@@ -504,8 +502,11 @@ def _check(record: Mapping[str, np.ndarray], vocab_size: int | None) -> None:
         and label.tolist() in ([0], [1])
         and min(input_ids.min(), ids.min(initial=0), positions.min(initial=0)) >= 0
         and positions[weights != 0].max(initial=0) < length
-    ):
+    )
+    if not is_valid:
         raise ValueError("not an instance as create_pretraining_data.py writes it")
+
+    largest = max(input_ids.max(initial=0), ids.max(initial=0))
     if vocab_size is not None and largest >= vocab_size:
         raise ValueError(
             f"token id {largest}, but the vocabulary has {vocab_size} entries: it is another one"

@@ -1,5 +1,6 @@
-"""Choose the tokens that are predicted and what replaces them, by random numbers that are functions
-of a key.
+"""Choose the tokens that are predicted and what replaces them.
+
+The random numbers are functions of a key.
 
 Masks do not depend on workers, processes or resumes: a generator with a state gives other numbers
 when one more batch is fetched before a checkpoint; a counter-based one gives number i of key k
@@ -12,14 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bert_recipes.data.other_masks import (
     FairseqDraws,
+    Replacement,
     Units,
     choose_ngrams,
     choose_spans,
+    draw_words,
     mask_fairseq,
     replace_spans,
 )
@@ -40,43 +44,52 @@ def _mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def hash_keys(seed: int, *parts: np.ndarray) -> np.ndarray:
-    """Return one 64-bit key per row, uint64 (B,), from a seed (modulo 2**64) and integer columns
-    (B,).
-    """
-    rows = len(parts[0])
-    key = _mix(np.full(rows, seed % 2**64, dtype=np.uint64) + _GOLDEN_GAMMA)
-    for part in parts:
-        key = _mix((key ^ np.asarray(part).astype(np.uint64)) + _GOLDEN_GAMMA)
-    return key
+def hash_keys(seed: int, *columns: np.ndarray) -> np.ndarray:
+    """Return uint64 (B,), a key per row, from a seed (modulo 2**64) and integer columns (B,)."""
+    seeds = np.full(len(columns[0]), seed % 2**64, dtype=np.uint64)
+    keys = _mix(seeds + _GOLDEN_GAMMA)
+    for column in columns:
+        keys = _mix((keys ^ np.asarray(column).astype(np.uint64)) + _GOLDEN_GAMMA)
+    return keys
 
 
 def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.ndarray:
-    """Return number ``positions`` of each key: float64 in [0, 1), of the shape of both arrays
-    together.
+    """Return the numbers of each key at `positions`, float64 in [0, 1).
+
+    Their shape is that of both arrays together.
 
     Args:
         keys: uint64.
         stream: Which of the independent streams of a key to read, 0 or more.
         positions: Integers from 0; broadcast against the keys.
     """
-    base = _mix(keys ^ _mix(np.array([stream + 1], dtype=np.uint64) * _GOLDEN_GAMMA))
+    stream_number = np.array([stream + 1], dtype=np.uint64)
+    stream_keys = _mix(keys ^ _mix(stream_number * _GOLDEN_GAMMA))
     counters = (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
-    return (_mix(base + counters) >> np.uint64(11)).astype(np.float64) * _TO_UNIT
+    bits = _mix(stream_keys + counters) >> np.uint64(11)
+    return bits.astype(np.float64) * _TO_UNIT
 
 
 IGNORE_INDEX = -100
 SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
 # ALBERT's runs have at most so many words (--ngram); SpanBERT's spans as many, with this geometric
 # distribution (Joshi et al. 2020, section 3.1).
-MOST_NGRAM_WORDS, SPAN_WORDS, SPAN_GEOMETRIC_P = 3, (1, 10), 0.2
-_STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD, _STREAM_COUNT, _STREAM_KEEP = 0, 1, 2, 3, 4
+MOST_NGRAM_WORDS = 3
+SPAN_WORDS = (1, 10)
+SPAN_GEOMETRIC_P = 0.2
+# Streams of `keyed_uniforms`.
+_STREAM_SELECT = 0
+_STREAM_REPLACE = 1
+_STREAM_WORD = 2
+_STREAM_COUNT = 3
+_STREAM_KEEP = 4
 
 
 @dataclass(kw_only=True)
 class MaskingRates:
-    """The fraction of tokens that are predicted and of what the model sees instead; 0.8, 0.1 and
-    0.1 in the paper.
+    """The fraction of tokens that are predicted, and of what the model sees instead.
+
+    The latter are 0.8, 0.1 and 0.1 in the paper.
     """
 
     mlm_probability: float = option(
@@ -99,22 +112,22 @@ class MaskingRates:
         total = self.mask_rate + self.keep_rate + self.random_rate
         if abs(total - 1.0) > 1e-6:
             raise InputError(
-                f"mask_rate {self.mask_rate} + keep_rate {self.keep_rate} + random_rate "
-                f"{self.random_rate} = {total:g}; "
-                "the three must sum to 1 (paper: 0.8, 0.1, 0.1)"
+                f"mask_rate, keep_rate and random_rate must sum to 1, not {total:g} (paper: 0.8, "
+                "0.1, 0.1)"
             )
 
 
 def default_max_predictions(max_seq_length: int, mlm_probability: float) -> int:
-    """The limit of predictions where none is given: the fraction of the longest pair; 20 for 128
-    tokens, 77 for 512.
+    """Return the limit of predictions where none is given: the fraction of the longest pair.
+
+    It is 20 for 128 tokens, 77 for 512.
 
     Source: google-research/bert README: around max_seq_length * masked_lm_prob.
     """
     return math.ceil(max_seq_length * mlm_probability)
 
 
-def mask_tokens(
+def mask_tokens(  # noqa: PLR0913  # the public signature
     input_ids: np.ndarray,
     candidates: np.ndarray,
     lengths: np.ndarray,
@@ -134,6 +147,8 @@ def mask_tokens(
         candidates: bool (B, S), True where a token may be predicted: not [CLS], [SEP], padding.
         lengths: int64 (B,), tokens of the row with its special tokens, without padding.
         keys: uint64 (B,), the row's source of randomness (`hash_keys`).
+        rates: How many tokens are predicted, and what the model sees instead.
+        mask_token_id: Id of [MASK].
         vocab_size: Random words are drawn uniformly from [0, vocab_size), special and unused ones
             included, as in the original.
         is_continuation: bool (vocab_size,), True for pieces that go on with a word; needed for
@@ -146,144 +161,39 @@ def mask_tokens(
         masked: int64 (B, S), a new array.
         labels: int64 (B, S), the original id where the model predicts, -100 elsewhere.
     """
+    batch = _Batch(input_ids, candidates, lengths, keys, is_continuation)
     if rates.selection == "none":
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
-        labels = np.full_like(input_ids, IGNORE_INDEX)
-        has_next = np.arange(1, input_ids.shape[1]) < lengths[:, None]
-        labels[:, :-1] = np.where(has_next, input_ids[:, 1:], IGNORE_INDEX)
-        return input_ids, labels
-    vocabulary = np.delete(np.arange(vocab_size), list(never_drawn))
-    if rates.selection in ("fairseq", "ngrams", "spans"):
-        needs_words = rates.whole_word or rates.selection != "fairseq"
-        if needs_words and is_continuation is None:
-            raise ValueError(f"whole_word and the selection {rates.selection} need is_continuation")
-        # Special tokens are words of their own, and what follows one begins a word.
-        is_token = np.arange(input_ids.shape[1]) < lengths[:, None]
-        starts = ~candidates | np.pad(~candidates, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
-        starts |= True if is_continuation is None else ~is_continuation[input_ids]
-        starts &= is_token
-        batch = _Batch(input_ids, candidates, lengths, keys, starts, is_token)
-        if rates.selection == "ngrams":
-            chosen = _choose_ngrams(batch, rates)
-            masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocabulary)
-        else:
-            mask = _mask_by_fairseq if rates.selection == "fairseq" else _mask_spans
-            words = np.delete(np.arange(vocab_size), [*never_drawn, *not_drawn])
-            masked, chosen = mask(batch, rates, mask_token_id, words)
-        return masked, np.where(chosen, input_ids, IGNORE_INDEX)
-    if rates.whole_word:
-        if is_continuation is None:
-            raise ValueError("whole_word needs is_continuation")
-        starts = candidates & ~is_continuation[input_ids]
-        # The first candidate opens a unit even if it is a "##" piece: truncation from the front can
-        # cut a word.
-        starts |= candidates & (np.cumsum(candidates, axis=1) == 1)
-    else:
-        starts = candidates
-    chosen = _choose(starts, candidates, lengths, keys, rates)
-    masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocabulary)
-    return masked, np.where(chosen, input_ids, IGNORE_INDEX)
+        return input_ids, _next_tokens(batch)
+    excluded = [*never_drawn]
+    if rates.selection in ("fairseq", "spans"):
+        excluded += not_drawn
+    words = np.delete(np.arange(vocab_size), excluded)
 
+    if rates.selection in ("fairseq", "spans"):
+        replacement = Replacement(
+            rates.mask_rate, rates.keep_rate, rates.random_rate, mask_token_id, words
+        )
+        mask = _mask_by_fairseq if rates.selection == "fairseq" else _mask_spans
+        masked, is_predicted = mask(batch, rates, replacement)
+        return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
+    choose = _choose_ngrams if rates.selection == "ngrams" else _choose_units
+    is_predicted = choose(batch, rates)
 
-def _choose(
-    starts: np.ndarray,
-    candidates: np.ndarray,
-    lengths: np.ndarray,
-    keys: np.ndarray,
-    rates: MaskingRates,
-) -> np.ndarray:
-    """Bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or
-    not at all.
-    """
-    size = starts.shape[1]
-    unit = np.cumsum(starts, axis=1)  # (B, S), number of each candidate's unit, from 1
-    num_units = unit[:, -1:].copy()
-    unit -= 1
-    unit[~candidates] = 0
-    scores = keyed_uniforms(keys[:, None], _STREAM_SELECT, np.arange(size))
-    real = np.arange(size) < num_units
-    limit = rates.max_predictions_per_seq
-    if rates.selection == "bernoulli":
-        taken = real & (scores < rates.mlm_probability)
-        wanted = None if limit is None else np.full(len(keys), limit)
-    else:
-        taken = real
-        # np.rint rounds half to even, as Python 3's round in the original.
-        wanted = np.maximum(1, np.rint(lengths * rates.mlm_probability)).astype(np.int64)
-        if limit is not None:
-            wanted = np.minimum(wanted, limit)
-    if wanted is not None and rates.whole_word:
-        flat = (np.arange(len(unit))[:, None] * size + unit)[candidates]
-        sizes = np.bincount(flat, minlength=unit.size).reshape(
-            unit.shape
-        )  # candidates in each unit
-        taken = _take_in_order(scores, taken, sizes, wanted)
-    elif wanted is not None:
-        taken = _take_lowest(scores, taken, wanted)
-    return np.take_along_axis(taken, unit, axis=1) & candidates
-
-
-def _take_lowest(scores: np.ndarray, real: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Bool (B, S): the `wanted` lowest scores of each row among the real ones: units of one token,
-    the usual case.
-    """
-    among = np.where(real, scores, 2.0)
-    highest = np.take_along_axis(
-        np.sort(among, axis=1), np.minimum(wanted, scores.shape[1])[:, None] - 1, axis=1
-    )
-    return real & (among <= highest)
-
-
-def _take_in_order(
-    scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, wanted: np.ndarray
-) -> np.ndarray:
-    """Bool (B, S): units in the random order of their scores until `wanted` tokens are full.
-
-    A unit that would exceed the count is skipped and smaller ones after it may still fit, as in the
-    original.
-    """
-    order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
-    ordered_sizes = np.where(
-        np.take_along_axis(real, order, axis=1), np.take_along_axis(sizes, order, axis=1), 0
-    )
-    picked = np.zeros_like(real)
-    total = np.zeros(len(wanted), dtype=np.int64)
-    for column in range(ordered_sizes.shape[1]):
-        size = ordered_sizes[:, column]
-        picked[:, column] = (size > 0) & (total + size <= wanted)
-        total += np.where(picked[:, column], size, 0)
-        if not (total < wanted).any():
-            break
-    taken = np.zeros_like(real)
-    np.put_along_axis(taken, order, picked, axis=1)
-    return taken
-
-
-def _replace(
-    input_ids: np.ndarray,
-    chosen: np.ndarray,
-    keys: np.ndarray,
-    rates: MaskingRates,
-    mask_token_id: int,
-    vocabulary: np.ndarray,
-) -> np.ndarray:
-    """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under
-    whole_word too.
-    """
-    rows, columns = np.nonzero(chosen)
+    # Drawn for each piece, under whole_word too (Devlin et al. 2019, section 3.1, Task #1).
+    rows, columns = np.nonzero(is_predicted)
     draws = keyed_uniforms(keys[rows], _STREAM_REPLACE, columns)
-    words = vocabulary[
-        (keyed_uniforms(keys[rows], _STREAM_WORD, columns) * len(vocabulary)).astype(np.int64)
-    ]
-    kept = input_ids[rows, columns]
+    word_draws = keyed_uniforms(keys[rows], _STREAM_WORD, columns)
+    is_masked = draws < rates.mask_rate  # 80 %: [MASK]
+    is_random = draws >= rates.mask_rate + rates.keep_rate  # 10 %: a random word
+    is_kept = ~is_masked & ~is_random  # 10 %: the token itself
     masked = input_ids.copy()
-    masked[rows, columns] = np.where(
-        draws < rates.mask_rate,
-        mask_token_id,
-        np.where(draws >= rates.mask_rate + rates.keep_rate, words, kept),
+    masked[rows, columns] = np.select(
+        [is_masked, is_random, is_kept],
+        [mask_token_id, draw_words(words, word_draws), input_ids[rows, columns]],
     )
-    return masked
+    return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
 
 
 @dataclass(frozen=True)
@@ -294,77 +204,165 @@ class _Batch:
     candidates: np.ndarray
     lengths: np.ndarray
     keys: np.ndarray
-    starts: np.ndarray  # bool (B, S), where words and special tokens begin
-    is_token: np.ndarray  # bool (B, S), no padding
+    is_continuation: np.ndarray | None
 
-    def draw(self, stream: int, positions: np.ndarray | None = None) -> np.ndarray:
-        """Return numbers of a stream, by default one for each position: float64 (B, S) in [0,
-        1).
+    @property
+    def is_token(self) -> np.ndarray:
+        """Return bool (B, S), False for padding."""
+        return np.arange(self.input_ids.shape[1]) < self.lengths[:, None]
+
+    @property
+    def goes_on(self) -> np.ndarray:
+        """Return bool (B, S), the pieces that go on with a word."""
+        if self.is_continuation is None:
+            raise ValueError("whole_word and the selections ngrams and spans need is_continuation")
+        return self.is_continuation[self.input_ids]
+
+    @property
+    def is_word_start(self) -> np.ndarray:
+        """Return bool (B, S), where words and special tokens begin.
+
+        Special tokens are words too, and the token after one begins a word.
         """
-        if positions is None:
-            positions = np.arange(self.input_ids.shape[1])
-        return keyed_uniforms(self.keys[:, None], stream, positions)
+        is_special = ~self.candidates
+        follows_special = np.pad(is_special, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
+        starts = is_special | follows_special | ~self.goes_on
+        return starts & self.is_token
+
+    def draw(self, stream: int) -> np.ndarray:
+        """Return a number of a stream for each position: float64 (B, S) in [0, 1)."""
+        return keyed_uniforms(self.keys[:, None], stream, np.arange(self.input_ids.shape[1]))
+
+    def draw_one(self, stream: int, number: int) -> np.ndarray:
+        """Return a number of a stream for each row: float64 (B,) in [0, 1)."""
+        return keyed_uniforms(self.keys, stream, np.array([number]))
+
+    def limits(self, rates: MaskingRates) -> np.ndarray:
+        """Return int64 (B,), the tokens to predict in each row.
+
+        np.rint rounds half to even, as Python 3's round in the original.
+        """
+        limits = np.rint(self.lengths * rates.mlm_probability).astype(np.int64)
+        return np.clip(limits, 1, rates.max_predictions_per_seq)
+
+
+def _next_tokens(batch: _Batch) -> np.ndarray:
+    """Return int64 (B, S), the token after each; -100 where there is none."""
+    labels = np.full_like(batch.input_ids, IGNORE_INDEX)
+    has_next = batch.is_token[:, 1:]
+    labels[:, :-1] = np.where(has_next, batch.input_ids[:, 1:], IGNORE_INDEX)
+    return labels
+
+
+def _choose_units(batch: _Batch, rates: MaskingRates) -> np.ndarray:
+    """Return bool (B, S), the tokens to predict by "count" or "bernoulli".
+
+    A unit, a token or the pieces of a word, is taken as one or not at all.
+    """
+    starts = batch.candidates
+    if rates.whole_word:
+        # The first candidate opens a unit even if it is a "##" piece: truncation from the front can
+        # cut a word.
+        is_first = np.cumsum(batch.candidates, axis=1) == 1
+        starts = starts & (is_first | ~batch.goes_on)
+    units = Units.from_starts(starts, batch.candidates)
+    scores = batch.draw(_STREAM_SELECT)
+    is_open = units.is_unit
+    limits = batch.limits(rates)
+    if rates.selection == "bernoulli":
+        is_open &= scores < rates.mlm_probability
+        limits[:] = rates.max_predictions_per_seq or scores.shape[1]
+    if rates.whole_word:
+        is_chosen = _take_in_order(scores, is_open, units.sizes(), limits)
+    else:
+        is_chosen = _take_lowest(scores, is_open, limits)
+    return units.tokens(is_chosen)
+
+
+def _take_lowest(scores: np.ndarray, is_open: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return bool (B, S), the open units with the lowest scores, `limits` of each row.
+
+    Of units of one token, the usual case.
+    """
+    scores = np.where(is_open, scores, 2.0)
+    last = np.minimum(limits, scores.shape[1]) - 1
+    highest = np.take_along_axis(np.sort(scores, axis=1), last[:, None], axis=1)
+    return is_open & (scores <= highest)
+
+
+def _take_in_order(
+    scores: np.ndarray, is_open: np.ndarray, sizes: np.ndarray, limits: np.ndarray
+) -> np.ndarray:
+    """Return bool (B, S), units in the random order of their scores until `limits` are full.
+
+    A unit that would exceed the limit is skipped and smaller ones after it may still fit, as in the
+    original.
+    """
+    order = np.argsort(np.where(is_open, scores, 2.0), axis=1, kind="stable")
+    ordered_sizes = np.take_along_axis(np.where(is_open, sizes, 0), order, axis=1)
+    is_chosen = np.zeros_like(is_open)
+    totals = np.zeros(len(limits), dtype=np.int64)
+    for column, size in enumerate(ordered_sizes.T):
+        fits = (size > 0) & (totals + size <= limits)
+        is_chosen[:, column] = fits
+        totals += np.where(fits, size, 0)
+        if (totals >= limits).all():
+            break
+
+    in_row_order = np.zeros_like(is_open)
+    np.put_along_axis(in_row_order, order, is_chosen, axis=1)
+    return in_row_order
 
 
 def _mask_by_fairseq(
-    batch: _Batch, rates: MaskingRates, mask_token_id: int, vocabulary: np.ndarray
+    batch: _Batch, rates: MaskingRates, replacement: Replacement
 ) -> tuple[np.ndarray, np.ndarray]:
     draws = FairseqDraws(
-        count=batch.draw(_STREAM_COUNT, np.zeros(1))[:, 0],
+        count=batch.draw_one(_STREAM_COUNT, 0),
         order=batch.draw(_STREAM_SELECT),
         replacement=batch.draw(_STREAM_REPLACE),
-        kept=batch.draw(_STREAM_KEEP),
+        keep=batch.draw(_STREAM_KEEP),
         word=batch.draw(_STREAM_WORD),
     )
-    return mask_fairseq(
-        batch.input_ids,
-        Units.from_starts(batch.starts if rates.whole_word else batch.is_token, batch.is_token),
-        draws,
-        probability=rates.mlm_probability,
-        keep_rate=rates.keep_rate,
-        random_rate=rates.random_rate,
-        mask_token_id=mask_token_id,
-        vocabulary=vocabulary,
-    )
+    starts = batch.is_word_start if rates.whole_word else batch.is_token
+    units = Units.from_starts(starts, batch.is_token)
+    return mask_fairseq(batch.input_ids, units, draws, rates.mlm_probability, replacement)
 
 
 def _choose_ngrams(batch: _Batch, rates: MaskingRates) -> np.ndarray:
-    words = Units.from_starts(batch.starts & batch.candidates, batch.candidates)
-    limits = np.maximum(1, np.rint(batch.lengths * rates.mlm_probability)).astype(np.int64)
-    if rates.max_predictions_per_seq is not None:
-        limits = np.minimum(limits, rates.max_predictions_per_seq)
-    is_word = np.arange(batch.input_ids.shape[1]) < words.counts[:, None]
-    order = np.argsort(np.where(is_word, batch.draw(_STREAM_SELECT), 2.0), axis=1)
-    return choose_ngrams(words, limits, MOST_NGRAM_WORDS, order, batch.draw(_STREAM_COUNT))
+    starts = batch.is_word_start & batch.candidates
+    words = Units.from_starts(starts, batch.candidates)
+    scores = batch.draw(_STREAM_SELECT)
+    scores[~words.is_unit] = 2.0
+    order = np.argsort(scores, axis=1)
+    length_draws = batch.draw(_STREAM_COUNT)
+    return choose_ngrams(words, batch.limits(rates), MOST_NGRAM_WORDS, order, length_draws)
 
 
 def _mask_spans(
-    batch: _Batch, rates: MaskingRates, mask_token_id: int, vocabulary: np.ndarray
+    batch: _Batch, rates: MaskingRates, replacement: Replacement
 ) -> tuple[np.ndarray, np.ndarray]:
-    # Spans are drawn as if special tokens were not there: what is no candidate is moved behind the
-    # others.
+    # Spans are drawn as if special tokens were not there: these are moved behind the candidates.
     moved = np.argsort(~batch.candidates, axis=1, kind="stable")
     candidates = np.take_along_axis(batch.candidates, moved, axis=1)
-    starts = np.take_along_axis(batch.starts, moved, axis=1) & candidates
-    chosen = choose_spans(
+    starts = np.take_along_axis(batch.is_word_start, moved, axis=1) & candidates
+    moved_predicted = choose_spans(
         Units.from_starts(starts, candidates),
         probability=rates.mlm_probability,
         words_of_span=SPAN_WORDS,
         geometric_p=SPAN_GEOMETRIC_P,
-        length_draws=lambda attempt: batch.draw(_STREAM_COUNT, np.array([attempt]))[:, 0],
-        anchor_draws=lambda attempt: batch.draw(_STREAM_SELECT, np.array([attempt]))[:, 0],
+        length_draws=partial(batch.draw_one, _STREAM_COUNT),
+        anchor_draws=partial(batch.draw_one, _STREAM_SELECT),
     )
-    masked = replace_spans(
+    moved_masked = replace_spans(
         np.take_along_axis(batch.input_ids, moved, axis=1),
-        chosen,
-        mask_rate=rates.mask_rate,
-        random_rate=rates.random_rate,
-        mask_token_id=mask_token_id,
-        vocabulary=vocabulary,
+        moved_predicted,
+        replacement,
         replacement_draws=batch.draw(_STREAM_REPLACE),
         word_draws=batch.draw(_STREAM_WORD),
     )
-    result, is_predicted = np.empty_like(batch.input_ids), np.empty_like(chosen)
-    np.put_along_axis(result, moved, masked, axis=1)
-    np.put_along_axis(is_predicted, moved, chosen, axis=1)
-    return result, is_predicted
+    masked = np.empty_like(batch.input_ids)
+    is_predicted = np.empty_like(batch.candidates)
+    np.put_along_axis(masked, moved, moved_masked, axis=1)
+    np.put_along_axis(is_predicted, moved, moved_predicted, axis=1)
+    return masked, is_predicted

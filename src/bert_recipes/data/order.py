@@ -1,5 +1,6 @@
-"""The order in which a run sees its samples: one fixed sequence, cut into the micro-batches of each
-process.
+"""The order in which a run sees its samples.
+
+It is one fixed sequence, cut into the micro-batches of each process.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ class EpochedDataset(Protocol):
     """A dataset whose items are numbered within epochs."""
 
     def num_pairs(self, epoch: int) -> int:
-        """Pairs of an epoch; may differ from epoch to epoch."""
+        """Return the pairs of an epoch, which may differ from epoch to epoch."""
 
 
 def epoch_order(seed: int, epoch: int, num_pairs: int) -> np.ndarray:
-    """The shuffled order of an epoch: int64 (num_pairs,), a pure function of its arguments."""
-    return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(num_pairs)
+    """Return the shuffled order of an epoch: int64 (num_pairs,), a function of its arguments."""
+    return np.random.default_rng([seed, epoch]).permutation(num_pairs)
 
 
 class EpochShuffle:
@@ -37,48 +38,56 @@ class EpochShuffle:
         self.dataset = dataset
         self.num_samples = num_samples
         self.seed = seed
-        self.epoch = 0  # that was read last
-        self._start = 0  # the position of its first sample
+        self._open_epoch(0, start=0)
+
+    def _open_epoch(self, epoch: int, start: int) -> None:
+        self.epoch = epoch  # that was read last
+        self._start = start  # the position of its first sample
         self._order: np.ndarray | None = None
 
     def keys(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """(epoch, index), Python integers, of the samples from position `begin` to `end`
-        (excluded).
+        """Return (epoch, index) of the samples from position `begin` to `end` (excluded).
 
-        Any position can be asked for; those that follow each other are quick.
+        Both are Python integers. Any position can be asked for; those that follow each other are
+        quick.
         """
-        found: list[tuple[int, int]] = []
+        keys: list[tuple[int, int]] = []
         while begin < end:
-            order = self._epoch_of(begin)
-            part = order[begin - self._start : end - self._start].tolist()
-            found += [(self.epoch, index) for index in part]
-            begin += len(part)
-        return found
+            order = self._order_at(begin)
+            indices = order[begin - self._start : end - self._start].tolist()
+            keys += [(self.epoch, index) for index in indices]
+            begin += len(indices)
+        return keys
 
-    def _epoch_of(self, position: int) -> np.ndarray:
+    def _order_at(self, position: int) -> np.ndarray:
+        """Return the order of the epoch of a position."""
         if position < self._start:
-            self.epoch, self._start, self._order = 0, 0, None
-        while position >= self._start + (num_pairs := self.dataset.num_pairs(self.epoch)):
+            self._open_epoch(0, start=0)
+        num_pairs = self.dataset.num_pairs(self.epoch)
+        while position >= self._start + num_pairs:
             if num_pairs == 0:
                 raise InputError("the training data holds no pairs")
-            self.epoch, self._start, self._order = self.epoch + 1, self._start + num_pairs, None
+            self._open_epoch(self.epoch + 1, self._start + num_pairs)
+            num_pairs = self.dataset.num_pairs(self.epoch)
+
         if self._order is None:
             self._order = epoch_order(self.seed, self.epoch, num_pairs)
         return self._order
 
 
 class ResumableBatchSampler(Sampler[list[Any]]):
-    """The micro-batches of one process: step s of a run takes the samples [s * G, (s + 1) * G) of
-    its order.
+    """The micro-batches of one process.
 
-    They do not depend on how the global batch G is split over processes and micro-batches, and any
-    of them is found at once: a run that resumes at step 500,000 starts as fast as one that resumes
-    at step 5.
+    Step s of a run takes the samples [s * G, (s + 1) * G) of its order for a global batch G. They
+    do not depend on how G is split over processes and micro-batches, and any of them is found at
+    once: a run that resumes at step 500,000 starts as fast as one that resumes at step 5.
 
     Args:
-        keys: What `dataset[key]` takes, for the samples from one number to another one (excluded).
-        num_samples: Of the whole run, a multiple of the global batch.
+        keys: Gives the keys of `dataset[key]` from one sample to another one (excluded).
+        num_samples: Of the complete run, a multiple of the global batch.
         batch_size: Samples per micro-batch and process.
+        num_processes: That share a global batch.
+        process_index: Of this process.
         first: Micro-batch of the run with which the order begins.
         skipped: Micro-batches of this process that are done. They are yielded as empty lists, for
             the Trainer, which steps over as many, to throw away.
@@ -95,7 +104,8 @@ class ResumableBatchSampler(Sampler[list[Any]]):
         first: int = 0,
         skipped: int = 0,
     ) -> None:
-        self.keys, self.num_samples = keys, num_samples
+        self.keys = keys
+        self.num_samples = num_samples
         self.batch_size = batch_size
         self.num_processes = num_processes
         self.process_index = process_index
@@ -107,10 +117,10 @@ class ResumableBatchSampler(Sampler[list[Any]]):
 
     def __iter__(self) -> Iterator[list[Any]]:
         yield from itertools.repeat([], self.skipped)
+        samples_of_all = self.batch_size * self.num_processes
+        samples_before = self.batch_size * self.process_index
         for number in range(self.skipped, len(self)):
-            begin = (
-                (number - self.first) * self.num_processes + self.process_index
-            ) * self.batch_size
+            begin = (number - self.first) * samples_of_all + samples_before
             yield self.keys(begin, begin + self.batch_size)
 
 
@@ -122,7 +132,9 @@ GROUPED_BATCHES = 50
 
 
 def num_training_steps(num_features: int, global_batch: int, num_epochs: float) -> int:
-    """Optimiser steps of a run; a batch may hold the end of one epoch and the start of the next.
+    """Return the optimiser steps of a run.
+
+    A batch may hold the end of one epoch and the start of the next.
 
     Source: google-research/bert run_classifier.py: int(len(train_examples) / train_batch_size *
     num_train_epochs).
@@ -138,17 +150,20 @@ def training_order(
     seed: int,
     strategy: str = "group_by_length",
 ) -> np.ndarray:
-    """Feature numbers in the order of training; step s takes [s * global_batch, (s + 1) *
-    global_batch).
+    """Return the numbers of features in the order of training.
 
-    Depends on nothing but its arguments: not on processes, workers or the split of the batch. Every
-    epoch is a new permutation; the batch that holds the end of one and the start of the next takes
-    no feature twice. With "group_by_length" up to 50 batches of an epoch at a time are sorted by
-    length and cut into batches, whose order is
-    then shuffled: like lengths waste little padding.
+    Step s takes [s * global_batch, (s + 1) * global_batch). The order depends on nothing but the
+    arguments: not on processes, workers or the split of the batch. Every epoch is a new
+    permutation; the batch that holds the end of one and the start of the next takes no feature
+    twice. With "group_by_length" up to 50 batches of an epoch at a time are sorted by length and
+    cut into batches, whose order is then shuffled: like lengths waste little padding.
 
     Args:
-        lengths: int (N,), positions of each feature.
+        lengths: int64 (N,), positions of each feature.
+        num_steps: Of the run.
+        global_batch: Features of a step.
+        seed: Of the permutations.
+        strategy: One of `STRATEGIES`.
 
     Returns:
         int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the
@@ -158,44 +173,55 @@ def training_order(
         raise InputError(
             f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}"
         )
-    size, total = len(lengths), num_steps * global_batch
-    if not size:
+
+    size = len(lengths)
+    if size == 0:
         raise InputError("no training example is left; the log says what was dropped, and why")
-    epochs = -(-total // size)
+
+    num_samples = num_steps * global_batch
+    num_epochs = -(-num_samples // size)
     if strategy == "sequential":
-        return np.tile(np.arange(size), epochs)[:total]
-    parts: list[np.ndarray] = []
-    for epoch in range(epochs):
+        return np.tile(np.arange(size), num_epochs)[:num_samples]
+
+    orders: list[np.ndarray] = []
+    for epoch in range(num_epochs):
         order = np.random.default_rng([seed, epoch]).permutation(size)
         # The first batch that lies in this epoch alone, and the end of the last one.
-        first, end = -(epoch * size) % global_batch, size - (epoch + 1) * size % global_batch
-        if epoch > 0 and first > 0 and global_batch <= size:
-            _keep_out(order, parts[-1][first - global_batch :], first)
-        if strategy == "group_by_length" and first < end:
-            order[first:end] = _group(order[first:end], lengths, global_batch, [seed, epoch])
-        parts.append(order)
-    return np.concatenate(parts)[:total]
+        begin = -(epoch * size) % global_batch
+        end = size - (epoch + 1) * size % global_batch
+        if epoch > 0 and begin > 0 and global_batch <= size:
+            batch_so_far = orders[-1][begin - global_batch :]
+            _keep_out(order, batch_so_far, begin)
+        if strategy == "group_by_length" and begin < end:
+            order[begin:end] = _group(order[begin:end], lengths, global_batch, [seed, epoch])
+        orders.append(order)
+
+    return np.concatenate(orders)[:num_samples]
 
 
-def _keep_out(order: np.ndarray, taken: np.ndarray, count: int) -> None:
-    """Move what is in `taken` out of the first `count` numbers, by swapping it with the first later
-    ones that are not.
+def _keep_out(order: np.ndarray, features: np.ndarray, count: int) -> None:
+    """Move features out of the first `count` numbers of an order.
+
+    Each is swapped with the first later number that is none of them.
     """
-    is_taken = np.isin(order, taken)
-    wrong = np.flatnonzero(is_taken[:count])
-    free = count + np.flatnonzero(~is_taken[count:])[: len(wrong)]
+    is_feature = np.isin(order, features)
+    wrong = np.flatnonzero(is_feature[:count])
+    free = count + np.flatnonzero(~is_feature[count:])[: len(wrong)]
     order[wrong], order[free] = order[free], order[wrong]
 
 
-def _group(part: np.ndarray, lengths: np.ndarray, global_batch: int, seed: list[int]) -> np.ndarray:
-    """Whole batches of one epoch: of like length within chunks of up to `GROUPED_BATCHES`, in
-    random order.
-    """
+def _group(
+    order: np.ndarray, lengths: np.ndarray, global_batch: int, seed: list[int]
+) -> np.ndarray:
+    """Return batches of like length within chunks of up to `GROUPED_BATCHES`, in random order."""
     rng = np.random.default_rng([*seed, 1])
-    batches = part.reshape(-1, global_batch)
+    batches = order.reshape(-1, global_batch)
+    num_chunks = -(-len(batches) // GROUPED_BATCHES)
     grouped = []
-    for chunk in np.array_split(batches, -(-len(batches) // GROUPED_BATCHES)):
-        numbers = chunk.ravel()
-        ordered = numbers[np.argsort(-lengths[numbers], kind="stable")].reshape(-1, global_batch)
-        grouped.append(rng.permutation(ordered).ravel())
+    for chunk in np.array_split(batches, num_chunks):
+        features = chunk.ravel()
+        by_length = np.argsort(-lengths[features], kind="stable")
+        sorted_batches = features[by_length].reshape(-1, global_batch)
+        grouped.append(rng.permutation(sorted_batches).ravel())
+
     return np.concatenate(grouped)

@@ -1,16 +1,18 @@
-"""create_pretraining_data.py of google-research/bert: one generator draws documents, pairs,
-truncation and masks in turn.
+"""The instances of google-research/bert's create_pretraining_data.py, token for token.
 
-Training does not use this (``dataset.py`` and ``masking.py`` are keyed, ``masking.py`` is
-vectorised); the recipe of the
-same name does. Tokens are kept in arrays: everything is in memory as in the original, but 4 bytes
-per token.
+One generator draws documents, pairs, truncation and masks in turn. Training does not use this
+(`dataset.py` and `masking.py` are keyed); the recipe of the same name does. Everything is in memory
+as in the original, but 4 bytes per token.
 """
+
+from __future__ import annotations
 
 import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,54 @@ from bert_recipes.rows import MAX_LINE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
-class OriginalMasking:
-    """The number of tokens that are predicted and what replaces them."""
+class OriginalSettings:
+    """The settings of the original's instances.
 
-    masked_lm_prob: (
-        float  # of an input's tokens, special tokens counted; one token is predicted in any case
-    )
+    Attributes:
+        max_seq_length: Most tokens of an instance, special tokens included; at least 8, so that
+            every input has room for A and B.
+        short_seq_prob: Fraction of documents whose pairs aim at a shorter length.
+        dupe_factor: How often each document is read, with other draws.
+        masked_lm_prob: Fraction of an input's tokens that is predicted, special tokens counted; one
+            token is predicted in any case.
+        max_predictions_per_seq: Most tokens that are predicted.
+        whole_word: Pieces that start with ## are masked together with the piece before them.
+        is_ordered: As in `build_sentence_pairs`.
+        ngram: ALBERT's runs: words of the longest one; None = words or tokens.
+        uniform: Draws the lengths of ALBERT's runs, from a generator of their own.
+    """
+
+    max_seq_length: int
+    short_seq_prob: float
+    dupe_factor: int
+    masked_lm_prob: float
     max_predictions_per_seq: int
-    whole_word: bool  # pieces that start with ## are masked together with the piece before them
+    whole_word: bool
+    is_ordered: bool = False
+    ngram: int | None = None
+    uniform: Callable[[], float] = random.random
+
+
+@dataclass(frozen=True)
+class OriginalMasking:
+    """The settings and the vocabulary of masks."""
+
+    settings: OriginalSettings
     mask_id: int
     random_word_ids: Sequence[int]  # the vocabulary in file order, special and unused entries too
     is_continuation: Sequence[bool]  # for each id, whether its piece starts with ##
-    # ALBERT's runs: words of the longest one, and the draws of their lengths, of a generator of
-    # their own; None: words or tokens.
-    ngram: int | None = None
-    uniform: Callable[[], float] = random.random
+
+    @classmethod
+    def from_tokenizer(cls, settings: OriginalSettings, tokenizer: Any) -> OriginalMasking:
+        """Take the vocabulary of any BERT tokenizer."""
+        id_of_piece = tokenizer.get_vocab()
+        pieces = sorted(id_of_piece, key=id_of_piece.__getitem__)
+        return cls(
+            settings,
+            mask_id=tokenizer.mask_token_id,
+            random_word_ids=[id_of_piece[piece] for piece in pieces],
+            is_continuation=[piece.startswith("##") for piece in pieces],
+        )
 
 
 def choose_ngrams(
@@ -48,14 +83,16 @@ def choose_ngrams(
     rng: random.Random,
     uniform: Callable[[], float],
 ) -> list[list[int]]:
-    """ALBERT's masks: runs of one to `most_words` whole words, n of them with a probability
-    proportional to 1/n.
+    """Return ALBERT's masks: runs of one to `most_words` whole words.
 
-    A run that does not fit is tried shorter, one that meets another is passed over.
+    A run has n words with a probability proportional to 1/n. One that does not fit is tried
+    shorter, one that meets another is passed over.
 
     Args:
         words: Positions of each word, in order.
         limit: Positions that are predicted, at most.
+        most_words: Of a run.
+        rng: Shuffles the words from which runs start.
         uniform: Gives the numbers in [0, 1) that decide n; the original draws them from another
             generator.
 
@@ -74,98 +111,111 @@ def choose_ngrams(
         if len(covered) >= limit:
             break
         count = int(shares.searchsorted(uniform(), side="right")) + 1
-        run = [position for word in words[start : start + count] for position in word]
+        run = list(chain.from_iterable(words[start : start + count]))
         while count > 1 and len(covered) + len(run) > limit:
             count -= 1
-            run = [position for word in words[start : start + count] for position in word]
+            run = list(chain.from_iterable(words[start : start + count]))
         if len(covered) + len(run) <= limit and covered.isdisjoint(run):
             covered.update(run)
             runs.append(run)
+
     return runs
 
 
 def mask_in_original_order(
     input_ids: MutableSequence[int], boundary: int, masking: OriginalMasking, rng: random.Random
 ) -> tuple[list[int], list[int]]:
-    """Mask an input in place; return the predicted positions in ascending order, and the original
-    ids there.
+    """Mask an input in place.
 
     Args:
         input_ids: [CLS] A [SEP] B [SEP], (L,); changed in place.
         boundary: Number of positions up to and with the first [SEP].
+        masking: How.
+        rng: The source of all draws but ALBERT's lengths.
+
+    Returns:
+        The predicted positions in ascending order, and the original ids there.
 
     Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions.
     """
+    settings = masking.settings
     positions = [*range(1, boundary - 1), *range(boundary, len(input_ids) - 1)]
-    limit = min(
-        masking.max_predictions_per_seq, max(1, round(len(input_ids) * masking.masked_lm_prob))
-    )
-    words: list[list[int]] = []
-    if masking.whole_word or masking.ngram is not None:
-        words = _words(
-            positions, input_ids, masking.is_continuation if masking.whole_word else None
-        )
-    if masking.ngram is not None:
-        runs = choose_ngrams(words, limit, masking.ngram, rng, masking.uniform)
-        chosen = [position for run in runs for position in run]
-    elif masking.whole_word:
-        chosen = _choose_whole_words(words, limit, rng)
+    share = max(1, round(len(input_ids) * settings.masked_lm_prob))
+    limit = min(settings.max_predictions_per_seq, share)
+    words = [[position] for position in positions]
+    if settings.whole_word:
+        words = _words(positions, input_ids, masking.is_continuation)
+    if settings.ngram is not None:
+        runs = choose_ngrams(words, limit, settings.ngram, rng, settings.uniform)
+        predicted = list(chain.from_iterable(runs))
     else:
-        shuffle(positions, rng)
-        chosen = positions[:limit]
+        predicted = _choose_words(words, limit, rng)
+
     labels = {}
-    for position in chosen:
+    for position in predicted:
         labels[position] = input_ids[position]
         if rng.random() < 0.8:
             input_ids[position] = masking.mask_id
         elif rng.random() >= 0.5:
-            vocabulary = masking.random_word_ids
-            input_ids[position] = vocabulary[rng.randint(0, len(vocabulary) - 1)]
-    if masking.ngram is not None:
+            number = rng.randint(0, len(masking.random_word_ids) - 1)
+            input_ids[position] = masking.random_word_ids[number]
+
+    if settings.ngram is not None:
         shuffle(words, rng)  # the original shuffles its candidates once more
     ordered = sorted(labels)
     return ordered, [labels[position] for position in ordered]
 
 
 def _words(
-    positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool] | None
+    positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool]
 ) -> list[list[int]]:
-    """The positions of each word. As in the original, a continuation at the start of B (its word
-    was cut) joins the last word of A.
+    """Return the positions of each word.
+
+    As in the original, a continuation at the start of B (its word was cut) joins the last word of
+    A.
     """
     words: list[list[int]] = []
     for position in positions:
-        if words and is_continuation is not None and is_continuation[input_ids[position]]:
+        if words and is_continuation[input_ids[position]]:
             words[-1].append(position)
         else:
             words.append([position])
     return words
 
 
-def _choose_whole_words(words: list[list[int]], limit: int, rng: random.Random) -> list[int]:
-    """Return the positions of whole words in drawn order; a word that would exceed the limit is
-    passed over.
+def _choose_words(words: list[list[int]], limit: int, rng: random.Random) -> list[int]:
+    """Return the positions of words in drawn order.
+
+    A word that would exceed the limit is passed over.
     """
     shuffle(words, rng)
-    chosen: list[int] = []
+    positions: list[int] = []
     for word in words:
-        if len(chosen) >= limit:
+        if len(positions) >= limit:
             break
-        if len(chosen) + len(word) <= limit:
-            chosen += word
-    return chosen
+        if len(positions) + len(word) <= limit:
+            positions += word
+    return positions
 
 
 @dataclass
 class TokenizedDocuments:
-    """Documents of sentences of token ids; for each document where its sentences begin in `tokens`,
-    and their lengths.
-    """
+    """Documents of sentences of token ids."""
 
     tokens: array = field(default_factory=lambda: array("i"))
+    # For each document where its sentences begin in `tokens`, and their lengths.
     offsets: list[array] = field(default_factory=list)
     lengths: list[array] = field(default_factory=list)
     num_lines_without_tokens: int = 0
+
+    def add_sentence(self, ids: Sequence[int], *, opens_document: bool) -> None:
+        """Add a sentence to the last document, or to a new one."""
+        if opens_document:
+            self.offsets.append(array("q"))
+            self.lengths.append(array("i"))
+        self.offsets[-1].append(len(self.tokens))
+        self.lengths[-1].append(len(ids))
+        self.tokens.extend(ids)
 
 
 def read_documents(files: Sequence[Path], encode: Callable[[str], list[int]]) -> TokenizedDocuments:
@@ -178,26 +228,20 @@ def read_documents(files: Sequence[Path], encode: Callable[[str], list[int]]) ->
     Source: google-research/bert create_pretraining_data.py, create_training_instances.
     """
     documents = TokenizedDocuments()
-    is_open, num_lines = False, 0
-    for num_lines, sentence in enumerate(_read_lines(files), start=1):  # noqa: B007
-        ids = encode(sentence) if sentence else []
-        if not sentence:
-            is_open = False
-        elif not ids:
+    opens_document = True
+    for sentence in _read_lines(files):
+        ids = encode(sentence)
+        if ids:
+            documents.add_sentence(ids, opens_document=opens_document)
+            opens_document = False
+        elif sentence:
             documents.num_lines_without_tokens += 1
         else:
-            if not is_open:
-                documents.offsets.append(array("q"))
-                documents.lengths.append(array("i"))
-                is_open = True
-            documents.offsets[-1].append(len(documents.tokens))
-            documents.lengths[-1].append(len(ids))
-            documents.tokens.extend(ids)
+            opens_document = True
+
     if not documents.lengths:
         names = ", ".join(map(str, files))
-        raise InputError(
-            f"{names}: no sentence in {num_lines} lines; one sentence a line is expected"
-        )
+        raise InputError(f"{names}: there is no sentence; one sentence a line is expected")
     return documents
 
 
@@ -205,105 +249,77 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
     """Yield stripped lines; only a line feed ends a line, as in the original."""
     total = sum(file.stat().st_size for file in files)
     with Progress(total=total, desc="tokenize", unit="B", unit_scale=True, delay=1) as progress:
-        for file in files:
-            with open(file, "rb") as lines:
-                for number, line in enumerate(
-                    iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), start=1
-                ):
-                    if len(line) > MAX_LINE_BYTES:
-                        raise InputError(
-                            f"{file}, line {number}: this line is longer than {MAX_LINE_BYTES:,} "
-                            "bytes; is it text with "
-                            "one sentence a line (line ends \\n)?"
-                        )
-                    try:
-                        text = line.decode("utf-8")
-                    except UnicodeDecodeError as error:
-                        raise InputError(
-                            f"{file}, line {number}: not UTF-8 ({error}); convert the file"
-                        ) from error
+        for path in files:
+            with open(path, "rb") as file:
+                read_line = partial(file.readline, MAX_LINE_BYTES + 1)
+                for number, line in enumerate(iter(read_line, b""), start=1):
                     progress.update(len(line))
-                    yield text.strip()
+                    yield _decode_line(line, f"{path}, line {number}").strip()
+
+
+def _decode_line(line: bytes, place: str) -> str:
+    if len(line) > MAX_LINE_BYTES:
+        raise InputError(
+            f"{place}: this line is longer than {MAX_LINE_BYTES:,} bytes; is it text with one "
+            "sentence a line (line ends \\n)?"
+        )
+
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}: not UTF-8 ({error}); convert the file") from error
 
 
 def create_training_instances(
-    documents: TokenizedDocuments,
-    tokenizer: Any,
-    *,
-    max_seq_length: int,
-    short_seq_prob: float,
-    dupe_factor: int,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    whole_word: bool,
-    rng: random.Random,
-    is_ordered: bool = False,
-    ngram: int | None = None,
-    uniform: Callable[[], float] = random.random,
+    documents: TokenizedDocuments, tokenizer: Any, settings: OriginalSettings, rng: random.Random
 ) -> list[Instance]:
     """Return the original's instances for these documents, in its order.
 
-    One generator is drawn from throughout: documents are shuffled once; then, ``dupe_factor`` times
+    One generator is drawn from throughout: documents are shuffled once; then, `dupe_factor` times
     over all documents, pairs, truncation and masks in turn; at last the instances are shuffled.
     With one document only, a random B comes from that document, as in the original.
 
     Args:
+        documents: Of `read_documents`.
         tokenizer: Any BERT tokenizer; gives the vocabulary and the special ids.
-        max_seq_length: Most tokens of an instance, special tokens included; at least 8, so that
-            every input has room for A and B.
+        settings: Lengths and masks.
+        rng: The generator.
 
     Source: google-research/bert create_pretraining_data.py, create_training_instances.
     """
-    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    masking = OriginalMasking(
-        masked_lm_prob=masked_lm_prob,
-        max_predictions_per_seq=max_predictions_per_seq,
-        whole_word=whole_word,
-        mask_id=tokenizer.mask_token_id,
-        random_word_ids=[number for _, number in pieces],
-        is_continuation=[piece.startswith("##") for piece, _ in pieces],
-        ngram=ngram,
-        uniform=uniform,
-    )
+    masking = OriginalMasking.from_tokenizer(settings, tokenizer)
     order = list(range(len(documents.lengths)))
     shuffle(order, rng)
     lengths = [documents.lengths[document] for document in order]
     offsets = [documents.offsets[document] for document in order]
     tokens = documents.tokens
-    cls, sep = array("i", [tokenizer.cls_token_id]), array("i", [tokenizer.sep_token_id])
+    cls = array("i", [tokenizer.cls_token_id])
+    sep = array("i", [tokenizer.sep_token_id])
+    passes = list(range(len(order))) * settings.dupe_factor
     instances: list[Instance] = []
-    passes = (document for _ in range(dupe_factor) for document in range(len(order)))
-    for document in Progress(
-        passes, total=dupe_factor * len(order), desc="pairs", unit="document", delay=1
-    ):
+    for document in Progress(passes, desc="pairs", unit="document", delay=1):
         for pair in build_sentence_pairs(
             document,
             lengths.__getitem__,
             len(lengths),
-            max_seq_length=max_seq_length,
-            short_seq_prob=short_seq_prob,
+            max_seq_length=settings.max_seq_length,
+            short_seq_prob=settings.short_seq_prob,
             rng=rng,
-            is_ordered=is_ordered,
+            is_ordered=settings.is_ordered,
         ):
-            keep_a, keep_b = truncate_pair(
-                pair.length_a, pair.length_b, max_seq_length - NUM_SPECIAL_TOKENS, rng
-            )
-            a, b = offsets[document][pair.a_begin], offsets[pair.b_document][pair.b_begin]
-            tokens_a, tokens_b = (
-                tokens[a + keep_a.start : a + keep_a.stop],
-                tokens[b + keep_b.start : b + keep_b.stop],
-            )
+            max_num_tokens = settings.max_seq_length - NUM_SPECIAL_TOKENS
+            keep_a, keep_b = truncate_pair(pair.length_a, pair.length_b, max_num_tokens, rng)
+            begin_a = offsets[document][pair.a_begin]
+            begin_b = offsets[pair.b_document][pair.b_begin]
+            tokens_a = tokens[begin_a + keep_a.start : begin_a + keep_a.stop]
+            tokens_b = tokens[begin_b + keep_b.start : begin_b + keep_b.stop]
             input_ids = cls + tokens_a + sep + tokens_b + sep
             boundary = len(tokens_a) + 2
             positions, ids = mask_in_original_order(input_ids, boundary, masking, rng)
+            is_random = pair.is_random or pair.is_swapped
             instances.append(
-                Instance(
-                    input_ids,
-                    boundary,
-                    array("i", positions),
-                    array("i", ids),
-                    pair.is_random or pair.is_swapped,
-                )
+                Instance(input_ids, boundary, array("i", positions), array("i", ids), is_random)
             )
+
     shuffle(instances, rng)
     return instances

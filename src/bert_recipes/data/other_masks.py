@@ -27,7 +27,12 @@ class Units:
         """Build units from bool (B, S): where one starts, and which tokens are in one."""
         numbers = np.cumsum(starts, axis=1)
         of_token = np.where(is_token, numbers - 1, 0)
-        return cls(of_token, is_token, numbers[:, -1])
+        return cls(of_token, is_token, counts=numbers[:, -1])
+
+    @property
+    def is_unit(self) -> np.ndarray:
+        """Return bool (B, S), the numbers of units that the rows have."""
+        return np.arange(self.of_token.shape[1]) < self.counts[:, None]
 
     def sizes(self) -> np.ndarray:
         """Return int64 (B, S), the tokens of each unit."""
@@ -42,13 +47,29 @@ class Units:
 
 
 @dataclass(frozen=True)
+class Replacement:
+    """Rates and words of the tokens that the model sees instead of predicted ones."""
+
+    mask_rate: float
+    keep_rate: float
+    random_rate: float
+    mask_token_id: int
+    words: np.ndarray  # int64, the ids that random words are drawn from, uniformly
+
+
+def draw_words(words: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return the word of each number in [0, 1)."""
+    return words[(draws * len(words)).astype(np.int64)]
+
+
+@dataclass(frozen=True)
 class FairseqDraws:
     """Numbers in [0, 1) for `mask_fairseq`."""
 
     count: np.ndarray  # (B,), rounds the number of predicted units up or down
     order: np.ndarray  # (B, S), the units with the lowest numbers are predicted
     replacement: np.ndarray  # (B, S), by unit: does it become [MASK]
-    kept: np.ndarray  # (B, S), by unit: is it left as it is, or replaced at random
+    keep: np.ndarray  # (B, S), by unit: is it left as it is, or replaced at random
     word: np.ndarray  # (B, S), by token: which random word
 
 
@@ -56,38 +77,40 @@ def mask_fairseq(
     input_ids: np.ndarray,
     units: Units,
     draws: FairseqDraws,
-    *,
     probability: float,
-    keep_rate: float,
-    random_rate: float,
-    mask_token_id: int,
-    vocabulary: np.ndarray,
+    replacement: Replacement,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask by RoBERTa's rule: any token may be predicted, special ones too; the rate is exact on
-    average, there is no limit.
+    """Mask by RoBERTa's rule: any token may be predicted, special ones too.
+
+    The rate is exact on average, there is no limit.
 
     Args:
         input_ids: int64 (B, S).
-        probability: Fraction of units.
-        keep_rate: Fraction of the predicted units that is left as it is.
-        random_rate: Fraction of them of which each token becomes a random word.
-        vocabulary: int64, the ids that random words are drawn from, uniformly.
+        units: Of the rows.
+        draws: Random numbers.
+        probability: Fraction of units that are predicted.
+        replacement: Its rates are fractions of the predicted units.
 
     Returns:
         int64 (B, S), what the model sees; bool (B, S), what it predicts.
 
     Source: fairseq data/mask_tokens_dataset.py.
     """
-    is_unit = np.arange(input_ids.shape[1]) < units.counts[:, None]
     num_predicted = (probability * units.counts + draws.count).astype(np.int64)
-    predicted = is_unit & (_ranks(np.where(is_unit, draws.order, 2.0)) < num_predicted[:, None])
-    is_other = predicted & (draws.replacement < keep_rate + random_rate)
-    is_kept = is_other & (draws.kept < keep_rate / max(keep_rate + random_rate, 1e-12))
+    order = np.where(units.is_unit, draws.order, 2.0)
+    is_predicted = units.is_unit & (_ranks(order) < num_predicted[:, None])
 
-    masked = np.where(units.tokens(predicted & ~is_other), mask_token_id, input_ids)
-    random_words = vocabulary[(draws.word * len(vocabulary)).astype(np.int64)]
-    masked = np.where(units.tokens(is_other & ~is_kept), random_words, masked)
-    return masked, units.tokens(predicted)
+    keep_rate = replacement.keep_rate
+    unmasked_rate = keep_rate + replacement.random_rate
+    is_unmasked = is_predicted & (draws.replacement < unmasked_rate)
+    is_kept = is_unmasked & (draws.keep < keep_rate / max(unmasked_rate, 1e-12))
+    is_masked = is_predicted & ~is_unmasked
+    is_random = is_unmasked & ~is_kept
+
+    masked = np.where(units.tokens(is_masked), replacement.mask_token_id, input_ids)
+    random_words = draw_words(replacement.words, draws.word)
+    masked = np.where(units.tokens(is_random), random_words, masked)
+    return masked, units.tokens(is_predicted)
 
 
 def _ranks(scores: np.ndarray) -> np.ndarray:
@@ -101,13 +124,15 @@ def _ranks(scores: np.ndarray) -> np.ndarray:
 def choose_ngrams(
     words: Units, limits: np.ndarray, most_words: int, order: np.ndarray, length_draws: np.ndarray
 ) -> np.ndarray:
-    """Choose ALBERT's n-grams: runs of one to `most_words` whole words, n of them with a
-    probability proportional to 1/n.
+    """Choose ALBERT's n-grams: runs of one to `most_words` whole words.
 
-    A run that does not fit is tried shorter, one that meets another is passed over.
+    A run has n words with a probability proportional to 1/n. One that does not fit is tried
+    shorter, one that meets another is passed over.
 
     Args:
+        words: Of the rows.
         limits: int64 (B,), positions that are predicted, at most.
+        most_words: Of a run.
         order: int64 (B, W), the words from which runs start, in the order in which they are tried.
         length_draws: (B, W), numbers in [0, 1): how many words the run of each try has.
 
@@ -117,33 +142,41 @@ def choose_ngrams(
     Source: google-research/albert create_pretraining_data.py, create_masked_lm_predictions.
     """
     rows = np.arange(len(limits))
+    num_positions = words.of_token.shape[1]
     shares = np.cumsum(1.0 / np.arange(1, most_words + 1))
-    ends = np.cumsum(words.sizes(), axis=1)
-    ends = np.pad(ends, ((0, 0), (1, 0)))  # (B, S + 1), tokens before each word
-    is_covered = np.zeros((len(limits), words.of_token.shape[1] + most_words), dtype=bool)
+    lengths = np.searchsorted(shares / shares[-1], length_draws, side="right") + 1
+    tokens_before = np.pad(np.cumsum(words.sizes(), axis=1), ((0, 0), (1, 0)))  # (B, S + 1)
+
+    def count_tokens(first: np.ndarray, length: np.ndarray) -> np.ndarray:
+        end = np.minimum(first + length, words.counts)
+        return tokens_before[rows, end] - tokens_before[rows, first]
+
+    offsets = np.arange(most_words)
+    is_covered = np.zeros((len(limits), num_positions + most_words), dtype=bool)
     num_covered = np.zeros(len(limits), dtype=np.int64)
-    for number in range(order.shape[1]):
-        is_open = (number < words.counts) & (num_covered < limits)
+    for attempt in range(order.shape[1]):
+        is_open = (attempt < words.counts) & (num_covered < limits)
         if not is_open.any():
             break
-        first = order[:, number]
-        length = np.searchsorted(shares / shares[-1], length_draws[:, number], side="right") + 1
+        first = order[:, attempt]
+        length = lengths[:, attempt]
         for _ in range(most_words - 1):
-            size = ends[rows, np.minimum(first + length, words.counts)] - ends[rows, first]
-            length -= (length > 1) & (num_covered + size > limits)
+            is_too_long = num_covered + count_tokens(first, length) > limits
+            length = length - (is_too_long & (length > 1))
         length = np.minimum(length, words.counts - first)
-        size = ends[rows, np.minimum(first + length, words.counts)] - ends[rows, first]
-        is_free = num_covered + size <= limits
-        for offset in range(most_words):
-            is_free &= ~(is_covered[rows, first + offset] & (offset < length))
-        is_taken = is_open & is_free
-        for offset in range(most_words):
-            is_covered[rows, first + offset] |= is_taken & (offset < length)
-        num_covered += np.where(is_taken, size, 0)
-    return words.tokens(is_covered[:, : words.of_token.shape[1]])
+        size = count_tokens(first, length)
+
+        run = rows[:, None], first[:, None] + offsets
+        is_in_run = offsets < length[:, None]
+        meets_another = (is_covered[run] & is_in_run).any(axis=1)
+        is_chosen = is_open & ~meets_another & (num_covered + size <= limits)
+        is_covered[run] |= is_in_run & is_chosen[:, None]
+        num_covered += np.where(is_chosen, size, 0)
+
+    return words.tokens(is_covered[:, :num_positions])
 
 
-# Tells the numbers of one try of `choose_spans`: which try -> float (B,) in [0, 1).
+# The numbers (B,) in [0, 1) of an attempt of `choose_spans`, by its number.
 SpanDraws = Callable[[int], np.ndarray]
 
 
@@ -164,7 +197,8 @@ def choose_spans(
         words: Of rows in which tokens come first: `is_token` is true from the first position on.
         probability: Fraction of tokens that are predicted, rounded up; the last span may be cut.
         words_of_span: Of a span, at least and at most.
-        length_draws: How many words the span of a try has.
+        geometric_p: Of the distribution.
+        length_draws: How many words the span of an attempt has.
         anchor_draws: In which token's word it starts.
 
     Returns:
@@ -175,38 +209,43 @@ def choose_spans(
     lowest, highest = words_of_span
     odds = geometric_p * (1 - geometric_p) ** np.arange(highest - lowest + 1)
     shares = np.cumsum(odds / odds.sum())
+    shares /= shares[-1]
+
     num_tokens = words.is_token.sum(axis=1)
-    num_wanted = np.ceil(num_tokens * probability).astype(np.int64)
+    num_predicted = np.ceil(num_tokens * probability).astype(np.int64)
     sizes = words.sizes()
     ends = np.cumsum(sizes, axis=1)  # (B, S), one past the last token of each word
     begins = ends - sizes
-    rows, positions = np.arange(len(num_tokens)), np.arange(words.is_token.shape[1])
-    chosen = np.zeros_like(words.is_token)
+    rows = np.arange(len(num_tokens))
+    positions = np.arange(words.is_token.shape[1])
+
+    is_predicted = np.zeros_like(words.is_token)
+    missing = num_predicted
     attempt = 0
-    while ((missing := num_wanted - chosen.sum(axis=1)) > 0).any():
-        length = lowest + np.searchsorted(shares / shares[-1], length_draws(attempt), side="right")
+    while (missing > 0).any():
+        length = lowest + np.searchsorted(shares, length_draws(attempt), side="right")
         anchor = (anchor_draws(attempt) * num_tokens).astype(np.int64)
-        attempt += 1
-        is_tried = (missing > 0) & ~chosen[rows, anchor]
-        first = words.of_token[rows, anchor]
-        last = np.minimum(first + length, words.counts) - 1
-        span = (positions >= begins[rows, first][:, None]) & (positions < ends[rows, last][:, None])
-        span &= is_tried[:, None]
-        is_new = span & ~chosen
+        is_open = (missing > 0) & ~is_predicted[rows, anchor]
+        first_word = words.of_token[rows, anchor]
+        last_word = np.minimum(first_word + length, words.counts) - 1
+        begin = begins[rows, first_word]
+        end = ends[rows, last_word]
+        is_in_span = (positions >= begin[:, None]) & (positions < end[:, None])
+
+        is_new = is_in_span & is_open[:, None] & ~is_predicted
         # The last new token of a row is the last one of its span.
-        is_last = np.cumsum(is_new, axis=1) > missing[:, None]
-        chosen |= is_new & ~is_last
-    return chosen
+        is_missing = np.cumsum(is_new, axis=1) <= missing[:, None]
+        is_predicted |= is_new & is_missing
+        missing = num_predicted - is_predicted.sum(axis=1)
+        attempt += 1
+
+    return is_predicted
 
 
 def replace_spans(
     input_ids: np.ndarray,
-    chosen: np.ndarray,
-    *,
-    mask_rate: float,
-    random_rate: float,
-    mask_token_id: int,
-    vocabulary: np.ndarray,
+    is_predicted: np.ndarray,
+    replacement: Replacement,
     replacement_draws: np.ndarray,
     word_draws: np.ndarray,
 ) -> np.ndarray:
@@ -214,11 +253,8 @@ def replace_spans(
 
     Args:
         input_ids: int64 (B, S).
-        chosen: bool (B, S), of `choose_spans`.
-        mask_rate: Fraction of the spans that become masks.
-        random_rate: Fraction of those whose tokens become random words; the others are left as they
-            are.
-        vocabulary: int64, the ids that random words are drawn from, uniformly.
+        is_predicted: bool (B, S), of `choose_spans`.
+        replacement: Its rates are fractions of the spans.
         replacement_draws: (B, S), numbers in [0, 1); that of its first position decides about a
             span.
         word_draws: (B, S), numbers in [0, 1), by token.
@@ -226,10 +262,14 @@ def replace_spans(
     Returns:
         int64 (B, S), what the model sees.
     """
-    is_first = chosen & ~np.pad(chosen, ((0, 0), (1, 0)))[:, :-1]
-    first = np.maximum.accumulate(np.where(is_first, np.arange(chosen.shape[1]), 0), axis=1)
-    draws = np.take_along_axis(replacement_draws, first, axis=1)
-    random_words = vocabulary[(word_draws * len(vocabulary)).astype(np.int64)]
-    replaced = np.where(draws < mask_rate, mask_token_id, input_ids)
-    is_random = (draws >= mask_rate) & (draws < mask_rate + random_rate)
-    return np.where(chosen, np.where(is_random, random_words, replaced), input_ids)
+    follows_predicted = np.pad(is_predicted, ((0, 0), (1, 0)))[:, :-1]
+    is_first = is_predicted & ~follows_predicted
+    positions = np.arange(is_predicted.shape[1])
+    first_of_span = np.maximum.accumulate(np.where(is_first, positions, 0), axis=1)
+    draws = np.take_along_axis(replacement_draws, first_of_span, axis=1)
+
+    is_masked = draws < replacement.mask_rate
+    is_random = ~is_masked & (draws < replacement.mask_rate + replacement.random_rate)
+    masked = np.where(is_predicted & is_masked, replacement.mask_token_id, input_ids)
+    random_words = draw_words(replacement.words, word_draws)
+    return np.where(is_predicted & is_random, random_words, masked)

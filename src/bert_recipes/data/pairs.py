@@ -1,11 +1,12 @@
-"""Choose the sentences of an input, by the rules of the originals: pure functions over sentence
-lengths.
+"""Choose the sentences of an input by the rules of the originals, from sentence lengths alone.
 
 Two drivers share it. The sequential one hands in a single generator and truncates and masks with
 that same generator between two pairs, which reproduces google-research/bert's
 ``create_pretraining_data.py`` token for token (``original.py``). The scalable one gives each
 (epoch, document) a generator of its own (``dataset.py``).
 """
+
+from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,9 @@ MAX_DOCUMENT_DRAWS = 10
 
 
 class SentencePair(NamedTuple):
-    """Two stretches of complete sentences, before truncation. Sentence indices count inside their
-    document.
+    """Two stretches of complete sentences, before truncation.
+
+    Sentence indices count inside their document.
     """
 
     a_begin: int
@@ -40,6 +42,15 @@ class SentencePair(NamedTuple):
     is_swapped: bool = False  # B comes before A
 
 
+class RandomNext(NamedTuple):
+    """A stretch of complete sentences that is drawn as B."""
+
+    document: int
+    begin: int
+    end: int
+    length: int  # tokens
+
+
 def build_sentence_pairs(
     document: int,
     lengths_of: Callable[[int], Sequence[int]],
@@ -50,7 +61,7 @@ def build_sentence_pairs(
     rng: random.Random,
     is_ordered: bool = False,
 ) -> Iterator[SentencePair]:
-    """Yield the pairs of one document, drawing from ``rng`` in exactly the original's order.
+    """Yield the pairs of one document, drawing from `rng` in exactly the original's order.
 
     A pair is yielded at the point where the original truncates and masks it, before any further
     draw: a caller that does both with the same generator between two pairs follows the original's
@@ -59,11 +70,12 @@ def build_sentence_pairs(
     Args:
         document: Index of the document to walk.
         lengths_of: Gives the tokens in each sentence of a document, all > 0. Of a document that B
-            is drawn from only ``len`` and a few elements in a row are asked for, so a lazy sequence
-            will do.
+            is drawn from only `len` and a few elements in a row are read, so a lazy sequence will
+            do.
         num_documents: Documents to draw a random next from.
         max_seq_length: Most tokens of an input, the three special ones included; at least 5.
         short_seq_prob: Probability that all pairs of this document aim at a shorter length.
+        rng: The source of all draws.
         is_ordered: B always follows A, and both are swapped with probability 1/2; only a chunk of
             one sentence has a random B. As in google-research/albert create_pretraining_data.py.
 
@@ -92,23 +104,24 @@ def build_sentence_pairs(
         if chunk_length < target and end < len(lengths):
             continue
         count = end - begin
-        a_end = begin + (rng.randint(1, count - 1) if count >= 2 else 1)
+        a_end = begin + 1
+        if count >= 2:
+            a_end = begin + rng.randint(1, count - 1)
         length_a = sum(lengths[begin:a_end])
+        length_b = chunk_length - length_a
         # A chunk of one sentence has no next: it is always paired at random, without a draw.
         if count == 1 or (not is_ordered and rng.random() < 0.5):
-            b = _draw_random_next(document, lengths_of, num_documents, target - length_a, rng)
-            yield SentencePair(begin, a_end, *b[:3], True, length_a, b[3])
+            room = target - length_a
+            b = _draw_random_next(document, lengths_of, num_documents, room, rng)
+            yield SentencePair(begin, a_end, b.document, b.begin, b.end, True, length_a, b.length)
             # The sentences after A were not used: put them back.
             end = a_end
         elif is_ordered and rng.random() < 0.5:
-            yield SentencePair(
-                a_end, end, document, begin, a_end, False, chunk_length - length_a, length_a, True
-            )
+            yield SentencePair(a_end, end, document, begin, a_end, False, length_b, length_a, True)
         else:
-            yield SentencePair(
-                begin, a_end, document, a_end, end, False, length_a, chunk_length - length_a
-            )
-        begin, chunk_length = end, 0
+            yield SentencePair(begin, a_end, document, a_end, end, False, length_a, length_b)
+        begin = end
+        chunk_length = 0
 
 
 def build_single_sentence_pairs(
@@ -117,8 +130,9 @@ def build_single_sentence_pairs(
     num_documents: int,
     rng: random.Random,
 ) -> Iterator[SentencePair]:
-    """Yield pairs of one sentence each: B is the next one, or with probability 1/2, and after the
-    last, one of another document.
+    """Yield pairs of one sentence each: B is the next one, or a random one.
+
+    B is of another document with probability 1/2, and after the last sentence of a document.
 
     RoBERTa's SENTENCE-PAIR (Liu et al. 2019, section 4.2), of which no code was published: the
     draws are ours. Every sentence is in one pair of its own document.
@@ -126,59 +140,66 @@ def build_single_sentence_pairs(
     lengths = lengths_of(document)
     begin = 0
     while begin < len(lengths):
-        if begin + 1 == len(lengths) or rng.random() < 0.5:
-            other, b_begin, _, length_b = _draw_random_next(
-                document, lengths_of, num_documents, 1, rng
-            )
-            yield SentencePair(
-                begin, begin + 1, other, b_begin, b_begin + 1, True, lengths[begin], length_b
-            )
-            begin += 1
+        a_end = begin + 1
+        length_a = lengths[begin]
+        if a_end == len(lengths) or rng.random() < 0.5:
+            b = _draw_random_next(document, lengths_of, num_documents, 1, rng)
+            yield SentencePair(begin, a_end, b.document, b.begin, b.end, True, length_a, b.length)
+            begin = a_end
         else:
-            own = lengths[begin], lengths[begin + 1]
-            yield SentencePair(begin, begin + 1, document, begin + 1, begin + 2, False, *own)
-            begin += 2
+            b_end = a_end + 1
+            length_b = lengths[a_end]
+            yield SentencePair(begin, a_end, document, a_end, b_end, False, length_a, length_b)
+            begin = b_end
 
 
 def pack_items(sizes: np.ndarray, room: int) -> list[int]:
-    """Pack items in order as long as they fit: the number of the first item of each block, and at
-    last the number of items.
+    """Pack items in order as long as they fit; return the number of the first item of each block.
 
-    An item that is larger than the room has a block of its own. Source: fairseq
-    data/token_block_utils_fast.pyx, `complete`.
+    The last number is the number of items. An item that is larger than the room has a block of its
+    own. Source: fairseq data/token_block_utils_fast.pyx, `complete`.
     """
     ends = np.cumsum(sizes)
-    starts, begin, used = [0], 0, 0
+    bounds = [0]
+    begin = num_packed = 0
     while begin < len(ends):
-        begin = max(int(np.searchsorted(ends, used + room, side="right")), begin + 1)
-        used = int(ends[begin - 1])
-        starts.append(begin)
-    return starts
+        end = int(np.searchsorted(ends, num_packed + room, side="right"))
+        begin = max(end, begin + 1)
+        num_packed = int(ends[begin - 1])
+        bounds.append(begin)
+
+    return bounds
 
 
 def split_segments(lengths: Sequence[int], target: int, rng: random.Random) -> list[bool]:
-    """Return for each of an example's sentences whether it belongs to the first segment. Source: as
-    `build_segments`.
+    """Return for each of an example's sentences whether it belongs to the first segment.
+
+    Source: as `build_segments`.
     """
-    # A small chance to have one segment, as classification has; -3 for [CLS] and [SEP].
-    wanted = 100_000 if rng.random() < 0.1 else (target - NUM_SPECIAL_TOKENS) // 2
-    first = second = 0
-    chosen = []
+    # A small chance to have one segment, as classification has.
+    target_a = (target - NUM_SPECIAL_TOKENS) // 2
+    if rng.random() < 0.1:
+        target_a = 100_000
+    length_a = length_b = 0
+    is_first = []
     for length in lengths:
-        fits = first == 0 or first + length < wanted
-        is_first = fits or (second == 0 and first < wanted and rng.random() < 0.5)
-        chosen.append(is_first)
-        first, second = first + length * is_first, second + length * (not is_first)
-    return chosen
+        fits = length_a == 0 or length_a + length < target_a
+        # The sentence that crosses the target goes either way.
+        if fits or (length_b == 0 and length_a < target_a and rng.random() < 0.5):
+            length_a += length
+            is_first.append(True)
+        else:
+            length_b += length
+            is_first.append(False)
+
+    return is_first
 
 
 class Segments(NamedTuple):
-    """Sentences `begin` to `end` (excluded) of a document, and which of them make the first
-    segment.
-    """
+    """Sentences of a document, and which of them make the first segment."""
 
     begin: int
-    end: int
+    end: int  # one past the last sentence
     is_first: list[bool]
     target: int  # tokens that were aimed at
     next_target: int
@@ -187,11 +208,13 @@ class Segments(NamedTuple):
 def build_segments(
     lengths: Sequence[int], max_seq_length: int, target: int, rng_of: Callable[[int], random.Random]
 ) -> Iterator[Segments]:
-    """Yield ELECTRA's examples of one document: sentences until the target is reached, in one or
-    two segments.
+    """Yield ELECTRA's examples of one document.
+
+    An example is sentences until the target is reached, in one or two segments.
 
     Args:
         lengths: Tokens of each sentence.
+        max_seq_length: Most tokens of an input, special tokens included.
         target: Of the first example.
         rng_of: Gives the generator of the example that begins with a sentence.
 
@@ -204,9 +227,13 @@ def build_segments(
             rng = rng_of(begin)
             is_first = split_segments(lengths[begin:end], target, rng)
             # A small chance of a random length.
-            following = rng.randint(5, max_seq_length) if rng.random() < 0.05 else max_seq_length
-            yield Segments(begin, end, is_first, target, following)
-            target, begin, total = following, end, 0
+            next_target = max_seq_length
+            if rng.random() < 0.05:
+                next_target = rng.randint(5, max_seq_length)
+            yield Segments(begin, end, is_first, target, next_target)
+            target = next_target
+            begin = end
+            total = 0
 
 
 def _draw_random_next(
@@ -215,33 +242,31 @@ def _draw_random_next(
     num_documents: int,
     target: int,
     rng: random.Random,
-) -> tuple[int, int, int, int]:
-    """Return (document, begin, end, tokens) of whole sentences that reach ``target`` tokens or
-    their document's end.
-    """
+) -> RandomNext:
+    """Return whole sentences that reach `target` tokens or their document's end."""
     for _ in range(MAX_DOCUMENT_DRAWS):
-        other = rng.randint(0, num_documents - 1)
-        if other != document:
+        random_document = rng.randint(0, num_documents - 1)
+        if random_document != document:
             break
-    lengths = lengths_of(other)
+
+    lengths = lengths_of(random_document)
     count = len(lengths)
     begin = rng.randint(0, count - 1)
-    end, length = begin + 1, lengths[begin]
+    end = begin + 1
+    length = lengths[begin]
     while length < target and end < count:
         length += lengths[end]
         end += 1
-    return other, begin, end, length
+    return RandomNext(random_document, begin, end, length)
 
 
 def truncate_pair(
     length_a: int, length_b: int, max_num_tokens: int, rng: random.Random
 ) -> tuple[slice, slice]:
-    """Return what is kept of A and of B so that both together have at most ``max_num_tokens``
-    tokens.
+    """Return the slices of A and of B that have at most `max_num_tokens` tokens together.
 
     One token at a time goes from the longer of the two (from B if they are equal), from its front
-    or its back with
-    equal probability: one draw a removed token, none if the pair fits.
+    or its back with equal probability: one draw a removed token, none if the pair fits.
 
     Example:
         >>> truncate_pair(3, 4, 7, random.Random(0))
@@ -259,25 +284,26 @@ def truncate_pair(
         else:
             length_b -= 1
             begin_b += from_front
+
     return slice(begin_a, begin_a + length_a), slice(begin_b, begin_b + length_b)
 
 
 def shuffle(items: list, rng: random.Random) -> None:
-    """Do what ``rng.shuffle(items)`` does, with the same draws, in half the time: the shuffles are
-    most of the work.
+    """Do what `rng.shuffle(items)` does, with the same draws, in half the time.
 
-    The algorithm is spelt out, so the instances would not change if a later Python shuffled in
-    another way.
+    The shuffles are most of the work. The algorithm is spelt out, so the instances would not change
+    if a later Python shuffled in another way.
     """
     draw = rng.getrandbits
     num_left = len(items)
+
     while num_left > 1:
         # The same number of bits for every position down to the next power of two.
         bits = num_left.bit_length()
         fewest = max(2, 1 << (bits - 1))
         for last in range(num_left - 1, fewest - 2, -1):
-            other = draw(bits)
-            while other > last:
-                other = draw(bits)
-            items[last], items[other] = items[other], items[last]
+            position = draw(bits)
+            while position > last:
+                position = draw(bits)
+            items[last], items[position] = items[position], items[last]
         num_left = fewest - 1

@@ -1,8 +1,8 @@
-"""A corpus becomes a store: text -> documents -> sentences -> token ids, shard by shard.
+"""Make a corpus a store: text -> documents -> sentences -> token ids, shard by shard.
 
-A shard is a store of its own (``store.py``), complete or not there. A preparation that is cut off
-leaves the shards that are done in a hidden folder beside the store to be; the same command checks
-them and makes the rest.
+A shard is a store itself (`store.py`), complete or not there. A preparation that is cut off leaves
+the shards that are done in a hidden folder beside the store to be; the same command checks them and
+makes the missing ones.
 """
 
 import hashlib
@@ -50,6 +50,7 @@ from bert_recipes.data.store import (
     COUNTS,
     SHARDS_FOLDER,
     SPECIAL_ID_NAMES,
+    SPLITS,
     StoreWriter,
     join_fingerprints,
     open_store,
@@ -70,14 +71,15 @@ Sentences = Literal["split", "lines"]
 Keep = Literal["all", "passages"]
 SplitFiles = Sequence[tuple[str, Path]]
 
-# About 0.2 s of one core: long enough to hide what it costs to send, short enough that few of them
+# About 0.2 s of one core: long enough to hide the cost of sending it, short enough that few of them
 # weigh nothing.
 BATCH_CHARACTERS = 1_000_000
 MIN_DOCUMENTS = 2
 # Our choices. Of a small corpus so much is held out, at most a tenth of it: some 50,000 tokens,
-# whose masked-LM loss is known to some hundredths of a nat. With fewer than the last, the held-out
-# figures say little.
-HELD_OUT_BYTES, MOST_HELD_OUT = 250_000, 0.1
+# whose masked-LM loss is known to some hundredths of a nat.
+HELD_OUT_BYTES = 250_000
+MOST_HELD_OUT = 0.1
+# With fewer the held-out figures say little.
 FEW_HELD_OUT_TOKENS = 20_000
 # A document that is shorter than an input gives few pairs that follow each other.
 FEW_TOKENS_OF_A_DOCUMENT = 128
@@ -85,8 +87,8 @@ FEW_TOKENS_OF_A_DOCUMENT = 128
 # may be no two of them.
 FEW_BYTES = 1_000_000
 PLAN_FILE = "plan.json"
-# What changes neither documents nor token ids stays out of the store, so that the same text gives
-# the same bytes.
+# Settings that change neither documents nor token ids stay out of the store, so that the same text
+# gives the same bytes.
 _NOT_IN_STORE = (
     "files",
     "validation_files",
@@ -106,23 +108,19 @@ class TextBatch(NamedTuple):
 
 
 class TokenBatch(NamedTuple):
-    """The same as token ids: uint32 tokens, int64 lengths (tokens a sentence, sentences a document,
-    all > 0), and what was dropped.
-
-    `unknown` has the tokens that are [UNK], by the script of their sentence.
-    """
+    """Documents of one split as token ids; all lengths > 0."""
 
     split: str
-    tokens: np.ndarray
-    sentence_lengths: np.ndarray
-    document_lengths: np.ndarray
-    dropped: Counter[str]
-    unknown: Counter[str]
+    tokens: np.ndarray  # uint32
+    sentence_lengths: np.ndarray  # int64, tokens a sentence
+    document_lengths: np.ndarray  # int64, sentences a document
+    dropped: Counter[str]  # by reason
+    unknown: Counter[str]  # tokens that are [UNK], by the script of their sentence
 
 
 @dataclass(frozen=True)
 class DocumentEncoder:
-    """Encodes batches of documents; can be sent to another process if ``encode_ids`` can."""
+    """Encode batches of documents; can be sent to another process if `encode_ids` can."""
 
     encode_ids: Callable[[str], list[int]]
     sentences: Sentences = "split"
@@ -130,45 +128,53 @@ class DocumentEncoder:
     unk_id: int | None = None
 
     def __call__(self, batch: TextBatch) -> TokenBatch:
-        """Return the token ids of a batch; what gives none is dropped and counted."""
-        tokens, sentence_lengths, document_lengths = array("I"), array("q"), array("q")
+        """Return the token ids of a batch; texts without any are dropped and counted."""
+        tokens = array("I")
+        sentence_lengths = array("q")
+        document_lengths = array("q")
         dropped: Counter[str] = Counter()
         unknown: Counter[str] = Counter()
         for document in batch.documents:
-            before = len(sentence_lengths)
-            for paragraph in document:
-                if self.keep == "passages" and not is_passage(paragraph):
-                    dropped["paragraphs_that_are_no_passages"] += 1
+            num_sentences_before = len(sentence_lengths)
+            for sentence in self._split(document, dropped):
+                ids = self.encode_ids(sentence)
+                if not ids:
+                    dropped["sentences_without_tokens"] += 1
                     continue
-                for sentence in (
-                    [paragraph] if self.sentences == "lines" else split_sentences(paragraph)
-                ):
-                    ids = self.encode_ids(sentence)
-                    if self.unk_id in ids:
-                        unknown[name_script(sentence)] += ids.count(self.unk_id)
-                    if ids:
-                        tokens.extend(ids)
-                        sentence_lengths.append(len(ids))
-                    else:
-                        dropped["sentences_without_tokens"] += 1
-            if len(sentence_lengths) > before:
-                document_lengths.append(len(sentence_lengths) - before)
+                tokens.extend(ids)
+                sentence_lengths.append(len(ids))
+                if self.unk_id in ids:
+                    unknown[name_script(sentence)] += ids.count(self.unk_id)
+            num_sentences = len(sentence_lengths) - num_sentences_before
+            if num_sentences:
+                document_lengths.append(num_sentences)
             else:
                 dropped["documents_without_sentences"] += 1
-        sentences, documents = (
-            np.array(numbers, dtype=np.int64) for numbers in (sentence_lengths, document_lengths)
-        )
+
         return TokenBatch(
-            batch.split, np.array(tokens, dtype=np.uint32), sentences, documents, dropped, unknown
+            batch.split,
+            np.array(tokens, dtype=np.uint32),
+            np.array(sentence_lengths, dtype=np.int64),
+            np.array(document_lengths, dtype=np.int64),
+            dropped,
+            unknown,
         )
+
+    def _split(self, document: list[str], dropped: Counter[str]) -> Iterator[str]:
+        """Yield the sentences of a document."""
+        for paragraph in document:
+            if self.keep == "passages" and not is_passage(paragraph):
+                dropped["paragraphs_that_are_no_passages"] += 1
+            elif self.sentences == "lines":
+                yield paragraph
+            else:
+                yield from split_sentences(paragraph)
 
 
 def batch_documents(
     documents: Iterable[tuple[str, list[str]]], batch_characters: int = BATCH_CHARACTERS
 ) -> Iterator[TextBatch]:
-    """Collect (split, document) into batches of one split each; the order inside a split is
-    kept.
-    """
+    """Collect (split, document) into batches of one split each, in the order of each split."""
     waiting: dict[str, list[list[str]]] = {}
     sizes: Counter[str] = Counter()
     for split, document in documents:
@@ -177,21 +183,21 @@ def batch_documents(
         if sizes[split] >= batch_characters:
             yield TextBatch(split, waiting.pop(split))
             del sizes[split]
-    for split, rest in waiting.items():
-        yield TextBatch(split, rest)
+    for split, last_documents in waiting.items():
+        yield TextBatch(split, last_documents)
 
 
 def encode_in_order(
     batches: Iterable[TextBatch], encoder: DocumentEncoder, num_processes: int
 ) -> Iterator[TokenBatch]:
-    """Encode batches in ``num_processes`` processes (1: in this one); results come in the order of
-    the batches.
+    """Encode batches in `num_processes` processes (1: in this one), in their order.
 
     At most two batches a process are under way, so memory does not grow with the input.
     """
     if num_processes == 1:
         yield from map(encoder, batches)
         return
+
     # spawn is the same on every system, and safe beside threads of the libraries that are loaded
     # here.
     pool = ProcessPoolExecutor(
@@ -232,8 +238,9 @@ def _encode_in_worker(batch: TextBatch) -> TokenBatch:
 
 
 def follow_parent() -> None:
-    """In another process: leave Ctrl-C to the main process, and end with it even if it is
-    killed.
+    """Leave Ctrl-C to the main process, and end with it even if it is killed.
+
+    Called in a process that it started.
     """
 
     def end_with(parent: Any) -> None:
@@ -245,20 +252,22 @@ def follow_parent() -> None:
 
 
 def count_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @dataclass(kw_only=True)
 class CorpusArguments:
-    """From text to a token-id store.
+    """Settings for a token-id store of a text.
 
-    The text is either ``files`` or a data set of the Hub (``dataset_name``). None of the values
-    comes from the paper: it names its corpora, not how they were cut.
+    The text is either `files` or a data set of the Hub (`dataset_name`). None of the values comes
+    from the paper: it names its corpora, not how they were cut.
     """
 
-    output_dir: str = required("folder of the store to write")
-    tokenizer: str | None = option(None, "tokenizer folder or vocab.txt")
+    output_dir: str = required("folder of the store to write", is_common=True)
+    tokenizer: str | None = option(None, "tokenizer folder or vocab.txt", is_common=True)
     names: str | None = option(
         None,
         "for ids that are no text: file with the name of id n in line n; --files hold numbers, a "
@@ -268,15 +277,19 @@ class CorpusArguments:
         None,
         "text to train on: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, "
         ".bz2, .xz, .zst), .parquet",
+        is_common=True,
     )
     validation_files: list[str] | None = option(
-        None, "text to hold out; files that are in --files too are taken out there"
+        None,
+        "text to hold out; files that are in --files too are taken out there",
+        is_common=True,
     )
     validation_fraction: float = option(
         0.0,
         "fraction of the documents of --files to hold out instead, drawn by --seed",
         least=0,
         below=1,
+        is_common=True,
     )
     sampling_exponent: float | None = option(
         None,
@@ -286,16 +299,23 @@ class CorpusArguments:
         above=0,
         most=1,
     )
-    dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
+    dataset_name: str | None = option(
+        None, "data set on the Hub, instead of --files", is_common=True
+    )
     dataset_config_name: str | None = option(None, "its configuration")
     dataset_split: str = option("train", "its split")
-    text_column: str = option("text", "column of the text in tables, JSON, Parquet and Hub rows")
+    text_column: str = option(
+        "text", "column of the text in tables, JSON, Parquet and Hub rows", is_common=True
+    )
     document_boundary: DocumentBoundary = option(
         "auto",
         "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does",
+        is_common=True,
     )
     sentences: Sentences = option(
-        "split", "split paragraphs by rules, or lines: every line is a sentence already"
+        "split",
+        "split paragraphs by rules, or lines: every line is a sentence already",
+        is_common=True,
     )
     wrapped_lines: bool = option(
         False, "lines are hard-wrapped: join those of a paragraph by a space"
@@ -314,32 +334,39 @@ class CorpusArguments:
         1.0,
         "a larger corpus is prepared in shards of about so much text, each kept once done",
         above=0,
+        is_common=True,
     )
-    num_processes: int | None = option(None, "default: all cores; the store is the same", least=1)
-    overwrite: bool = option(False, "replace a store that is in output_dir already")
+    num_processes: int | None = option(
+        None, "default: all cores; the store is the same", least=1, is_common=True
+    )
+    overwrite: bool = option(False, "replace a store that is in output_dir already", is_common=True)
 
     @classmethod
     def settle(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Adapt the fraction of a file to a small corpus, and leave it out where held-out files are
-        typed.
+        """Adapt the fraction of a file to a small corpus.
+
+        It is left out where held-out files are typed.
         """
         fraction = values.get("validation_fraction") or 0.0
         if fraction == 0 or "validation_fraction" in typed or not values.get("files"):
             return values
         if "validation_files" in typed:
             return {**values, "validation_fraction": 0.0}
+
         suffixes = SUFFIXES if values.get("names") is None else ID_SUFFIXES
-        size = sum(path.stat().st_size for path in find_files(values["files"], suffixes))
+        size = _size_of(find_files(values["files"], suffixes))
         least = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
         if least <= fraction:
             return values
-        message = (
-            "the file's validation_fraction %g would hold out little of a small corpus: %g "
-            "is held out"
+
+        logger.warning(
+            "the file's validation_fraction %g would hold out little of a small corpus: %g is held "
+            "out",
+            fraction,
+            least,
         )
-        logger.warning(message, fraction, least)
         return {**values, "validation_fraction": least}
 
     def __post_init__(self) -> None:
@@ -351,8 +378,7 @@ class CorpusArguments:
         if self.names is not None:
             self.sentences = "lines"
         if bool(self.files) == bool(self.dataset_name):
-            given = "both are" if self.files else "neither is"
-            raise InputError(f"give the text as files or as dataset_name: {given} given")
+            raise InputError("give the text as --files or as --dataset_name, and not both")
         if self.validation_files and self.validation_fraction:
             raise InputError(
                 "validation_files and validation_fraction are both given: choose one way to hold "
@@ -376,92 +402,103 @@ class CorpusArguments:
 
     @property
     def resolved_num_processes(self) -> int:
-        """Number of processes, all usable cores by default."""
+        """Return the number of processes, all usable cores by default."""
         return count_cores() if self.num_processes is None else self.num_processes
 
 
+def _size_of(files: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in files)
+
+
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
-    """The (split, file) of a corpus: first the files to train on, then those that are held out.
-    None for a Hub data set.
+    """Return the (split, file) of a corpus: the files to train on, then those that are held out.
+
+    A Hub data set has no file to train on.
     """
     suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
-    validation = (
-        find_files(arguments.validation_files, suffixes) if arguments.validation_files else []
-    )
-    held_out = {os.path.realpath(path) for path in validation}
-    found = find_files(arguments.files, suffixes) if arguments.files else []
-    train = [path for path in found if os.path.realpath(path) not in held_out]
-    if len(train) < len(found):
+    files: list[Path] = []
+    if arguments.files:
+        files = find_files(arguments.files, suffixes)
+    validation: list[Path] = []
+    if arguments.validation_files:
+        validation = find_files(arguments.validation_files, suffixes)
+    held_out = set(map(os.path.realpath, validation))
+    train = [path for path in files if os.path.realpath(path) not in held_out]
+    if len(train) < len(files):
         logger.info(
             "%d files of --files are held out: they are in --validation_files",
-            len(found) - len(train),
+            len(files) - len(train),
         )
-    if arguments.files and not train:
+    if files and not train:
         raise InputError(
             "every file of --files is in --validation_files too: nothing is left to train on"
         )
+
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
     return [("train", path) for path in train] + [("validation", path) for path in validation]
 
 
 def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
-    """Real path of a file to train on -> how often each of its documents is taken, on average; by
-    the bytes of the entries of --files.
+    """Return how often each document of a file to train on is taken, on average.
+
+    The keys are real paths; the weights follow from the bytes of the entries of --files.
 
     Source: Devlin et al., google-research/bert multilingual.md, "exponentially smoothed weighting":
     p to the power of 0.7, normalised again.
     """
     if arguments.sampling_exponent is None:
         return {}
-    parts = [
-        [os.path.realpath(path) for path in find_files(entry)] for entry in arguments.files or ()
-    ]
-    if len({path for part in parts for path in part}) < sum(map(len, parts)):
-        raise InputError(
-            "sampling_exponent: a file is in two entries of --files; it can belong to one source "
-            "alone"
-        )
-    sizes = np.array(
-        [sum(os.path.getsize(path) for path in part) for part in parts], dtype=np.float64
-    )
+
+    entries = arguments.files or []
+    entry_of_file: dict[str, int] = {}
+    sizes = np.zeros(len(entries))
+    for number, entry in enumerate(entries):
+        for path in map(os.path.realpath, find_files(entry)):
+            if path in entry_of_file:
+                raise InputError(
+                    "sampling_exponent: a file is in two entries of --files; it can belong to one "
+                    "source alone"
+                )
+            entry_of_file[path] = number
+            sizes[number] += os.path.getsize(path)
+
     shares = sizes / sizes.sum()
-    wanted = shares**arguments.sampling_exponent
-    weights = wanted / wanted.sum() / shares
-    for entry, share, weight in zip(arguments.files or (), shares, weights, strict=True):
-        logger.info(
-            "%s: %.1f%% of the text, taken %.2f times: %.1f%%",
-            entry,
-            100 * share,
-            weight,
-            100 * share * weight,
-        )
-    return {
-        path: float(weight) for part, weight in zip(parts, weights, strict=True) for path in part
-    }
+    smoothed = shares**arguments.sampling_exponent
+    weights = smoothed / smoothed.sum() / shares
+    for entry, share, weight in zip(entries, shares, weights, strict=True):
+        logger.info("%s: %.1f%% of the text, taken %.2f times", entry, 100 * share, weight)
+    return {path: float(weights[number]) for path, number in entry_of_file.items()}
 
 
 def _draw(key: str) -> float:
-    """A number in [0, 1) that follows from a key alone."""
+    """Return a number in [0, 1) that follows from a key alone."""
     digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64
 
 
 def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
-    """Return the draw below which documents are held out: `MIN_DOCUMENTS` of them at least, if that
-    is no more than half.
+    """Return the draw below which documents are held out.
+
+    These are `MIN_DOCUMENTS` at least, if that is no more than half.
     """
-    draws = sorted(_draw(f"{prefix}:{number}") for number in range(num_documents))
-    if num_documents < 2 * MIN_DOCUMENTS or draws[MIN_DOCUMENTS - 1] < fraction:
+    if num_documents < 2 * MIN_DOCUMENTS:
         return fraction
+
+    draws = sorted(_draw(f"{prefix}:{number}") for number in range(num_documents))
+    last_draw = draws[MIN_DOCUMENTS - 1]
+    if last_draw < fraction:
+        return fraction
+
     message = "a fraction of %g is fewer than %d of the %d documents: so many are held out"
     logger.warning(message, fraction, MIN_DOCUMENTS, num_documents)
-    return math.nextafter(draws[MIN_DOCUMENTS - 1], 1.0)
+    return math.nextafter(last_draw, 1.0)
 
 
 def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, Path]]]:
-    """Cut the (split, file), in their order, into shards, each full when it has so many bytes; a
-    file is never cut.
+    """Cut the (split, file), in their order, into shards.
+
+    A shard is full when it has so many bytes; a file is never cut.
     """
     shards: list[list[tuple[str, Path]]] = [[]]
     size = 0
@@ -471,15 +508,15 @@ def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, P
             size = 0
         shards[-1].append((split, path))
         size += path.stat().st_size
+
     return shards
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
-    """Refuse an output folder that holds something already, but for a store that ``overwrite`` says
-    to replace.
-    """
+    """Refuse an output folder that is not empty, but for a store that `overwrite` replaces."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
+
     try:
         read_metadata(path)
     except InputError as error:
@@ -487,6 +524,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
             f"{path}: exists and is no store of this release, so it is left alone; give another "
             "output folder or remove it"
         ) from error
+
     if not overwrite:
         raise InputError(
             f"{path}: holds a store already; give another output folder, or --overwrite true to "
@@ -494,24 +532,28 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         )
 
 
-def add_counts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def add_counts(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Add up mappings of numbers, and of such mappings."""
     total: dict[str, Any] = {}
-    for part in parts:
-        for name, value in part.items():
-            is_group = isinstance(value, Mapping)
-            total[name] = (
-                add_counts([total.get(name, {}), value]) if is_group else total.get(name, 0) + value
-            )
+    for count in counts:
+        for name, value in count.items():
+            if isinstance(value, Mapping):
+                total[name] = add_counts([total.get(name, {}), value])
+            else:
+                total[name] = total.get(name, 0) + value
     return total
 
 
 @dataclass(kw_only=True)
 class PreparationReport:
-    """What was done: ``store.json`` of the store at ``path``, and what it cost.
+    """The result of a preparation, and what it cost.
 
-    ``new_bytes`` of text were read in this run, less than the store holds where ``kept_shards``
-    were done before.
+    Attributes:
+        path: Of the store.
+        metadata: Its `store.json`.
+        kept_shards: Shards that were done before.
+        new_bytes: Text that was read in this run.
+        seconds: That this run took.
     """
 
     path: Path
@@ -527,7 +569,8 @@ def format_report(report: PreparationReport) -> str:
     splits = metadata["splits"]
     lines = []
     for split, counts in splits.items():
-        lines += [f"{split} {name}: {counts[key]:,}" for name, key in COUNTS.items()]
+        for name, key in COUNTS.items():
+            lines.append(f"{split} {name}: {counts[key]:,}")
     for split, scripts in metadata["unknown_tokens"].items():
         fraction = sum(scripts.values()) / splits[split]["num_tokens"]
         lines.append(f"{split} [UNK] tokens: {fraction:.2%}")
@@ -536,106 +579,104 @@ def format_report(report: PreparationReport) -> str:
     for split, counts in metadata["read"].items():
         lines += _reason_lines(f"{split} repaired", counts["repaired"])
     megabytes = report.new_bytes / 1e6
-    store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
-    return "\n".join(
-        [
-            *lines,
-            f"shards: {len(metadata[SHARDS_FOLDER])}",
-            f"shards done before: {report.kept_shards}",
-            f"text: {megabytes:,.1f} MB",
-            f"time: {report.seconds:,.1f} s",
-            f"rate: {megabytes / max(report.seconds, 1e-9):,.1f} MB/s",
-            f"peak memory of the largest process: {_peak_megabytes():,.0f} MB",
-            f"store: {report.path}",
-            f"store size: {store_bytes / 1e6:,.1f} MB",
-        ]
-    )
+    store_files = [path for path in report.path.rglob("*") if path.is_file()]
+    lines += [
+        f"shards: {len(metadata[SHARDS_FOLDER])}",
+        f"shards done before: {report.kept_shards}",
+        f"text: {megabytes:,.1f} MB",
+        f"time: {report.seconds:,.1f} s",
+        f"rate: {megabytes / max(report.seconds, 1e-9):,.1f} MB/s",
+        f"peak memory of the largest process: {_peak_megabytes():,.0f} MB",
+        f"store: {report.path}",
+        f"store size: {_size_of(store_files) / 1e6:,.1f} MB",
+    ]
+    return "\n".join(lines)
 
 
 def _reason_lines(title: str, counts: Mapping[str, int]) -> list[str]:
-    return [f"{title}, {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
+    lines = []
+    for reason, count in counts.items():
+        lines.append(f"{title}, {reason.replace('_', ' ')}: {count:,}")
+    return lines
 
 
 def _peak_megabytes() -> float:
     """Return the most memory that this process, or one that it started, has taken."""
-    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    largest = max(largest, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-    # macOS counts in bytes.
-    return largest / (1e6 if sys.platform == "darwin" else 1e6 / 1024)
+    processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    largest = max(resource.getrusage(process).ru_maxrss for process in processes)
+    if sys.platform == "darwin":  # which counts in bytes
+        return largest / 1e6
+    return largest * 1024 / 1e6
 
 
 def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationReport:
-    """Read the text, cut it into documents and sentences, encode them, and write the store:
-    complete or not at all.
+    """Read a text and write its store, complete or not at all.
 
-    The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``. It is
-    prepared in shards of about ``shard_gigabytes``; a preparation that was cut off goes on with the
+    The store's bytes depend on text, settings and tokenizer only, not on `num_processes`. It is
+    prepared in shards of about `shard_gigabytes`; a preparation that was cut off goes on with the
     first that is not done.
     """
-    started = time.perf_counter()
+    start = time.perf_counter()
     preparation = Preparation(arguments, tokenizer)
     with preparation.claimed():
-        new = [preparation.write_shard(number) for number in range(len(preparation.shards))]
+        num_bytes = [preparation.write_shard(number) for number in range(len(preparation.shards))]
         metadata = preparation.join_shards()
     return PreparationReport(
         path=Path(arguments.output_dir),
         metadata=metadata,
-        kept_shards=new.count(None),
-        new_bytes=sum(size or 0 for size in new),
-        seconds=time.perf_counter() - started,
+        kept_shards=num_bytes.count(None),
+        new_bytes=sum(filter(None, num_bytes)),
+        seconds=time.perf_counter() - start,
     )
 
 
 class Preparation:
-    """A corpus that becomes a store, shard by shard; `tokenizer` is an `OriginalBertTokenizer`,
-    which is of this floor too.
+    """A corpus that becomes a store, shard by shard.
+
+    `tokenizer` is an `OriginalBertTokenizer`, which is of this floor too.
     """
 
     def __init__(self, arguments: CorpusArguments, tokenizer: Any) -> None:
-        self.arguments, self.tokenizer = arguments, tokenizer
-        self.files, self.weights = find_sources(arguments), sampling_weights(arguments)
+        self.arguments = arguments
+        self.tokenizer = tokenizer
+        self.files = find_sources(arguments)
+        self.weights = sampling_weights(arguments)
         self.shards = plan_shards(self.files, arguments.shard_gigabytes * 1e9)
         self.target = Path(os.path.realpath(arguments.output_dir))  # a link stays
         check_output(self.target, overwrite=arguments.overwrite)
         self.folder = self.target.with_name(f".{self.target.name}.shards")
 
     def plan(self) -> dict[str, Any]:
-        """What must be the same for shards of two runs to become one store."""
-        shards = [
-            [[split, str(path), path.stat().st_size] for split, path in shard]
-            for shard in self.shards
-        ]
+        """Return the facts that shards of two runs must share to become one store."""
+        shards = []
+        for shard in self.shards:
+            shards.append([[split, str(path), path.stat().st_size] for split, path in shard])
         return {**self._origin(), "tokenizer": self.tokenizer.fingerprint, "shards": shards}
 
     def _origin(self) -> dict[str, Any]:
-        """What decides about the token ids besides text and tokenizer: settings, and the versions
-        of libraries and of Unicode.
-        """
-        packages = {
-            name: version(name) for name in ("numpy", "pyarrow", "tokenizers", "transformers")
+        """Return the settings and versions that decide about the token ids."""
+        settings = {**vars(self.arguments)}
+        for name in _NOT_IN_STORE:
+            del settings[name]
+        versions = {
+            "python": platform.python_version(),
+            "unicode": unicodedata.unidata_version,
         }
-        return {
-            "settings": {
-                name: value
-                for name, value in vars(self.arguments).items()
-                if name not in _NOT_IN_STORE
-            },
-            "versions": {
-                "python": platform.python_version(),
-                "unicode": unicodedata.unidata_version,
-                **packages,
-            },
-        }
+        for name in ("numpy", "pyarrow", "tokenizers", "transformers"):
+            versions[name] = version(name)
+        return {"settings": settings, "versions": versions}
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Begin, or resume a preparation of the same plan; one process at a time. Leaves nothing if
-        no shard was done.
+        """Begin, or resume a preparation of the same plan; one process at a time.
+
+        Leaves nothing if no shard was done.
         """
         # "new/..": the path that was given must lead there too.
         Path(self.arguments.output_dir).parent.mkdir(parents=True, exist_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
+
         try:
             lock.acquire(timeout=0)
         except Timeout:
@@ -659,6 +700,9 @@ class Preparation:
     def _has_shards(self) -> bool:
         return any((self.folder / SHARDS_FOLDER).glob("[0-9]*"))
 
+    def _shard_folder(self, number: int) -> Path:
+        return self.folder / SHARDS_FOLDER / f"{number:05d}"
+
     def check_plan(self) -> None:
         """See that the plan that was written is this one, wherever this process runs."""
         file = self.folder / PLAN_FILE
@@ -667,104 +711,95 @@ class Preparation:
                 f"{file}: missing, so the preparation has ended or was removed; give its command "
                 "again"
             )
-        before, now = json.loads(file.read_bytes()), self.plan()
-        changed = [name for name in sorted(now) if before.get(name) != now[name]]
+
+        written_plan = json.loads(file.read_bytes())
+        plan = self.plan()
+        changed = [name for name in sorted(plan) if written_plan.get(name) != plan[name]]
         if changed:
             raise InputError(
                 f"{self.folder}: holds shards of an earlier preparation with other "
-                f"{', '.join(changed)}; give what it was made "
-                "with to go on with it, or delete that folder"
+                f"{', '.join(changed)}; give what it was made with to go on with it, or delete "
+                "that folder"
             )
+
+    # A shard
 
     def write_shard(self, number: int) -> int | None:
         """Write one shard and return the bytes of text that it read; None if it was done before."""
-        folder = self.folder / SHARDS_FOLDER / f"{number:05d}"
-        if folder.exists():
-            try:
-                open_store(folder)
-            except InputError as error:
-                logger.warning("%s; the shard is made again", error)
-            else:
-                logger.info("shard %d of %d: done before", number + 1, len(self.shards))
-                return None
-        logger.info(
-            "shard %d of %d: %d files", number + 1, len(self.shards), len(self.shards[number])
-        )
+        folder = self._shard_folder(number)
+        if _is_done(folder):
+            logger.info("shard %d of %d: done before", number + 1, len(self.shards))
+            return None
+
+        files = [path for _, path in self.shards[number]]
+        logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(files))
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
             shutil.rmtree(leftover, ignore_errors=True)
-        arguments, tokenizer = self.arguments, self.tokenizer
-        counts = {"train": CorpusCounts(), "validation": CorpusCounts()}
-        dropped: dict[str, Counter[str]] = {split: Counter() for split in counts}
-        unknown: dict[str, Counter[str]] = {split: Counter() for split in counts}
-        alone: Counter[str] = Counter()
-        unk_id = None if arguments.names is not None else tokenizer.unk_token_id
-        encoder = DocumentEncoder(
-            tokenizer.text_encoder, arguments.sentences, arguments.keep, unk_id
-        )
-        batches = batch_documents(self._documents(number, counts))
-        special_ids = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL_ID_NAMES}
+
+        arguments = self.arguments
+        reads = {split: CorpusCounts() for split in SPLITS}
+        counts = _ShardCounts()
+        batches = batch_documents(self._documents(number, reads))
         # A data set of the Hub does not tell its size.
-        size = (
-            None
-            if arguments.dataset_name
-            else sum(path.stat().st_size for _, path in self.shards[number])
-        )
+        size = None if arguments.dataset_name else _size_of(files)
+
         with (
-            StoreWriter(
-                folder,
-                vocab_size=len(tokenizer),
-                special_ids=special_ids,
-                tokenizer_fingerprint=tokenizer.fingerprint,
-            ) as writer,
+            self._shard_writer(folder) as writer,
             Progress(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress,
         ):
-            for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
+            for batch in encode_in_order(
+                batches, self._encoder(), arguments.resolved_num_processes
+            ):
                 writer.add_batch(
                     batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths
                 )
-                dropped[batch.split].update(batch.dropped)
-                unknown[batch.split].update(batch.unknown)
-                alone[batch.split] += int((batch.document_lengths == 1).sum())
-                progress.update(sum(read.source_bytes for read in counts.values()) - progress.n)
-            for split in counts:
-                dropped[split].update(counts[split].dropped)
-            writer.finish(
-                read={
-                    split: read.as_dict()
-                    for split, read in counts.items()
-                    if read.files or read.documents
-                },
-                dropped={split: dict(reasons) for split, reasons in dropped.items() if reasons},
-                unknown_tokens={
-                    split: dict(scripts) for split, scripts in unknown.items() if scripts
-                },
-                documents_of_one_sentence=dict(alone),
-            )
-        return sum(read.text_bytes for read in counts.values())
+                counts.add(batch)
+                num_bytes = sum(read.source_bytes for read in reads.values())
+                progress.update(num_bytes - progress.n)
+            writer.finish(**counts.describe(reads))
+
+        return sum(read.text_bytes for read in reads.values())
+
+    def _encoder(self) -> DocumentEncoder:
+        arguments = self.arguments
+        unk_id = None if arguments.names is not None else self.tokenizer.unk_token_id
+        return DocumentEncoder(
+            self.tokenizer.text_encoder, arguments.sentences, arguments.keep, unk_id
+        )
+
+    def _shard_writer(self, folder: Path) -> StoreWriter:
+        tokenizer = self.tokenizer
+        return StoreWriter(
+            folder,
+            vocab_size=len(tokenizer),
+            special_ids={name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL_ID_NAMES},
+            tokenizer_fingerprint=tokenizer.fingerprint,
+        )
 
     def _documents(
-        self, shard: int, counts: Mapping[str, CorpusCounts]
+        self, shard: int, reads: Mapping[str, CorpusCounts]
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yield (split, document); of the text to train on the documents that
-        ``validation_fraction`` holds out as such.
+        """Yield (split, document).
+
+        Of the text to train on `validation_fraction` of the documents are held out.
         """
         arguments = self.arguments
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
-        for split, read in counts.items():
+
+        for split, read in reads.items():
             files = [path for split_of_file, path in self.shards[shard] if split_of_file == split]
             documents: Iterable[tuple[float, list[str]]] = ()
             if files:
-                documents = self._documents_of_files(
-                    files, self.weights if split == "train" else {}, read
-                )
+                weights = self.weights if split == "train" else {}
+                documents = self._documents_of_files(files, weights, read)
             elif split == "train" and arguments.dataset_name and shard == 0:
                 documents = self._documents_of_hub(arguments.dataset_name, read)
-            held_out_below = arguments.validation_fraction
-            if files and held_out_below and sum(path.stat().st_size for path in files) <= FEW_BYTES:
+            fraction = arguments.validation_fraction
+            if files and fraction and _size_of(files) <= FEW_BYTES:
                 documents = list(documents)
-                held_out_below = _hold_out_enough(held_out_below, prefix, len(documents))
+                fraction = _hold_out_enough(fraction, prefix, len(documents))
             for number, (weight, document) in enumerate(documents):
-                if _draw(f"{prefix}:{number}") < held_out_below:
+                if _draw(f"{prefix}:{number}") < fraction:
                     yield "validation", document
                     continue
                 copies = 1 if weight == 1.0 else int(weight + _draw(f"{prefix}:{number}:copies"))
@@ -775,114 +810,100 @@ class Preparation:
         self, files: Iterable[Path], weights: Mapping[str, float], counts: CorpusCounts
     ) -> Iterator[tuple[float, list[str]]]:
         """Yield (how often it is taken on average, document)."""
-        boundary, most_bytes = self.arguments.document_boundary, self.arguments.max_line_bytes
+        options = self._reading_options(counts)
+        options["document_boundary"] = self.arguments.document_boundary
+        options["max_line_bytes"] = self.arguments.max_line_bytes
         for path in files:
             weight = weights.get(os.path.realpath(path), 1.0)
-            for document in iter_documents(
-                path,
-                counts=counts,
-                document_boundary=boundary,
-                max_line_bytes=most_bytes,
-                **self._reading_options(),
-            ):
+            for document in iter_documents(path, **options):
                 yield weight, document
 
     def _documents_of_hub(
         self, name: str, counts: CorpusCounts
     ) -> Iterator[tuple[float, list[str]]]:
-        config, split = self.arguments.dataset_config_name, self.arguments.dataset_split
-        for document in iter_hub_documents(
-            name, config, split, counts=counts, **self._reading_options()
-        ):
+        dataset = (name, self.arguments.dataset_config_name, self.arguments.dataset_split)
+        for document in iter_hub_documents(dataset, **self._reading_options(counts)):
             yield 1.0, document
 
-    def _reading_options(self) -> dict[str, Any]:
-        names = ("text_column", "encoding_errors", "wrapped_lines")
-        options: dict[str, Any] = {name: getattr(self.arguments, name) for name in names}
-        return {**options, "of_ids": self.arguments.names is not None}
+    def _reading_options(self, counts: CorpusCounts) -> dict[str, Any]:
+        return {
+            "text_column": self.arguments.text_column,
+            "encoding_errors": self.arguments.encoding_errors,
+            "wrapped_lines": self.arguments.wrapped_lines,
+            "of_ids": self.arguments.names is not None,
+            "counts": counts,
+        }
+
+    # The store
 
     def join_shards(self) -> dict[str, Any]:
         """Make the store of all shards, which are done, and return its metadata."""
-        folders = [
-            self.folder / SHARDS_FOLDER / f"{number:05d}" for number in range(len(self.shards))
-        ]
-        parts = [read_metadata(folder) for folder in folders]
-        counted = ("read", "dropped", "unknown_tokens", "documents_of_one_sentence")
-        numbers = [
-            {
-                split: {key: entry[key] for key in COUNTS.values()}
-                for split, entry in part["splits"].items()
-            }
-            for part in parts
-        ]
-        sources: dict[str, list[Any]] = {}
-        for split in dict.fromkeys(split for split, _ in self.files):
-            sources[split] = describe_files([path for own, path in self.files if own == split])
-        if self.arguments.dataset_name:
-            hub = {
-                "name": self.arguments.dataset_name,
-                "config": self.arguments.dataset_config_name,
-            }
-            sources["train"] = [{**hub, "split": self.arguments.dataset_split}]
-        metadata = {
-            "fingerprint": join_fingerprints([part["fingerprint"] for part in parts]),
-            **{
-                name: parts[0][name]
-                for name in ("tokenizer_fingerprint", "vocab_size", "special_ids", "dtype")
-            },
-            "splits": add_counts(numbers),
-            SHARDS_FOLDER: [{"folder": f"{SHARDS_FOLDER}/{folder.name}"} for folder in folders],
-            "sources": sources,
-            **self._origin(),
-            **add_counts({name: part[name] for name in counted} for part in parts),
-        }
+        metadata = self._join_metadata()
         try:
             self._check_documents(metadata)
         except InputError:
             shutil.rmtree(self.folder)  # with this plan there can be no store
             raise
-        for split, scripts in metadata["unknown_tokens"].items():
-            said = describe_unknown(scripts, metadata["splits"][split]["num_tokens"])
-            if said is not None:
-                logger.warning(
-                    "%s: %s; --tokenizer %s is for other text: give one that was trained on such "
-                    "text (tokenizer/train.py)",
-                    split,
-                    said,
-                    self.arguments.tokenizer,
-                )
+
+        self._warn_of_documents(metadata)
         self.tokenizer.save_pretrained(self.folder / "tokenizer")
         write_metadata(self.folder, metadata)
         (self.folder / PLAN_FILE).unlink()
-        sync_paths(
-            [*self.folder.glob("*.json"), *(self.folder / "tokenizer").glob("*"), self.folder]
-        )
+        sync_paths(self.folder.glob("*.json"))
+        sync_paths((self.folder / "tokenizer").glob("*"))
+        sync_paths([self.folder])
         check_output(self.target, overwrite=self.arguments.overwrite)
-        put_in_place(
-            self.folder,
-            self.target,
-            self.target.with_name(f".{self.target.name}.old-{os.getpid()}"),
-        )
+        aside = self.target.with_name(f".{self.target.name}.old-{os.getpid()}")
+        put_in_place(self.folder, self.target, aside)
         return metadata
 
+    def _join_metadata(self) -> dict[str, Any]:
+        folders = [self._shard_folder(number) for number in range(len(self.shards))]
+        shards = [read_metadata(folder) for folder in folders]
+        metadata: dict[str, Any] = {
+            "fingerprint": join_fingerprints([shard["fingerprint"] for shard in shards])
+        }
+        for name in ("tokenizer_fingerprint", "vocab_size", "special_ids", "dtype"):
+            metadata[name] = shards[0][name]
+        numbers = []
+        for shard in shards:
+            for split, entry in shard["splits"].items():
+                numbers.append({split: {key: entry[key] for key in COUNTS.values()}})
+        metadata["splits"] = add_counts(numbers)
+        metadata[SHARDS_FOLDER] = [
+            {"folder": f"{SHARDS_FOLDER}/{folder.name}"} for folder in folders
+        ]
+        metadata["sources"] = self._sources()
+        metadata.update(self._origin())
+        for name in ("read", "dropped", "unknown_tokens", "documents_of_one_sentence"):
+            metadata[name] = add_counts(shard[name] for shard in shards)
+        return metadata
+
+    def _sources(self) -> dict[str, list[Any]]:
+        """Return name and size of the files of each split, or the data set of the Hub."""
+        files: dict[str, list[Path]] = {}
+        for split, path in self.files:
+            files.setdefault(split, []).append(path)
+        sources: dict[str, list[Any]] = {
+            split: describe_files(paths) for split, paths in files.items()
+        }
+        if self.arguments.dataset_name:
+            dataset = {
+                "name": self.arguments.dataset_name,
+                "config": self.arguments.dataset_config_name,
+                "split": self.arguments.dataset_split,
+            }
+            sources["train"] = [dataset]
+        return sources
+
     def _check_documents(self, metadata: Mapping[str, Any]) -> None:
-        """Refuse splits without enough documents for next sentence prediction; warn where it could
-        learn nothing.
-        """
+        """Refuse splits without enough documents for next sentence prediction."""
         arguments = self.arguments
-        documents = Counter(
-            {split: entry["num_documents"] for split, entry in metadata["splits"].items()}
-        )
-        advice = (
-            f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is "
-            "a document, or a blank line "
-            "ends one, set it to line, file, row or blank_line"
-        )
-        wanted = {"train": advice}
+        advice = {"train": self._boundary_advice()}
         if arguments.validation_files:
-            wanted["validation"] = advice
+            advice["validation"] = self._boundary_advice()
         elif arguments.validation_fraction:
-            wanted["validation"] = (
+            advice["validation"] = (
                 "raise validation_fraction, or name held-out files with validation_files"
             )
         else:
@@ -890,44 +911,104 @@ class Preparation:
                 "no documents are held out: set validation_files or validation_fraction to "
                 "evaluate while training"
             )
-        for split, what_to_do in wanted.items():
-            if documents[split] < MIN_DOCUMENTS:
+        for split, split_advice in advice.items():
+            num_documents = metadata["splits"].get(split, {}).get("num_documents", 0)
+            if num_documents < MIN_DOCUMENTS:
                 reasons = metadata["dropped"].get(split, {})
                 dropped = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
                 num_read = sum(counts["documents"] for counts in metadata["read"].values())
                 raise InputError(
-                    f"{documents[split]} usable documents for {split} ({num_read} read in all; "
-                    f"dropped: {dropped or 'none'}): at "
-                    f"least {MIN_DOCUMENTS} are needed, because a random next sentence comes from "
-                    f"another document; {what_to_do}"
+                    f"{num_documents} usable documents for {split} ({num_read} read in all; "
+                    f"dropped: {dropped or 'none'}): at least {MIN_DOCUMENTS} are needed, because "
+                    f"a random next sentence comes from another document; {split_advice}"
                 )
-        tokens = metadata["splits"]["train"]["num_tokens"] / documents["train"]
-        if tokens < FEW_TOKENS_OF_A_DOCUMENT:
+
+    def _boundary_advice(self) -> str:
+        return (
+            f"document_boundary is {self.arguments.document_boundary!r}: if every line, file or "
+            "row is a document, or a blank line ends one, set it to line, file, row or blank_line"
+        )
+
+    def _warn_of_documents(self, metadata: Mapping[str, Any]) -> None:
+        """Warn where next sentence prediction or the held-out figures could learn or say little."""
+        splits = metadata["splits"]
+        num_documents = splits["train"]["num_documents"]
+        mean_tokens = splits["train"]["num_tokens"] / num_documents
+        if mean_tokens < FEW_TOKENS_OF_A_DOCUMENT:
             logger.warning(
                 "documents have %d tokens on average: most second sentences will be random ones, "
-                "and parts of one text may be in training "
-                "and held out; for books and articles give --document_boundary file",
-                tokens,
+                "and parts of one text may be in training and held out; for books and articles "
+                "give --document_boundary file",
+                mean_tokens,
             )
-        held_out = metadata["splits"].get("validation", {}).get("num_tokens", FEW_HELD_OUT_TOKENS)
-        if held_out < FEW_HELD_OUT_TOKENS:
-            message = (
-                "only %d tokens in %d documents are held out, so what is measured on them "
-                "is uncertain; raise %s"
-            )
-            how = (
-                "validation_fraction"
-                if arguments.validation_fraction
-                else "the number of validation_files"
-            )
-            logger.warning(message, held_out, documents["validation"], how)
-        alone = metadata["documents_of_one_sentence"].get("train", 0)
-        if alone > 0.9 * documents["train"]:
+        num_alone = metadata["documents_of_one_sentence"].get("train", 0)
+        if num_alone > 0.9 * num_documents:
             logger.warning(
                 "%d of %d documents hold one sentence only: nothing follows it, so nearly all "
-                "pairs will be random ones and next "
-                "sentence prediction learns nothing; %s",
-                alone,
-                documents["train"],
-                advice,
+                "pairs will be random ones and next sentence prediction learns nothing; %s",
+                num_alone,
+                num_documents,
+                self._boundary_advice(),
             )
+        held_out = splits.get("validation")
+        if held_out is not None and held_out["num_tokens"] < FEW_HELD_OUT_TOKENS:
+            by_fraction = self.arguments.validation_fraction > 0
+            logger.warning(
+                "only %d tokens in %d documents are held out, so what is measured on them is "
+                "uncertain; raise %s",
+                held_out["num_tokens"],
+                held_out["num_documents"],
+                "validation_fraction" if by_fraction else "the number of validation_files",
+            )
+        for split, scripts in metadata["unknown_tokens"].items():
+            description = describe_unknown(scripts, splits[split]["num_tokens"])
+            if description is not None:
+                logger.warning(
+                    "%s: %s; --tokenizer %s is for other text: give one that was trained on such "
+                    "text (tokenizer/train.py)",
+                    split,
+                    description,
+                    self.arguments.tokenizer,
+                )
+
+
+def _is_done(folder: Path) -> bool:
+    """Return whether a shard is complete; a damaged one is logged."""
+    if not folder.exists():
+        return False
+    try:
+        open_store(folder)
+    except InputError as error:
+        logger.warning("%s; the shard is made again", error)
+        return False
+    return True
+
+
+class _ShardCounts:
+    """Counts of dropped texts, unknown tokens and short documents of a shard, by split."""
+
+    def __init__(self) -> None:
+        self.dropped: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self.unknown: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
+        self.documents_of_one_sentence: Counter[str] = Counter()
+
+    def add(self, batch: TokenBatch) -> None:
+        """Count a batch."""
+        self.dropped[batch.split].update(batch.dropped)
+        self.unknown[batch.split].update(batch.unknown)
+        num_alone = int((batch.document_lengths == 1).sum())
+        self.documents_of_one_sentence[batch.split] += num_alone
+
+    def describe(self, reads: Mapping[str, CorpusCounts]) -> dict[str, Any]:
+        """Return the counts of the shard as its metadata has them."""
+        for split, read in reads.items():
+            self.dropped[split].update(read.dropped)
+        is_read = {split: read for split, read in reads.items() if read.files or read.documents}
+        return {
+            "read": {split: read.as_dict() for split, read in is_read.items()},
+            "dropped": {split: dict(counts) for split, counts in self.dropped.items() if counts},
+            "unknown_tokens": {
+                split: dict(counts) for split, counts in self.unknown.items() if counts
+            },
+            "documents_of_one_sentence": dict(self.documents_of_one_sentence),
+        }

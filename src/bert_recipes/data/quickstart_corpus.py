@@ -1,4 +1,4 @@
-"""The English documentation inside Python source files: docstrings in their order.
+"""Collect the English documentation inside Python source files: docstrings in their order.
 
 Files are parsed, never imported or executed. The result is ordinary text: one paragraph is one
 line.
@@ -18,10 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -38,25 +40,26 @@ _HAVE_DOCSTRINGS = (
     inspect.isgetsetdescriptor,
 )
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
+_DOCUMENTATION_SUFFIXES = (".py", ".pyx", ".pxi", ".rst", ".md")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
 
 
 def iter_docstrings(source: bytes) -> Iterator[str]:
-    r"""Yield the documentation strings of a Python file, in its declared encoding, in the order in
-    which they stand.
+    r"""Yield the documentation strings of a Python file in their order.
 
-    These are strings that stand alone (docstrings of modules, classes, functions, attributes),
-    strings handed to a function that attaches them to code, such as ``add_docstr`` (torch) and
-    ``add_newdoc`` (numpy), and help texts.
+    The file is read in its declared encoding.
+
+    Documentation is strings that stand alone (docstrings of modules, classes, functions,
+    attributes), strings handed to a function that attaches them to code, such as `add_docstr`
+    (torch) and `add_newdoc` (numpy), and help texts.
 
     Example:
         >>> list(iter_docstrings(b'class A:\n    "One."\n    def f(self):\n        "Two."'))
         ['One.', 'Two.']
     """
     with warnings.catch_warnings():
-        # Other people's files may hold invalid escapes; that is not for the reader of their prose
-        # to hear.
+        # Files of other projects may hold invalid escapes, of which Python warns.
         warnings.simplefilter("ignore")
         tree = ast.parse(source)
     yield from _strings(tree.body)
@@ -67,11 +70,7 @@ def _strings(statements: Iterable[ast.stmt]) -> Iterator[str]:
         for decorator in getattr(statement, "decorator_list", []):
             yield from _handed_over(decorator)
         value = getattr(statement, "value", None)
-        if (
-            isinstance(statement, ast.Expr)
-            and isinstance(value, ast.Constant)
-            and isinstance(value.value, str)
-        ):
+        if isinstance(statement, ast.Expr) and _is_string(value):
             yield value.value
         elif isinstance(value, ast.Call):
             yield from _handed_over(value)
@@ -79,47 +78,61 @@ def _strings(statements: Iterable[ast.stmt]) -> Iterator[str]:
             yield from _strings(getattr(statement, block, []))
 
 
+def _is_string(node: Any) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def _handed_over(value: ast.expr) -> Iterator[str]:
-    """Strings that a call hands over as documentation: to a function named after it, or by a
-    keyword for it.
+    """Yield strings that a call hands over as documentation.
+
+    It hands them to a function named after it, or by a keyword for it.
     """
     for node in ast.walk(value):
-        parts: list[ast.expr] = []
-        if isinstance(node, ast.Call) and "doc" in getattr(
-            node.func, "attr", getattr(node.func, "id", "")
-        ):
-            parts = [
-                part for argument in node.args for part in getattr(argument, "elts", [argument])
-            ]
-        elif isinstance(node, ast.keyword) and node.arg in _DOCUMENTING_KEYWORDS:
-            parts = [node.value]
-        elif isinstance(node, ast.Dict):
-            keys = [getattr(key, "value", None) for key in node.keys]
-            parts = [part for key, part in zip(keys, node.values, strict=True) if key == "help"]
-        for part in parts:
+        for text in _texts_of(node):
             # r"""...""".format(**common_args): the text with its slots open.
-            while isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
-                part = part.func.value
-            if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                yield part.value
+            while isinstance(text, ast.Call) and isinstance(text.func, ast.Attribute):
+                text = text.func.value
+            if _is_string(text):
+                yield text.value  # type: ignore[attr-defined]
+
+
+def _texts_of(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the values of a call's node that are documentation."""
+    if isinstance(node, ast.Call):
+        function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if "doc" in function:
+            for argument in node.args:
+                yield from getattr(argument, "elts", [argument])
+    elif isinstance(node, ast.keyword) and node.arg in _DOCUMENTING_KEYWORDS:
+        yield node.value
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if getattr(key, "value", None) == "help":
+                yield value
 
 
 def split_paragraphs(text: str) -> list[str]:
-    r"""Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs, each one
-    line, none empty.
+    r"""Split a docstring, or text in reStructuredText or Markdown, into its paragraphs.
 
-    A paragraph ends at a blank line; its hard-wrapped lines are joined. Nothing else is changed:
-    parameter lists and examples are part of the documentation. Characters that cannot be printed
-    become spaces.
+    Each is one line, none empty. A paragraph ends at a blank line; its hard-wrapped lines are
+    joined. Nothing else is changed: parameter lists and examples are documentation too. Characters
+    that cannot be printed become spaces.
 
     Example:
         >>> docstring = "Return the axis with\n    the largest sum.\n\n    >>> f([[1], [2]])\n    1"
         >>> split_paragraphs(docstring)
         ['Return the axis with the largest sum.', '>>> f([[1], [2]]) 1']
     """
-    lines = (" ".join(block.split()) for block in _BLANK_LINES.split(inspect.cleandoc(text)))
-    printable = ("".join(c if c.isprintable() else " " for c in line).strip() for line in lines)
-    return [line for line in printable if line]
+    paragraphs = []
+    for block in _BLANK_LINES.split(inspect.cleandoc(text)):
+        paragraph = " ".join(block.split())
+        if not paragraph.isprintable():
+            characters = [char if char.isprintable() else " " for char in paragraph]
+            paragraph = "".join(characters).strip()
+        if paragraph:
+            paragraphs.append(paragraph)
+
+    return paragraphs
 
 
 class Source(NamedTuple):
@@ -144,83 +157,85 @@ class Document(NamedTuple):
 
 
 def python_documentation() -> Iterator[Source]:
-    """Python's help pages, its built-in modules, which have no file, and the standard library
-    without its tests.
-    """
+    """Yield Python's help pages, its built-in modules and the standard library."""
     for name, text in sorted(topics.items()):
         yield Source(f"pydoc_data.topics/{name}", text)
-    for name in sorted(sys.builtin_module_names):
-        module = importlib.import_module(name)
-        members = [module, *(member for _, member in sorted(vars(module).items()))]
-        parts = [
-            part
-            for member in members
-            if isinstance(member, type)
-            for _, part in sorted(vars(member).items())
-        ]
-        # Not of a mere value, whose docstring is its type's.
-        texts = [
-            inspect.getdoc(member) or ""
-            for member in (*members, *parts)
-            if any(is_it(member) for is_it in _HAVE_DOCSTRINGS)
-        ]
-        yield Source(f"python/{name}", "\n\n".join(texts))
+    for name in sorted(sys.builtin_module_names):  # which have no file
+        yield Source(f"python/{name}", _documentation_of(importlib.import_module(name)))
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
-        inside = path.relative_to(root)
-        if not {"site-packages", "dist-packages"} & set(inside.parts):
-            yield Source(f"python/{inside}", path)
+        name_in_root = path.relative_to(root)
+        if not {"site-packages", "dist-packages"}.intersection(name_in_root.parts):
+            yield Source(f"python/{name_in_root}", path)
+
+
+def _documentation_of(module: ModuleType) -> str:
+    """Return the docstrings of a module, of its members, and of those of its classes."""
+    members = [member for _, member in sorted(vars(module).items())]
+    attributes: list[Any] = []
+    for member in members:
+        if isinstance(member, type):
+            attributes += [attribute for _, attribute in sorted(vars(member).items())]
+    texts = []
+    for value in (module, *members, *attributes):
+        # Not of a mere value, whose docstring is its type's.
+        if any(has_docstring(value) for has_docstring in _HAVE_DOCSTRINGS):
+            texts.append(inspect.getdoc(value) or "")
+
+    return "\n\n".join(texts)
 
 
 def package_documentation(distribution: metadata.Distribution) -> Iterator[Source]:
-    """A package's description and its source files and texts."""
-    description = email.message_from_string(distribution.read_text("METADATA") or "").get_payload()
-    yield Source(f"{distribution.metadata['Name']}/description", str(description))
+    """Yield a package's description, its source files and its texts."""
+    message = email.message_from_string(distribution.read_text("METADATA") or "")
+    name = distribution.metadata["Name"]
+    yield Source(f"{name}/description", str(message.get_payload()))
     for file in sorted(distribution.files or []):
         path = Path(str(distribution.locate_file(file)))
-        if file.suffix in (".py", ".pyx", ".pxi", ".rst", ".md") and path.is_file():
+        if file.suffix in _DOCUMENTATION_SUFFIXES and path.is_file():
             yield Source(str(file), path)
 
 
 def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distribution], list[str]]:
-    """Return the installed packages that are asked for, and theirs in turn, by name; and the names
-    of the missing.
+    """Return the installed packages of requirements, and of theirs in turn, by name.
+
+    Also the names of the missing packages.
     """
-    waiting = [Requirement(line) for line in requirements]
-    found: dict[str, metadata.Distribution] = {}
+    waiting = list(map(Requirement, requirements))
+    packages: dict[str, metadata.Distribution] = {}
     missing: set[str] = set()
     while waiting:
         name = canonicalize_name(waiting.pop().name)
-        if name in found:
+        if name in packages:
             continue
         try:
-            found[name] = metadata.distribution(name)
+            packages[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             missing.add(name)
             continue
-        needed = map(Requirement, found[name].requires or [])
-        waiting += [
-            need for need in needed if need.marker is None or need.marker.evaluate({"extra": ""})
-        ]
-    return [found[name] for name in sorted(found)], sorted(missing)
+        for requirement in map(Requirement, packages[name].requires or []):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement)
+
+    return [packages[name] for name in sorted(packages)], sorted(missing)
 
 
 def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[Source], list[str]]:
-    """List all documentation: Python's, and that of the packages that a project's pyproject.toml
-    asks for.
+    """List the documentation of Python, and of the packages that a pyproject.toml requires.
+
+    Also the names of the missing packages.
     """
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    packages, missing = dependencies(
-        [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    )
-    # Not its own, which an extra that names others leads to: its README would be in the corpus, and
-    # change with every figure in it.
+    requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
+    packages, missing = dependencies(requirements)
+    # Not the project itself, to which an extra that names others leads: its README would be in the
+    # corpus, and change with every figure in it.
     packages = [package for package in packages if package.metadata["Name"] != project["name"]]
     counts["packages"] = len(packages)
-    sources: list[Source] = []
+    sources = list(python_documentation())
     for package in Progress(packages, desc="Listing documentation", unit="packages"):
         sources += package_documentation(package)
-    return [*python_documentation(), *sources], missing
+    return sources, missing
 
 
 def read_documentation(source: Source) -> Documentation | None:
@@ -233,13 +248,14 @@ def read_documentation(source: Source) -> Documentation | None:
             texts = list(iter_docstrings(content.read_bytes()))
         else:
             text = content.read_text(encoding="utf-8", errors="replace")
-            # Cython, which `ast` cannot read: what stands in triple double quotes.
-            texts = _TRIPLE_QUOTED.findall(text) if content.suffix in (".pyx", ".pxi") else [text]
+            # Cython, which `ast` cannot read: the strings in triple double quotes.
+            is_cython = content.suffix in (".pyx", ".pxi")
+            texts = _TRIPLE_QUOTED.findall(text) if is_cython else [text]
     except (SyntaxError, ValueError):
         return None
-    return Documentation(
-        [paragraph for text in texts for paragraph in split_paragraphs(text)], len(texts)
-    )
+
+    paragraphs = list(chain.from_iterable(map(split_paragraphs, texts)))
+    return Documentation(paragraphs, len(texts))
 
 
 def read_documents(
@@ -248,55 +264,65 @@ def read_documents(
     """Read the sources in parallel and keep their order."""
     # No worker inherits the main process's threads.
     with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
-        found = pool.map(read_documentation, sources, chunksize=32)
-        bar = Progress(found, total=len(sources), desc="Reading documentation", unit=" files")
+        texts = pool.map(read_documentation, sources, chunksize=32)
+        bar = Progress(texts, total=len(sources), desc="Reading documentation", unit=" files")
         return make_documents(zip(sources, bar, strict=True), min_words, counts)
 
 
 def make_documents(
-    found: Iterable[tuple[Source, Documentation | None]], min_words: int, counts: Counter[str]
+    sources: Iterable[tuple[Source, Documentation | None]], min_words: int, counts: Counter[str]
 ) -> list[Document]:
     """Make a document of each source that has words enough."""
     documents = []
-    for source, read in found:
+    for source, documentation in sources:
         counts["files"] += 1
-        if read is None:
+        if documentation is None:
             counts["dropped files: not this Python's syntax"] += 1
             continue
-        counts["docstrings"] += read.num_texts
-        text = "\n".join(read.paragraphs) + "\n"
+        counts["docstrings"] += documentation.num_texts
+        text = "\n".join(documentation.paragraphs) + "\n"
         if len(text.split()) >= min_words:
             documents.append(Document(source.name, text))
         else:
             counts[f"dropped files: fewer than {min_words} words"] += 1
-            counts["dropped paragraphs: of such files"] += len(read.paragraphs)
+            counts["dropped paragraphs: of such files"] += len(documentation.paragraphs)
+
     return documents
 
 
 def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
-    """Choose modules at random, the same every time, until they hold the given fraction of the
-    text.
+    """Choose modules at random, the same every time, until they hold a fraction of the text.
 
-    A module with more than a quarter of that fraction is never chosen: the rest shall be of many
-    kinds.
+    A module with more than a quarter of that fraction is never chosen: the held-out text shall be
+    of many kinds.
     """
     sizes: Counter[str] = Counter()
     for document in documents:
         sizes[document.name] += len(document.text)
-    wanted = fraction * sizes.total()
+    goal = fraction * sizes.total()
+    missing = goal
     held_out: set[str] = set()
-    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
-        if wanted > 0 and sizes[name] <= 0.25 * fraction * sizes.total():
+    for name in sorted(sizes, key=_hash_of_name):
+        if missing > 0 and sizes[name] <= 0.25 * goal:
             held_out.add(name)
-            wanted -= sizes[name]
+            missing -= sizes[name]
+
     return held_out
+
+
+def _hash_of_name(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()
 
 
 def write_corpus(
     output_dir: Path, documents: list[Document], held_out: set[str], counts: Counter[str]
 ) -> dict[str, object]:
-    """Write train/documents.txt, validation/documents.txt and, when they are complete, corpus.json
-    with the counts it returns.
+    """Write train/documents.txt, validation/documents.txt and corpus.json.
+
+    The last is written when the texts are complete.
+
+    Returns:
+        The counts of corpus.json.
     """
     splits: dict[str, list[str]] = {"train": [], "validation": []}
     for name, text in documents:
@@ -306,18 +332,22 @@ def write_corpus(
             f"only {len(documents)} documents were found: is this Python installed without its "
             "sources?"
         )
+
     description = output_dir / "corpus.json"
     description.unlink(missing_ok=True)
     report: dict[str, object] = dict(sorted(counts.items()))
-    trained_on = {line for text in splits["train"] for line in text.splitlines()}
+    train_lines = set("".join(splits["train"]).splitlines())
+    held_out_lines = "".join(splits["validation"]).splitlines()
     report["held-out paragraphs that occur in train too"] = sum(
-        line in trained_on for text in splits["validation"] for line in text.splitlines()
+        line in train_lines for line in held_out_lines
     )
+
     for split, texts in splits.items():
         data = "\n".join(texts).encode()
         with atomic_write(output_dir / split / "documents.txt") as aside:
             aside.write_bytes(data)
         num_paragraphs = sum(text.count("\n") for text in texts)
         report[split] = {"documents": len(texts), "paragraphs": num_paragraphs, "bytes": len(data)}
-    write_json(description, report | {"held_out": sorted(held_out)})
+
+    write_json(description, {**report, "held_out": sorted(held_out)})
     return report

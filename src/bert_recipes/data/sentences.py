@@ -1,4 +1,4 @@
-"""A paragraph -> its sentences, by rules. And which paragraphs are passages of running text.
+"""Split a paragraph into its sentences by rules, and tell passages of running text.
 
 The rules need no model and no language setting. What they cannot know without one: German and
 Scandinavian ordinals ("am 3. Oktober") are split, and a name after a full stop that closes an
@@ -88,13 +88,13 @@ _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences; every character but the spaces between sentences is kept as
-    it is.
+    """Split a paragraph into sentences.
 
-    A sentence ends at ``. ! ?`` or an ellipsis, with the closing quotes and brackets behind it,
-    when white space follows and the next word does not begin in lower case; not after titles,
-    initials, enumerations and other abbreviations. Also at the danda, the Arabic question mark, the
-    Urdu full stop, and, without a space, at the CJK full stops.
+    Every character but the spaces between sentences stays as it is. A sentence ends at `. ! ?` or
+    an ellipsis, with the closing quotes and brackets behind it, when white space follows and the
+    next word does not begin in lower case; not after titles, initials, enumerations and other
+    abbreviations. Also at the danda, the Arabic question mark, the Urdu full stop, and, without a
+    space, at the CJK full stops.
 
     Returns:
         The sentences in order, stripped, none of them empty; [] for blank text.
@@ -104,22 +104,32 @@ def split_sentences(paragraph: str) -> list[str]:
         ['Mr. Poe paid $3.50.', '"Why?" he asked.']
     """
     sentences = []
-    begin, length = 0, len(paragraph)
+    begin = 0
     candidates = _ASCII_CANDIDATE if paragraph.isascii() else _CANDIDATE
+
     for match in candidates.finditer(paragraph):
         end = match.end()
-        if end < length and _is_boundary(paragraph, begin, match.start(), end):
+        if end < len(paragraph) and _is_boundary(paragraph, begin, match.start(), end):
             sentences.append(paragraph[begin:end].strip())
             begin = end
-    rest = paragraph[begin:].strip()
-    if rest:
-        sentences.append(rest)
+
+    last_sentence = paragraph[begin:].strip()
+    if last_sentence:
+        sentences.append(last_sentence)
     return sentences
 
 
 def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
-    """Decide about one candidate."""
-    first, following = text[terminator], text[end]
+    """Return whether a sentence ends at a candidate.
+
+    Args:
+        text: The paragraph.
+        begin: Of the sentence.
+        terminator: Position of the candidate's first character.
+        end: Where the next sentence would begin.
+    """
+    first = text[terminator]
+    following = text[end]
     if first in _CJK_TERMINATORS:
         return following not in _CJK_CONTINUATIONS
     if first in _DANDAS:
@@ -127,48 +137,59 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
         return text[end - 1].isspace() or not following.isdigit()
     if following.islower():
         return False
-    word = ""
-    if not following.isupper():
-        word = _NEXT_WORD.match(text, end).group(1)  # type: ignore[union-attr]
-        if word[:1].islower():
-            return False
+    # Behind an opening quote or bracket.
+    if not following.isupper() and _next_word(text, end)[:1].islower():
+        return False
     # Only a single full stop with nothing but space behind it can belong to an abbreviation.
     if first != "." or not text[terminator + 1].isspace():
         return True
     return not _ends_in_abbreviation(text, begin, terminator, end)
 
 
+def _next_word(text: str, begin: int) -> str:
+    match = _NEXT_WORD.match(text, begin)
+    assert match is not None  # the word may be empty
+    return match.group(1)
+
+
 def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
-    """Tell whether the full stop at ``stop`` belongs to the word before it and the sentence goes on
-    at ``end``.
+    """Return whether a full stop belongs to the word before it and the sentence goes on.
+
+    Args:
+        text: The paragraph.
+        begin: Of the sentence.
+        stop: Position of the full stop.
+        end: Where the next sentence would begin.
     """
     words = text[max(begin, stop - 2 * _LONGEST_ABBREVIATION) : stop].split()
     word = words[-1].lstrip(_OPENERS) if words else ""
     if len(word) > _LONGEST_ABBREVIATION or not word:
         return False
-    word_begin = stop - len(word)
     if len(word) == 1 and word.isalpha():
         # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I.
         # Smith").
-        return not (word == "I" and len(words) > 1 and words[-2].islower())
+        is_pronoun = word == "I" and len(words) > 1 and words[-2].islower()
+        return not is_pronoun
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
-        return (
-            len(word) <= 4
-            and word_begin - begin < 4
-            and not text[begin:word_begin].strip(_OPENERS + " ")
-        )
+        before = text[begin : stop - len(word)]
+        return len(word) <= 4 and len(before) < 4 and not before.strip(_OPENERS + " ")
+    return _is_abbreviation(word, text, end)
+
+
+def _is_abbreviation(word: str, text: str, end: int) -> bool:
+    """Return whether a word is an abbreviation in front of the next word, at `end`."""
     lowered = word.lower()
-    if lowered in NEVER_LAST or (
-        _DOTTED.fullmatch(word) and lowered not in SOMETIMES_LAST and word.islower()
-    ):
+    is_dotted = _DOTTED.fullmatch(word) is not None
+    if lowered in NEVER_LAST:
+        return True
+    if is_dotted and word.islower() and lowered not in SOMETIMES_LAST:
         return True
     if lowered in BEFORE_NUMBERS:
-        following = _NEXT_WORD.match(text, end).group(1)  # type: ignore[union-attr]
-        return following.isdigit() or bool(_ROMAN.fullmatch(following))
-    if lowered in SOMETIMES_LAST or _DOTTED.fullmatch(word):
-        following = _NEXT_WORD.match(text, end).group(1)  # type: ignore[union-attr]
-        return following.lower() not in SENTENCE_STARTERS
+        next_word = _next_word(text, end)
+        return next_word.isdigit() or _ROMAN.fullmatch(next_word) is not None
+    if is_dotted or lowered in SOMETIMES_LAST:
+        return _next_word(text, end).lower() not in SENTENCE_STARTERS
     return False
 
 
@@ -180,7 +201,7 @@ _UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u
 
 
 def is_passage(paragraph: str) -> bool:
-    """Tell running text from headings, lists and tables.
+    """Return whether a paragraph is running text, not a heading, list or table.
 
     A passage ends like a sentence, has at least ``MIN_PASSAGE_WORDS`` words (two characters of a
     script without spaces count as one), and does not begin with a mark of lists or tables.
@@ -192,7 +213,5 @@ def is_passage(paragraph: str) -> bool:
     if text.startswith(_LIST_MARKS) or not _PASSAGE_END.search(text):
         return False
     num_words = len(text.split())
-    return (
-        num_words >= MIN_PASSAGE_WORDS
-        or num_words + len(_UNSPACED_SCRIPT.findall(text)) // 2 >= MIN_PASSAGE_WORDS
-    )
+    num_unspaced_words = len(_UNSPACED_SCRIPT.findall(text)) // 2
+    return num_words + num_unspaced_words >= MIN_PASSAGE_WORDS
