@@ -10,7 +10,7 @@ import torch
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.finetuning.kind import Prediction
-from bert_recipes.finetuning.question_answering import AnswerPrediction
+from bert_recipes.finetuning.squad import AnswerPrediction
 from bert_recipes.reports.facts import (
     calibration,
     class_facts,
