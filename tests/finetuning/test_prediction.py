@@ -181,6 +181,7 @@ def test_regression_and_several_labels_follow_from_the_configuration(
     (line,) = predict(tmp_path / "model", tmp_path / "in.txt")
     if problem_type is None:
         assert isinstance(line["prediction"], float)
+        assert "probabilities" not in line
     else:
         shares = line["probabilities"]
         assert list(shares) == ["LABEL_0", "LABEL_1", "LABEL_2"]

@@ -1,6 +1,5 @@
 """Classes and numbers of texts: inputs as the original's, the loss, decoding, long texts."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -94,17 +93,6 @@ def test_several_labels_are_those_of_probability_one_half_and_more(make_kind):
     figures = kind.score(encoded.split.examples, [prediction])
     assert set(figures.values()) <= {0.0, 1.0, 2 / 3}
     assert torch.equal(kind.collate(encoded.features)["labels"], torch.tensor([[1.0, 0.0, 1.0]]))
-
-
-def test_a_line_of_the_file_is_a_row(make_kind, tmp_path):
-    kind = make_kind(STSB)
-    examples = [TextExample(idx=idx, text="a", text_pair="b") for idx in (0, 3)]
-    encoded = kind.encode(as_split(*examples))
-    predictions = kind.decode(encoded, np.array([[1.5], [-0.125]], dtype=np.float32))
-    (file,) = kind.write(tmp_path, "test", examples, predictions)
-    assert file.name == "predictions_test.jsonl"
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    assert rows == [{"idx": 0, "prediction": 1.5}, {"idx": 3, "prediction": -0.125}]
 
 
 @pytest.mark.parametrize(

@@ -83,16 +83,6 @@ def test_windows_are_stretches_of_a_document_that_predict_each_word_once(tokeniz
     assert sorted(predicted) == words
 
 
-def test_a_document_that_fits_is_one_window(tokenizer):
-    examples = [example("a b"), example("cd e"), example("f g", document=1)]
-    windows = lay_out_documents(examples, tokenizer, 7)
-    texts = [" ".join(tokenizer.convert_ids_to_tokens(window.input_ids)) for window in windows]
-    assert texts == ["[CLS] a b c ##d e [SEP]", "[CLS] f g [SEP]"]
-    assert windows[0].sentences.tolist() == [0, 0, 1, 1]
-    assert windows[0].words.tolist() == [0, 1, 0, 1]
-    assert windows[0].positions.tolist() == [1, 2, 3, 5]
-
-
 def test_a_word_belongs_to_the_window_with_the_most_context_on_its_smaller_side():
     """google-research/bert run_squad.py `_check_is_max_context`, said once more word by word."""
     rng = np.random.default_rng(0)

@@ -51,8 +51,16 @@ def open_model(
     """Open any BERT-like checkpoint with the task's head.
 
     A head stays where the checkpoint was trained on the same labels for the same type of problem;
-    otherwise a new one is drawn, which a log line says. With needs_head, for a checkpoint that is
-    measured, that is an error.
+    otherwise a new one is drawn, which a log line says.
+
+    Args:
+        name: Folder or Hub name.
+        task: Decides about labels and type of problem.
+        kind: Of the task.
+        tokenizer: The checkpoint's.
+        settings: Length, dropout, and what is trained.
+        seed: Of new weights.
+        needs_head: Refuse a checkpoint without the task's head: it is to be measured.
     """
     config = read_model_config(name)
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
@@ -90,6 +98,7 @@ def open_model(
 
 
 def _head_layers(model: PreTrainedModel) -> list[nn.Linear]:
+    """Return the linear layers outside of the encoder."""
     encoder = set(model.base_model.modules())
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     return [layer for layer in linears if layer not in encoder]
@@ -127,7 +136,10 @@ def _add_bilstm(model: PreTrainedModel) -> None:
     bilstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
 
     def read(encoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Replace an encoder's hidden states, (B, S, H)."""
+        """Replace an encoder's hidden states, (B, S, H), and its pooled ones, (B, H).
+
+        It is a forward hook of the encoder.
+        """
         hidden_states = output.last_hidden_state
         is_token = kwargs["attention_mask"] != 0
         with torch.autocast(hidden_states.device.type, enabled=False):

@@ -59,7 +59,7 @@ class FineTuningRun:
     task: Task
     checkpoint: str
     trainer: FineTuningTrainer
-    test_splits: Mapping[str, EncodedSplit]
+    test_splits: Mapping[str, EncodedSplit]  # by name
 
     def encoded_splits(self) -> dict[str, EncodedSplit]:
         """Return the validation and test splits by their names."""
@@ -144,6 +144,7 @@ def prepare_run(
 
 
 def _name_by_suffix(names: Sequence[str], kind: str = "validation") -> Iterable[tuple[str, str]]:
+    """Yield the metric prefix of each split of a kind, and the split's name."""
     return zip(split_suffixes(names, kind), names, strict=True)
 
 
@@ -155,6 +156,7 @@ def _load_split(
     *,
     need_labels: bool = True,
 ) -> Split:
+    """Read a split of the run's data, a sample of it where there is a limit."""
     data_dir = task_args.data_dir
     return load_split(task, name, data_dir=data_dir, max_examples=limit, need_labels=need_labels)
 
@@ -277,6 +279,7 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
 
 
 def _describe_split(encoded: EncodedSplit) -> dict[str, Any]:
+    """Return sizes and source of a split, and what identifies its examples."""
     split = encoded.split
     # Training questions whose answer is not in their paragraph, or not in the paragraph's words.
     num_left_out = split.num_left_out + len(getattr(encoded.details, "dropped", ()))

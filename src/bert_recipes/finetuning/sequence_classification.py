@@ -54,12 +54,12 @@ class SequenceClassification(TaskKind):
         num_features_of_examples = []
         examples: Sequence[Any] = split.examples
         for example in examples:
+            label = self._label_of(example)
             text = self.tokenizer.encode_ids(example.text)
             # run_classifier.py `convert_single_example`: a pair only where its second text has
             # tokens
             text_pair = self.tokenizer.encode_ids(example.text_pair or "") or None
             inputs = self._cut(text, is_pair=text_pair is not None)
-            label = self._label_of(example)
             for first in inputs:
                 feature = join_texts(self.tokenizer, first, text_pair, self.settings.max_seq_length)
                 if label is not None:
@@ -70,6 +70,12 @@ class SequenceClassification(TaskKind):
         return EncodedSplit(split, features, lengths, details=num_features_of_examples)
 
     def _label_of(self, example: TextExample) -> Any:
+        """Return an example's label as the loss takes it.
+
+        Returns:
+            The model's class (int), a number (float), or a flag for each of the model's classes
+            (list of float); None without a label.
+        """
         label = example.label
         if label is None:
             return None
@@ -83,7 +89,15 @@ class SequenceClassification(TaskKind):
         return self._class_of_label[int(label)]
 
     def _cut(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
-        """Return what is read of a text, in one input or several."""
+        """Return what is read of a text, in one input or several.
+
+        Args:
+            text: Ids of its pieces.
+            is_pair: Whether a second text follows, which shares the positions.
+
+        Returns:
+            Ids for each input. A pair is returned as it is: `join_texts` cuts it.
+        """
         long_documents = self.settings.long_documents
         layout = self.tokenizer.layout
         max_tokens = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
@@ -135,7 +149,12 @@ class SequenceClassification(TaskKind):
         return predictions
 
     def _decode_labels(self, idx: int | str, logits: np.ndarray) -> Prediction:
-        """Return the prediction that float (C,) logits stand for, in the order of the classes."""
+        """Return the prediction that logits stand for.
+
+        Args:
+            idx: Of the example.
+            logits: Float (C,), in the order of the model's classes.
+        """
         logits_of_labels = logits.astype(np.float64)[self._class_of_label]
         names = self.task.labels
         if self.task.problem_type == "multi_label_classification":
@@ -144,7 +163,8 @@ class SequenceClassification(TaskKind):
         else:
             probabilities = softmax(logits_of_labels)
             value = names[int(probabilities.argmax())]
-        return Prediction(idx, value, dict(zip(names, probabilities.tolist(), strict=True)))
+        shares = dict(zip(names, probabilities.tolist(), strict=True))
+        return Prediction(idx, value, shares)
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Return the metrics that the task's row names."""
@@ -162,10 +182,14 @@ class SequenceClassification(TaskKind):
 
 
 def pool_logits(windows: np.ndarray, pool: str) -> np.ndarray:
-    """Return (C,) logits of a document, of float (W, C) logits of its windows.
+    """Return the logits of a document, of those of its windows.
 
-    They are the windows' mean, their largest, the first window's, or as the windows' answers are
-    spread ("vote").
+    Args:
+        windows: Float (windows, C).
+        pool: "mean", "max", "first", or "vote": as the windows' answers are spread.
+
+    Returns:
+        Float (C,).
     """
     if len(windows) == 1 or pool == "first":
         return windows[0]

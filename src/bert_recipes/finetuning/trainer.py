@@ -5,14 +5,14 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -48,6 +48,11 @@ class FineTuningTrainer(RecipeTrainer):
         eval_splits: Metric prefix -> validation split; one without a prefix ("") where there is
             only one.
         freeze_encoder: `open_model` has fixed the encoder: it goes without dropout.
+
+    Attributes:
+        test_splits: Metric prefix -> test split with labels, which is measured once, when the
+            training is done.
+        predictions: Name of a split -> its predictions by the last evaluation.
     """
 
     args: FineTuningArguments
@@ -76,15 +81,16 @@ class FineTuningTrainer(RecipeTrainer):
         self.eval_splits = dict(eval_splits or {})
         self.freeze_encoder = freeze_encoder
         accepted = inspect.signature(model.forward).parameters
-        self._input_names = [name for name in INPUT_NAMES if name in accepted] + [PACKING]
+        self._input_names = [PACKING]
+        for name in INPUT_NAMES:
+            if name in accepted:
+                self._input_names.append(name)
         self.class_weights: torch.Tensor | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
-        # Metric prefix -> test split with labels, which is measured once, when the training is
-        # done.
         self.test_splits: dict[str, EncodedSplit] = {}
-        # Split name -> predictions of the last evaluation.
         self.predictions: dict[str, list[Prediction]] = {}
+
         if train_dataset is not None:
             self.class_weights = kind.class_weights(train_dataset)
             lengths = np.ascontiguousarray(train_dataset.lengths, dtype=np.int64)
@@ -95,13 +101,24 @@ class FineTuningTrainer(RecipeTrainer):
             self._count_steps(len(lengths))
 
     def _count_steps(self, num_features: int) -> None:
-        """Turn epochs into steps: the loader is one pass over the complete run, not an epoch."""
+        """Turn epochs into steps: the loader is one pass over the complete run, not an epoch.
+
+        Args:
+            num_features: Of the training split.
+        """
         args = self.args
-        batch_size = self.global_batch_size
         if args.max_steps < 0:
-            args.max_steps = num_training_steps(num_features, batch_size, args.num_train_epochs)
-        steps_per_epoch = math.ceil(num_features / batch_size)
-        strategies = {"eval": IntervalStrategy, "save": SaveStrategy, "logging": IntervalStrategy}
+            args.max_steps = num_training_steps(
+                num_features,
+                self.global_batch_size,
+                args.num_train_epochs,
+            )
+        steps_per_epoch = math.ceil(num_features / self.global_batch_size)
+        strategies = {
+            "eval": IntervalStrategy,
+            "save": SaveStrategy,
+            "logging": IntervalStrategy,
+        }
         for event, strategy in strategies.items():
             if getattr(args, f"{event}_strategy") == strategy.EPOCH:
                 setattr(args, f"{event}_strategy", strategy.STEPS)
@@ -133,22 +150,29 @@ class FineTuningTrainer(RecipeTrainer):
         return [self._pad_to(batch, longest) for batch in batches], counts
 
     def _pad_to(self, batch: Batch, length: int) -> Batch:
-        """Return a batch with longer rows, and its plan with their positions."""
+        """Return a batch with longer rows, and its plan with their positions.
+
+        Args:
+            batch: int64 (B, S) input_ids, attention_mask and token_type_ids, and other keys, which
+                stay.
+            length: Positions of the result, S or more.
+        """
         size = batch["input_ids"].shape[-1]
         if size == length:
             return batch
         padded: dict[str, Any] = dict(batch)
-        pads = {
+        pad_values = {
             "input_ids": self.processing_class.pad_token_id,
             "attention_mask": 0,
             "token_type_ids": 0,
         }
-        for key, pad in pads.items():
-            padded[key] = torch.nn.functional.pad(batch[key], (0, length - size), value=pad)
+        for name, value in pad_values.items():
+            padded[name] = pad(batch[name], (0, length - size), value=value)
         if PACKING in batch:
             packing: Any = batch[PACKING]
-            places = packing["places"]
-            padded[PACKING] = {**packing, "places": places // size * length + places % size}
+            rows = packing["places"] // size
+            positions = packing["places"] % size
+            padded[PACKING] = {**packing, "places": rows * length + positions}
         return padded
 
     def model_inputs(self, batch: Batch) -> Batch:
@@ -172,7 +196,13 @@ class FineTuningTrainer(RecipeTrainer):
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """Return a micro-batch's summand of the mean over the items."""
+        """Return a micro-batch's summand of the mean over the items, and the model's output.
+
+        Args:
+            model: Wrapped, where several processes train it.
+            inputs: A batch of the kind.
+            counts: float32 (1,), `num_items` of the complete step.
+        """
         if self.freeze_encoder:
             self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
         output = model(**self.model_inputs(inputs))
@@ -307,22 +337,20 @@ class FineTuningTrainer(RecipeTrainer):
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
         """Run the model over a split, the longest features first.
 
+        Every process takes its share of the batches, and gets the results of all.
+
         Returns:
             The kind's output of each feature, in the order of the features, and the mean loss: None
             without labels, and where padding counts in the loss, which would change with the size
             of the batches.
         """
-        has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
-        computes_loss = has_labels and not self.kind.loss_counts_padding
+        computes_loss = self._has_loss(encoded)
         was_training = self.model.training
         self.model.eval()
         outputs: list[tuple[int, np.ndarray]] = []
         loss_and_items = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         collate = self.device_collator(self.kind.collate)
-        batches = self._evaluation_batches(encoded)
-        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
-        progress = tqdm(batches, desc=encoded.split.name, leave=False, disable=is_quiet or None)
-        for numbers, is_filler in progress:
+        for numbers, is_filler in self._show_progress(encoded):
             self.check_stop()
             features = [encoded[number] for number in numbers]
             batch = self._prepare_input(collate(features))
@@ -347,10 +375,27 @@ class FineTuningTrainer(RecipeTrainer):
         loss, num_items = loss_and_items.tolist()
         return arrays, loss / max(num_items, 1.0)
 
+    def _has_loss(self, encoded: EncodedSplit) -> bool:
+        """Return whether a split has labels, and a loss that does not depend on the batches."""
+        if len(encoded) == 0 or self.kind.loss_counts_padding:
+            return False
+        return set(self.kind.label_keys) <= encoded[0].keys()
+
+    def _show_progress(self, encoded: EncodedSplit) -> Iterable[tuple[list[int], bool]]:
+        """Yield `_evaluation_batches`, with a progress bar in the main process."""
+        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        return tqdm(
+            self._evaluation_batches(encoded),
+            desc=encoded.split.name,
+            leave=False,
+            disable=is_quiet or None,
+        )
+
     def _evaluation_batches(self, encoded: EncodedSplit) -> list[tuple[list[int], bool]]:
         """Return this process's batches: numbers of features, and whether it only fills up.
 
-        Every process has as many, or a collective inside of the model would hang.
+        Every process has as many, or a collective inside of the model would hang. Longest features
+        come first, so that what takes too much memory fails at once.
         """
         order = np.argsort(-encoded.lengths, kind="stable").tolist()
         size = self.args.eval_batch_size
