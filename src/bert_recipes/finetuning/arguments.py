@@ -55,6 +55,7 @@ class TaskArguments:
         "max_seq_length",
     )
 
+    # The task and its data
     task: str | None = option(None, "name of a task")
     task_file: str | None = free(None, "YAML file of your own task")
     model_name_or_path: str | None = free(
@@ -65,8 +66,12 @@ class TaskArguments:
     max_train_examples: int | None = option(None, "train on at most this many examples", least=1)
     max_eval_examples: int | None = free(None, "evaluate on at most this many examples", least=1)
     max_predict_examples: int | None = free(None, "predict at most this many examples", least=1)
+
+    # Inputs
     max_seq_length: int = option(128, "positions of an input, special tokens included", least=8)
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
+
+    # What is trained
     freeze_encoder: bool = option(False, "train the head only")
     bilstm: bool = option(
         False,
@@ -75,6 +80,8 @@ class TaskArguments:
     dropout: float | None = option(
         None, "dropout of encoder and head; default: the model's", least=0, below=1
     )
+
+    # Question answering
     doc_stride: int = option(
         128, "question answering, long_documents: step between windows of a text", least=1
     )
@@ -87,16 +94,22 @@ class TaskArguments:
         0.0, "question answering: no answer where the null score exceeds the best by more"
     )
     decoder: str = option("original", "question answering", choices=DECODERS)
+
+    # Tagging
     label_all_pieces: bool = option(False, "tagging: label every piece of a word")
     context: str = option(
         "sentence", "tagging: what an input shows; none: choices without theirs", choices=CONTEXTS
     )
+
+    # Long texts
     long_documents: str | None = option(
         None,
         "texts that are too long: their head, their tail, both, or windows doc_stride apart",
         choices=LONG_DOCUMENTS,
     )
     pool: str | None = option(None, "windows of a text: how their logits become one", choices=POOLS)
+
+    # Loss
     class_weights: dict | str | None = option(
         None,
         'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)',
@@ -161,6 +174,7 @@ class FineTuningArguments(RunArguments):
 
     run_kind: ClassVar[str] = "fine-tuning"
 
+    # Steps
     learning_rate: float = option(2e-5, "peak learning rate")
     num_train_epochs: float = option(3.0, "passes over the training examples")
     warmup_steps: float = option(0.1, "warm-up steps, or their fraction if below 1")
@@ -169,9 +183,13 @@ class FineTuningArguments(RunArguments):
     )
     per_device_train_batch_size: int = option(32, "examples per process at once, at most", least=1)
     per_device_eval_batch_size: int = option(64, "examples of a prediction batch")
+
+    # Optimiser and order
     optimizer: str = option("adamw", "one of", choices=OPTIMIZERS)
     schedule: str = option("trainer", "one of", choices=SCHEDULES)
     train_sampling_strategy: str = option("group_by_length", "one of", choices=STRATEGIES)
+
+    # Checkpoints
     save_strategy: str = option("epoch", "checkpoints: no, steps, epoch, best")
     save_total_limit: int | None = option(1, "checkpoints that are kept, besides the best")
     logging_steps: float = option(50, "steps between two log lines")
@@ -206,6 +224,7 @@ class FineTuningArguments(RunArguments):
 
 
 def _as_trained(name: str) -> Any:
+    """Return a field of `TaskArguments` whose default is the checkpoint's value."""
     metadata = dict(TaskArguments.__dataclass_fields__[name].metadata)
     metadata["help"] = f"{metadata['help']}; default: as the checkpoint was trained"
     return field(default=None, metadata=metadata)
@@ -233,6 +252,10 @@ class InputArguments:
 
         A checkpoint without run.yaml reads as many positions as it has, 512 at most; 384 for
         question answering.
+
+        Args:
+            config: The checkpoint's.
+            name: The checkpoint's folder or Hub name.
         """
         trained = read_trained_settings(Path(name))
         values = {}
@@ -375,7 +398,14 @@ def check_access(
     with_validation: bool = True,
     with_tests: bool = False,
 ) -> Task:
-    """Load the task's row, fill in settings.model_name_or_path, and see that the data is there."""
+    """Load the task's row, choose the checkpoint, and see that both and the data are there.
+
+    Args:
+        settings: Its model_name_or_path is filled in.
+        for_training: The training split is read.
+        with_validation: The validation splits are read.
+        with_tests: The test splits are read.
+    """
     task = load_task(settings)
     if for_training and not task.train_split:
         raise InputError(

@@ -32,13 +32,19 @@ class Augmenter:
     """A BERT with its masked-LM head, its tokenizer, and the rules of Algorithm 1.
 
     What becomes of a text depends on them and the seed alone.
+
+    Attributes:
+        num_copies: N_a of the paper: how often a text is copied. Copies that are equal become one.
+        num_candidates: K: from how many of the best pieces a word is drawn.
+        replace_probability: p_t: how probably a word is replaced.
+        batch_size: Of the model's inputs.
     """
 
     model: Any
     tokenizer: Any
-    num_copies: int = 20  # N_a
-    num_candidates: int = 15  # K
-    replace_probability: float = 0.4  # p_t
+    num_copies: int = 20
+    num_candidates: int = 15
+    replace_probability: float = 0.4
     seed: int = 12345
     batch_size: int = 64
 
@@ -82,7 +88,13 @@ class Augmenter:
         return list(map(self._draw, texts, words_of_texts, candidates))
 
     def _draw(self, text: str, words: list[str], candidates: dict[int, list[str]]) -> list[str]:
-        """Return copies of a text, with words drawn from the candidates of their places."""
+        """Return copies of a text, with words drawn from the candidates of their places.
+
+        Args:
+            text: Decides, with the seed, what is drawn.
+            words: Of the text.
+            candidates: Number of a word -> what may stand there.
+        """
         rng = random.Random(f"{self.seed} {text}")
         copies = {}
         for _ in range(self.num_copies):
@@ -99,7 +111,14 @@ class Augmenter:
         """Return [CLS] the text with one [MASK] [SEP] the text [SEP], as far as the model reads.
 
         Words of several pieces become one [MASK] like others; the original takes their neighbours
-        among GloVe vectors. The label of the [MASK] is 0.
+        among GloVe vectors.
+
+        Args:
+            pieces: Ids of each word.
+            place: Number of the masked word.
+
+        Returns:
+            input_ids, token_type_ids and labels; 0 is the label of the [MASK], -100 elsewhere.
         """
         tokenizer = self.tokenizer
         text = list(chain.from_iterable(pieces))
@@ -158,7 +177,12 @@ def is_replaced(word: str) -> bool:
 
 
 def as_line(task: Task, example: Any) -> str:
-    """Return an example as a line of JSON that the task reads."""
+    """Return an example as a line of JSON that the task reads.
+
+    Args:
+        task: Names columns and labels.
+        example: A text or a pair.
+    """
     texts = (example.text, example.text_pair or "")
     row: dict[str, Any] = dict(zip(task.text_columns, texts, strict=False))
     if task.id_column is not None:

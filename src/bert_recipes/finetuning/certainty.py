@@ -55,6 +55,7 @@ def describe_certainty(
 def _describe_split(
     kind: TaskKind, split: Split, predicted: Sequence[Prediction]
 ) -> dict[str, dict[str, Any]]:
+    """Return what `describe_certainty` does, of one split."""
     examples = split.examples
 
     def score(rows: Sequence[int]) -> Mapping[str, float]:
@@ -83,6 +84,17 @@ def _find_intervals(
     replicates: Mapping[str, Sequence[float]],
     num_rows: int,
 ) -> dict[str, list[float]]:
+    """Return the intervals of metrics, within the metrics' bounds.
+
+    A share of rows has Wilson's, which is known where the jackknife's is not.
+
+    Args:
+        kind: Decides about the bounds.
+        names: Of the metrics.
+        scores: Of all rows.
+        replicates: Of `jackknife_replicates`.
+        num_rows: Of the split.
+    """
     intervals = jackknife_intervals(scores, replicates)
     if kind.task.kind != "token_classification":
         for name in _FRACTIONS:

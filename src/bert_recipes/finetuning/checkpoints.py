@@ -64,13 +64,7 @@ def open_model(
     """
     config = read_model_config(name)
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
-    length = settings.max_seq_length
-    max_length = num_positions(config, length)
-    if length > max_length:
-        raise InputError(
-            f"max_seq_length is {length}, the model has {max_length} positions; lower "
-            "--max_seq_length"
-        )
+    _check_length(config, settings.max_seq_length)
     why_new = _why_new_head(config, task, kind)
     if needs_head and why_new:
         raise InputError(
@@ -95,6 +89,15 @@ def open_model(
     if settings.bilstm:
         _add_bilstm(model)
     return model
+
+
+def _check_length(config: PretrainedConfig, length: int) -> None:
+    max_length = num_positions(config, length)
+    if length > max_length:
+        raise InputError(
+            f"max_seq_length is {length}, the model has {max_length} positions; lower "
+            "--max_seq_length"
+        )
 
 
 def _head_layers(model: PreTrainedModel) -> list[nn.Linear]:

@@ -107,7 +107,12 @@ class TaskKind(ABC):
 
     @abstractmethod
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Make examples features; labels are added where the split has them."""
+        """Make examples features; labels are added where the split has them.
+
+        Args:
+            split: Of one kind of examples.
+            for_training: Examples that teach nothing may be left out.
+        """
 
     def collate(self, features: Sequence[Feature]) -> Batch:
         """Pad to the longest feature.
@@ -184,12 +189,24 @@ class TaskKind(ABC):
 
     @abstractmethod
     def score(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the task's metrics over labelled examples."""
+        """Return the task's metrics over labelled examples.
+
+        Args:
+            examples: With labels.
+            predictions: One for each example, in order.
+        """
 
     def write(
         self, folder: Path, split_name: str, examples: Sequence[Any], predictions: Sequence[Any]
     ) -> list[Path]:
-        """Write predictions_<split>.jsonl and the kind's own files; return their paths."""
+        """Write predictions_<split>.jsonl and the kind's files; return their paths.
+
+        Args:
+            folder: It exists.
+            split_name: Becomes a part of the names.
+            examples: Of the split.
+            predictions: One for each example, in order.
+        """
         path = folder / f"predictions_{split_name}.jsonl"
         with path.open("w", encoding="utf-8") as file:
             for prediction in predictions:

@@ -63,7 +63,12 @@ class MultipleChoice(TaskKind):
     def pad(
         self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None
     ) -> Batch:
-        """Pad all choices to the longest of the batch, and to the most choices: (B, C, S)."""
+        """Pad all choices to the longest of the batch, and to the most choices.
+
+        Returns:
+            int64 (B, C, S) input_ids, token_type_ids and attention_mask; where examples differ,
+            num_choices, int64 (B,).
+        """
         counts = [len(feature["input_ids"]) for feature in features]
         most = max(counts)
         filling = join_texts(self.tokenizer, [], None, self.settings.max_seq_length)

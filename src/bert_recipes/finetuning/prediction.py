@@ -111,6 +111,7 @@ def _text_rows(path: Path, columns: Sequence[str]) -> NumberedRows:
 def _chunks(
     task: Task, rows: Rows, chunk_size: int, id_column: str | None = None
 ) -> Iterator[InputChunk]:
+    """Yield the rows of a table as inputs, the sentences of a document in one chunk."""
     numbered_rows: list[tuple[int, Mapping[str, Any]]] = []
     ids: list[int | str] = []
     document = None
@@ -262,6 +263,11 @@ def load_predictor(
 ) -> tuple[Predictor, int]:
     """Load a checkpoint, and read the complete input file before.
 
+    Args:
+        args: The checkpoint and the input file.
+        inputs: How inputs are cut; None: as the checkpoint was trained.
+        run_arguments: Of `PredictionArguments.run_arguments`.
+
     Returns:
         The checkpoint, and the number of inputs.
     """
@@ -338,6 +344,7 @@ def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> T
 
 
 def _task_of_config(config: PretrainedConfig, name: str) -> Task:
+    """Return the task that follows from a config.json: its head, its labels, the usual columns."""
     kind = kind_of_head(config)
     if kind is None:
         heads = [kind.auto_class.removeprefix("AutoModelFor") for kind in KIND_CLASSES.values()]

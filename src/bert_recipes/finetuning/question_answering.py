@@ -98,7 +98,8 @@ class QuestionAnswering(TaskKind):
 
         They are without padding, unless every input is padded to max_seq_length.
         """
-        logits = torch.stack([output.start_logits, output.end_logits], dim=1).float().cpu().numpy()
+        stacked = torch.stack([output.start_logits, output.end_logits], dim=1)
+        logits = stacked.float().cpu().numpy()
         if self.settings.pad_to_max_length:
             return list(logits)
         lengths = batch["attention_mask"].sum(dim=1).tolist()
@@ -154,16 +155,11 @@ class QuestionAnswering(TaskKind):
             return squad_v2_scores(gold_texts, texts, odds, threshold)
 
         scores = score_questions(list(gold), self.settings.null_score_diff_threshold)
-        # Every other article, and the others.
-        articles = list(dict.fromkeys(example.title for example in examples))
-        if len(articles) < 2:
+        first_half, second_half = _halve_by_article(examples)
+        if not second_half:
             return scores
-        halves = []
-        for start in (0, 1):
-            titles = articles[start::2]
-            halves.append([example.idx for example in examples if example.title in titles])
         sum_of_f1 = 0.0
-        for measured, chosen_on in (halves, reversed(halves)):
+        for measured, chosen_on in ((first_half, second_half), (second_half, first_half)):
             # The script's 0 stands for no answer anywhere.
             threshold = score_questions(chosen_on, 0.0)["best_f1_thresh"] or -math.inf
             sum_of_f1 += len(measured) * score_questions(measured, threshold)["f1"]
@@ -196,3 +192,15 @@ class QuestionAnswering(TaskKind):
             path.write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
             paths.append(path)
         return paths
+
+
+def _halve_by_article(examples: Sequence[Any]) -> tuple[list[str], list[str]]:
+    """Return the ids of the questions about every other article, and those about the others."""
+    articles = list(dict.fromkeys(example.title for example in examples))
+    first_half: list[str] = []
+    second_half: list[str] = []
+    for example in examples:
+        is_first = articles.index(example.title) % 2 == 0
+        half = first_half if is_first else second_half
+        half.append(example.idx)
+    return first_half, second_half

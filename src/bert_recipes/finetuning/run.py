@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from bert_recipes.tasks.examples import Example, Split
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
 from bert_recipes.tasks.task_file import write_task_file
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
 
@@ -100,11 +101,7 @@ def prepare_run(
     train_split = None
     if for_training:
         train_split = _load_split(task, task.train_split, task_args, task_args.max_train_examples)
-    validation_splits = {}
-    if with_validation:
-        for suffix, name in _name_by_suffix(task.validation_splits):
-            split = _load_split(task, name, task_args, task_args.max_eval_examples)
-            validation_splits[suffix] = split
+    validation_splits = _load_validation(task, task_args) if with_validation else {}
     model = open_model(
         checkpoint,
         task,
@@ -119,11 +116,7 @@ def prepare_run(
     kind = kind_class(task, tokenizer, task_args, model.config.label2id if task.labels else {})
     train = None if train_split is None else kind.encode(train_split, for_training=True)
     eval_splits = {suffix: kind.encode(split) for suffix, split in validation_splits.items()}
-    for encoded in eval_splits.values() if train is None else [train]:
-        warn_of_unknown(encoded, tokenizer)
-    if for_training and not task.validation_splits:
-        message = "task %s has no validation split: nothing is measured; name one in its `files`"
-        logger.warning(message, task.name)
+    _warn_of_data(task, tokenizer, train, eval_splits)
 
     _choose_best_metric(args, task, kind)
     trainer_class = choose_trainer(teaching_args, task_args, kind, args.seed)
@@ -136,16 +129,34 @@ def prepare_run(
         freeze_encoder=task_args.freeze_encoder,
         processing_class=tokenizer,
     )
-    test_splits = _encode_tests(task, kind, task_args) if args.do_predict else {}
-    for suffix, name in _name_by_suffix(task.test_splits, "test"):
-        if name in test_splits and test_splits[name].split.is_labelled:
-            trainer.test_splits[suffix] = test_splits[name]
+    test_splits = _encode_tests(task, trainer, task_args) if args.do_predict else {}
     return FineTuningRun(task, checkpoint, trainer, test_splits)
 
 
-def _name_by_suffix(names: Sequence[str], kind: str = "validation") -> Iterable[tuple[str, str]]:
-    """Yield the metric prefix of each split of a kind, and the split's name."""
-    return zip(split_suffixes(names, kind), names, strict=True)
+def _load_validation(task: Task, task_args: TaskArguments) -> dict[str, Split]:
+    """Return the validation splits by their metric prefix."""
+    splits = {}
+    suffixes = split_suffixes(task.validation_splits)
+    for suffix, name in zip(suffixes, task.validation_splits, strict=True):
+        splits[suffix] = _load_split(task, name, task_args, task_args.max_eval_examples)
+    return splits
+
+
+def _warn_of_data(
+    task: Task,
+    tokenizer: OriginalBertTokenizer,
+    train: EncodedSplit | None,
+    eval_splits: Mapping[str, EncodedSplit],
+) -> None:
+    """Warn of text that the tokenizer does not know, and of a run that measures nothing."""
+    if train is None:
+        for encoded in eval_splits.values():
+            warn_of_unknown(encoded, tokenizer)
+        return
+    warn_of_unknown(train, tokenizer)
+    if not task.validation_splits:
+        message = "task %s has no validation split: nothing is measured; name one in its `files`"
+        logger.warning(message, task.name)
 
 
 def _load_split(
@@ -173,7 +184,14 @@ def _check_measures_nothing(args: FineTuningArguments) -> None:
 def _check_settings(
     task: Task, task_args: TaskArguments, args: FineTuningArguments, *, with_validation: bool
 ) -> None:
-    """Refuse settings that the task has no use for."""
+    """Refuse settings that the task has no use for.
+
+    Args:
+        task: The task's row.
+        task_args: The run's.
+        args: The run's.
+        with_validation: The validation splits are measured, where the task has any.
+    """
     if task_args.context == "none" and task.kind != "multiple_choice":
         raise InputError(
             f"context is none, for choices without theirs; task {task.name} has no choices"
@@ -208,8 +226,13 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
         raise InputError(f"metric_for_best_model is '{metric}'; allowed: {', '.join(allowed)}")
 
 
-def _encode_tests(task: Task, kind: TaskKind, task_args: TaskArguments) -> dict[str, EncodedSplit]:
-    """Return the splits that --do_predict asks for, and the diagnostic set where it can be read."""
+def _encode_tests(
+    task: Task, trainer: FineTuningTrainer, task_args: TaskArguments
+) -> dict[str, EncodedSplit]:
+    """Return the splits that --do_predict asks for, and the diagnostic set where it can be read.
+
+    They are named as their predictions are. The trainer measures those with labels.
+    """
     if not task.test_splits:
         logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
     limit = task_args.max_predict_examples
@@ -229,7 +252,11 @@ def _encode_tests(task: Task, kind: TaskKind, task_args: TaskArguments) -> dict[
         if not split.is_labelled:
             message = "test split %s has no labels: it is predicted, and cannot be measured"
             logger.info(message, name)
-        encoded_splits[name] = kind.encode(split)
+        encoded_splits[name] = trainer.kind.encode(split)
+    suffixes = split_suffixes(task.test_splits, "test")
+    for suffix, name in zip(suffixes, task.test_splits, strict=True):
+        if encoded_splits[name].split.is_labelled:
+            trainer.test_splits[suffix] = encoded_splits[name]
     return encoded_splits
 
 
@@ -314,8 +341,15 @@ def describe_origin(run: FineTuningRun) -> dict[str, Any]:
 def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> dict[str, Any]:
     """Measure a checkpoint on the validation or the test splits of a task.
 
-    Every process takes part. Metrics are named as in a training run's all_results.json. do_predict
-    adds the test splits to the validation splits.
+    Every process takes part.
+
+    Args:
+        settings: The checkpoint, the task, and the splits.
+        args: do_predict adds the test splits to the validation splits.
+
+    Returns:
+        The metrics, named as in a training run's all_results.json, the sizes of the splits, the
+        machine and the date.
     """
     task = load_task(settings)
     with_validation = settings.split == "validation"

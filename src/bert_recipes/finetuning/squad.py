@@ -143,14 +143,19 @@ def window_owners(windows: Sequence[tuple[int, int]], lengths: np.ndarray) -> np
     owners = np.zeros(len(lengths), np.int64)
     best_scores = np.full(len(lengths), -1.0)
     for number, (start, end) in enumerate(windows):
-        offsets_of_window = offsets[start : end + 1]
-        first, last = offsets_of_window[[0, -1]]
-        pieces_to_left = offsets_of_window[:-1] - first
-        pieces_to_right = last - offsets_of_window[1:]
-        scores = np.minimum(pieces_to_left, pieces_to_right) + 0.01 * (last - first)
-        is_better = scores > best_scores[start:end]
-        owners[start:end][is_better] = number
-        best_scores[start:end][is_better] = scores[is_better]
+        first_piece = offsets[start]
+        last_piece = offsets[end]
+        pieces_to_left = offsets[start:end] - first_piece
+        pieces_to_right = last_piece - offsets[start + 1 : end + 1]
+        context = np.minimum(pieces_to_left, pieces_to_right)
+        scores = context + 0.01 * (last_piece - first_piece)
+
+        # Views: what is written into them is written into the arrays.
+        owners_in_window = owners[start:end]
+        best_in_window = best_scores[start:end]
+        is_better = scores > best_in_window
+        owners_in_window[is_better] = number
+        best_in_window[is_better] = scores[is_better]
     return owners
 
 
@@ -183,9 +188,10 @@ def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> S
 
 def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span:
     """Return the first and last piece with a character of an answer, or `NOT_LOCATED`."""
-    end = answer.answer_start + len(answer.text)
-    starts, ends = context.offsets.T
-    pieces = np.flatnonzero((ends > answer.answer_start) & (starts < end))
+    start = answer.answer_start
+    end = start + len(answer.text)
+    piece_starts, piece_ends = context.offsets.T
+    pieces = np.flatnonzero((piece_ends > start) & (piece_starts < end))
     if not answer.text.strip() or not pieces.size:
         return NOT_LOCATED
     return int(pieces[0]), int(pieces[-1])
@@ -199,9 +205,11 @@ def improve_answer_span(pieces: list[int], start: int, end: int, answer: list[in
     """
     if not answer:
         return start, end
-    for offset in range(len(pieces) - len(answer) + 1):
-        if pieces[offset : offset + len(answer)] == answer:
-            return start + offset, start + offset + len(answer) - 1
+    size = len(answer)
+    for offset in range(len(pieces) - size + 1):
+        if pieces[offset : offset + size] == answer:
+            first = start + offset
+            return first, first + size - 1
     return start, end
 
 
@@ -215,9 +223,11 @@ def positions_in_window(answer: Span, window: tuple[int, int], first_position: i
     if answer == NOT_LOCATED:
         return NOT_LOCATED
     start, end = window
-    if answer[0] < start or answer[1] >= end:
+    first, last = answer
+    if first < start or last >= end:
         return 0, 0
-    return answer[0] - start + first_position, answer[1] - start + first_position
+    offset = first_position - start
+    return first + offset, last + offset
 
 
 # Features
@@ -295,13 +305,18 @@ class SquadFeatures(Sequence[Feature]):
         """
         first, last = np.searchsorted(self.windows[:, 0], [example, example + 1]).tolist()
         spans = self.windows[first:last, 1:].tolist()
-        owners = window_owners(spans, np.ones_like(self.contexts[example].piece_ids))
-        first_position = self.tokenizer.layout.start_of_second(len(self.queries[example]))
+        piece_ids = self.contexts[example].piece_ids
+        owners = window_owners(spans, np.ones_like(piece_ids))
+        query = self.queries[example]
         windows = []
         for number, (start, end) in enumerate(spans):
-            logits = outputs[first + number]
-            owned = owners[start:end] == number
-            windows.append(WindowLogits(logits, first_position, start, owned))
+            window = WindowLogits(
+                logits=outputs[first + number],
+                first_position=self.tokenizer.layout.start_of_second(len(query)),
+                first_piece=start,
+                owned=owners[start:end] == number,
+            )
+            windows.append(window)
         return windows
 
 
@@ -342,11 +357,9 @@ def encode_questions(
             positions.append(positions_in_window(answer, (start, end), first_position))
 
     if dropped:
-        message = (
-            "%d of %d training questions are left out: the words of their paragraphs do not hold "
-            "their answers (%s)"
-        )
-        logger.warning(message, len(dropped), len(examples), shorten(dropped, 3))
+        message = "%d of %d training questions are left out: %s (%s)"
+        why = "the words of their paragraphs do not hold their answers"
+        logger.warning(message, len(dropped), len(examples), why, shorten(dropped, 3))
     is_labelled = all(example.answers is not None for example in examples)
     return SquadFeatures(
         tokenizer=tokenizer,
@@ -402,9 +415,9 @@ def realign(predicted: str, original: str, normalized: str) -> str:
 
     Source: google-research/bert run_squad.py `get_final_text`.
     """
-    start = normalized.find(predicted)
-    if start == -1 or not predicted:
+    if not predicted or predicted not in normalized:
         return original
+    start = normalized.index(predicted)
     characters = [index for index, character in enumerate(original) if character != " "]
     if len(characters) != len(normalized.replace(" ", "")):
         return original
@@ -436,8 +449,10 @@ def original_texts(
         return original, " ".join(normalize(original).split())
 
     def span_text(start: int, end: int) -> str:
-        joined = " ".join(pieces[number] for number in context.piece_ids[start : end + 1].tolist())
-        predicted = " ".join(joined.replace(" ##", "").replace("##", "").split())
+        numbers = context.piece_ids[start : end + 1].tolist()
+        joined = " ".join(pieces[number] for number in numbers)
+        merged = joined.replace(" ##", "").replace("##", "")
+        predicted = " ".join(merged.split())
         # Of the words that start at one piece only the last has pieces.
         word_numbers = np.searchsorted(context.first_piece, [start, end], side="right") - 1
         return realign(predicted, *original_of(*word_numbers.tolist()))
@@ -578,9 +593,10 @@ def _find_null(windows: Sequence[WindowLogits], precision: Any) -> tuple[ScoredT
     """Return "" with the logits at [CLS] of the window where their sum is least, and the sum."""
     nulls = [(ScoredText("", 0.0, 0.0), _NO_NULL_SCORE)]
     for window in windows:
-        start_logit, end_logit = window.logits[:, 0].tolist()
-        score = float(precision(start_logit) + precision(end_logit))
-        nulls.append((ScoredText("", start_logit, end_logit), score))
+        logits_of_cls = window.logits[:, 0]
+        start_logit, end_logit = logits_of_cls.astype(precision)
+        null = ScoredText("", *logits_of_cls.tolist())
+        nulls.append((null, float(start_logit + end_logit)))
     return min(nulls, key=itemgetter(1))
 
 

@@ -93,19 +93,21 @@ class FineTuningTrainer(RecipeTrainer):
 
         if train_dataset is not None:
             self.class_weights = kind.class_weights(train_dataset)
-            lengths = np.ascontiguousarray(train_dataset.lengths, dtype=np.int64)
-            # The order of training is made of them; a few examples more or less, another tokenizer
-            # or task change it.
-            digest = hashlib.sha256(lengths.tobytes()).hexdigest()[:12]
-            self.resume_fingerprint["training features"] = f"{len(lengths)} ({digest})"
-            self._count_steps(len(lengths))
+            self._plan_training(train_dataset.lengths)
 
-    def _count_steps(self, num_features: int) -> None:
+    def _plan_training(self, feature_lengths: np.ndarray) -> None:
         """Turn epochs into steps: the loader is one pass over the complete run, not an epoch.
 
         Args:
-            num_features: Of the training split.
+            feature_lengths: Integers (features,). The order of training is made of them; a few
+                examples more or less, another tokenizer or task change them, and a resume is
+                refused.
         """
+        lengths = np.ascontiguousarray(feature_lengths, dtype=np.int64)
+        digest = hashlib.sha256(lengths.tobytes()).hexdigest()[:12]
+        num_features = len(lengths)
+        self.resume_fingerprint["training features"] = f"{num_features} ({digest})"
+
         args = self.args
         if args.max_steps < 0:
             args.max_steps = num_training_steps(
@@ -145,9 +147,11 @@ class FineTuningTrainer(RecipeTrainer):
             return batches, counts
         longest = max(batch["input_ids"].shape[-1] for batch in batches)
         if self.args.world_size > 1:
-            longest_here = torch.tensor([longest], device=self.args.device)
-            longest = int(self.accelerator.gather(longest_here).max())
-        return [self._pad_to(batch, longest) for batch in batches], counts
+            lengths = torch.tensor([longest], device=self.args.device)
+            lengths = self.accelerator.gather(lengths)
+            longest = int(lengths.max())
+        padded = [self._pad_to(batch, longest) for batch in batches]
+        return padded, counts
 
     def _pad_to(self, batch: Batch, length: int) -> Batch:
         """Return a batch with longer rows, and its plan with their positions.
@@ -401,10 +405,12 @@ class FineTuningTrainer(RecipeTrainer):
         size = self.args.eval_batch_size
         batches = []
         for start in range(0, len(order), size):
-            batches.append((order[start : start + size], False))
-        while len(batches) % self.args.world_size:
+            numbers = order[start : start + size]
+            batches.append((numbers, False))
+        world_size = self.args.world_size
+        while len(batches) % world_size:
             batches.append((order[:1], True))
-        return batches[self.args.process_index :: self.args.world_size]
+        return batches[self.args.process_index :: world_size]
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
         """Return one prediction for each example of a split, in its order."""
