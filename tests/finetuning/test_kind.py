@@ -1,13 +1,12 @@
-"""What the kinds of tasks share: cutting pairs, joining texts, padding."""
+"""What the kinds of tasks share: cutting pairs, a warning of unknown text."""
 
 import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
-from bert_recipes.finetuning.kind import EncodedSplit, pad_batch, truncate_pair, warn_of_unknown
+from bert_recipes.finetuning.kind import EncodedSplit, truncate_pair, warn_of_unknown
 from bert_recipes.tasks.examples import ChoiceExample, Split, TextExample
 
 
@@ -27,17 +26,6 @@ def test_pairs_are_cut_as_the_original_cuts_them():
         plain_truncation(*expected, limit)
         truncate_pair(*ours, limit)
         assert ours == expected, (size_a, size_b, limit)
-
-
-def test_a_batch_is_padded_to_its_longest_row():
-    short = {"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "labels": [5, 1, 5]}
-    long = {"input_ids": [2, 8, 9, 3], "token_type_ids": [0, 0, 1, 1], "labels": [5, 0, 2, 5]}
-    batch = pad_batch([short, long], 0, label_pads={"labels": -100})
-    assert batch["input_ids"].tolist() == [[2, 7, 3, 0], [2, 8, 9, 3]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
-    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
-    assert batch["labels"].tolist() == [[5, 1, 5, -100], [5, 0, 2, 5]]
-    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
 CYRILLIC = TextExample(idx=0, text="Швидка лисиця")

@@ -174,50 +174,54 @@ def silent_outputs(encoded):
     return outputs
 
 
-def test_a_threshold_is_also_chosen_on_other_articles(tokenizer):
-    """Each half, decoded with the threshold that is the best one of the other."""
+@pytest.fixture(scope="module")
+def answer(tokenizer):
+    """A threshold -> the kind with it, and what it answers to 60 questions of five articles."""
     rows = make_split(60, v2=True).examples
     examples = [replace(row, title=f"article {number % 5}") for number, row in enumerate(rows)]
-    kind = make_kind(tokenizer, v2=True)
-    encoded = kind.encode(as_split(*examples))
-    outputs = silent_outputs(encoded)
-    predictions = kind.decode(encoded, outputs)
+
+    def answers_at(threshold=0.0):
+        kind = make_kind(tokenizer, v2=True, null_score_diff_threshold=threshold)
+        encoded = kind.encode(as_split(*examples))
+        return kind, examples, kind.decode(encoded, silent_outputs(encoded))
+
+    return answers_at
+
+
+def test_a_threshold_is_also_chosen_on_other_articles(answer):
+    """Each half, decoded with the threshold that is the best one of the other."""
+    kind, examples, predictions = answer()
+    halves = [[number for number in range(60) if number % 5 % 2 == half] for half in (0, 1)]
 
     def score(kind, predictions, half):
-        numbers = [number for number in range(60) if number % 5 % 2 == half]
-        answers = [predictions[number] for number in numbers]
-        return kind.score([examples[number] for number in numbers], answers)
+        answers = [predictions[number] for number in halves[half]]
+        return kind.score([examples[number] for number in halves[half]], answers)
 
     f1 = []
-    for half, num_questions in ((0, 24), (1, 36)):
-        threshold = score(kind, predictions, half)["best_f1_thresh"]
-        again = make_kind(tokenizer, v2=True, null_score_diff_threshold=threshold)
-        scores = score(again, again.decode(encoded, outputs), 1 - half)
-        f1 += [scores["f1"]] * num_questions
+    for half in (0, 1):
+        again, _, answers = answer(score(kind, predictions, half)["best_f1_thresh"])
+        f1 += [score(again, answers, 1 - half)["f1"]] * len(halves[1 - half])
     scores = kind.score(examples, predictions)
     assert scores["split_f1"] == pytest.approx(np.mean(f1))
     assert scores["f1"] + 5 < scores["split_f1"] <= scores["best_f1"]
-    assert "split_f1" not in kind.score(rows, predictions)  # all of one article
+    one_article = [replace(row, title="") for row in examples]
+    assert "split_f1" not in kind.score(one_article, predictions)
 
 
-def test_the_best_threshold_is_found_where_predictions_say_no_answer(tokenizer):
+def test_the_best_threshold_is_found_where_predictions_say_no_answer(answer):
     """Decoding again with the threshold that was found gives the figure that was promised."""
-    split = make_split(60, v2=True)
-    kind = make_kind(tokenizer, v2=True)
-    encoded = kind.encode(split)
-    outputs = silent_outputs(encoded)
-    scores = kind.score(split.examples, kind.decode(encoded, outputs))
+    kind, examples, predictions = answer()
+    scores = kind.score(examples, predictions)
     assert scores["best_f1"] > scores["f1"] + 5
     assert scores["best_f1_thresh"] > 0
-    again = make_kind(tokenizer, v2=True, null_score_diff_threshold=scores["best_f1_thresh"])
-    predictions = again.decode(encoded, outputs)
-    promised = again.score(split.examples, predictions)
+    again, _, predictions = answer(scores["best_f1_thresh"])
+    promised = again.score(examples, predictions)
     assert promised["f1"] == pytest.approx(scores["best_f1"])
     assert promised["best_f1"] == pytest.approx(scores["best_f1"])
     # The figures at the threshold are those of the texts in predictions.json.
     exact = []
-    for prediction, example in zip(predictions, split.examples, strict=True):
-        texts = [answer.text.lower() for answer in example.answers] or [""]
+    for prediction, row in zip(predictions, examples, strict=True):
+        texts = [text.text.lower() for text in row.answers] or [""]
         exact.append(prediction.value.lower() in texts)
     assert promised["exact"] == pytest.approx(100 * np.mean(exact))
 
@@ -232,30 +236,27 @@ def test_the_official_files_are_written(tokenizer, tmp_path, v2):
     split = make_split(v2=v2)
     encoded = kind.encode(split)
     predictions = kind.decode(encoded, silent_outputs(encoded))
-    paths = kind.write(tmp_path, "validation", split.examples, predictions)
-    official = ["predictions.json", "nbest_predictions.json"]
-    if v2:
-        official.append("null_odds.json")
-    assert [path.name for path in paths] == ["predictions_validation.jsonl", *official]
+    lines, *paths = kind.write(tmp_path, "validation", split.examples, predictions)
+    assert lines.name == "predictions_validation.jsonl"
+    names = ["predictions.json", "nbest_predictions.json", *["null_odds.json"] * v2]
+    assert [path.name for path in paths] == names
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    assert texts[1].startswith('{\n    "id0": "')
-    rows = [json.loads(line) for line in texts[0].splitlines()]
-    answers = json.loads(texts[1])
-    n_best = json.loads(texts[2])
-    assert {row["idx"]: row["prediction"] for row in rows} == answers
-    assert list(answers) == list(n_best) == [example.idx for example in split.examples]
-    for row in rows:
-        entries = n_best[row["idx"]]
+    assert texts[0].startswith('{\n    "id0": "')
+    answers, n_best, *odds = map(json.loads, texts)
+    assert answers == {prediction.idx: prediction.value for prediction in predictions}
+    assert list(n_best) == list(answers)
+    for prediction in predictions:
+        entries = n_best[prediction.idx]
         assert list(entries[0]) == ["text", "probability", "start_logit", "end_logit"]
         shares = {entry["text"]: entry["probability"] for entry in entries}
         assert sum(shares.values()) == pytest.approx(1)
-        assert row["probabilities"] == pytest.approx(shares[row["prediction"]], abs=1e-6)
-        assert v2 or entries[0]["text"] == row["prediction"]
-    if v2:
-        odds = json.loads(texts[3])
-        assert {idx for idx in odds if odds[idx] > 0} == {idx for idx in odds if not answers[idx]}
-    names = [path.name for path in kind.write(tmp_path, "test", split.examples, predictions)]
-    assert names == ["predictions_test.jsonl", *(f"test_{name}" for name in official)]
+        assert prediction.probabilities == shares[prediction.value]
+        assert v2 or entries[0]["text"] == prediction.value
+    for odds_of_answers in odds:
+        silent = {idx for idx in answers if odds_of_answers[idx] > 0}
+        assert silent == {idx for idx in answers if not answers[idx]}
+    paths = kind.write(tmp_path, "test", split.examples, predictions)
+    assert [path.name for path in paths[1:]] == [f"test_{name}" for name in names]
 
 
 # Mistakes
