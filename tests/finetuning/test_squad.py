@@ -538,7 +538,7 @@ def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, nam
     tokenizer, tokenize, _ = tools
     lengths = LENGTHS[1]
     kind = make_kind(tokenizer, lengths, "v2" in name, decoder="offsets")
-    questions = read_sample(shared_data, name, 83)
+    questions = read_sample(shared_data, name, 41)
     encoded, plain = check_features(kind, tokenize, lengths, questions, training=False)
     rng = np.random.default_rng(5)
     outputs = [rng.normal(0, 3, (2, length)).astype(np.float32) for length in encoded.lengths]
