@@ -20,13 +20,8 @@ from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import check_source
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
-from bert_recipes.training.arguments import (
-    OPTIMIZERS,
-    PRECISIONS,
-    SCHEDULES,
-    RunArguments,
-    key_in_last_phase,
-)
+from bert_recipes.training.arguments import PRECISIONS, RunArguments, key_in_last_phase
+from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.training.resume import CONFIG_FILE
 from bert_recipes.yaml_files import read_tree
 

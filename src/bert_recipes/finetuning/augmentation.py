@@ -96,7 +96,7 @@ class Augmenter:
             candidates: Number of a word -> what may stand there.
         """
         rng = random.Random(f"{self.seed} {text}")
-        copies = {}
+        copies: dict[str, None] = {}  # a set in order
         for _ in range(self.num_copies):
             copy = list(words)
             for place, expected in candidates.items():
