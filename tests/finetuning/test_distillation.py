@@ -1,6 +1,4 @@
-"""TinyBERT's stages of a task: the teacher's layers, then its answers, by the same Trainer and the
-same files as fine-tuning.
-"""
+"""TinyBERT's stages of a task: the teacher's layers, then its answers."""
 
 import runpy
 import shutil
@@ -20,47 +18,27 @@ from bert_recipes.training.tinybert import FIT_FILE
 
 
 TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
-LABELS = {"yes": 0, "no": 1, "perhaps": 2}
+NAMES = ["yes", "no", "perhaps"]
 
 
 @pytest.fixture
 def prepare(tiny_runs, tmp_path):
-    """Flags -> the run of a student that begins as the tiny model, with the task that its
-    fine-tuned teacher knows.
-    """
+    """Flags -> the Trainer of a student that begins as the tiny model of its teacher's task."""
     teacher = tiny_runs("sequence_classification")
+    start = teacher.parent / "start"
 
-    def run(distil, *flags, task=None, folder="run"):
-        arguments = [
-            "--task_file",
-            task or teacher.parent / "data" / "task.yaml",
-            "--dropout",
-            0,
-            "--max_seq_length",
-            40,
-        ]
-        arguments += [
-            "--model_name_or_path",
-            teacher.parent / "start",
-            "--teacher",
-            teacher,
-            "--distil",
-            distil,
-        ]
-        arguments += [
-            "--output_dir",
-            tmp_path / folder,
-            "--max_steps",
-            4,
-            "--global_train_batch_size",
-            8,
-        ]
-        arguments += ["--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true", *flags]
+    def make_trainer(distil, flags="", folder="run"):
+        arguments = (
+            f"--task_file {teacher.parent}/data/task.yaml --dropout 0 --max_seq_length 40 "
+            f"--model_name_or_path {start} --teacher {teacher} --distil {distil} --max_steps 4 "
+            f"--output_dir {tmp_path / folder} --global_train_batch_size 8 --precision fp32 "
+            f"--learning_rate 1e-3 --use_cpu true --disable_tqdm true {flags}"
+        )
         kinds = (TaskArguments, FineTuningArguments, TeachingArguments)
-        settings, args, teaching = parse_arguments(*kinds, argv=keep_last(arguments))
-        return prepare_run(settings, args, teaching)
+        settings = parse_arguments(*kinds, argv=keep_last(arguments.split()))
+        return prepare_run(*settings).trainer
 
-    return run
+    return make_trainer
 
 
 def first_batch(trainer):
@@ -69,128 +47,101 @@ def first_batch(trainer):
 
 @pytest.mark.parametrize("fast_layers", ["off", "auto"])
 def test_the_answers_loss_and_its_gradient_are_the_soft_cross_entropy(prepare, fast_layers):
-    """Jiao et al. 2020, equation 10; task_distill.py, soft_cross_entropy, averages over the classes
-    too.
-    """
-    trainer = prepare("prediction", "--temperature", 2, "--fast_layers", fast_layers).trainer
-    batch, student = first_batch(trainer), trainer.model.train()
+    """Jiao et al. 2020, equation 10; task_distill.py averages over the classes too."""
+    trainer = prepare("prediction", f"--temperature 2 --fast_layers {fast_layers}")
+    batch = first_batch(trainer)
+    student = trainer.model.train()
     loss = trainer.compute_loss(student, batch)
     loss.backward()
     stock = transformers.BertForSequenceClassification(student.config)
     stock.load_state_dict(student.state_dict())
     texts = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
     with torch.no_grad():
-        taught = trainer.teacher(**texts).logits / 2
-    original = (-taught.softmax(-1) * (stock(**texts).logits / 2).log_softmax(-1)).mean()
-    (3 * original).backward()
-    assert loss.item() == pytest.approx(3 * original.item(), rel=1e-5)
+        shares = (trainer.teacher(**texts).logits / 2).softmax(-1)
+    original = -3 * (shares * (stock(**texts).logits / 2).log_softmax(-1)).mean()
+    original.backward()
+    assert loss.item() == pytest.approx(original.item(), rel=1e-5)
+    gradients = {name: parameter.grad for name, parameter in student.named_parameters()}
     for name, parameter in stock.named_parameters():
-        torch.testing.assert_close(
-            dict(student.named_parameters())[name].grad, parameter.grad, rtol=1e-3, atol=1e-5
-        )
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5)
 
 
 def test_the_teachers_classes_may_have_another_order(prepare, tiny_runs, tmp_path):
-    straight = prepare("prediction").trainer
-    other = tmp_path / "other"
-    shutil.copytree(tiny_runs("sequence_classification"), other)
-    model = transformers.BertForSequenceClassification.from_pretrained(other)
-    order = torch.tensor([2, 0, 1])
-    with torch.no_grad():
-        model.classifier.weight.copy_(model.classifier.weight[order])
-        model.classifier.bias.copy_(model.classifier.bias[order])
-    names = [list(LABELS)[number] for number in order.tolist()]
-    model.config.id2label, model.config.label2id = (
-        dict(enumerate(names)),
-        {name: n for n, name in enumerate(names)},
-    )
-    model.save_pretrained(other)
-    turned = prepare("prediction", "--teacher", other, folder="turned").trainer
-    losses = [
-        each.compute_loss(each.model.eval(), first_batch(each)).item()
-        for each in (straight, turned)
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    trainer = prepare("prediction")
+    loss = trainer.compute_loss(trainer.model.eval(), first_batch(trainer)).item()
+    turned = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "turned")
+    model = transformers.BertForSequenceClassification.from_pretrained(turned)
+    order = [2, 0, 1]
+    for parameter in model.classifier.parameters():
+        parameter.data = parameter.data[order]
+    names = [NAMES[number] for number in order]
+    model.config.id2label = dict(enumerate(names))
+    model.config.label2id = {name: number for number, name in enumerate(names)}
+    model.save_pretrained(turned)
+    trainer = prepare("prediction", f"--teacher {turned}", folder="other")
+    turned_loss = trainer.compute_loss(trainer.model.eval(), first_batch(trainer)).item()
+    assert turned_loss == pytest.approx(loss, rel=1e-5)
+
+
+def copy_weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 @pytest.mark.parametrize("distil", ["intermediate", "prediction"])
 def test_one_model_however_the_batch_is_split(prepare, distil):
     weights = []
     for size in (8, 2):
-        trainer = prepare(
-            distil,
-            "--per_device_train_batch_size",
-            size,
-            "--learning_rate",
-            1e-3,
-            folder=f"run{size}",
-        ).trainer
+        trainer = prepare(distil, f"--per_device_train_batch_size {size}", folder=f"run{size}")
         teacher = trainer.teacher.model if distil == "intermediate" else trainer.teacher
-        before = {name: value.clone() for name, value in teacher.state_dict().items()}
+        before = copy_weights(teacher)
         trainer.train()
-        assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
-        weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
-    for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(copy_weights(teacher), before, rtol=0, atol=0)
+        weights.append(copy_weights(trainer.model))
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-3, atol=1e-5)
 
 
 def test_a_stage_that_is_interrupted_ends_as_one_that_is_not(prepare, tmp_path):
-    flags = ("--save_strategy", "steps", "--save_steps", 2, "--learning_rate", 1e-3)
-    whole = prepare("intermediate", *flags, "--dropout", 0.1, "--save_total_limit", 3).trainer
-    whole.train()
-    resumed = prepare("intermediate", *flags, "--dropout", 0.1, folder="again").trainer
-    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-    after = resumed.model.state_dict()
-    assert all(torch.equal(value, after[name]) for name, value in whole.model.state_dict().items())
-    assert (tmp_path / "run" / "checkpoint-2" / FIT_FILE).is_file()
+    flags = "--save_strategy steps --save_steps 2 --dropout 0.1"
+    trainer = prepare("intermediate", f"{flags} --save_total_limit 3")
+    trainer.train()
+    resumed = prepare("intermediate", flags, folder="again")
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    weights = copy_weights(trainer.model)
+    torch.testing.assert_close(copy_weights(resumed.model), weights, rtol=0, atol=0)
+    assert (checkpoint / FIT_FILE).is_file()
 
 
 def test_numbers_are_learned_from_the_labels(prepare, tiny_runs, tmp_path):
     """task_distill.py: the prediction stage of STS-B is the squared error to the labels."""
-    data = tmp_path / "data"
-    data.mkdir()
     rows = TINY_RUNS["make_rows"]("sequence_classification", 0)
-    TINY_RUNS["write_jsonl"](
-        data / "train.jsonl", [row | {"label": row["label"] / 2} for row in rows]
-    )
-    TINY_RUNS["write_jsonl"](
-        data / "validation.jsonl", [row | {"label": row["label"] / 2} for row in rows]
-    )
-    (data / "task.yaml").write_text(
-        "name: mine\nkind: sequence_classification\nproblem_type: regression\ntext_columns: "
-        "[first, second]\n"
-        "files: {train: train.jsonl, validation: validation.jsonl}\n"
+    rows = [row | {"label": row["label"] / 2} for row in rows]
+    TINY_RUNS["write_jsonl"](tmp_path / "rows.jsonl", rows)
+    (tmp_path / "task.yaml").write_text(
+        "kind: sequence_classification\nproblem_type: regression\ntext_columns: [first, second]\n"
+        "files: {train: rows.jsonl, validation: rows.jsonl}\n"
     )
     start = tiny_runs("sequence_classification").parent / "start"
-    teacher = transformers.BertForSequenceClassification.from_pretrained(start, num_labels=1)
-    teacher.save_pretrained(tmp_path / "teacher")
-    shutil.copy(start / "tokenizer.json", tmp_path / "teacher")
-    shutil.copy(start / "tokenizer_config.json", tmp_path / "teacher")
-    trainer = prepare(
-        "prediction", "--teacher", tmp_path / "teacher", task=data / "task.yaml"
-    ).trainer
+    teacher = shutil.copytree(start, tmp_path / "teacher")
+    model = transformers.BertForSequenceClassification.from_pretrained(start, num_labels=1)
+    model.save_pretrained(teacher)
+    trainer = prepare("prediction", f"--teacher {teacher} --task_file {tmp_path}/task.yaml")
     batch = first_batch(trainer)
     loss, output = trainer.compute_loss(trainer.model.eval(), batch, return_outputs=True)
-    assert loss.item() == pytest.approx(
-        F.mse_loss(output.logits[:, 0], batch["labels"]).item(), rel=1e-5
-    )
+    expected = F.mse_loss(output.logits[:, 0], batch["labels"])
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_what_cannot_teach_is_one_line(prepare, tiny_runs, tiny_checkpoint):
-    with pytest.raises(
-        InputError,
-        match=r"has no head for task mine: no \w+ head in this checkpoint \(a BertForPreTraining\)",
-    ):
-        prepare("prediction", "--teacher", tiny_checkpoint)
+def test_what_cannot_teach_is_refused(prepare, tiny_runs, tiny_checkpoint):
     tagger = tiny_runs("token_classification")
-    with pytest.raises(
-        InputError,
-        match="task mine is token_classification; classes and numbers of texts are taught",
+    task = tagger.parent / "data" / "task.yaml"
+    for distil, flags, message in (
+        ("prediction", f"--teacher {tiny_checkpoint}", "has no head for task mine"),
+        ("intermediate", f"--teacher {tagger} --task_file {task}", "is token_classification"),
+        ("intermediate", "--eval_strategy epoch", "give neither --eval_strategy nor --do_predict"),
+        ("prediction", "--freeze_encoder true", "freeze_encoder has no meaning beside a teacher"),
     ):
-        prepare("intermediate", "--teacher", tagger, task=tagger.parent / "data" / "task.yaml")
-    with pytest.raises(InputError, match="give neither --eval_strategy nor --do_predict"):
-        prepare("intermediate", "--eval_strategy", "epoch")
-    with pytest.raises(InputError, match="freeze_encoder has no meaning beside a teacher"):
-        prepare("prediction", "--freeze_encoder", "true")
+        with pytest.raises(InputError, match=message):
+            prepare(distil, flags)
     with pytest.raises(InputError, match="give both, or neither"):
         TeachingArguments(teacher="x")

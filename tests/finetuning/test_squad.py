@@ -1,9 +1,8 @@
-"""SQuAD: features, decoders and answer texts, worked out by hand and held to run_squad.py's rules
-(original_squad.py).
-"""
+"""SQuAD's features, decoders and answer texts: by hand, and as run_squad.py (original_squad.py)."""
 
+import dataclasses
 import functools
-import logging
+import itertools
 import random
 import runpy
 import string
@@ -33,34 +32,16 @@ from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-ORIGINAL, RULES = (
-    runpy.run_path(str(FIXTURES / name)) for name in ("original_squad.py", "original_rules.py")
-)
+ORIGINAL = runpy.run_path(str(FIXTURES / "original_squad.py"))
+RULES = runpy.run_path(str(FIXTURES / "original_rules.py"))
 DEV_FILES = ("dev-v1.1.json", "dev-v2.0.json", "squadshifts_amazon-v1.1.json")
 TRAIN_FILES = ("train-v1.1.json", "train-v2.0.json")
 VOCABULARIES = ("uncased", "cased")
 # (max_seq_length, doc_stride, max_query_length, pad_to_max_length): the original's, and many
 # windows
 LENGTHS = ((384, 128, 64, False), (48, 16, 12, False), (64, 24, 20, True))
-PIECES = [
-    *"abcdefghij",
-    *[
-        "born",
-        "when",
-        "was",
-        "john",
-        "smith",
-        "japan",
-        "##ese",
-        "(",
-        ")",
-        "-",
-        ".",
-        "1895",
-        "1943",
-        "?",
-    ],
-]
+WORDS = "born when was john smith japan ##ese ( ) - . 1895 1943 ?"
+PIECES = [*"abcdefghij", *WORDS.split()]
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +58,11 @@ def question(context, *answers, text="when?", idx="q"):
 
 def encode(tokenizer, *questions, training=True):
     settings = TaskArguments(task="squad", max_seq_length=32, max_query_length=8, doc_stride=4)
-    split = Split(name="train", examples=questions, source="made", num_rows=len(questions))
-    return encode_questions(split, tokenizer, settings, for_training=training)
+    return encode_questions(as_split(questions), tokenizer, settings, for_training=training)
+
+
+def as_split(questions):
+    return Split(name="validation", examples=questions, source="made", num_rows=len(questions))
 
 
 def tokens_at_answer(tokenizer, feature):
@@ -86,11 +70,17 @@ def tokens_at_answer(tokenizer, feature):
     return tokenizer.convert_ids_to_tokens(ids)
 
 
-def test_words_end_at_five_characters_only():
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (" a\tb\rc\nd\u202fe  f", ["a", "b", "c", "d", "e", "f"]),
+        ("a\u00a0b\u3000c\x0cd", ["a\u00a0b\u3000c\x0cd"]),
+        (" \n\t", []),
+    ],
+)
+def test_words_end_at_five_characters_only(text, words):
     """Source: run_squad.py `is_whitespace`; U+00A0, U+3000 and the form feed do not separate."""
-    assert split_words(" a\tb\rc\nd\u202fe  f") == ["a", "b", "c", "d", "e", "f"]
-    assert split_words("a\u00a0b\u3000c\x0cd") == ["a\u00a0b\u3000c\x0cd"]
-    assert split_words(" \n\t") == []
+    assert split_words(text) == words
 
 
 @pytest.mark.parametrize(
@@ -136,18 +126,13 @@ def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_na
     """
     bad = [question("a b\u00a0c d", "b\u00a0c", idx=f"bad{number}") for number in range(5)]
     good = question("a b d", "b", "a", idx="good")
-    with caplog.at_level(logging.INFO):
-        features = encode(tokenizer, bad[0], good, *bad[1:])
+    features = encode(tokenizer, bad[0], good, *bad[1:])
     assert features.dropped == ["bad0", "bad1", "bad2", "bad3", "bad4"]
     assert features.windows.tolist() == [[1, 0, 3]]
     assert tokens_at_answer(tokenizer, features[0]) == ["b"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "5 of 6 training questions are left out: the words of their paragraphs do not hold their "
-        "answers "
-        "(bad0, bad1, bad2, ...)",
-        "1 of 6 training questions have several answers: the first of each is trained on",
-    ]
-    # For a prediction they are kept, without a label.
+    assert "5 of 6 training questions are left out" in caplog.text
+    assert "(bad0, bad1, bad2, ...)" in caplog.text
+    # A prediction has them, without a label.
     features = encode(tokenizer, bad[0], good, training=False)
     assert features.positions.tolist() == [[-100, -100], [5, 5]]
     assert features.dropped == []
@@ -162,74 +147,59 @@ UNSPACED = {
 }
 
 
-def ask_for_later_occurrences(letters, number=60):
-    """Make questions about paragraphs in which the answer stands two to four times; a later one
-    than the first is annotated.
+@pytest.fixture(scope="module", params=UNSPACED)
+def unspaced(request, make_tokenizer):
+    """A tokenizer, and questions whose answer stands two to four times in the paragraph.
+
+    A later one than the first is annotated.
     """
+    letters = UNSPACED[request.param]
+    tokenizer = make_tokenizer([*letters, *(f"##{letter}" for letter in letters), "a"])
     draw = random.Random(1)
     questions = []
-    for index in range(number):
+    for index in range(60):
         answer = "".join(draw.sample(letters, 2))
-        parts = [
-            "".join(draw.choices(letters, k=draw.randint(1, 15))) for _ in range(draw.randint(3, 5))
-        ]
-        which = draw.randrange(1, len(parts) - 1)
-        start = len(answer.join(parts[: which + 1]))
-        questions.append(question(answer.join(parts), (answer, start), text="a", idx=str(index)))
-    return questions
+        lengths = [draw.randint(1, 15) for _ in range(draw.randint(3, 5))]
+        stretches = ["".join(draw.choices(letters, k=length)) for length in lengths]
+        annotated = draw.randrange(1, len(stretches) - 1)
+        start = len(answer.join(stretches[: annotated + 1]))
+        context = answer.join(stretches)
+        questions.append(question(context, (answer, start), text="a", idx=str(index)))
+    return tokenizer, questions
 
 
-@pytest.mark.parametrize("script", UNSPACED)
-def test_the_annotated_occurrence_is_trained_on_in_scripts_without_spaces(make_tokenizer, script):
-    """run_squad.py takes the paragraph for one word, and trains on the first place where the
-    answer's pieces stand in it.
-    """
-    letters = UNSPACED[script]
-    tokenizer = make_tokenizer([*letters, *(f"##{letter}" for letter in letters), "a"])
-    questions = ask_for_later_occurrences(letters)
+def test_the_annotated_occurrence_is_trained_on_in_scripts_without_spaces(unspaced):
+    """run_squad.py takes the paragraph for one word, and trains on the first occurrence."""
+    tokenizer, questions = unspaced
     features = encode(tokenizer, *questions)
-    num_trained = 0
+    trained = set()
     for feature, (number, first_piece, _) in zip(features, features.windows.tolist(), strict=True):
-        context, asked = features.contexts[number], questions[number]
-        assert context.piece_ids.tolist() == tokenizer.encode_ids(asked.context)
         if feature["start_positions"] == 0:
             continue  # another window holds it
-        before = tokenizer.layout.start_of_second(len(features.queries[number]))
-        first, last = (
-            feature[name] - before + first_piece for name in ("start_positions", "end_positions")
-        )
-        start, end = context.offsets[first][0], context.offsets[last][1]
-        assert (asked.context[start:end], start) == (
-            asked.answers[0].text,
-            asked.answers[0].answer_start,
-        )
-        num_trained += 1
-    assert num_trained >= len(questions)
-    assert features.dropped == []
+        offset = first_piece - tokenizer.layout.start_of_second(len(features.queries[number]))
+        context = features.contexts[number]
+        start = context.offsets[feature["start_positions"] + offset][0]
+        end = context.offsets[feature["end_positions"] + offset][1]
+        answer = Answer(text=context.text[start:end], answer_start=start)
+        assert questions[number].answers == (answer,)
+        trained.add(number)
+    assert len(trained) == len(questions)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("script", UNSPACED)
-def test_right_logits_give_the_answers_of_scripts_without_spaces(make_tokenizer, script, decoder):
-    letters = UNSPACED[script]
-    tokenizer = make_tokenizer([*letters, *(f"##{letter}" for letter in letters), "a"])
-    questions = ask_for_later_occurrences(letters)
-    settings = TaskArguments(
-        task="squad", max_seq_length=32, max_query_length=8, doc_stride=4, decoder=decoder
-    )
-    kind = QuestionAnswering(get_task("squad"), tokenizer, settings, {})
-    encoded = kind.encode(
-        Split(name="train", examples=questions, source="made", num_rows=len(questions))
-    )
+def test_right_logits_give_the_answers_of_scripts_without_spaces(unspaced, decoder):
+    tokenizer, questions = unspaced
+    settings = {"max_seq_length": 32, "max_query_length": 8, "doc_stride": 4, "decoder": decoder}
+    arguments = TaskArguments(task="squad", **settings)
+    kind = QuestionAnswering(get_task("squad"), tokenizer, arguments, {})
+    encoded = kind.encode(as_split(questions))
     outputs = []
     for feature in encoded.features:
         logits = np.full((2, len(feature["input_ids"])), -20, np.float32)
-        logits[0, feature["start_positions"]] = logits[1, feature["end_positions"]] = 5
+        logits[0, feature["start_positions"]] = 5
+        logits[1, feature["end_positions"]] = 5
         outputs.append(logits)
     predictions = kind.decode(encoded, outputs)
-    assert [prediction.value for prediction in predictions] == [
-        asked.answers[0].text for asked in questions
-    ]
     assert kind.score(questions, predictions)["exact_match"] == 100.0
 
 
@@ -246,13 +216,11 @@ def test_hidden_answers_give_features_without_labels_and_no_words_no_windows(tok
 
 
 def window(starts, ends, *, size=3, first_piece=0, owned=True, null=(-50, -50)):
-    """A window of `size` pieces after [CLS] and [SEP]; starts and ends: piece of the window ->
-    logit, all else is -50.
-    """
+    """A window of `size` pieces after [CLS] and [SEP]; logits of starts and ends by piece."""
     logits = np.full((2, size + 3), -50, np.float32)
     logits[:, 0] = null
-    for row, given in zip(logits, (starts, ends), strict=True):
-        for piece, logit in given.items():
+    for row, logits_by_piece in zip(logits, (starts, ends), strict=True):
+        for piece, logit in logits_by_piece.items():
             row[2 + piece] = logit
     return WindowLogits(logits, 2, first_piece, np.full(size, owned))
 
@@ -271,13 +239,10 @@ def test_an_answer_of_30_pieces_is_allowed_and_one_of_31_is_not():
 
 
 def test_logits_are_added_in_double_precision():
-    """2**24 + 1 is no float32: in single precision both sums would be equal, and the first would
-    win.
-    """
-    windows = [
-        window({0: 2**24}, {0: 0.0}, size=2),
-        window({0: 2**24}, {0: 1.0}, size=2, first_piece=5),
-    ]
+    """2**24 + 1 is no float32: in single precision both sums are equal, and the first wins."""
+    first = window({0: 2**24}, {0: 0.0}, size=2)
+    second = window({0: 2**24}, {0: 1.0}, size=2, first_piece=5)
+    windows = [first, second]
     assert decode(*windows).value == "5-5"
     assert decode(*windows, decoder="offsets").value == "0-0"
 
@@ -287,43 +252,37 @@ def test_logits_are_added_in_double_precision():
     ("threshold", "expected"), [(-7.5, ""), (-7.0, "0-1"), (-6.5, "0-1"), (0.0, "0-1")]
 )
 def test_the_answer_is_null_only_where_the_odds_exceed_the_threshold(threshold, expected, decoder):
-    """Source: run_squad.py null_score_diff_threshold: odds of -7 are not greater than a threshold
-    of -7.
-    """
-    windows = [
-        window({0: 4}, {1: 5}, null=(0, 2)),
-        window({0: 1}, {1: 1}, first_piece=3, null=(3, 1)),
-    ]
-    answer = decode(*windows, v2=True, decoder=decoder, null_score_diff_threshold=threshold)
+    """Source: run_squad.py null_score_diff_threshold: -7 is not greater than a threshold of -7."""
+    first = window({0: 4}, {1: 5}, null=(0, 2))
+    second = window({0: 1}, {1: 1}, first_piece=3, null=(3, 1))
+    settings = {"decoder": decoder, "null_score_diff_threshold": threshold}
+    answer = decode(first, second, v2=True, **settings)
     assert (answer.value, answer.best_text, answer.null_odds) == (expected, "0-1", -7.0)
 
 
-@pytest.mark.parametrize("threshold", [-1e9, 0.0, 1e9])
-def test_a_question_without_a_single_span_has_no_answer_whatever_the_threshold(threshold):
-    """The original crashes here (google-research/bert PR #1106): nothing but "" in the list, so no
-    best_non_null_entry.
+NOT_OWNED = window({1: 9}, {1: 9}, owned=False, null=(1, 2))
+# The best start and the best end are those of [CLS].
+NULL_ON_TOP = window({1: 3}, {2: 4}, null=(10, 10))
+
+
+@pytest.mark.parametrize("threshold", [-1e9, 1e9])
+@pytest.mark.parametrize(
+    ("windows", "odds"), [([NOT_OWNED], 3.0), ([NULL_ON_TOP], 20.0), ([], 1e6)]
+)
+def test_a_question_without_a_span_has_no_answer_whatever_the_threshold(windows, odds, threshold):
+    """The original crashes here (google-research/bert PR #1106): it has no best_non_null_entry.
 
     The odds are those against logits of 0, which the original gives to "empty" in SQuAD 1.1.
     """
-    none_owned = window({1: 9}, {1: 9}, owned=False, null=(1, 2))
-    # The best start and the best end are those of [CLS].
-    null_on_top = window({1: 3}, {2: 4}, null=(10, 10))
-    for windows, odds in (([none_owned], 3.0), ([null_on_top], 20.0), ([], 1e6)):
-        answer = decode(*windows, v2=True, n_best_size=1, null_score_diff_threshold=threshold)
-        assert (answer.value, answer.best_text, answer.null_odds, answer.probabilities) == (
-            "",
-            "",
-            odds,
-            1.0,
-        )
-        assert [entry.text for entry in answer.nbest] == [""]
+    answer = decode(*windows, v2=True, n_best_size=1, null_score_diff_threshold=threshold)
+    assert (answer.value, answer.best_text) == ("", "")
+    assert (answer.null_odds, answer.probabilities) == (odds, 1.0)
+    assert [entry.text for entry in answer.nbest] == [""]
 
 
 def test_the_offsets_decoder_answers_empty_there():
     """Source: utils_qa.py, "we create a fake prediction to avoid failure"."""
-    answer = decode(
-        window({2: 9}, {0: 9}, null=(10, 10)), v2=True, n_best_size=1, decoder="offsets"
-    )
+    answer = decode(NULL_ON_TOP, v2=True, n_best_size=1, decoder="offsets")
     assert [entry.text for entry in answer.nbest] == ["empty", ""]
     assert (answer.value, answer.null_odds) == ("", 20.0)
     assert decode(decoder="offsets").value == "empty"
@@ -353,29 +312,21 @@ def test_answers_are_aligned_to_the_original_characters(predicted, original, nor
 
 
 def test_span_texts_come_from_the_words_of_the_paragraph(make_tokenizer):
-    """Pieces: the, steve, sm, ##ith, ', s, (, 1895, -, caf, ##e, ). Spaces of the paragraph become
-    single ones.
+    """Pieces: the, steve, sm, ##ith, ', s, (, 1895, -, caf, ##e, ).
+
+    Spaces of the paragraph become single ones.
     """
-    steve = make_tokenizer(
-        ["steve", "sm", "##ith", "'", "s", "the", "caf", "##e", ",", "(", ")", "1895", "-"]
-    )
+    words = "steve sm ##ith ' s the caf ##e , ( ) 1895 -"
+    steve = make_tokenizer(words.split())
     paragraph = "The  Steve\n Smith's (1895-Caf\u00e9)"
     context = encode_context(paragraph, steve.encode_ids)
-    assert len(context.piece_ids) == 12
     pieces = steve.convert_ids_to_tokens(list(range(len(steve))))
-    original = original_texts(context, pieces, steve.normalize)
-    offsets = offset_texts(context, steve)
-    spans = {
-        (1, 3): "Steve Smith",
-        (0, 1): "The Steve",
-        (7, 7): "1895",
-        (9, 10): "Caf\u00e9",
-        (4, 5): "'s",
-    }
-    assert {span: original(*span) for span in spans} == spans
-    assert original(3, 3) == "ith"
-    spans |= {(1, 3): "Steve\n Smith", (0, 1): "The  Steve"}
-    assert {span: offsets(*span) for span in spans} == spans
+    by_words = original_texts(context, pieces, steve.normalize)
+    by_offsets = offset_texts(context, steve)
+    spans = [(1, 3), (0, 1), (7, 7), (9, 10), (4, 5), (3, 3)]
+    ends = ["1895", "Caf\u00e9", "'s", "ith"]
+    assert [by_words(*span) for span in spans] == ["Steve Smith", "The Steve", *ends]
+    assert [by_offsets(*span) for span in spans] == ["Steve\n Smith", "The  Steve", *ends]
 
 
 # Against the original
@@ -383,37 +334,26 @@ def test_span_texts_come_from_the_words_of_the_paragraph(make_tokenizer):
 
 @pytest.fixture(scope="module", params=VOCABULARIES)
 def tools(request, shared_data):
-    return make_tools(
-        shared_data / "vocab" / f"bert-base-{request.param}-vocab.txt",
-        lower=request.param == "uncased",
-    )
+    vocabulary = shared_data / "vocab" / f"bert-base-{request.param}-vocab.txt"
+    return make_tools(vocabulary, lower=request.param == "uncased")
 
 
 @pytest.fixture(scope="module", params=VOCABULARIES)
 def made_tools(request, tmp_path_factory):
     """The same with a vocabulary of letters, marks and a few words."""
-    letters = [
-        *string.ascii_letters,
-        *string.digits,
-        *"\u00e9\u00df\u03c3\u03a3\u03b1\u0391\u4e2d\u0915",
-    ]
+    letters = (
+        string.ascii_letters + string.digits + "\u00e9\u00df\u03c3\u03a3\u03b1\u0391\u4e2d\u0915"
+    )
+    continued = [f"##{letter}" for letter in letters]
     words = ["the", "cafe", "steve", "Steve", "smith", "##mith", "##eill", "##an", "##bul", "##xx"]
-    pieces = [
-        *SPECIAL_TOKENS,
-        *letters,
-        *(f"##{letter}" for letter in letters),
-        *string.punctuation,
-        *words,
-    ]
+    pieces = [*SPECIAL_TOKENS, *letters, *continued, *string.punctuation, *words]
     path = tmp_path_factory.mktemp("made") / "vocab.txt"
     path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
     return make_tools(path, lower=request.param == "uncased")
 
 
 def make_tools(path, *, lower):
-    """The tokenizer, and the plain one: its `tokenize` and `basic` (texts recur, so results are
-    remembered).
-    """
+    """The tokenizer, and the plain one's `tokenize` and `basic`, which remember their results."""
     vocabulary = RULES["load_vocab"](path)
     tokenize = functools.cache(lambda text: RULES["tokenize"](text, vocabulary, lower))
     basic = functools.cache(lambda text: RULES["basic_tokens"](text, lower))
@@ -427,20 +367,13 @@ def make_kind(tokenizer, lengths, version_2, **settings):
     return QuestionAnswering(get_task(name), tokenizer, TaskArguments(task=name, **settings), {})
 
 
-def as_split(questions):
-    examples = [
-        QuestionExample(
-            idx=each["id"],
-            question=each["question"],
-            context=each["context"],
-            answers=tuple(
-                Answer(text=item["text"], answer_start=item["answer_start"])
-                for item in each["answers"]
-            ),
-        )
-        for each in questions
-    ]
-    return Split(name="validation", examples=examples, source="made", num_rows=len(examples))
+def split_of(questions):
+    examples = []
+    for row in questions:
+        answers = [(answer["text"], answer["answer_start"]) for answer in row["answers"]]
+        example = question(row["context"], *answers, text=row["question"], idx=row["id"])
+        examples.append(example)
+    return as_split(examples)
 
 
 def random_logits(rng, features, length=None):
@@ -459,56 +392,51 @@ def random_logits(rng, features, length=None):
 
 def check_features(kind, tokenize, lengths, questions, training):
     """Returns the encoded split and the plain features of each question."""
-    encoded = kind.encode(as_split(questions), for_training=training)
-    plain = [
-        ORIGINAL["make_features"](item, tokenize, *lengths[:3], training) for item in questions
-    ]
-    flat = [feature for features in plain for feature in features]
-    assert len(encoded) == len(flat)
+    encoded = kind.encode(split_of(questions), for_training=training)
+    make_features = ORIGINAL["make_features"]
+    plain = [make_features(row, tokenize, *lengths[:3], training) for row in questions]
+    flat = list(itertools.chain.from_iterable(plain))
     vocabulary = kind.tokenizer.get_vocab()
     for feature, expected in zip(encoded.features, flat, strict=True):
         assert feature["input_ids"] == [vocabulary[token] for token in expected["tokens"]]
         assert feature["token_type_ids"] == expected["types"]
         assert feature["attention_mask"] == [1] * len(expected["tokens"])
         if training:
-            assert (feature["start_positions"], feature["end_positions"]) == (
-                expected["start"],
-                expected["end"],
-            )
+            assert feature["start_positions"] == expected["start"]
+            assert feature["end_positions"] == expected["end"]
     assert encoded.lengths.tolist() == [len(feature["tokens"]) for feature in flat]
     if training:
-        without = [
-            question["id"] for question in questions if ORIGINAL["training_words"](question) is None
-        ]
-        assert encoded.details.dropped == without
+        training_words = ORIGINAL["training_words"]
+        lost = [row["id"] for row in questions if training_words(row) is None]
+        assert encoded.details.dropped == lost
     return encoded, plain
+
+
+def as_lists(outputs):
+    return [tuple(map(np.ndarray.tolist, array)) for array in outputs]
 
 
 def check_decoding(kind, tools, lengths, questions, seed):
     _, tokenize, basic = tools
     encoded, plain = check_features(kind, tokenize, lengths, questions, training=False)
-    flat = [feature for features in plain for feature in features]
+    flat = list(itertools.chain.from_iterable(plain))
     outputs = random_logits(np.random.default_rng(seed), flat, lengths[0] if lengths[3] else None)
-    predictions = kind.decode(encoded, outputs)
-    assert len(predictions) == len(questions)
-    settings, position = kind.settings, 0
+    settings = kind.settings
     limits = (settings.n_best_size, settings.max_answer_length, kind.allows_no_answer)
-    for prediction, question, features in zip(predictions, questions, plain, strict=True):
-        logits = [
-            tuple(map(np.ndarray.tolist, array))
-            for array in outputs[position : position + len(features)]
-        ]
-        position += len(features)
+    logits = iter(as_lists(outputs))
+    for prediction, row, features in zip(
+        kind.decode(encoded, outputs), questions, plain, strict=True
+    ):
+        logits_of_row = list(itertools.islice(logits, len(features)))
         text, n_best, odds = ORIGINAL["decode"](
-            question, features, logits, basic, *limits, settings.null_score_diff_threshold
+            row, features, logits_of_row, basic, *limits, settings.null_score_diff_threshold
         )
-        assert prediction.idx == question["id"]
-        ours = [(entry.text, entry.start_logit, entry.end_logit) for entry in prediction.nbest]
-        assert ours == [
-            (entry["text"], entry["start_logit"], entry["end_logit"]) for entry in n_best
-        ]
-        shares = [entry["probability"] for entry in n_best]
-        assert [entry.probability for entry in prediction.nbest] == pytest.approx(shares, rel=1e-12)
+        assert prediction.idx == row["id"]
+        assert len(prediction.nbest) == len(n_best)
+        for entry, expected in zip(prediction.nbest, n_best, strict=True):
+            share = expected.pop("probability")
+            assert entry.probability == pytest.approx(share, rel=1e-12)
+            assert dataclasses.asdict(entry) == {**expected, "probability": entry.probability}
         if text == "CRASH":
             assert (prediction.value, prediction.best_text) == ("", "")
         else:
@@ -519,13 +447,11 @@ def read_sample(shared_data, name, every):
     return ORIGINAL["read_questions"](shared_data / "squad" / name)[::every]
 
 
-@pytest.mark.parametrize("every", [101, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [211, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("name", DEV_FILES)
 def test_decoder_equals_the_original_on_random_logits(shared_data, tools, name, lengths, every):
-    """Source: google-research/bert run_squad.py `convert_examples_to_features`,
-    `write_predictions`, `get_final_text`.
-    """
+    """Source: run_squad.py `write_predictions`, `get_final_text`."""
     questions = read_sample(shared_data, name, every)
     for start in range(0, len(questions), 500):
         kind = make_kind(tools[0], lengths, "v2" in name)
@@ -534,32 +460,27 @@ def test_decoder_equals_the_original_on_random_logits(shared_data, tools, name, 
         tools[2].cache_clear()
 
 
-@pytest.mark.parametrize("name", ["dev-v1.1.json", "dev-v2.0.json"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"n_best_size": 3, "max_answer_length": 4, "null_score_diff_threshold": -3.0},
-        {"n_best_size": 1, "max_answer_length": 1, "null_score_diff_threshold": 2.5},
-        {"n_best_size": 60, "max_answer_length": 200},
-    ],
-    ids=str,
+OTHER_SETTINGS = (
+    {"n_best_size": 3, "max_answer_length": 4, "null_score_diff_threshold": -3.0},
+    {"n_best_size": 1, "max_answer_length": 1, "null_score_diff_threshold": 2.5},
+    {"n_best_size": 60, "max_answer_length": 200},
 )
+
+
+@pytest.mark.parametrize("name", ["dev-v1.1.json", "dev-v2.0.json"])
+@pytest.mark.parametrize("settings", OTHER_SETTINGS, ids=str)
 def test_decoder_equals_the_original_with_other_settings(shared_data, tools, name, settings):
-    """Source: google-research/bert run_squad.py, flags n_best_size, max_answer_length,
-    null_score_diff_threshold.
-    """
+    """Source: run_squad.py, flags n_best_size, max_answer_length, null_score_diff_threshold."""
     lengths = LENGTHS[1]
     kind = make_kind(tools[0], lengths, "v2" in name, **settings)
     check_decoding(kind, tools, lengths, read_sample(shared_data, name, 151), seed=2)
 
 
-@pytest.mark.parametrize("every", [61, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [127, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lengths", LENGTHS[:2], ids=str)
 @pytest.mark.parametrize("name", TRAIN_FILES)
 def test_training_features_equal_the_original(shared_data, tools, name, lengths, every):
-    """Source: google-research/bert run_squad.py `read_squad_examples`,
-    `convert_examples_to_features`.
-    """
+    """Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`."""
     kind = make_kind(tools[0], lengths, "v2" in name)
     check_features(kind, tools[1], lengths, read_sample(shared_data, name, every), training=True)
 
@@ -567,60 +488,23 @@ def test_training_features_equal_the_original(shared_data, tools, name, lengths,
 # What breaks alignments: accents in two forms, case that changes length, spaces that are none for
 # the original, marks that are dropped, characters that are dropped, pieces and special tokens
 # written out, Han characters, unknown ones.
-ODD = [
-    *(
-        "caf\u00e9",
-        "cafe\u0301",
-        "\u0130stanbul",
-        "Stra\u00dfe",
-        "\ufb01ne",
-        "\u00a0",
-        "\u3000",
-        "\u202f",
-        "\u200b",
-    ),
-    *(
-        "\x07",
-        "##ing",
-        "[SEP]",
-        "[UNK]",
-        "#",
-        "'s",
-        "(1895-1943).",
-        "\u4e2d\u6587",
-        "\U0001f600",
-        "\u0915\u093f",
-    ),
-    *(
-        "\ufffd",
-        "\u2028",
-        "O\u2019Neill",
-        "\u03a3\u0391\u03a3",
-        "A.B.C.",
-        "--",
-        "$5",
-        "x" * 210,
-        "\t",
-        "\n",
-        "\r",
-    ),
-    *("the", "Steve", "Smith's"),
-]
+ODD_WORDS = (
+    "caf\u00e9|cafe\u0301|\u0130stanbul|Stra\u00dfe|\ufb01ne|\u00a0|\u3000|\u202f|\u200b|\x07|##ing|"
+    "[SEP]|[UNK]|#|'s|(1895-1943).|\u4e2d\u6587|\U0001f600|\u0915\u093f|\ufffd|\u2028|O\u2019Neill|"
+    "\u03a3\u0391\u03a3|A.B.C.|--|$5|\t|\n|\r|the|Steve|Smith's"
+)
+ODD = [*ODD_WORDS.split("|"), "x" * 210]
 
 
 def odd_question(rng, number):
-    """A paragraph of odd words, and an answer that is any part of it."""
-    parts = [
-        rng.choice(ODD) + rng.choice(["", "", " ", " ", " ", "\t", "\u00a0"])
-        for _ in range(rng.randint(1, 70))
-    ]
-    context = "".join(parts)
+    """A paragraph of odd words, and an answer that is any stretch of it."""
+    words = rng.choices(ODD, k=rng.randint(1, 70))
+    context = "".join(word + rng.choice(["", "", " ", " ", " ", "\t", "\u00a0"]) for word in words)
     start = rng.randrange(len(context))
     text = context[start : start + rng.choice([1, 2, 5, 20])]
-    question = " ".join(rng.choices(ODD, k=rng.randint(0, 15)))
     return {
         "id": f"q{number}",
-        "question": question,
+        "question": " ".join(rng.choices(ODD, k=rng.randint(0, 15))),
         "context": context,
         "answers": [{"text": text, "answer_start": start}] if text.strip() else [],
     }
@@ -628,7 +512,7 @@ def odd_question(rng, number):
 
 def check_odd_texts(tools):
     rng = random.Random(3)
-    questions = [odd_question(rng, number) for number in range(150)]
+    questions = [odd_question(rng, number) for number in range(100)]
     for lengths in LENGTHS[1:]:
         kind = make_kind(tools[0], lengths, version_2=True)
         encoded, _ = check_features(kind, tools[1], lengths, questions, training=True)
@@ -637,9 +521,7 @@ def check_odd_texts(tools):
 
 
 def test_features_and_decoder_equal_the_original_on_odd_texts(made_tools):
-    """Source: google-research/bert run_squad.py `read_squad_examples`, `write_predictions`,
-    `get_final_text`.
-    """
+    """Source: run_squad.py `read_squad_examples`, `write_predictions`, `get_final_text`."""
     check_odd_texts(made_tools)
 
 
@@ -652,9 +534,7 @@ def test_features_and_decoder_equal_the_original_on_odd_texts_with_the_published
 
 @pytest.mark.parametrize("name", ["dev-v1.1.json", "dev-v2.0.json"])
 def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, name):
-    """Source: transformers examples/pytorch/question-answering/utils_qa.py
-    `postprocess_qa_predictions`.
-    """
+    """Source: transformers run_qa's utils_qa.py `postprocess_qa_predictions`."""
     tokenizer, tokenize, _ = tools
     lengths = LENGTHS[1]
     kind = make_kind(tokenizer, lengths, "v2" in name, decoder="offsets")
@@ -662,18 +542,16 @@ def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, nam
     encoded, plain = check_features(kind, tokenize, lengths, questions, training=False)
     rng = np.random.default_rng(5)
     outputs = [rng.normal(0, 3, (2, length)).astype(np.float32) for length in encoded.lengths]
-    position, differing = 0, 0
-    for prediction, question, features in zip(
+    logits = iter(as_lists(outputs))
+    num_repeated = 0
+    for prediction, row, features in zip(
         kind.decode(encoded, outputs), questions, plain, strict=True
     ):
-        logits = [
-            tuple(map(np.ndarray.tolist, array))
-            for array in outputs[position : position + len(features)]
-        ]
-        position += len(features)
-        offsets = position_offsets(tokenizer, question["context"], features)
+        logits_of_row = list(itertools.islice(logits, len(features)))
+        context = row["context"]
+        offsets = position_offsets(tokenizer, context, features)
         text, n_best, odds = ORIGINAL["decode_offsets"](
-            question["context"], features, offsets, logits, 20, 30, kind.allows_no_answer, 0.0
+            context, features, offsets, logits_of_row, 20, 30, kind.allows_no_answer, 0.0
         )
         assert prediction.value == text
         assert prediction.null_odds == (None if odds is None else pytest.approx(odds, abs=1e-5))
@@ -681,25 +559,18 @@ def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, nam
         assert scores == pytest.approx([entry["score"] for entry in n_best], abs=1e-5)
         texts = [entry.text for entry in prediction.nbest]
         assert sorted(texts) == sorted(entry["text"] for entry in n_best)
-        differing += len(set(texts)) < len(texts)
-    assert differing  # equal texts stay, unlike in the original
+        num_repeated += len(set(texts)) < len(texts)
+    assert num_repeated  # equal texts stay, unlike in the original
 
 
 def position_offsets(tokenizer, context, features):
-    """For each feature, position -> span of characters, from the tokenizer's view of the whole
-    paragraph.
-    """
-    spans = tokenizer(
-        context, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-    )["offset_mapping"]
-    pieces = [token for feature in features for token in feature["tokens"]]
-    assert pieces
-    result, start = [], 0
-    for number, feature in enumerate(features):
+    """For each feature, position -> span of characters, from the tokens of the whole paragraph."""
+    encoded = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)
+    spans = encoded["offset_mapping"]
+    offsets = []
+    start = 0
+    for feature in features:
         first = min(feature["word_at"])
-        if number:
-            start += min(len(features[number - 1]["word_at"]), 16)
-        result.append(
-            {position: spans[start + position - first] for position in feature["word_at"]}
-        )
-    return result
+        offsets.append({place: spans[start + place - first] for place in feature["word_at"]})
+        start += min(len(feature["word_at"]), 16)
+    return offsets

@@ -15,63 +15,61 @@ from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.batch_buffer import PACKING
-from bert_recipes.training.speed import BatchStats, training_flops
+from bert_recipes.training.speed import training_flops
 
 
 TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
+make_run = TINY_RUNS["make_run"]
 RATE = 1e9
 
 
 @pytest.fixture
-def train(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Flags -> (lines of the training log, work and FLOPs of each) of three steps on a machine of
-    one GFLOP/s.
-    """
-    counted: list[tuple[BatchStats, int]] = []
+def train(tiny_checkpoint, tmp_path, monkeypatch):
+    """Flags -> the log of three steps on a machine of one GFLOP/s, work and FLOPs of each."""
+    counted = []
 
-    def count(config: object, work: BatchStats, **values: bool) -> int:
-        counted.append((work, training_flops(config, work, **values)))
-        return counted[-1][1]
+    def count(config, work, **values):
+        flops = training_flops(config, work, **values)
+        counted.append((work, flops))
+        return flops
 
     monkeypatch.setattr(base_trainer, "best_rate", lambda *_: RATE)
     monkeypatch.setattr(trainer, "training_flops", count)
 
-    def run(*flags: object) -> tuple[list[dict], list[tuple[BatchStats, int]]]:
+    def run(*flags):
         steps = ("--max_steps", 3, "--logging_steps", 1)
-        folder = TINY_RUNS["make_run"](
-            "sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags
-        )
-        history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-        return [line for line in history if "loss" in line], counted
+        folder = make_run("sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags)
+        return [line for line in read_state(folder)["log_history"] if "loss" in line], counted
 
     return run
 
 
+def read_state(folder):
+    return json.loads((folder / "trainer_state.json").read_text())
+
+
 def test_a_tracked_run_logs_its_share_of_the_rate_and_the_time_left(train):
     pytest.importorskip("tensorboard", reason="the extra `tracking` is not installed")
-    (first, *others), counted = train("--report_to", "tensorboard")
+    (first, *lines), counted = train("--report_to", "tensorboard")
     assert "mfu" not in first  # it is not timed
-    assert len(others) == len(counted) == 2
-    for line, (work, flops) in zip(others, counted, strict=True):
+    for line, (work, flops) in zip(lines, counted, strict=True):
         assert (work.sequences, work.masked) == (8, 0)
         seconds = work.tokens / line["tokens_per_second"]
         assert line["mfu"] == pytest.approx(flops / seconds / RATE)
         assert line["hours_left"] == pytest.approx((3 - line["step"]) * seconds / 3600)
 
 
-def test_where_parts_of_the_model_do_not_learn_only_the_time_left_is_known(train):
+def test_where_an_encoder_does_not_learn_only_the_time_left_is_known(train):
     pytest.importorskip("tensorboard", reason="the extra `tracking` is not installed")
     lines, counted = train("--report_to", "tensorboard", "--freeze_encoder", "true")
     assert [line["step"] for line in lines if "hours_left" in line] == [2, 3]
     assert not counted
-    assert not [line for line in lines if "mfu" in line]
 
 
 def test_nobody_waits_for_the_machine_to_be_measured_where_nobody_looks_on(train):
     lines, counted = train()
-    assert len(lines) == 3
     assert not counted
-    assert not [line for line in lines if {"mfu", "hours_left"} & set(line)]
+    assert not [line for line in lines if "hours_left" in line]
 
 
 def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resumed(
@@ -79,60 +77,31 @@ def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resu
 ):
     """With a rate of 0 the first evaluation is never beaten."""
     flags = (
-        "--max_steps",
-        9,
-        "--eval_strategy",
-        "steps",
-        "--eval_steps",
-        1,
-        "--save_strategy",
-        "steps",
-        "--save_steps",
-        1,
+        "--max_steps 9 --eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1 "
+        "--learning_rate 0 --early_stopping_patience 3 --save_total_limit 9"
     )
-    flags += ("--learning_rate", 0, "--early_stopping_patience", 3, "--save_total_limit", 9)
-    folder = TINY_RUNS["make_run"](
-        "sequence_classification", tiny_checkpoint, tmp_path / "a", *flags
-    )
-    state = json.loads((folder / "trainer_state.json").read_text())
+    start = ("sequence_classification", tiny_checkpoint)
+    folder = make_run(*start, tmp_path / "a", *flags.split())
+    state = read_state(folder)
     assert state["global_step"] == 4
     assert state["best_model_checkpoint"].endswith("checkpoint-1")
-    resumed = TINY_RUNS["make_run"](
-        "sequence_classification",
-        tiny_checkpoint,
-        tmp_path / "b",
-        *flags,
-        "--resume",
-        folder / "checkpoint-3",
-    )
-    assert json.loads((resumed / "trainer_state.json").read_text())["global_step"] == 4
+    checkpoint = folder / "checkpoint-3"
+    resumed = make_run(*start, tmp_path / "b", *flags.split(), "--resume", checkpoint)
+    assert read_state(resumed)["global_step"] == 4
 
 
 def test_early_stopping_wants_evaluations(tmp_path):
-    with pytest.raises(
-        InputError,
-        match="early_stopping_patience is 2 and eval_strategy 'no'; allowed: 1 or more evaluations",
-    ):
+    with pytest.raises(InputError, match="early_stopping_patience is 2 and eval_strategy 'no'"):
         FineTuningArguments(output_dir=str(tmp_path), early_stopping_patience=2)
 
 
 def test_the_plan_of_a_batch_is_that_of_its_longer_rows():
-    """Where padding counts in the loss, micro-batches are padded alike after they were collated and
-    planned.
-    """
+    """Where padding counts in the loss, a step's micro-batches are padded alike after planning."""
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
-    batch = {
-        "input_ids": mask * 7,
-        "attention_mask": mask,
-        "token_type_ids": mask * 0,
-        PACKING: plan_rows(mask),
-    }
-    padded = FineTuningTrainer._pad_to(
-        SimpleNamespace(processing_class=SimpleNamespace(pad_token_id=9)), batch, 6
-    )
+    batch = {"input_ids": mask * 7, "attention_mask": mask, "token_type_ids": mask * 0}
+    batch[PACKING] = plan_rows(mask)
+    tokenizer = SimpleNamespace(pad_token_id=9)
+    padded = FineTuningTrainer._pad_to(SimpleNamespace(processing_class=tokenizer), batch, 6)
     assert padded["input_ids"].tolist() == [[7, 7, 7, 0, 9, 9], [7, 7, 7, 7, 9, 9]]
-    expected = plan_rows(padded["attention_mask"])
-    assert padded[PACKING].keys() == expected.keys()
-    for name, values in expected.items():
-        assert torch.equal(padded[PACKING][name], values), name
-    assert torch.equal(batch[PACKING]["places"], plan_rows(mask)["places"])
+    torch.testing.assert_close(dict(padded[PACKING]), dict(plan_rows(padded["attention_mask"])))
+    torch.testing.assert_close(batch[PACKING]["places"], plan_rows(mask)["places"])

@@ -1,6 +1,4 @@
-"""Everybody's encoder is fine-tuned: BPE and Unigram, no segments, positions from 2, other
-layers.
-"""
+"""Encoders of other kinds: BPE and Unigram, no segments, positions from 2, other layers."""
 
 import json
 import random
@@ -22,6 +20,7 @@ from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tokenization.others import train_byte_bpe, with_bulk_encoding
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
 SIZES = {
@@ -29,31 +28,26 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "intermediate_size": 64,
+    "max_position_embeddings": 64,
 }
+ONE_SEGMENT = {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 66}
 CONFIGS = {
-    "roberta": (
-        SIZES | {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
-        "bytes",
-    ),
-    "xlm-roberta": (
-        SIZES | {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1},
-        "bytes",
-    ),
-    "modernbert": (
-        SIZES | {"max_position_embeddings": 64, "pad_token_id": 1, "global_attn_every_n_layers": 1},
-        "bytes",
-    ),
-    "albert": (SIZES | {"embedding_size": 16, "max_position_embeddings": 64}, "unigram"),
-    "deberta-v2": (SIZES | {"max_position_embeddings": 64, "type_vocab_size": 0}, "unigram"),
-    "distilbert": (
-        {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "max_position_embeddings": 64},
-        "pieces",
-    ),
-    "electra": (SIZES | {"embedding_size": 16, "max_position_embeddings": 64}, "pieces"),
+    "roberta": (ONE_SEGMENT, "bytes"),
+    "xlm-roberta": (ONE_SEGMENT, "bytes"),
+    "modernbert": ({"pad_token_id": 1, "global_attn_every_n_layers": 1}, "bytes"),
+    "albert": ({"embedding_size": 16}, "unigram"),
+    "deberta-v2": ({"type_vocab_size": 0}, "unigram"),
+    "distilbert": ({"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}, "pieces"),
+    "electra": ({"embedding_size": 16}, "pieces"),
 }
-# One for each kind of tokenizer; the others are trained by `make test-slow`.
-QUICK = ("roberta", "deberta-v2", "electra")
-TRAINED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CONFIGS]
+
+
+def quick(*names):
+    """All encoders, of which these are trained by the quick tests."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=() if name in names else slow) for name in CONFIGS]
+
+
 LETTERS = "abcdefuvwxyz"
 
 
@@ -61,20 +55,11 @@ def make_tokenizer(kind):
     if kind == "bytes":
         return train_byte_bpe(["ab cd ef uv wx yz"] * 3, vocab_size=270, show_progress=False)[0]
     if kind == "pieces":
-        pieces = [
-            "[PAD]",
-            "[UNK]",
-            "[CLS]",
-            "[SEP]",
-            "[MASK]",
-            *LETTERS,
-            *(f"##{letter}" for letter in LETTERS),
-        ]
+        pieces = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
         return BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)})
-    special = [("<pad>", 0.0), ("<unk>", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[MASK]", 0.0)]
-    return AlbertTokenizer(
-        vocab=[*special, ("\u2581", -2.0), *((letter, -3.0) for letter in LETTERS)]
-    )
+    special = [(token, 0.0) for token in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")]
+    letters = [(letter, -3.0) for letter in LETTERS]
+    return AlbertTokenizer(vocab=[*special, ("\u2581", -2.0), *letters])
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -83,92 +68,90 @@ def encoder(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     tokenizer = make_tokenizer(kind)
     tokenizer.save_pretrained(folder)
-    config = transformers.AutoConfig.for_model(request.param, vocab_size=len(tokenizer), **settings)
+    settings = SIZES | settings | {"vocab_size": len(tokenizer)}
+    config = transformers.AutoConfig.for_model(request.param, **settings)
     torch.manual_seed(0)
     transformers.AutoModel.from_config(config).save_pretrained(folder)
     return folder
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder, rng = tmp_path_factory.mktemp("data"), random.Random(0)
-    for split, number in (("train", 96), ("validation", 24)):
-        lines = []
-        for _ in range(number):
-            label = rng.randint(0, 1)
-            words = [
-                " ".join(
-                    "".join(rng.choices(LETTERS[:6] if label else LETTERS[6:], k=3))
-                    for _ in range(4)
-                )
-                for _ in "ab"
-            ]
-            tokens = [
-                "".join(rng.choices(rng.choice([LETTERS[:6], LETTERS[6:]]), k=3)) for _ in range(5)
-            ]
-            tags = ["B-X" if word[0] in LETTERS[:6] else "O" for word in tokens]
-            lines.append(
-                {
-                    "first": words[0],
-                    "second": words[1],
-                    "label": ["no", "yes"][label],
-                    "tokens": tokens,
-                    "tags": tags,
-                }
-            )
-        (folder / f"{split}.jsonl").write_text(
-            "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
-        )
-    return folder
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
+def make_word(rng, letters):
+    return "".join(rng.choices(letters, k=3))
+
+
+FIRST_HALF = LETTERS[:6]
+SECOND_HALF = LETTERS[6:]
+
+
+def make_row(rng):
+    """A pair and a sentence whose labels say from which half of the alphabet words are."""
+    label = rng.choice(["no", "yes"])
+    letters = FIRST_HALF if label == "yes" else SECOND_HALF
+    tokens = [make_word(rng, rng.choice([FIRST_HALF, SECOND_HALF])) for _ in range(5)]
+    return {
+        "first": " ".join(make_word(rng, letters) for _ in range(4)),
+        "second": " ".join(make_word(rng, letters) for _ in range(4)),
+        "label": label,
+        "tokens": tokens,
+        "tags": ["B-X" if word[0] in FIRST_HALF else "O" for word in tokens],
+    }
+
+
+FILES = "files: {train: train.jsonl, validation: validation.jsonl}\n"
 PAIRS = (
-    "name: pairs\nkind: sequence_classification\nfiles: {train: train.jsonl, validation: "
-    "validation.jsonl}\ntext_columns: [first, second]\nlabel_column: label\nlabels: ['no', 'yes']\n"
+    f"kind: sequence_classification\n{FILES}text_columns: [first, second]\nlabel_column: label\n"
+    "labels: ['no', 'yes']\n"
 )
 TAGS = (
-    "name: tags\nkind: token_classification\nfiles: {train: train.jsonl, validation: "
-    "validation.jsonl}\ntext_columns: [tokens]\nlabel_column: tags\nlabels: [O, B-X, I-X]\n"
+    f"kind: token_classification\n{FILES}text_columns: [tokens]\nlabel_column: tags\n"
+    "labels: [O, B-X, I-X]\n"
 )
 
 
-@pytest.mark.parametrize("encoder", TRAINED, indirect=True)
-@pytest.mark.parametrize("task", [PAIRS, TAGS], ids=["pairs", "tags"])
-def test_an_encoder_of_another_kind_is_fine_tuned_and_predicts(
-    call_recipe, encoder, data, tmp_path, task
-):
-    (tmp_path / "task.yaml").write_text(task, encoding="utf-8")
-    flags = [
-        "--task_file",
-        tmp_path / "task.yaml",
-        "--data_dir",
-        data,
-        "--model_name_or_path",
-        encoder,
-        "--use_cpu",
-        "true",
-    ]
-    flags += [
-        "--max_seq_length",
-        64,
-        "--num_train_epochs",
-        25,
-        "--learning_rate",
-        "5e-3",
-        "--output_dir",
-        tmp_path / "run",
-    ]
-    call_recipe(
-        "finetune", *flags, "--global_train_batch_size", 8, "--dropout", 0, "--disable_tqdm", "true"
+@pytest.fixture
+def fine_tune(call_recipe, tmp_path):
+    """An encoder and flags -> the results of a run, and its predictions of a file."""
+
+    def run(encoder, flags, inputs):
+        common = "--dropout 0 --use_cpu true --disable_tqdm true"
+        model = tmp_path / "run"
+        flags = f"--model_name_or_path {encoder} --output_dir {model} {common} {flags}"
+        call_recipe("finetune", *flags.split())
+        output = tmp_path / "out.jsonl"
+        flags = f"--model_name_or_path {model} --input_file {inputs} --output_file {output}"
+        call_recipe("predict", *flags.split(), "--use_cpu", "true")
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        return json.loads((model / "all_results.json").read_text()), lines
+
+    return run
+
+
+def check_training(fine_tune, encoder, tmp_path, task, metric):
+    rng = random.Random(0)
+    write_jsonl(tmp_path / "train.jsonl", [make_row(rng) for _ in range(96)])
+    write_jsonl(tmp_path / "validation.jsonl", [make_row(rng) for _ in range(24)])
+    (tmp_path / "mine.yaml").write_text(task, encoding="utf-8")
+    flags = (
+        f"--task_file {tmp_path}/mine.yaml --max_seq_length 64 --num_train_epochs 25 "
+        "--learning_rate 5e-3 --global_train_batch_size 8"
     )
-    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
-    assert results["eval_accuracy" if task is PAIRS else "eval_f1"] > 0.85
-    inputs = data / "validation.jsonl"
-    call_recipe(
-        *("predict", "--model_name_or_path", tmp_path / "run", "--input_file", inputs),
-        *("--output_file", tmp_path / "out.jsonl", "--use_cpu", "true"),
-    )
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 24
+    results, lines = fine_tune(encoder, flags, tmp_path / "validation.jsonl")
+    assert results[metric] > 0.85
+    assert len(lines) == 24
+
+
+@pytest.mark.parametrize("encoder", quick("electra"), indirect=True)
+def test_pairs_are_classified_with_another_encoder(fine_tune, encoder, tmp_path):
+    check_training(fine_tune, encoder, tmp_path, PAIRS, "eval_accuracy")
+
+
+@pytest.mark.parametrize("encoder", quick("deberta-v2"), indirect=True)
+def test_words_are_tagged_with_another_encoder(fine_tune, encoder, tmp_path):
+    check_training(fine_tune, encoder, tmp_path, TAGS, "eval_f1")
 
 
 KINDS = {
@@ -182,129 +165,68 @@ KINDS = {
 @pytest.mark.parametrize("task", KINDS)
 def test_dropout_reaches_encoder_and_head_of_every_kind(encoder, task):
     settings = TaskArguments(task=task, max_seq_length=64, dropout=0.3)
-    opened = open_model(
-        str(encoder), get_task(task), KINDS[task], open_tokenizer(str(encoder)), settings, seed=1
-    )
-    modules = [module for module in opened.modules() if "Dropout" in type(module).__name__]
-    assert modules
-    assert {getattr(module, "p", getattr(module, "drop_prob", None)) for module in modules} == {0.3}
-    # Rates that are no modules: attention's.
-    rates = [
-        value
-        for module in opened.modules()
-        for name, value in vars(module).items()
-        if "dropout" in name
-    ]
-    assert set(rates) <= {0.3}
+    tokenizer = open_tokenizer(str(encoder))
+    model = open_model(str(encoder), get_task(task), KINDS[task], tokenizer, settings, seed=1)
+    rates = set()
+    for module in model.modules():
+        if "Dropout" in type(module).__name__:
+            rates.add(getattr(module, "p", getattr(module, "drop_prob", None)))
+        # Rates that are no modules: attention's.
+        rates.update(value for name, value in vars(module).items() if "dropout" in name)
+    assert rates == {0.3}
 
 
 def test_pairs_are_laid_out_as_the_tokenizer_does(encoder):
     tokenizer = open_tokenizer(str(encoder))
     stock = transformers.AutoTokenizer.from_pretrained(encoder)
-    feature = join_texts(tokenizer, tokenizer.encode_ids("ab cd"), tokenizer.encode_ids("ef"), 64)
+    first = tokenizer.encode_ids("ab cd")
+    feature = join_texts(tokenizer, [*first], tokenizer.encode_ids("ef"), 64)
     expected = stock("ab cd", "ef", return_token_type_ids=True)
     assert feature["input_ids"] == expected["input_ids"]
     assert feature["token_type_ids"] == expected["token_type_ids"]
-    assert (
-        join_texts(tokenizer, tokenizer.encode_ids("ab cd"), None, 64)["input_ids"]
-        == stock("ab cd")["input_ids"]
-    )
+    assert join_texts(tokenizer, first, None, 64)["input_ids"] == stock("ab cd")["input_ids"]
 
 
 def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
     """Released RoBERTa tokenizers add none: 'the' and 'Ġthe' are other pieces."""
     tokenizer = train_byte_bpe(["ab ab ab cd"] * 9, vocab_size=264, show_progress=False)[0]
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     plain = transformers.RobertaTokenizer(
-        vocab=tokenizer.get_vocab(),
-        merges=[
-            tuple(merge)
-            for merge in json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-        ],
+        vocab=tokenizer.get_vocab(), merges=[tuple(merge) for merge in merges]
     )
-    assert (
-        with_bulk_encoding(plain).encode_word("ab")
-        == tokenizer.encode_word("ab")
-        == tokenizer.encode_ids("x ab")[1:][-1:]
+    word = with_bulk_encoding(plain).encode_word("ab")
+    assert word == tokenizer.encode_word("ab")
+    assert word == tokenizer.encode_ids("x ab")[-1:]
+    assert word != plain.encode_ids("ab")
+
+
+def make_question(rng, number):
+    """A paragraph of words from a half of the alphabet; the answer is from the other half."""
+    words = [make_word(rng, SECOND_HALF) for _ in range(6)]
+    answer = make_word(rng, FIRST_HALF)
+    words[rng.randrange(6)] = answer
+    context = " ".join(words)
+    answers = {"text": [answer], "answer_start": [context.index(answer)]}
+    return {"id": str(number), "context": context, "question": "ab", "answers": answers}
+
+
+@pytest.mark.parametrize("encoder", quick("roberta"), indirect=True)
+def test_questions_are_answered_by_slices_of_the_paragraph(fine_tune, encoder, tmp_path):
+    rng = random.Random(0)
+    rows = [make_question(rng, number) for number in range(184)]
+    write_jsonl(tmp_path / "train.jsonl", rows[:160])
+    write_jsonl(tmp_path / "validation.jsonl", rows[160:])
+    flags = (
+        f"--task squad --data_dir {tmp_path} --max_seq_length 40 --max_query_length 8 "
+        "--doc_stride 16 --num_train_epochs 20 --learning_rate 3e-3 --global_train_batch_size 16"
     )
-    assert plain.encode_ids("ab") != plain.encode_word("ab")
-
-
-@pytest.fixture(scope="module")
-def questions(tmp_path_factory):
-    """Paragraphs of words from one half of the alphabet; the answer is the word of the other
-    half.
-    """
-    folder, rng = tmp_path_factory.mktemp("questions"), random.Random(0)
-    for split, number in (("train", 160), ("validation", 24)):
-        lines = []
-        for idx in range(number):
-            words = ["".join(rng.choices(LETTERS[6:], k=3)) for _ in range(6)]
-            words[place := rng.randrange(6)] = answer = "".join(rng.choices(LETTERS[:6], k=3))
-            start = len(" ".join(words[:place])) + (place > 0)
-            answers = {"text": [answer], "answer_start": [start]}
-            lines.append(
-                {"id": str(idx), "context": " ".join(words), "question": "ab", "answers": answers}
-            )
-        (folder / f"{split}.jsonl").write_text(
-            "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
-        )
-    return folder
-
-
-@pytest.mark.parametrize("encoder", TRAINED, indirect=True)
-def test_questions_are_answered_by_slices_of_the_paragraph(
-    call_recipe, encoder, questions, tmp_path
-):
-    flags = [
-        "--task",
-        "squad",
-        "--data_dir",
-        questions,
-        "--model_name_or_path",
-        encoder,
-        "--use_cpu",
-        "true",
-    ]
-    flags += [
-        "--max_seq_length",
-        40,
-        "--max_query_length",
-        8,
-        "--doc_stride",
-        16,
-        "--num_train_epochs",
-        20,
-    ]
-    flags += [
-        "--learning_rate",
-        "3e-3",
-        "--global_train_batch_size",
-        16,
-        "--dropout",
-        0,
-        "--disable_tqdm",
-        "true",
-    ]
-    call_recipe("finetune", *flags, "--output_dir", tmp_path / "run")
-    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    results, lines = fine_tune(encoder, flags, tmp_path / "validation.jsonl")
     assert results["eval_exact_match"] > 80
-    call_recipe(
-        *(
-            "predict",
-            "--model_name_or_path",
-            tmp_path / "run",
-            "--input_file",
-            questions / "validation.jsonl",
-        ),
-        *("--output_file", tmp_path / "out.jsonl", "--use_cpu", "true"),
-    )
-    rows = [json.loads(line) for line in (questions / "validation.jsonl").read_text().splitlines()]
-    said = [
-        json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
-    ]
-    assert all(answer in row["context"] for answer, row in zip(said, rows, strict=True))
-    right = sum(answer == row["answers"]["text"][0] for answer, row in zip(said, rows, strict=True))
-    assert right / len(rows) == pytest.approx(results["eval_exact_match"] / 100)
+    num_right = 0
+    for row, line in zip(rows[160:], lines, strict=True):
+        assert line["prediction"] in row["context"]
+        num_right += line["prediction"] == row["answers"]["text"][0]
+    assert num_right / 24 == pytest.approx(results["eval_exact_match"] / 100)
 
 
 TEXTS = (
@@ -318,43 +240,33 @@ TEXTS = (
 
 @pytest.mark.parametrize("kind", ["bytes", "unigram"])
 def test_a_label_leads_back_to_its_answer(kind):
-    """Offsets find the pieces that hold the answer; their slice is the answer, or the pieces around
-    it where it ends inside of one.
-    """
+    """Offsets find the pieces that hold the answer; it may end inside of one."""
     tokenizer = with_bulk_encoding(make_tokenizer(kind))
     settings = TaskArguments(task="squad", max_seq_length=24, max_query_length=8, doc_stride=4)
-    examples = tuple(
-        QuestionExample(
-            idx=str(n),
-            question="ab?",
-            context=text,
-            answers=(Answer(text=answer, answer_start=text.index(answer)),),
-        )
-        for n, (text, answer) in enumerate(TEXTS)
-    )
+    examples = []
+    for text, answer in TEXTS:
+        answers = (Answer(text=answer, answer_start=text.index(answer)),)
+        examples.append(QuestionExample(idx=text, question="ab?", context=text, answers=answers))
     split = Split(name="train", examples=examples, source="made", num_rows=len(examples))
     features = encode_questions(split, tokenizer, settings, for_training=True)
     assert not features.dropped
-    found = set()
-    for number, (example, start, _) in enumerate(features.windows.tolist()):
-        feature = features[number]
-        assert len(feature["input_ids"]) == features.lengths[number] <= 24
+    trained = set()
+    for feature, (example, start, _) in zip(features, features.windows.tolist(), strict=True):
+        assert len(feature["input_ids"]) <= 24
         if not feature["start_positions"]:
             continue
         text, answer = TEXTS[example]
-        behind = tokenizer.layout.start_of_second(len(features.queries[example]))
-        first, last = (feature[f"{end}_positions"] - behind + start for end in ("start", "end"))
-        cut = offset_texts(features.contexts[example], tokenizer)(first, last)
-        assert answer in cut
-        assert cut in text
-        assert len(cut) - len(answer) <= 1 or kind == "unigram"
-        found.add(example)
-    assert found == set(range(len(TEXTS)))
+        offset = start - tokenizer.layout.start_of_second(len(features.queries[example]))
+        span_text = offset_texts(features.contexts[example], tokenizer)
+        span = span_text(feature["start_positions"] + offset, feature["end_positions"] + offset)
+        assert answer in span
+        assert span in text
+        assert len(span) - len(answer) <= 1 or kind == "unigram"
+        trained.add(example)
+    assert len(trained) == len(TEXTS)
 
 
 def test_what_opens_no_tokenizer_is_one_line(tmp_path):
-    (tmp_path / "tokenizer.json").write_text(
-        '{"model": {"type": "WordLevel", "vocab": {}}}', encoding="utf-8"
-    )
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {}}}')
     with pytest.raises(InputError, match="holds no BPE, Unigram, or WordPiece model"):
         open_tokenizer(str(tmp_path))

@@ -9,7 +9,7 @@ import torch
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.kind import Prediction
-from bert_recipes.finetuning.question_answering import AnswerPrediction
+from bert_recipes.finetuning.squad import AnswerPrediction
 from bert_recipes.reports.finetuning_facts import calibration, class_facts, split_facts
 from bert_recipes.reports.finish import report_run
 from bert_recipes.reports.pretraining_facts import (

@@ -4,7 +4,6 @@ import json
 import logging
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +21,7 @@ from bert_recipes.tasks.sources import check_source
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.arguments import PRECISIONS, RunArguments, key_in_last_phase
+from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.training.resume import CONFIG_FILE
 from bert_recipes.yaml_files import read_tree
 
@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 DECODERS = ("original", "offsets")
 CONTEXTS = ("sentence", "document", "none")
 # What is read of a text that is too long, and how the logits of several windows become one.
-LONG_DOCUMENTS, POOLS = ("head", "tail", "head_tail", "windows"), ("mean", "max", "first", "vote")
+LONG_DOCUMENTS = ("head", "tail", "head_tail", "windows")
+POOLS = ("mean", "max", "first", "vote")
 # Stages of TinyBERT's task-specific distillation.
 DISTIL = ("intermediate", "prediction")
 TASK_FILE = "task.yaml"
@@ -41,6 +42,7 @@ TASK_FILE = "task.yaml"
 class TaskArguments:
     """Choose the task, its data, and how inputs are cut."""
 
+    # The task and its data
     task: str | None = option(None, "name of a task", is_common=True)
     task_file: str | None = free(None, "YAML file of your own task", is_common=True)
     model_name_or_path: str | None = free(
@@ -56,10 +58,14 @@ class TaskArguments:
     )
     max_eval_examples: int | None = free(None, "evaluate on at most this many examples", least=1)
     max_predict_examples: int | None = free(None, "predict at most this many examples", least=1)
+
+    # Inputs
     max_seq_length: int = option(
         128, "positions of an input, special tokens included", least=8, is_common=True
     )
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
+
+    # What is trained
     freeze_encoder: bool = option(False, "train the head only")
     bilstm: bool = option(
         False,
@@ -68,6 +74,8 @@ class TaskArguments:
     dropout: float | None = option(
         None, "dropout of encoder and head; default: the model's", least=0, below=1
     )
+
+    # Question answering
     doc_stride: int = option(
         128, "question answering, long_documents: step between windows of a text", least=1
     )
@@ -80,10 +88,14 @@ class TaskArguments:
         0.0, "question answering: no answer where the null score exceeds the best by more"
     )
     decoder: str = option("original", "question answering", choices=DECODERS)
+
+    # Tagging
     label_all_pieces: bool = option(False, "tagging: label every piece of a word")
     context: str = option(
         "sentence", "tagging: what an input shows; none: choices without theirs", choices=CONTEXTS
     )
+
+    # Long texts
     long_documents: str | None = option(
         None,
         "texts that are too long: their head, their tail, both, or windows doc_stride apart",
@@ -91,6 +103,8 @@ class TaskArguments:
         is_common=True,
     )
     pool: str | None = option(None, "windows of a text: how their logits become one", choices=POOLS)
+
+    # Loss
     class_weights: dict | str | None = option(
         None,
         'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)',
@@ -98,8 +112,7 @@ class TaskArguments:
 
     def __post_init__(self) -> None:
         if (self.task is None) == (self.task_file is None):
-            both = ", not both" if self.task is not None else ""
-            raise InputError(f"give either --task NAME or --task_file FILE.yaml{both}")
+            raise InputError("give either --task NAME or --task_file FILE.yaml, and not both")
         check(self)
         if self.pool is not None and self.long_documents != "windows":
             raise InputError(
@@ -120,9 +133,9 @@ class TaskArguments:
 
 @dataclass
 class TeachingArguments:
-    """Choose what a fine-tuned teacher teaches.
+    """Choose what a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each.
 
-    Source: TinyBERT's stages of a task, one run each (Jiao et al. 2020, section 3.2).
+    Source: Jiao et al. 2020, section 3.2.
     """
 
     teacher: str | None = option(
@@ -156,6 +169,7 @@ class FineTuningArguments(RunArguments):
 
     run_kind: ClassVar[str] = "fine-tuning"
 
+    # Steps
     learning_rate: float = option(2e-5, "peak learning rate")
     num_train_epochs: float = option(3.0, "passes over the training examples", is_common=True)
     warmup_steps: float = option(0.1, "warm-up steps, or their fraction if below 1")
@@ -166,14 +180,14 @@ class FineTuningArguments(RunArguments):
         32, "examples per process at once, at most", least=1, is_common=True
     )
     per_device_eval_batch_size: int = option(64, "examples of a prediction batch", least=1)
-    optimizer: str = field(
-        default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata
-    )
+
+    # Optimiser and order
+    optimizer: str = option("adamw", "one of", choices=OPTIMIZERS)
+    schedule: str = option("trainer", "one of", choices=SCHEDULES)
     seed: int = option(42, "seed of new weights, dropout and the order of examples")
-    schedule: str = field(
-        default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata
-    )
     train_sampling_strategy: str = option("group_by_length", "one of", choices=STRATEGIES)
+
+    # Checkpoints
     save_strategy: str = option("epoch", "checkpoints: no, steps, epoch, best")
     save_total_limit: int | None = option(1, "checkpoints that are kept, besides the best")
     logging_steps: float = option(50, "steps between two log lines")
@@ -188,34 +202,30 @@ class FineTuningArguments(RunArguments):
 
     def __post_init__(self) -> None:
         self.wanted_best_metric = self.metric_for_best_model
-        if (
-            self.do_eval and self.eval_strategy == "no"
-        ):  # eval_strategy sets do_eval, which run.yaml then has
+        # eval_strategy sets do_eval, which run.yaml then has.
+        if self.do_eval and self.eval_strategy == "no":
             raise InputError(
                 "do_eval has no effect here: every run ends with its metrics; "
-                "recipes/evaluate_checkpoint.py measures without "
-                "training, --eval_strategy epoch measures during it"
+                "recipes/evaluate_checkpoint.py measures without training, --eval_strategy epoch "
+                "measures during it"
             )
-        if self.early_stopping_patience is not None:
-            if self.early_stopping_patience < 1 or self.eval_strategy == "no":
+        patience = self.early_stopping_patience
+        if patience is not None:
+            if patience < 1 or self.eval_strategy == "no":
                 raise InputError(
-                    f"early_stopping_patience is {self.early_stopping_patience} and eval_strategy "
-                    f"'{self.eval_strategy}'; allowed: "
-                    "1 or more evaluations, with --eval_strategy epoch or steps"
+                    f"early_stopping_patience is {patience} and eval_strategy "
+                    f"'{self.eval_strategy}'; allowed: 1 or more evaluations, with --eval_strategy "
+                    "epoch or steps"
                 )
             self.load_best_model_at_end = True
         super().__post_init__()
 
 
 def _as_trained(name: str) -> Any:
-    metadata = TaskArguments.__dataclass_fields__[name].metadata
-    return field(
-        default=None,
-        metadata={
-            **metadata,
-            "help": f"{metadata['help']}; default: as the checkpoint was trained",
-        },
-    )
+    """Return a field of `TaskArguments` whose default is the checkpoint's value."""
+    metadata = dict(TaskArguments.__dataclass_fields__[name].metadata)
+    metadata["help"] = f"{metadata['help']}; default: as the checkpoint was trained"
+    return field(default=None, metadata=metadata)
 
 
 @dataclass
@@ -236,42 +246,47 @@ class InputArguments:
     decoder: str | None = _as_trained("decoder")
 
     def resolved(self, config: PretrainedConfig, name: str) -> dict[str, Any]:
-        """Return a value for every field: what was given, what the run's run.yaml says, or the
-        default of `TaskArguments`.
+        """Return a value for every field: the user's, the run.yaml's or that of `TaskArguments`.
 
         A checkpoint without run.yaml reads as many positions as it has, 512 at most; 384 for
         question answering.
+
+        Args:
+            config: The checkpoint's.
+            name: The checkpoint's folder or Hub name.
         """
         trained = read_trained_settings(Path(name))
-        given = {item.name: getattr(self, item.name) for item in fields(InputArguments)}
-        values = {key: TaskArguments.__dataclass_fields__[key].default for key in given} | dict(
-            trained
-        )
-        values |= {key: value for key, value in given.items() if value is not None}
+        values = {}
+        for item in fields(InputArguments):
+            default = TaskArguments.__dataclass_fields__[item.name].default
+            value = getattr(self, item.name)
+            values[item.name] = trained.get(item.name, default) if value is None else value
         if self.max_seq_length is None and "max_seq_length" not in trained:
             # 384: google-research/bert run_squad.py; windows take what does not fit. Elsewhere
             # batches are padded to their longest input, so that short ones cost nothing.
             most = 384 if architecture(config).endswith("ForQuestionAnswering") else 512
-            values["max_seq_length"] = min(most, num_positions(config, most))
-            logger.info(
-                "%s does not say how long its inputs were: max_seq_length %d",
-                name,
-                values["max_seq_length"],
-            )
+            length = min(most, num_positions(config, most))
+            message = "%s does not say how long its inputs were: max_seq_length %d"
+            logger.info(message, name, length)
+            values["max_seq_length"] = length
         return values
 
 
 def read_trained_settings(folder: Path) -> Mapping[str, Any]:
-    """Return the fields of `InputArguments` that the run.yaml of a folder has, of its last phase;
-    none where it has no run.yaml.
+    """Return the fields of `InputArguments` that the run.yaml of a folder has, of its last phase.
+
+    There are none where it has no run.yaml.
     """
     if not (folder / CONFIG_FILE).is_file():
         return {}
-    values, _ = read_tree(folder / CONFIG_FILE)
-    hints = {item.name: field_types(TaskArguments)[item.name] for item in fields(InputArguments)}
-    texts = {name: values.get(key_in_last_phase(values, name)) for name in hints}
-    given = {name: read_text(hints[name], text) for name, text in texts.items() if text is not None}
-    return {"context": "document"} | given  # what runs read that were made before the setting
+    texts, _ = read_tree(folder / CONFIG_FILE)
+    hints = field_types(TaskArguments)
+    values = {"context": "document"}  # what runs read that were made before the setting
+    for item in fields(InputArguments):
+        text = texts.get(key_in_last_phase(texts, item.name))
+        if text is not None:
+            values[item.name] = read_text(hints[item.name], text)
+    return values
 
 
 def read_model_config(name: str) -> PretrainedConfig:
@@ -288,9 +303,7 @@ def architecture(config: PretrainedConfig) -> str:
 
 @dataclass
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
-    """Set `TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were
-    in training.
-    """
+    """Set `TaskArguments` of a trained checkpoint: its inputs are cut as they were in training."""
 
     split: str = option(
         "validation",
@@ -337,15 +350,15 @@ class PredictionArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        if (
-            self.output_file is not None
-            and Path(self.output_file).resolve() == Path(self.input_file).resolve()
-        ):
+        if self.output_file is None:
+            return
+        if Path(self.output_file).resolve() == Path(self.input_file).resolve():
             raise InputError(f"output_file {self.output_file} is the input file; give another one")
 
     def run_arguments(self, folder: str) -> FineTuningArguments:
-        """Return the settings of a Trainer that only predicts: it wants a folder and leaves nothing
-        in it.
+        """Return the settings of a Trainer that only predicts.
+
+        It needs a folder, and writes nothing into it.
         """
         return FineTuningArguments(
             output_dir=folder,
@@ -357,19 +370,18 @@ class PredictionArguments:
 
 
 def names_a_task(argv: Sequence[str]) -> bool:
-    """Tell whether a command line, or the --config file on it, says `task` or `task_file`."""
+    """Return whether a command line, or the --config file on it, says `task` or `task_file`."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    for flags in (("--task",), ("--task_file", "--task-file"), ("--config",)):
-        parser.add_argument(*flags, nargs="?", const="")
-    given = parser.parse_known_args(argv)[0]
-    in_file = (
-        read_tree(Path(given.config))[0] if given.config and Path(given.config).is_file() else {}
-    )
-    return (
-        given.task is not None
-        or given.task_file is not None
-        or not in_file.keys().isdisjoint({"task", "task_file"})
-    )
+    parser.add_argument("--task", nargs="?", const="")
+    parser.add_argument("--task_file", "--task-file", nargs="?", const="")
+    parser.add_argument("--config", nargs="?", const="")
+    flags, _ = parser.parse_known_args(argv)
+    if flags.task is not None or flags.task_file is not None:
+        return True
+    if not flags.config or not Path(flags.config).is_file():
+        return False
+    values, _ = read_tree(Path(flags.config))
+    return "task" in values or "task_file" in values
 
 
 DEFAULT_MODEL = "google-bert/bert-base-uncased"
@@ -377,11 +389,9 @@ DEFAULT_MODEL = "google-bert/bert-base-uncased"
 
 def load_task(settings: TaskArguments) -> Task:
     """Return the row that --task or --task_file names."""
-    return (
-        get_task(settings.task)
-        if settings.task is not None
-        else read_task_file(str(settings.task_file))
-    )
+    if settings.task is not None:
+        return get_task(settings.task)
+    return read_task_file(str(settings.task_file))
 
 
 def check_access(
@@ -391,8 +401,13 @@ def check_access(
     with_validation: bool = True,
     with_tests: bool = False,
 ) -> Task:
-    """Load the task's row, fill in settings.model_name_or_path, and see that checkpoint and data
-    are there.
+    """Load the task's row, choose the checkpoint, and see that both and the data are there.
+
+    Args:
+        settings: Its model_name_or_path is filled in.
+        for_training: The training split is read.
+        with_validation: The validation splits are read.
+        with_tests: The test splits are read.
     """
     task = load_task(settings)
     if for_training and not task.train_split:
@@ -408,35 +423,39 @@ def check_access(
 
 
 def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
-    """Return the checkpoint that is given, else the newest finished pre-training run under
-    runs_dir, else `DEFAULT_MODEL`.
+    """Return a checkpoint: the named one, the newest finished pre-training run, `DEFAULT_MODEL`.
+
+    Runs are looked for under runs_dir.
     """
     if name is not None:
         check_checkpoint(name)
         return name
-    finished = []
-    for results in (*runs_dir.glob("*/all_results.json"), *runs_dir.glob("*/*/all_results.json")):
-        # A folder without config.json may be somebody else's, or still being written.
-        with suppress(OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
-            config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
-            names = config.get("architectures") or [""]
-            if (
-                names[0].endswith(("ForPreTraining", "ForMaskedLM"))
-                and not (results.parent / TASK_FILE).is_file()
-            ):
-                finished.append((results.stat().st_mtime, results.parent))
-    if finished:
-        newest = max(finished)[1]
-        logger.info(
-            "model_name_or_path is not given: %s is the newest finished pre-training run", newest
-        )
+    results = [*runs_dir.glob("*/all_results.json"), *runs_dir.glob("*/*/all_results.json")]
+    runs = [file for file in results if _is_pretraining_run(file.parent)]
+    if runs:
+        newest = max(runs, key=lambda file: (file.stat().st_mtime, file.parent)).parent
+        message = "model_name_or_path is not given: %s is the newest finished pre-training run"
+        logger.info(message, newest)
         return str(newest)
     try:
         check_checkpoint(DEFAULT_MODEL)
     except InputError as error:
         raise InputError(
             f"{error} with --model_name_or_path FOLDER (make: MODEL=FOLDER): there is no finished "
-            "pre-training run under "
-            f"{runs_dir}/ to take instead"
+            f"pre-training run under {runs_dir}/ to take instead"
         ) from error
     return DEFAULT_MODEL
+
+
+def _is_pretraining_run(folder: Path) -> bool:
+    """Return whether a folder has a model with a head of pre-training.
+
+    A folder with another config.json may be somebody else's, or still being written.
+    """
+    if (folder / TASK_FILE).is_file():
+        return False
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return config["architectures"][0].endswith(("ForPreTraining", "ForMaskedLM"))
+    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
+        return False

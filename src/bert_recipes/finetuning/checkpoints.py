@@ -1,8 +1,7 @@
-"""Open a checkpoint for a task or for prediction: its tokenizer, its encoder, a head that is kept
-or new.
-"""
+"""Open a checkpoint for a task or for prediction: its tokenizer, its encoder, its head."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from transformers import PretrainedConfig, PreTrainedModel, set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import TaskArguments, read_model_config
+from bert_recipes.finetuning.arguments import TaskArguments, architecture, read_model_config
 from bert_recipes.finetuning.kind import TaskKind
 from bert_recipes.hub_access import has_safetensors
 from bert_recipes.models.sizes import check_layers, num_positions
@@ -24,9 +23,12 @@ from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 logger = logging.getLogger(__name__)
 
+# Kinds of tasks whose head has an output for each label.
+_LABELLED_KINDS = ("sequence_classification", "token_classification")
+
 
 def open_tokenizer(name: str) -> OriginalBertTokenizer:
-    """The checkpoint's own tokenizer."""
+    """Return the checkpoint's tokenizer."""
     try:
         return load_tokenizer(name)
     except InputError as error:
@@ -48,86 +50,132 @@ def open_model(
 ) -> PreTrainedModel:
     """Open any BERT-like checkpoint with the task's head.
 
-    A head is kept where the checkpoint was trained on the same labels for the same type of problem;
-    otherwise a new one is drawn by the original's rule (google-research/bert run_classifier.py
-    `create_model`: a normal of deviation 0.02 cut off at two deviations, bias 0), which a log line
-    says. With needs_head, for a checkpoint that is measured, that is an error.
+    A head stays where the checkpoint was trained on the same labels for the same type of problem;
+    otherwise a new one is drawn, which a log line says.
+
+    Args:
+        name: Folder or Hub name.
+        task: Decides about labels and type of problem.
+        kind: Of the task.
+        tokenizer: The checkpoint's.
+        settings: Length, dropout, and what is trained.
+        seed: Of new weights.
+        needs_head: Refuse a checkpoint without the task's head: it is to be measured.
     """
     config = read_model_config(name)
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
-    length, positions = settings.max_seq_length, num_positions(config, settings.max_seq_length)
-    if length > positions:
-        raise InputError(
-            f"max_seq_length is {length}, the model has {positions} positions; lower "
-            "--max_seq_length"
-        )
+    _check_length(config, settings.max_seq_length)
     why_new = _why_new_head(config, task, kind)
     if needs_head and why_new:
         raise InputError(
             f"{name} has no head for task {task.name}: {why_new}; fine-tune it first "
             "(recipes/finetune.py)"
         )
-    _fit_config(name, config, task, settings, is_new=why_new is not None)
+    _set_labels(name, config, task, is_new=why_new is not None)
+    if settings.dropout is not None:
+        _set_dropout(config, settings.dropout)
+
     set_seed(seed)
-    model, new = _load(name, kind, config, keeps_head=why_new is None)
-    inside = set(model.base_model.modules())
-    head = [part for part in model.modules() if isinstance(part, nn.Linear) and part not in inside]
+    model, new_pooler = _load(name, kind, config, keeps_head=why_new is None)
+    head = _head_layers(model)
     if why_new:
-        std = getattr(config, "initializer_range", 0.02)
-        for layer in head:
-            nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
         logger.info("%s: %s; initialising a new head for task %s", name, why_new, task.name)
+        _draw_weights(head, getattr(config, "initializer_range", 0.02))
     if task.problem_type == "regression":
         for layer in head:
             layer.__class__ = Float32Linear
     if settings.freeze_encoder:
-        for key, parameter in model.named_parameters():
-            if key.startswith(f"{model.base_model_prefix}."):
-                parameter.requires_grad_(key in new)
-        if new:
-            logger.info("the encoder is frozen but for what is new: %s", ", ".join(sorted(new)))
+        _freeze_encoder(model, new_pooler)
     if settings.bilstm:
         _add_bilstm(model)
     return model
 
 
-def _add_bilstm(model: PreTrainedModel) -> None:
-    """Put a new BiLSTM between encoder and head; a pooled text is the largest of its states over
-    the tokens.
+def _check_length(config: PretrainedConfig, length: int) -> None:
+    max_length = num_positions(config, length)
+    if length > max_length:
+        raise InputError(
+            f"max_seq_length is {length}, the model has {max_length} positions; lower "
+            "--max_seq_length"
+        )
 
-    Source: Devlin et al. 2019, section 5.1. The paper gives neither the size, half the hidden size
-    a direction here, nor what a classifier reads.
+
+def _head_layers(model: PreTrainedModel) -> list[nn.Linear]:
+    """Return the linear layers outside of the encoder."""
+    encoder = set(model.base_model.modules())
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    return [layer for layer in linears if layer not in encoder]
+
+
+def _draw_weights(layers: Sequence[nn.Linear], std: float) -> None:
+    """Draw weights of a normal that is cut off at two deviations; biases are 0.
+
+    Source: google-research/bert run_classifier.py `create_model`.
+    """
+    for layer in layers:
+        nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+def _freeze_encoder(model: PreTrainedModel, new_pooler: Sequence[str]) -> None:
+    """Let no parameter of the encoder learn, but those of a new pooler."""
+    for name, parameter in model.named_parameters():
+        if name.startswith(f"{model.base_model_prefix}."):
+            parameter.requires_grad_(name in new_pooler)
+    if new_pooler:
+        logger.info("the encoder is frozen but for what is new: %s", ", ".join(new_pooler))
+
+
+def _add_bilstm(model: PreTrainedModel) -> None:
+    """Put a new BiLSTM between encoder and head.
+
+    A pooled text is the largest of its states over the tokens. The paper gives neither the size,
+    half the hidden size a direction here, nor what a classifier reads.
+
+    Source: Devlin et al. 2019, section 5.1.
     """
     size = model.config.hidden_size
-    # Outside of the encoder, which may be frozen and goes without training mode then.
-    model.bilstm = bilstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
+    bilstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
 
     def read(encoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """Replace an encoder's hidden states, (B, S, H), and its pooled ones, (B, H).
+
+        It is a forward hook of the encoder.
+        """
+        hidden_states = output.last_hidden_state
         is_token = kwargs["attention_mask"] != 0
-        hidden, lengths = output.last_hidden_state, is_token.sum(dim=1).cpu()
-        with torch.autocast(hidden.device.type, enabled=False):
+        with torch.autocast(hidden_states.device.type, enabled=False):
             packed = rnn.pack_padded_sequence(
-                hidden.float(), lengths, batch_first=True, enforce_sorted=False
+                hidden_states.float(),
+                is_token.sum(dim=1).cpu(),
+                batch_first=True,
+                enforce_sorted=False,
             )
-            states = bilstm(packed)[0]
-        states, _ = rnn.pad_packed_sequence(states, batch_first=True, total_length=hidden.shape[1])
+            packed_states, _ = bilstm(packed)
+        length = hidden_states.shape[1]
+        states, _ = rnn.pad_packed_sequence(packed_states, batch_first=True, total_length=length)
         output.last_hidden_state = states
         if output.get("pooler_output") is not None:
-            output.pooler_output = states.masked_fill(~is_token[..., None], -torch.inf).amax(dim=1)
+            is_pad = ~is_token[..., None]
+            output.pooler_output = states.masked_fill(is_pad, -torch.inf).amax(dim=1)
 
+    # Outside of the encoder, which may be frozen and goes without training mode then.
+    model.bilstm = bilstm
     model.base_model.register_forward_hook(read, with_kwargs=True)
 
 
 def _from_pretrained(
     name: str, model_class: Any, **options: Any
 ) -> tuple[PreTrainedModel, set[str], set[str]]:
-    """The model, the keys that the file lacks, and those with the ones that are of another size
-    there; all are drawn at random.
+    """Load a checkpoint.
+
+    Returns:
+        The model, the keys that the file lacks, and those of another size there; their weights are
+        drawn at random.
     """
     verbosity = transformers.logging.get_verbosity()
-    # what matters of missing and unexpected weights our own lines report
+    # What matters of missing and unexpected weights our log lines report.
     transformers.logging.set_verbosity_error()
     try:
         cached_only = check_checkpoint(name)
@@ -136,7 +184,7 @@ def _from_pretrained(
                 name,
                 use_safetensors=has_safetensors(name, cached_only=cached_only),
                 output_loading_info=True,
-                # whatever the file holds: weights that learn are kept in full precision
+                # Whatever the file holds: weights that learn are in full precision.
                 dtype=torch.float32,
                 local_files_only=cached_only,
                 ignore_mismatched_sizes=True,
@@ -145,132 +193,132 @@ def _from_pretrained(
     finally:
         transformers.logging.set_verbosity(verbosity)
     check_layers(name, model.config, info["unexpected_keys"])
-    missing = set(info["missing_keys"])
-    return (
-        model,
-        missing,
-        missing | {key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]},
-    )
+    mismatched = {key for key, _, _ in info["mismatched_keys"]}
+    return model, set(info["missing_keys"]), mismatched
 
 
 def _load(
     name: str, kind: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
-) -> tuple[PreTrainedModel, set[str]]:
-    """The model, and the parameters of its pooler if they are new; no other part of the encoder may
-    be.
+) -> tuple[PreTrainedModel, list[str]]:
+    """Load a checkpoint whose encoder is complete, but for its pooler.
+
+    Returns:
+        The model, and the keys of a new pooler: a masked-LM checkpoint has none.
     """
-    model, missing, lost = _from_pretrained(
-        name, getattr(transformers, kind.auto_class), config=config
-    )
-    inside = f"{model.base_model_prefix}."
-    # A masked-LM checkpoint has no pooler.
-    new = {
-        key for key in missing if not keeps_head and key.startswith(inside) and ".pooler." in key
-    }
-    lost = {key for key in lost - new if keeps_head or key.startswith(inside)}
+    model_class = getattr(transformers, kind.auto_class)
+    model, missing, mismatched = _from_pretrained(name, model_class, config=config)
+    new_pooler = []
+    lost = []
+    for key in sorted(missing | mismatched):
+        is_encoder = key.startswith(f"{model.base_model_prefix}.")
+        if is_encoder and not keeps_head and ".pooler." in key and key in missing:
+            new_pooler.append(key)
+        elif is_encoder or keeps_head:
+            lost.append(key)
     if lost:
         raise InputError(
-            f"{name}: no weights for {min(lost)} ({len(lost)} missing) of the size that "
-            "config.json says; weights and "
-            "config.json do not belong together"
+            f"{name}: no weights for {lost[0]} ({len(lost)} missing) of the size that config.json "
+            "says; weights and config.json do not belong together"
         )
-    if new:
-        logger.warning(
-            "%s has no weights for its pooler (%s); it is drawn at random",
-            name,
-            ", ".join(sorted(new)),
-        )
-    return model, new
+    if new_pooler:
+        message = "%s has no weights for its pooler (%s); it is drawn at random"
+        logger.warning(message, name, ", ".join(new_pooler))
+    return model, new_pooler
 
 
 def open_complete(
     name: str, model_class: Any, *, may_lack: tuple[str, ...] = (), **options: Any
 ) -> PreTrainedModel:
-    """Open a checkpoint in float32 that has every weight, but for those of some parts (beginnings
-    of keys).
+    """Open a checkpoint in float32 that has every weight.
+
+    Keys that begin with one of may_lack may be missing.
     """
-    model, _, lost = _from_pretrained(name, model_class, **options)
-    lost = {key for key in lost if not key.startswith(may_lack)}
+    model, missing, mismatched = _from_pretrained(name, model_class, **options)
+    lost = [key for key in missing | mismatched if not key.startswith(may_lack)]
     if lost:
         raise InputError(
             f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing or "
-            "of another size than "
-            "config.json says); give a complete checkpoint"
+            "of another size than config.json says); give a complete checkpoint"
         )
     return model
 
 
 def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) -> str | None:
-    """Why the checkpoint's head cannot serve the task, or None."""
-    wanted = kind.auto_class.removeprefix("AutoModel")
-    built = (config.architectures or ["none"])[0]
-    if not built.endswith(wanted):
-        return f"no {wanted} head in this checkpoint (a {built})"
-    if task.kind not in ("sequence_classification", "token_classification"):
+    """Return why the checkpoint's head cannot serve the task, or None."""
+    head = kind.auto_class.removeprefix("AutoModel")
+    model_class = architecture(config) or "none"
+    if not model_class.endswith(head):
+        return f"no {head} head in this checkpoint (a {model_class})"
+    if task.kind not in _LABELLED_KINDS:
         return None
     names = label_names(config)
-    if task.problem_type == "regression":
-        fits = len(names) == 1
-    else:
-        unnamed = all(label == f"LABEL_{number}" for number, label in enumerate(names))
-        fits = sorted(names) == sorted(task.labels) or (unnamed and len(names) == len(task.labels))
-    if not fits:
+    if not _fits_labels(names, task):
         labels = ", ".join(task.labels) or "one number"
         return f"the checkpoint's labels are {', '.join(names)}; the task's are {labels}"
-    if task.kind == "sequence_classification" and config.problem_type not in (
-        None,
-        task.problem_type,
-    ):
+    is_other_problem = config.problem_type not in (None, task.problem_type)
+    if task.kind == "sequence_classification" and is_other_problem:
         return f"the checkpoint is for {config.problem_type}, the task is {task.problem_type}"
     return None
 
 
+def _fits_labels(names: Sequence[str], task: Task) -> bool:
+    """Return whether a checkpoint with these labels, or as many without names, serves a task."""
+    if task.problem_type == "regression":
+        return len(names) == 1
+    has_no_names = all(name == f"LABEL_{number}" for number, name in enumerate(names))
+    if has_no_names and len(names) == len(task.labels):
+        return True
+    return sorted(names) == sorted(task.labels)
+
+
 def label_names(config: PretrainedConfig) -> list[str]:
-    """Names of the classes in the order of their numbers; label2id of config.json may be missing or
-    stale.
+    """Return the names of the classes in the order of their numbers.
+
+    label2id of config.json may be missing or stale.
     """
     return [str(config.id2label[number]) for number in sorted(config.id2label)]
 
 
-def _fit_config(
-    name: str, config: PretrainedConfig, task: Task, settings: TaskArguments, *, is_new: bool
-) -> None:
-    """Labels, type of problem and dropout as the task wants them, for a new head or one that is
-    kept.
-    """
+def _set_labels(name: str, config: PretrainedConfig, task: Task, *, is_new: bool) -> None:
+    """Set labels and type of problem as the task has them, for a new head or the checkpoint's."""
     if is_new:
         config.problem_type = None
-    if task.kind in ("sequence_classification", "token_classification") and task.labels:
+    if task.kind in _LABELLED_KINDS and task.labels:
         names = label_names(config)
-        if not is_new and sorted(names) != sorted(task.labels):
-            labels = ", ".join(task.labels)
-            logger.info(
-                "%s does not name its labels; they are taken for %s, in this order", name, labels
-            )
-        if is_new or sorted(names) != sorted(task.labels):
+        has_names = sorted(names) == sorted(task.labels)
+        if not is_new and not has_names:
+            message = "%s does not name its labels; they are taken for %s, in this order"
+            logger.info(message, name, ", ".join(task.labels))
+        if is_new or not has_names:
             names = list(task.labels)
         config.id2label = dict(enumerate(names))
         config.label2id = {label: number for number, label in enumerate(names)}
+    elif is_new and task.kind == "question_answering":
+        config.num_labels = 2  # start and end
     elif is_new and task.kind != "multiple_choice":
-        config.num_labels = (
-            2 if task.kind == "question_answering" else 1
-        )  # start and end, or a number
+        config.num_labels = 1  # a number
     if task.kind == "sequence_classification":
         config.problem_type = task.problem_type  # stock pipelines choose sigmoid or softmax by it
-    if settings.dropout is not None:
-        # Each kind of model has other names for them; a rate that is None follows another one.
-        for field, rate in config.to_dict().items():
-            if "dropout" in field and rate is not None:
-                setattr(config, field, settings.dropout)
+
+
+def _set_dropout(config: PretrainedConfig, dropout: float) -> None:
+    """Set every rate of a config, which each kind of model names in its way.
+
+    A rate that is None follows another one.
+    """
+    for name, rate in config.to_dict().items():
+        if "dropout" in name and rate is not None:
+            setattr(config, name, dropout)
 
 
 class Float32Linear(nn.Linear):
-    """A layer of a regression's head: in float32 whatever the encoder computes in, as bfloat16
-    keeps two to three digits.
+    """A layer of a regression's head, in float32 whatever the encoder computes in.
+
+    bfloat16 has two to three digits.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Float (B, in) to float32 (B, out)."""
+        """Map float (B, in) to float32 (B, out)."""
         with torch.autocast(input.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.float()
             return nn.functional.linear(input.float(), self.weight.float(), bias)

@@ -22,16 +22,17 @@ from bert_recipes.training.tinybert import LayerTeacher, prepare_student
 
 
 class IntermediateTrainer(FineTuningTrainer):
-    """A Trainer whose student's layers learn from the teacher's; its head does not learn, so there
-    is nothing to measure.
+    """A Trainer whose student's layers learn from the teacher's.
+
+    The head does not learn, so there is nothing to measure.
     """
 
     def __init__(
-        self, model: Any, args: Any, *positional: Any, teacher: Any, settings: Any, **kwargs: Any
+        self, model: Any, args: Any, kind: TaskKind, *, teacher: Any, settings: Any, **kwargs: Any
     ) -> None:
         args.fast_layers = "off"
         prepare_student(model, teacher)
-        super().__init__(model, args, *positional, **kwargs)
+        super().__init__(model, args, kind, **kwargs)
         self.teacher = LayerTeacher(self, teacher, settings)
 
     def num_items(self, batch: Batch) -> torch.Tensor:
@@ -52,38 +53,48 @@ class AnswerTrainer(FineTuningTrainer):
     A loss is summed over the classes, as in the paper; the original's code averages over them.
     """
 
-    def __init__(self, *others: Any, teacher: Any, temperature: float, **kwargs: Any) -> None:
-        super().__init__(*others, **kwargs)
-        self.teacher, self.temperature = take_teacher(self, teacher), temperature
-        enable_packed_layers(teacher, self.args.fast_layers, self.args)
-        names, numbers = self.model.config.id2label, teacher.config.label2id
+    def __init__(
+        self,
+        model: Any,
+        args: Any,
+        kind: TaskKind,
+        *,
+        teacher: Any,
+        temperature: float,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model, args, kind, **kwargs)
+        self.teacher = take_teacher(self, teacher)
+        self.temperature = temperature
+        enable_packed_layers(teacher, args.fast_layers, args)
         # The teacher may have the task's classes in another order.
-        self.columns = (
-            [numbers[names[number]] for number in sorted(names)] if self.kind.task.labels else [0]
-        )
+        self.columns = [0]
+        if kind.task.labels:
+            classes = teacher.config.label2id
+            self.columns = [classes[name] for _, name in sorted(model.config.id2label.items())]
 
     def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
-        """Cross-entropy between both probabilities, summed over the examples."""
-        problem = self.kind.task.problem_type
-        if problem == "regression":
+        """Return the cross-entropy between both probabilities, summed over the examples."""
+        problem_type = self.kind.task.problem_type
+        if problem_type == "regression":
             return super().loss_sum(output, inputs)
         with torch.no_grad(), self.autocast():
-            taught = self.teacher(**self.model_inputs(inputs)).logits[:, self.columns]
-        said, goal = output.logits.float() / self.temperature, taught.float() / self.temperature
-        if problem == "multi_label_classification":
-            return (
-                F.binary_cross_entropy_with_logits(said, goal.sigmoid(), reduction="none")
-                .mean(dim=-1)
-                .sum()
-            )
-        return F.cross_entropy(said, goal.softmax(-1), reduction="sum")
+            teacher_logits = self.teacher(**self.model_inputs(inputs)).logits[:, self.columns]
+        logits = output.logits.float() / self.temperature
+        teacher_logits = teacher_logits.float() / self.temperature
+        if problem_type == "multi_label_classification":
+            goal = teacher_logits.sigmoid()
+            losses = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
+            return losses.mean(dim=-1).sum()
+        return F.cross_entropy(logits, teacher_logits.softmax(-1), reduction="sum")
 
 
 def choose_trainer(
     teaching: TeachingArguments, settings: TaskArguments, kind: TaskKind, seed: int
 ) -> Callable[..., FineTuningTrainer]:
-    """The Trainer of a stage with its teacher, or that without one."""
-    name, task = teaching.teacher, kind.task
+    """Return the Trainer of a stage with its teacher, or the one without."""
+    task = kind.task
+    name = teaching.teacher
     if name is None:
         return FineTuningTrainer
     if task.kind != "sequence_classification":

@@ -32,18 +32,17 @@ Feature = Mapping[str, Any]
 Batch = dict[str, torch.Tensor]
 NOT_FINITE = (
     "the model's outputs are not finite; its weights are broken or its training has diverged: "
-    "take another checkpoint, or "
-    "train with a lower learning rate"
+    "take another checkpoint, or train with a lower learning rate"
 )
 
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """A split as the model takes it; a map-style data set of `Feature`, in the order of the
-    examples.
+    """A split as the model takes it: a data set of `Feature`, in the order of the examples.
 
-    lengths: int64 (features,), positions of each; details: what the kind needs to come back from
-    outputs to predictions.
+    Attributes:
+        lengths: int64 (features,), positions of each.
+        details: What the kind needs to come back from outputs to predictions.
     """
 
     split: Split
@@ -78,16 +77,22 @@ class Prediction:
         """Return `idx`, `prediction` and, where there are any, `probabilities` (6 digits)."""
         line = {"idx": idx, "prediction": self.value}
         if self.probabilities is not None:
-            line["probabilities"] = _rounded(self.probabilities)
+            line["probabilities"] = _round(self.probabilities)
         return line
 
 
+@dataclass(eq=False)
 class TaskKind(ABC):
     """Encode, train, decode and measure a kind of task.
 
-    label2id has the model's class number of each label name; it is empty where there are no named
-    labels.
+    Attributes:
+        label2id: Label name -> the model's class number; empty where no labels have names.
     """
+
+    task: Task
+    tokenizer: OriginalBertTokenizer
+    settings: TaskArguments
+    label2id: Mapping[str, int]
 
     # Name of the class in transformers that has the head.
     auto_class: ClassVar[str]
@@ -97,28 +102,24 @@ class TaskKind(ABC):
     # alike.
     loss_counts_padding: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        task: Task,
-        tokenizer: OriginalBertTokenizer,
-        settings: TaskArguments,
-        label2id: Mapping[str, int],
-    ) -> None:
-        self.task = task
-        self.tokenizer = tokenizer
-        self.settings = settings
-        self.label2id = dict(label2id)
+    def __post_init__(self) -> None:  # noqa: B027  (not every kind needs it)
+        """Check the settings, and prepare what the kind computes once."""
 
     @abstractmethod
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Examples -> features; labels are added where the split has them."""
+        """Make examples features; labels are added where the split has them.
+
+        Args:
+            split: Of one kind of examples.
+            for_training: Examples that teach nothing may be left out.
+        """
 
     def collate(self, features: Sequence[Feature]) -> Batch:
-        """Pad to the longest feature: int64 (B, S) or (B, C, S) input_ids, token_type_ids,
-        attention_mask; and the labels.
+        """Pad to the longest feature.
 
-        Labels are there if all features have them: int64 classes or positions, float32 numbers or
-        flags.
+        Returns:
+            int64 (B, S) or (B, C, S) input_ids, token_type_ids and attention_mask, and the labels
+            if all features have them: int64 classes or positions, float32 numbers or flags.
         """
         batch = self.pad(features)
         for key in self.label_keys:
@@ -127,7 +128,7 @@ class TaskKind(ABC):
         return batch
 
     def count_items(self, batch: Batch) -> torch.Tensor:
-        """int64 (): what the loss is a mean over: examples, labelled tokens, features."""
+        """Return int64 (): the examples, labelled tokens or features that the loss averages."""
         return torch.tensor(len(batch["labels"]), device=batch["labels"].device)
 
     def class_weights(self, train: EncodedSplit) -> torch.Tensor | None:
@@ -138,7 +139,8 @@ class TaskKind(ABC):
         weights_by_name = self.settings.class_weights
         if weights_by_name is None:
             return None
-        if not self._has_single_class():
+        has_classes = self.task.kind in ("sequence_classification", "token_classification")
+        if not has_classes or self.task.problem_type != "single_label_classification":
             raise InputError(
                 f"class_weights: task {self.task.name} has no single class to choose; leave them "
                 "out"
@@ -147,7 +149,8 @@ class TaskKind(ABC):
         if isinstance(weights_by_name, str):  # auto
             classes = np.concatenate([np.ravel(feature["labels"]) for feature in train.features])
             counts = np.bincount(classes[classes != IGNORE_INDEX], minlength=len(names))
-            return torch.from_numpy(counts.sum() / (len(names) * counts.clip(min=1))).float()
+            balanced = counts.sum() / (len(names) * counts.clip(min=1))
+            return torch.from_numpy(balanced).float()
         weights = torch.ones(len(names))
         for name, weight in weights_by_name.items():
             is_weight = isinstance(weight, int | float) and 0 <= weight < math.inf
@@ -159,39 +162,51 @@ class TaskKind(ABC):
             weights[self.label2id[name]] = weight
         return weights
 
-    def _has_single_class(self) -> bool:
-        """Tell whether an item of the task has one class."""
-        if self.task.kind == "token_classification":
-            return True
-        is_single = self.task.problem_type == "single_label_classification"
-        return self.task.kind == "sequence_classification" and is_single
-
     @abstractmethod
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """float32 (): the loss summed over the batch's items, of what the model returned without
-        labels.
+        """Return float32 (): the loss summed over the batch's items.
+
+        Args:
+            output: Of the model, which has seen no labels.
+            batch: With labels.
         """
 
     def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
-        """Return one float32 array for each feature of the batch, without padding: (C,) logits,
-        unless the kind says otherwise.
+        """Return a float32 array for each feature of the batch, without padding.
+
+        It holds (C,) logits, unless the kind says otherwise.
         """
         return list(output.logits.detach().float().cpu().numpy())
 
     @abstractmethod
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """Outputs in the order of the features -> one prediction for each example, in the order of
-        the examples.
+        """Return a prediction for each example, in order.
+
+        Args:
+            encoded: The split.
+            outputs: As of `split_outputs`, in the order of the features.
         """
 
     @abstractmethod
     def score(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """The task's metrics over labelled examples."""
+        """Return the task's metrics over labelled examples.
+
+        Args:
+            examples: With labels.
+            predictions: One for each example, in order.
+        """
 
     def write(
         self, folder: Path, split_name: str, examples: Sequence[Any], predictions: Sequence[Any]
     ) -> list[Path]:
-        """Write predictions_<split>.jsonl and the kind's own files; return their paths."""
+        """Write predictions_<split>.jsonl and the kind's files; return their paths.
+
+        Args:
+            folder: It exists.
+            split_name: Becomes a part of the names.
+            examples: Of the split.
+            predictions: One for each example, in order.
+        """
         path = folder / f"predictions_{split_name}.jsonl"
         with path.open("w", encoding="utf-8") as file:
             for prediction in predictions:
@@ -202,11 +217,11 @@ class TaskKind(ABC):
     def pad(
         self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None
     ) -> Batch:
-        """`pad_batch`, to max_seq_length where the settings ask for it."""
-        pad_to = self.settings.max_seq_length if self.settings.pad_to_max_length else None
-        return pad_batch(
-            features, int(self.tokenizer.pad_token_id), pad_to=pad_to, label_pads=label_pads
-        )
+        """Pad with `pad_batch`, to max_seq_length where the settings ask for it."""
+        settings = self.settings
+        pad_to = settings.max_seq_length if settings.pad_to_max_length else None
+        pad_token_id = int(self.tokenizer.pad_token_id)
+        return pad_batch(features, pad_token_id, pad_to=pad_to, label_pads=label_pads)
 
 
 # Features of a split in which unknown words are counted, at equal distances.
@@ -215,18 +230,22 @@ _MAX_SAMPLED = 5_000
 
 def warn_of_unknown(encoded: EncodedSplit, tokenizer: Any) -> bool:
     """Warn where much of a split is [UNK] for a checkpoint's tokenizer; return whether it is so."""
-    num_unknown = num_tokens = 0
-    for number in range(0, len(encoded), max(1, len(encoded) // _MAX_SAMPLED)):
+    num_unknown = 0
+    num_tokens = 0
+    step = max(1, len(encoded) // _MAX_SAMPLED)
+    for number in range(0, len(encoded), step):
         input_ids = encoded[number]["input_ids"]
-        sequences = input_ids if isinstance(input_ids[0], list) else [input_ids]
-        for sequence in sequences:
+        is_choice = isinstance(input_ids[0], list)
+        for sequence in input_ids if is_choice else [input_ids]:
             num_tokens += len(sequence)
-            num_unknown += list(sequence).count(tokenizer.unk_token_id)
+            num_unknown += sequence.count(tokenizer.unk_token_id)
     if num_unknown == 0:
         return False
-    texts = [text for example in encoded.split.examples[:100] for text in list_texts(example)]
-    counts = {name_script(" ".join(texts)): num_unknown}
-    description = describe_unknown(counts, num_tokens)
+    texts: list[str] = []
+    for example in encoded.split.examples[:100]:
+        texts += list_texts(example)
+    script = name_script(" ".join(texts))
+    description = describe_unknown({script: num_unknown}, num_tokens)
     if description is None:
         return False
     message = (
@@ -260,14 +279,15 @@ def join_texts(
         input_ids and token_type_ids, lists of int.
     """
     layout = tokenizer.layout
-    max_tokens = max_seq_length - len(layout.prefix) - len(layout.suffix)
     if second is None:
+        max_tokens = max_seq_length - len(layout.prefix) - len(layout.suffix)
         input_ids = [*layout.prefix, *first[:max_tokens], *layout.suffix]
         return {"input_ids": input_ids, "token_type_ids": [0] * len(input_ids)}
-    truncate_pair(first, second, max_tokens - len(layout.middle))
+    truncate_pair(first, second, max_seq_length - layout.num_special)
     segment_a = [*layout.prefix, *first, *layout.middle]
     segment_b = [*second, *layout.suffix]
-    token_type_ids = [0] * len(segment_a) + [layout.second_segment] * len(segment_b)
+    token_type_ids = [0] * len(segment_a)
+    token_type_ids += [layout.second_segment] * len(segment_b)
     return {"input_ids": segment_a + segment_b, "token_type_ids": token_type_ids}
 
 
@@ -278,13 +298,20 @@ def pad_batch(
     pad_to: int | None = None,
     label_pads: Mapping[str, int] | None = None,
 ) -> Batch:
-    """Pad features to the longest of them, or to pad_to: int64 (B, S) input_ids, token_type_ids and
-    an attention_mask.
+    """Pad features to the longest of them, or to pad_to.
 
-    label_pads has further per-position keys -> the value at padding, for example {"labels": -100}.
+    Args:
+        features: With input_ids and token_type_ids.
+        pad_token_id: Of the tokenizer.
+        pad_to: Number of positions.
+        label_pads: Other keys with a value for each position -> the value at padding, for example
+            {"labels": -100}.
+
+    Returns:
+        int64 (B, S) input_ids, token_type_ids, the keys of label_pads, and an attention_mask.
     """
-    lengths = [len(feature["input_ids"]) for feature in features]
-    length = max(lengths) if pad_to is None else pad_to
+    lengths = np.array([len(feature["input_ids"]) for feature in features])
+    length = lengths.max() if pad_to is None else pad_to
     pad_values = {"input_ids": pad_token_id, "token_type_ids": 0, **(label_pads or {})}
     batch = {}
     for key, pad_value in pad_values.items():
@@ -292,18 +319,21 @@ def pad_batch(
         for row, feature in zip(array, features, strict=True):
             row[: len(feature[key])] = feature[key]
         batch[key] = torch.from_numpy(array)
-    is_token = np.arange(length) < np.array(lengths)[:, None]
+    is_token = np.arange(length) < lengths[:, None]
     batch["attention_mask"] = torch.from_numpy(is_token.astype(np.int64))
     return batch
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """float64 (..., C) logits to probabilities."""
+    """Turn float64 (..., C) logits into probabilities."""
     values = np.exp(logits - logits.max(-1, keepdims=True))
     return values / values.sum(-1, keepdims=True)
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
+    """Round a number, or the numbers of a list or a mapping, to 6 digits."""
     if isinstance(value, dict):
-        return {key: round(item, 6) for key, item in value.items()}
-    return [round(item, 6) for item in value] if isinstance(value, list) else round(value, 6)
+        return {name: round(number, 6) for name, number in value.items()}
+    if isinstance(value, list):
+        return [round(number, 6) for number in value]
+    return round(value, 6)

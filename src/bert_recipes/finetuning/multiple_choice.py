@@ -1,7 +1,7 @@
 """The right one of several endings: SWAG."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,12 +17,13 @@ from bert_recipes.finetuning.kind import (
     softmax,
 )
 from bert_recipes.metrics.classification import compute
-from bert_recipes.tasks.examples import ChoiceExample, Split
+from bert_recipes.tasks.examples import Split
 
 
 class MultipleChoice(TaskKind):
-    """Read each choice behind the context, [CLS] context [SEP] choice [SEP]; it gives one number,
-    and a softmax compares them.
+    """Read each choice behind the context, and compare the choices' numbers by a softmax.
+
+    An input is [CLS] context [SEP] choice [SEP].
 
     A batch of B examples with C choices is B * C inputs for the model. Where examples have fewer
     choices than others of their batch, inputs without text fill them up; `num_choices` then says
@@ -35,58 +36,58 @@ class MultipleChoice(TaskKind):
     auto_class: ClassVar[str] = "AutoModelForMultipleChoice"
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Return features whose input_ids and token_type_ids are lists of C lists, C being 2 or
-        more.
+        """Return features whose input_ids and token_type_ids are lists of C lists.
 
-        The length of a feature is that of its longest choice.
+        C is 2 or greater. The length of a feature is that of its longest choice.
         """
+        tokenizer = self.tokenizer
         features: list[dict[str, Any]] = []
-        for example in cast(Sequence[ChoiceExample], split.examples):
-            # Endings alone: what they give away by themselves.
-            context = (
-                []
-                if self.settings.context == "none"
-                else self.tokenizer.encode_ids(example.context)
-            )
-            texts = [
-                join_texts(
-                    self.tokenizer,
-                    [*context],
-                    self.tokenizer.encode_ids(choice),
-                    self.settings.max_seq_length,
-                )
-                for choice in example.choices
-            ]
-            features.append(
-                {key: [text[key] for text in texts] for key in ("input_ids", "token_type_ids")}
-            )
+        lengths = []
+        examples: Sequence[Any] = split.examples
+        for example in examples:
+            feature: dict[str, Any] = {"input_ids": [], "token_type_ids": []}
+            # Without context the endings show what they give away by themselves.
+            shows_context = self.settings.context != "none"
+            context = tokenizer.encode_ids(example.context) if shows_context else []
+            for choice in example.choices:
+                ending = tokenizer.encode_ids(choice)
+                text = join_texts(tokenizer, [*context], ending, self.settings.max_seq_length)
+                feature["input_ids"].append(text["input_ids"])
+                feature["token_type_ids"].append(text["token_type_ids"])
             if split.is_labelled:
-                features[-1]["labels"] = example.label
-        lengths = np.array([max(map(len, feature["input_ids"])) for feature in features], np.int64)
-        return EncodedSplit(split=split, features=features, lengths=lengths)
+                feature["labels"] = example.label
+            features.append(feature)
+            lengths.append(max(len(input_ids) for input_ids in feature["input_ids"]))
+        return EncodedSplit(split, features, np.array(lengths, np.int64))
 
     def pad(
         self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None
     ) -> Batch:
-        """Pad all choices to the longest of the batch, and to the most choices: (B, C, S)."""
+        """Pad all choices to the longest of the batch, and to the most choices.
+
+        Returns:
+            int64 (B, C, S) input_ids, token_type_ids and attention_mask; where examples differ,
+            num_choices, int64 (B,).
+        """
         counts = [len(feature["input_ids"]) for feature in features]
+        most = max(counts)
         filling = join_texts(self.tokenizer, [], None, self.settings.max_seq_length)
         choices: list[Feature] = []
         for feature, count in zip(features, counts, strict=True):
-            for ids, types in zip(feature["input_ids"], feature["token_type_ids"], strict=True):
-                choices.append({"input_ids": ids, "token_type_ids": types})
-            choices += [filling] * (max(counts) - count)
-        batch = {
-            key: value.unflatten(0, (len(features), -1))
-            for key, value in super().pad(choices).items()
-        }
-        if min(counts) < max(counts):
+            for number in range(count):
+                choices.append({key: feature[key][number] for key in filling})
+            choices += [filling] * (most - count)
+        batch = {}
+        for key, value in super().pad(choices).items():
+            batch[key] = value.unflatten(0, (len(features), most))
+        if min(counts) < most:
             batch["num_choices"] = torch.tensor(counts)
         return batch
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Return the cross-entropy over each example's own choices, of (B, C) logits; summed over
-        the examples.
+        """Return the cross-entropy of (B, C) logits over each example's own choices.
+
+        It is summed over the examples.
         """
         logits = output.logits.float()
         if "num_choices" in batch:
@@ -104,18 +105,18 @@ class MultipleChoice(TaskKind):
         return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """Predict the number of the choice with the greatest logit (the first of equals), and the
-        softmax over all choices.
+        """Predict the number of the choice with the greatest logit, the first of equals.
+
+        Its probabilities are the softmax over all choices.
         """
         predictions = []
         for example, logits in zip(encoded.split.examples, outputs, strict=True):
             probabilities = softmax(logits.astype(np.float64)).tolist()
-            predictions.append(
-                Prediction(idx=example.idx, value=int(logits.argmax()), probabilities=probabilities)
-            )
+            predictions.append(Prediction(example.idx, int(logits.argmax()), probabilities))
         return predictions
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Return the task's metrics over the numbers of the choices."""
-        gold = [example.label for example in examples]
-        return compute(self.task.metrics, [prediction.value for prediction in predictions], gold)
+        labels = [example.label for example in examples]
+        values = [prediction.value for prediction in predictions]
+        return compute(self.task.metrics, values, labels)

@@ -1,13 +1,11 @@
-"""Texts in a user's file, of any size -> predictions with probabilities, by any fine-tuned
-checkpoint.
-"""
+"""Predict the texts of a user's file, of any size, with any fine-tuned checkpoint."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple, TextIO
 
 from transformers import PretrainedConfig
 
@@ -37,7 +35,7 @@ from bert_recipes.rows import (
 )
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.conll import LINES, has_columns
-from bert_recipes.tasks.examples import Split, TaggedExample
+from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.reading import read_examples, read_id
 from bert_recipes.tasks.sources import open_file
 from bert_recipes.tasks.tagging import join_words
@@ -54,9 +52,7 @@ CHUNK_SIZE = 10_000
 
 
 class InputChunk(NamedTuple):
-    """Examples of some consecutive rows of an input file, without labels, and what each is called
-    in the output.
-    """
+    """Examples of some consecutive rows of an input file, without labels, and their ids."""
 
     split: Split
     ids: list[int | str]
@@ -65,47 +61,49 @@ class InputChunk(NamedTuple):
 def read_chunks(
     path: Path, task: Task, chunk_size: int = CHUNK_SIZE, *, id_column: str | None = None
 ) -> Iterator[InputChunk]:
-    """Read an input file, as the task's own files are read.
+    """Read an input file, as the task's files are read.
 
     Columns are found by their names; a `.txt` file has none: a line is one text, or as many as the
     task has, with tabs between; for a tagging task it may also have a word a line. The words of a
     tagging task are a list, or a text that is cut into words. Labels are not looked at. An id is
     the column `task.id_column`, else `idx` or `id`, else the number of the row, from 0; every row
-    must have id_column. A chunk has chunk_size rows, more only where a document of a CoNLL file
-    does not end there.
+    must have id_column. A chunk has chunk_size rows, or the rows up to the end of the document in a
+    CoNLL file.
     """
+    is_tagging = task.kind == "token_classification"
     is_text = format_suffix(path) == ".txt"
-    if is_text and not (task.kind == "token_classification" and has_columns(path, task)):
-        rows = Rows(str(path), "line", _text_rows(path, (*task.text_columns, *task.choice_columns)))
+    if is_text and not (is_tagging and has_columns(path, task)):
+        rows = Rows(str(path), "line", _text_rows(path, [*task.text_columns, *task.choice_columns]))
     else:
         rows = open_file(replace(task, label_column=""), path)
-    if task.kind == "token_classification":
+    if is_tagging:
         rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
     yield from _chunks(task, rows, chunk_size, id_column)
 
 
 def chunk_of_rows(task: Task, rows: Sequence[Mapping[str, Any]], source: str) -> InputChunk:
-    """Take inputs that are in memory already, with the rules of `read_chunks`; source is for
-    messages.
+    """Return inputs that are in memory already as a chunk, with the rules of `read_chunks`.
+
+    Messages name the source.
     """
-    return next(_chunks(task, Rows(source, "row", list(enumerate(rows, start=1))), len(rows)))
+    numbered = Rows(source, "row", list(enumerate(rows, start=1)))
+    return next(_chunks(task, numbered, len(rows)))
 
 
-def _text_rows(path: Path, columns: tuple[str, ...]) -> NumberedRows:
-    blank: int | None = (
-        None  # the first of the blank lines at the end of the file, which hold no inputs
-    )
+def _text_rows(path: Path, columns: Sequence[str]) -> NumberedRows:
+    """Yield the texts of each line; only the end of the file may have blank lines."""
+    first_blank = 0
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
-            blank = blank or number
+            first_blank = first_blank or number
             continue
-        if blank is not None:
-            raise InputError(f"{path}, line {blank}: a blank line; every line is an input")
+        if first_blank:
+            raise InputError(f"{path}, line {first_blank}: a blank line; every line is an input")
         texts = line.split("\t") if len(columns) > 1 else [line]
         if len(texts) != len(columns):
-            inputs = " TAB ".join(columns)
+            form = " TAB ".join(columns)
             raise InputError(
-                f"{path}, line {number}: {line!r:.60}; every line is an input of the form: {inputs}"
+                f"{path}, line {number}: {line!r:.60}; every line is an input of the form: {form}"
             )
         yield number, dict(zip(columns, texts, strict=True))
 
@@ -113,78 +111,83 @@ def _text_rows(path: Path, columns: tuple[str, ...]) -> NumberedRows:
 def _chunks(
     task: Task, rows: Rows, chunk_size: int, id_column: str | None = None
 ) -> Iterator[InputChunk]:
-    # What reads a task's test split reads this; ids are kept apart, as here they need not differ.
-    plain = replace(
+    """Yield the rows of a table as inputs, the sentences of a document in one chunk."""
+    numbered_rows: list[tuple[int, Mapping[str, Any]]] = []
+    ids: list[int | str] = []
+    document = None
+    for index, (number, row) in enumerate(rows.rows):
+        is_new_document = DOCUMENT not in row or row[DOCUMENT] != document
+        if len(ids) >= chunk_size and is_new_document:
+            yield InputChunk(_read_inputs(task, rows, numbered_rows), ids)
+            numbered_rows = []
+            ids = []
+        document = row.get(DOCUMENT)
+        where = rows.where(number)
+        numbered_rows.append((number, _read_columns(task, row, where)))
+        idx = _read_id(task, row, index, where, id_column)
+        ids.append(str(idx) if task.kind == "question_answering" else idx)
+    if not ids:
+        raise InputError(f"{rows.source}: no input in it")
+    yield InputChunk(_read_inputs(task, rows, numbered_rows), ids)
+
+
+def _read_inputs(
+    task: Task, rows: Rows, numbered_rows: Sequence[tuple[int, Mapping[str, Any]]]
+) -> Split:
+    """Return inputs as a task's test split, read without ids: here they may repeat."""
+    unlabelled = replace(
         task, test_splits=(INPUT,), id_column=None, files={}, label_column="", label_columns=()
     )
-    kept: list[tuple[int, Mapping[str, Any]]] = []
-    ids: list[int | str] = []
-
-    def chunk() -> InputChunk:
-        examples = read_examples(plain, INPUT, Rows(rows.source, rows.unit, kept)).examples
-        return InputChunk(
-            Split(
-                name=INPUT,
-                examples=examples,
-                source=rows.source,
-                num_rows=len(examples),
-                is_labelled=False,
-            ),
-            ids,
-        )
-
-    for index, (number, row) in enumerate(rows.rows):
-        where = rows.where(number)
-        if len(kept) >= chunk_size and (
-            DOCUMENT not in row or row[DOCUMENT] != kept[-1][1][DOCUMENT]
-        ):
-            yield chunk()
-            kept, ids = [], []
-        kept.append((number, _needed_columns(task, row, where)))
-        idx = _input_id(task, row, index, where, id_column)
-        ids.append(str(idx) if task.kind == "question_answering" else idx)
-    if not kept:
-        raise InputError(f"{rows.source}: no input in it")
-    yield chunk()
+    table = Rows(rows.source, rows.unit, numbered_rows)
+    examples = read_examples(unlabelled, INPUT, table).examples
+    return Split(
+        name=INPUT,
+        examples=examples,
+        source=rows.source,
+        num_rows=len(examples),
+        is_labelled=False,
+    )
 
 
-def _input_id(
+def _read_id(
     task: Task, row: Mapping[str, Any], index: int, where: str, id_column: str | None
 ) -> int | str:
-    """Return the id of an input: of the column that the user names, else of a usual one, else the
-    number of the row.
+    """Return the id of an input: of id_column, else of a usual column, else the row's number.
 
     A table may lack the id in some rows of a column that nobody named.
     """
     if id_column is not None:
         return read_id(column_value(row, id_column, where), id_column, where)
-    for column in filter(None, (task.id_column, "idx", "id")):
-        if column in row and not is_missing(row[column]) and row[column] != "":
-            return read_id(row[column], column, where)
+    for column in (task.id_column or "idx", "idx", "id"):
+        value = row.get(column)
+        if not is_missing(value) and value != "":
+            return read_id(value, column, where)
     return index
 
 
-def _needed_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the columns that the model reads, none of them empty; of a pair of texts one may
-    be.
-    """
+def _read_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return the columns that the model reads, of which one may be empty in a pair of texts."""
+    values: dict[str, Any] = {}
     try:
-        kept = {
-            column: column_value(row, column, where)
-            for column in (*task.text_columns, *task.choice_columns)
-        }
+        for column in (*task.text_columns, *task.choice_columns):
+            values[column] = column_value(row, column, where)
     except InputError as error:
         raise InputError(
             f"{error}; say with --text_columns or --choice_columns which to read"
         ) from error
-    empty = [column for column, value in kept.items() if _is_empty(value)]
-    if empty and (task.kind != "sequence_classification" or len(empty) == len(kept)):
+    empty = [column for column, value in values.items() if _is_empty(value)]
+    needs_all = task.kind != "sequence_classification" or len(empty) == len(values)
+    if empty and needs_all:
         raise InputError(f"{where}: column '{empty[0]}' is empty; there is nothing to predict from")
-    return kept | {name: row[name] for name in (DOCUMENT, LINES) if name in row}
+    for column in (DOCUMENT, LINES):
+        if column in row:
+            values[column] = row[column]
+    return values
 
 
 def _is_empty(value: Any) -> bool:
-    return is_missing(value) or value == [] or (isinstance(value, str) and not value.strip())
+    is_blank = isinstance(value, str) and not value.strip()
+    return is_blank or is_missing(value) or value == []
 
 
 # Columns of an input for a checkpoint that has no task.yaml.
@@ -211,63 +214,68 @@ class Predictor:
     def predict_chunks(
         self, chunks: Iterable[InputChunk]
     ) -> Iterator[tuple[InputChunk, list[Prediction]]]:
-        """Yield chunks with a prediction for each of their inputs; warn of what the model cannot
-        read in them.
+        """Yield chunks with a prediction for each of their inputs.
+
+        A warning says what of them the model cannot read.
         """
-        length, num_full, is_unknown = self.trainer.kind.settings.max_seq_length, 0, False
+        kind = self.trainer.kind
+        max_length = kind.settings.max_seq_length
+        may_be_cut = self.task.kind in ("sequence_classification", "multiple_choice")
+        num_full = 0
+        has_warned = False
         for chunk in chunks:
             encoded, predictions = self.predict(chunk)
-            is_unknown = is_unknown or warn_of_unknown(encoded, self.trainer.kind.tokenizer)
-            if self.task.kind in ("sequence_classification", "multiple_choice"):
-                num_full += int((encoded.lengths >= length).sum())
+            has_warned = has_warned or warn_of_unknown(encoded, kind.tokenizer)
+            num_full += int((encoded.lengths >= max_length).sum())
             yield chunk, predictions
-        if num_full:
-            logger.warning(
-                "%d inputs fill all %d positions; what does not fit is cut off", num_full, length
-            )
+        if num_full and may_be_cut:
+            message = "%d inputs fill all %d positions; what does not fit is cut off"
+            logger.warning(message, num_full, max_length)
 
     def lines(
         self, chunk: InputChunk, predictions: Sequence[Prediction]
     ) -> Iterator[dict[str, Any]]:
-        """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input of a
-        chunk.
+        """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input.
 
         Where texts were cut into words to find entities in them, `spans` are these in characters
         (`list_spans`).
         """
-        for idx, example, prediction in zip(
-            chunk.ids, chunk.split.examples, predictions, strict=True
-        ):
+        has_entities = self.task.kind == "token_classification" and are_entities(self.task.labels)
+        examples: Sequence[Any] = chunk.split.examples
+        for idx, example, prediction in zip(chunk.ids, examples, predictions, strict=True):
             line = prediction.as_line(idx)
-            if (
-                isinstance(example, TaggedExample)
-                and example.offsets is not None
-                and are_entities(self.task.labels)
-            ):
-                line["spans"] = list_spans(example, cast(list[str], prediction.value))
+            if has_entities and example.offsets is not None:
+                tags: Any = prediction.value
+                line["spans"] = list_spans(example, tags)
             yield line
 
     def write_columns(
         self, file: TextIO, chunk: InputChunk, predictions: Sequence[Prediction]
     ) -> None:
         """Write the words of a chunk of a tagging task and their tags in the columns of CoNLL."""
-        examples = cast(Sequence[TaggedExample], chunk.split.examples)
-        tags = [cast(list[str], prediction.value) for prediction in predictions]
+        examples: Sequence[Any] = chunk.split.examples
+        tags: list[Any] = [prediction.value for prediction in predictions]
         write_columns(file, examples, self.task.labels, tags)
 
 
 def load_predictor(
     args: PredictionArguments, inputs: InputArguments, run_arguments: FineTuningArguments
 ) -> tuple[Predictor, int]:
-    """Find out what the checkpoint does, check the input file (and count its inputs), and load the
-    model.
+    """Load a checkpoint, and read the complete input file before.
+
+    Args:
+        args: The checkpoint and the input file.
+        inputs: How inputs are cut; None: as the checkpoint was trained.
+        run_arguments: Of `PredictionArguments.run_arguments`.
+
+    Returns:
+        The checkpoint, and the number of inputs.
     """
     name = args.model_name_or_path
     config = read_model_config(name)
     task = task_of_checkpoint(config, args)
-    settings = TaskArguments(
-        task=task.name, model_name_or_path=name, **inputs.resolved(config, name)
-    )
+    choices = inputs.resolved(config, name)
+    settings = TaskArguments(task=task.name, model_name_or_path=name, **choices)
     tokenizer = open_tokenizer(name)
     chunks = read_chunks(Path(args.input_file), task, id_column=args.id_column)
     num_inputs = sum(len(chunk.ids) for chunk in chunks)
@@ -287,78 +295,78 @@ def make_predictor(
         name, task, kind_class, tokenizer, settings, seed=run_arguments.seed, needs_head=True
     )
     kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
-    return Predictor(
-        task, FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer)
-    )
+    trainer = FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer)
+    return Predictor(task, trainer)
 
 
 def kind_of_head(config: PretrainedConfig) -> str | None:
     """Return the kind of task whose head the checkpoint has; None for any other architecture."""
-    built = architecture(config)
-    heads = {name: kind.auto_class.removeprefix("AutoModel") for name, kind in KIND_CLASSES.items()}
-    return next((name for name, head in heads.items() if built.endswith(head)), None)
+    for name, kind in KIND_CLASSES.items():
+        if architecture(config).endswith(kind.auto_class.removeprefix("AutoModel")):
+            return name
+    return None
 
 
 def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> Task:
-    """Return the row beside the weights, or one that follows from config.json; columns as the user
-    names them.
+    """Return the row beside the weights, or one that follows from config.json.
+
+    Columns are as the user names them.
     """
     name = args.model_name_or_path
     file = Path(name) / TASK_FILE
-    task = read_task_file(file) if file.is_file() else _task_of_config(config, name)
+    has_row = file.is_file()
+    task = read_task_file(file) if has_row else _task_of_config(config, name)
     columns = tuple(args.text_columns or task.text_columns)
-    may_be_pair = not file.is_file() and task.kind in ("sequence_classification", "multiple_choice")
-    if len(columns) != len(task.text_columns) and not (may_be_pair and len(columns) == 2):
+    choices = tuple(args.choice_columns or task.choice_columns)
+    numbers = [len(task.text_columns)]
+    if not has_row and task.kind in ("sequence_classification", "multiple_choice"):
+        numbers.append(2)  # it may have been trained on pairs
+    if len(columns) not in numbers:
         raise InputError(
             f"--text_columns names {len(columns)} columns; {name} was trained on "
-            f"{len(task.text_columns)}: "
-            f"{', '.join(task.text_columns)}"
+            f"{len(task.text_columns)}: {', '.join(task.text_columns)}"
         )
-    choices = tuple(args.choice_columns or task.choice_columns)
     if bool(choices) != (task.kind == "multiple_choice"):
         raise InputError(
             "--choice_columns is for multiple choice, which needs it where there is no "
-            f"{TASK_FILE}; {name} is a "
-            f"{architecture(config)}"
+            f"{TASK_FILE}; {name} is a {architecture(config)}"
         )
-    task = replace(
+    metrics = task.metrics
+    if args.version_2_with_negative is not None and task.kind == "question_answering":
+        metrics = ("squad_v2",) if args.version_2_with_negative else ("squad",)
+    return replace(
         task,
         text_columns=columns,
         choice_columns=choices,
         id_column=args.id_column or task.id_column,
+        metrics=metrics,
     )
-    if args.version_2_with_negative is not None and task.kind == "question_answering":
-        task = replace(task, metrics=("squad_v2" if args.version_2_with_negative else "squad",))
-    return task
 
 
 def _task_of_config(config: PretrainedConfig, name: str) -> Task:
+    """Return the task that follows from a config.json: its head, its labels, the usual columns."""
     kind = kind_of_head(config)
     if kind is None:
-        heads = ", ".join(
-            each.auto_class.removeprefix("AutoModelFor") for each in KIND_CLASSES.values()
-        )
+        heads = [kind.auto_class.removeprefix("AutoModelFor") for kind in KIND_CLASSES.values()]
         raise InputError(
             f"{name} is {architecture(config) or 'of no named architecture'}, which predicts none "
-            f"of: {heads}; "
-            "fine-tune it first (recipes/finetune.py)"
+            f"of: {', '.join(heads)}; fine-tune it first (recipes/finetune.py)"
         )
     names = label_names(config)
-    problem = "single_label_classification"
+    problem_type = "single_label_classification"
     if kind == "sequence_classification":
-        problem = getattr(config, "problem_type", None) or (
-            "regression" if len(names) == 1 else problem
-        )
-    has_labels = (
-        kind in ("sequence_classification", "token_classification") and problem != "regression"
-    )
+        if len(names) == 1:
+            problem_type = "regression"
+        problem_type = getattr(config, "problem_type", None) or problem_type
+    is_classification = kind in ("sequence_classification", "token_classification")
+    has_labels = is_classification and problem_type != "regression"
     return Task(
         name=Path(name).name,
         kind=kind,
         text_columns=_TEXT_COLUMNS[kind],
         label_column="",
         labels=tuple(names) if has_labels else (),
-        problem_type=problem,
+        problem_type=problem_type,
         metrics=("squad",) if kind == "question_answering" else (),
     )
 

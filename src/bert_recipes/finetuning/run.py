@@ -33,6 +33,7 @@ from bert_recipes.tasks.examples import Example, Split
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
 from bert_recipes.tasks.task_file import write_task_file
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
 
@@ -59,17 +60,13 @@ class FineTuningRun:
     task: Task
     checkpoint: str
     trainer: FineTuningTrainer
-    test_splits: Mapping[str, EncodedSplit]
+    test_splits: Mapping[str, EncodedSplit]  # by name
 
     def encoded_splits(self) -> dict[str, EncodedSplit]:
         """Return the validation and test splits by their names."""
         splits = {encoded.split.name: encoded for encoded in self.trainer.eval_splits.values()}
-        return {**splits, **self.test_splits}
-
-    def is_measured(self, test_split: str) -> bool:
-        """Tell whether a test split has labels, so that it is predicted where it is measured."""
-        names = [encoded.split.name for encoded in self.trainer.test_splits.values()]
-        return test_split in names
+        splits.update(self.test_splits)
+        return splits
 
 
 def prepare_run(
@@ -90,22 +87,21 @@ def prepare_run(
         with_validation: Load the validation splits.
     """
     task = load_task(task_args)
-    teaching_args = teaching_args or TeachingArguments()
+    if teaching_args is None:
+        teaching_args = TeachingArguments()
     if teaching_args.distil == "intermediate":
         _check_measures_nothing(args)
         with_validation = False
-    names = task.validation_splits if with_validation else ()
-    _check_strategy(task, task_args, args, names)
+    _check_settings(task, task_args, args, with_validation=with_validation)
 
-    kind_class = KIND_CLASSES[task.kind]
+    # Checkpoint and data
     checkpoint = str(task_args.model_name_or_path)
+    kind_class = KIND_CLASSES[task.kind]
     tokenizer = open_tokenizer(checkpoint)
-    splits = {}
+    train_split = None
     if for_training:
-        limit = task_args.max_train_examples
-        splits[task.train_split] = _load_labelled(task, task.train_split, task_args, limit)
-    for name in names:
-        splits[name] = _load_labelled(task, name, task_args, task_args.max_eval_examples)
+        train_split = _load_split(task, task.train_split, task_args, task_args.max_train_examples)
+    validation_splits = _load_validation(task, task_args) if with_validation else {}
     model = open_model(
         checkpoint,
         task,
@@ -115,42 +111,65 @@ def prepare_run(
         seed=args.seed,
         needs_head=not for_training,
     )
-    kind = kind_class(task, tokenizer, task_args, model.config.label2id if task.labels else {})
 
-    train = kind.encode(splits[task.train_split], for_training=True) if for_training else None
-    validation = {}
-    for suffix, name in zip(split_suffixes(names), names, strict=True):
-        validation[suffix] = kind.encode(splits[name])
-    if train is not None:
-        warn_of_unknown(train, tokenizer)
-        if not task.validation_splits:
-            message = (
-                "task %s has no validation split: nothing is measured; name one in its `files`"
-            )
-            logger.warning(message, task.name)
-    else:
-        for encoded in validation.values():
-            warn_of_unknown(encoded, tokenizer)
+    # Model inputs
+    kind = kind_class(task, tokenizer, task_args, model.config.label2id if task.labels else {})
+    train = None if train_split is None else kind.encode(train_split, for_training=True)
+    eval_splits = {suffix: kind.encode(split) for suffix, split in validation_splits.items()}
+    _warn_of_data(task, tokenizer, train, eval_splits)
+
     _choose_best_metric(args, task, kind)
-    trainer = choose_trainer(teaching_args, task_args, kind, args.seed)(
+    trainer_class = choose_trainer(teaching_args, task_args, kind, args.seed)
+    trainer = trainer_class(
         model,
         args,
         kind,
         train_dataset=train,
-        eval_splits=validation,
+        eval_splits=eval_splits,
         freeze_encoder=task_args.freeze_encoder,
         processing_class=tokenizer,
     )
-    tests = _encode_tests(task, kind, task_args) if args.do_predict else {}
-    suffixes = split_suffixes(task.test_splits, "test")
-    for suffix, name in zip(suffixes, task.test_splits, strict=True):
-        if name in tests and tests[name].split.is_labelled:
-            trainer.test_splits[suffix] = tests[name]
-    return FineTuningRun(task, checkpoint, trainer, tests)
+    test_splits = _encode_tests(task, trainer, task_args) if args.do_predict else {}
+    return FineTuningRun(task, checkpoint, trainer, test_splits)
 
 
-def _load_labelled(task: Task, name: str, task_args: TaskArguments, limit: int | None) -> Split:
-    return load_split(task, name, data_dir=task_args.data_dir, max_examples=limit, need_labels=True)
+def _load_validation(task: Task, task_args: TaskArguments) -> dict[str, Split]:
+    """Return the validation splits by their metric prefix."""
+    splits = {}
+    suffixes = split_suffixes(task.validation_splits)
+    for suffix, name in zip(suffixes, task.validation_splits, strict=True):
+        splits[suffix] = _load_split(task, name, task_args, task_args.max_eval_examples)
+    return splits
+
+
+def _warn_of_data(
+    task: Task,
+    tokenizer: OriginalBertTokenizer,
+    train: EncodedSplit | None,
+    eval_splits: Mapping[str, EncodedSplit],
+) -> None:
+    """Warn of text that the tokenizer does not know, and of a run that measures nothing."""
+    if train is None:
+        for encoded in eval_splits.values():
+            warn_of_unknown(encoded, tokenizer)
+        return
+    warn_of_unknown(train, tokenizer)
+    if not task.validation_splits:
+        message = "task %s has no validation split: nothing is measured; name one in its `files`"
+        logger.warning(message, task.name)
+
+
+def _load_split(
+    task: Task,
+    name: str,
+    task_args: TaskArguments,
+    limit: int | None,
+    *,
+    need_labels: bool = True,
+) -> Split:
+    """Read a split of the run's data, a sample of it where there is a limit."""
+    data_dir = task_args.data_dir
+    return load_split(task, name, data_dir=data_dir, max_examples=limit, need_labels=need_labels)
 
 
 def _check_measures_nothing(args: FineTuningArguments) -> None:
@@ -162,15 +181,23 @@ def _check_measures_nothing(args: FineTuningArguments) -> None:
         )
 
 
-def _check_strategy(
-    task: Task, task_args: TaskArguments, args: FineTuningArguments, validation_names: Sequence[str]
+def _check_settings(
+    task: Task, task_args: TaskArguments, args: FineTuningArguments, *, with_validation: bool
 ) -> None:
-    """Refuse settings that the task has no use for."""
+    """Refuse settings that the task has no use for.
+
+    Args:
+        task: The task's row.
+        task_args: The run's.
+        args: The run's.
+        with_validation: The validation splits are measured, where the task has any.
+    """
     if task_args.context == "none" and task.kind != "multiple_choice":
         raise InputError(
             f"context is none, for choices without theirs; task {task.name} has no choices"
         )
-    if not validation_names and args.eval_strategy != "no":
+    has_validation = with_validation and task.validation_splits
+    if not has_validation and args.eval_strategy != "no":
         raise InputError(
             f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no "
             "validation split; give it one, or --eval_strategy no"
@@ -199,21 +226,25 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
         raise InputError(f"metric_for_best_model is '{metric}'; allowed: {', '.join(allowed)}")
 
 
-def _encode_tests(task: Task, kind: TaskKind, task_args: TaskArguments) -> dict[str, EncodedSplit]:
-    """Return the splits that --do_predict asks for, and the diagnostic set if it is there."""
+def _encode_tests(
+    task: Task, trainer: FineTuningTrainer, task_args: TaskArguments
+) -> dict[str, EncodedSplit]:
+    """Return the splits that --do_predict asks for, and the diagnostic set where it can be read.
+
+    They are named as their predictions are. The trainer measures those with labels.
+    """
     if not task.test_splits:
         logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
     limit = task_args.max_predict_examples
     splits = {}
     for name in task.test_splits:
-        splits[name] = load_split(task, name, data_dir=task_args.data_dir, max_examples=limit)
+        splits[name] = _load_split(task, name, task_args, limit, need_labels=False)
     if task.name in DIAGNOSTICS:
         diagnostic = get_task(DIAGNOSTICS[task.name])
         name = diagnostic.test_splits[0]
         try:
-            splits[diagnostic.name] = load_split(
-                diagnostic, name, data_dir=task_args.data_dir, max_examples=limit
-            )
+            split = _load_split(diagnostic, name, task_args, limit, need_labels=False)
+            splits[diagnostic.name] = split
         except InputError as error:
             logger.warning("no predictions for %s: %s", diagnostic.name, error)
     encoded_splits = {}
@@ -221,7 +252,11 @@ def _encode_tests(task: Task, kind: TaskKind, task_args: TaskArguments) -> dict[
         if not split.is_labelled:
             message = "test split %s has no labels: it is predicted, and cannot be measured"
             logger.info(message, name)
-        encoded_splits[name] = kind.encode(split)
+        encoded_splits[name] = trainer.kind.encode(split)
+    suffixes = split_suffixes(task.test_splits, "test")
+    for suffix, name in zip(suffixes, task.test_splits, strict=True):
+        if encoded_splits[name].split.is_labelled:
+            trainer.test_splits[suffix] = encoded_splits[name]
     return encoded_splits
 
 
@@ -236,7 +271,8 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
     validation_names = [encoded.split.name for encoded in trainer.eval_splits.values()]
     if all(name in predictions for name in validation_names):
         for name, encoded in run.test_splits.items():
-            if not run.is_measured(name):
+            is_measured = encoded.split.is_labelled and name in run.task.test_splits
+            if not is_measured:
                 predictions[name] = trainer.predict_split(encoded)
     files: list[Path] = []
     if trainer.is_world_process_zero():
@@ -261,15 +297,16 @@ def files_read(task_args: TaskArguments, teaching_args: TeachingArguments) -> di
 
 def describe_data(run: FineTuningRun) -> dict[str, Any]:
     """Return the task, the checkpoint and the sizes of the splits, for all_results.json."""
-    encoded_splits = {}
+    splits = {}
     if run.trainer.train_dataset is not None:
-        encoded_splits["train"] = run.trainer.train_dataset
-    encoded_splits.update(run.encoded_splits())
-    splits = {name: _describe_split(encoded) for name, encoded in encoded_splits.items()}
+        splits["train"] = _describe_split(run.trainer.train_dataset)
+    for name, encoded in run.encoded_splits().items():
+        splits[name] = _describe_split(encoded)
     return {"task": run.task.name, "model": run.checkpoint, "splits": splits}
 
 
 def _describe_split(encoded: EncodedSplit) -> dict[str, Any]:
+    """Return sizes and source of a split, and what identifies its examples."""
     split = encoded.split
     # Training questions whose answer is not in their paragraph, or not in the paragraph's words.
     num_left_out = split.num_left_out + len(getattr(encoded.details, "dropped", ()))
@@ -287,9 +324,7 @@ def _describe_split(encoded: EncodedSplit) -> dict[str, Any]:
 
 
 def hash_of_examples(examples: Sequence[Example]) -> str:
-    """Return the SHA-256 (hex) of examples as they were read: texts, labels and ids in their
-    order.
-    """
+    """Return the SHA-256 (hex) of texts, labels and ids as they were read, in their order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode("utf-8", "surrogatepass"))
@@ -306,19 +341,28 @@ def describe_origin(run: FineTuningRun) -> dict[str, Any]:
 def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> dict[str, Any]:
     """Measure a checkpoint on the validation or the test splits of a task.
 
-    Every process takes part. Metrics are named as in a training run's all_results.json. do_predict
-    adds the test splits to the validation splits.
+    Every process takes part.
+
+    Args:
+        settings: The checkpoint, the task, and the splits.
+        args: do_predict adds the test splits to the validation splits.
+
+    Returns:
+        The metrics, named as in a training run's all_results.json, the sizes of the splits, the
+        machine and the date.
     """
     task = load_task(settings)
     with_validation = settings.split == "validation"
-    if not (task.validation_splits if with_validation else task.test_splits):
+    splits = task.validation_splits if with_validation else task.test_splits
+    if not splits:
         raise InputError(
             f"task {task.name} has no {settings.split} split to measure on; recipes/predict.py "
             "predicts inputs"
         )
     if not with_validation:
         args.do_predict = True
-        settings.max_predict_examples = settings.max_predict_examples or settings.max_eval_examples
+        if settings.max_predict_examples is None:
+            settings.max_predict_examples = settings.max_eval_examples
     check_access(
         settings, for_training=False, with_validation=with_validation, with_tests=args.do_predict
     )

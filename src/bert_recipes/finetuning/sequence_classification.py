@@ -1,14 +1,13 @@
 """Classify one text or a pair of texts: one class, several classes, or a number."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import (
     Batch,
     EncodedSplit,
@@ -20,13 +19,10 @@ from bert_recipes.finetuning.kind import (
 from bert_recipes.finetuning.squad import cut_windows
 from bert_recipes.metrics.classification import compute
 from bert_recipes.tasks.examples import Split, TextExample
-from bert_recipes.tasks.task import Task
-from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 class SequenceClassification(TaskKind):
-    """Classification and regression of texts, by the rules of google-research/bert
-    run_classifier.py.
+    """Classify texts, or read a number off them, as google-research/bert run_classifier.py.
 
     [CLS] A [SEP], also where B is empty, or [CLS] A [SEP] B [SEP]; a pair that is too long loses
     tokens at the end of its longer text. The task's `problem_type` decides the loss.
@@ -39,44 +35,47 @@ class SequenceClassification(TaskKind):
 
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
 
-    def __init__(
-        self,
-        task: Task,
-        tokenizer: OriginalBertTokenizer,
-        settings: TaskArguments,
-        label2id: Mapping[str, int],
-    ) -> None:
-        super().__init__(task, tokenizer, settings, label2id)
-        if settings.pool == "vote" and task.problem_type != "single_label_classification":
+    def __post_init__(self) -> None:
+        task = self.task
+        if self.settings.pool == "vote" and task.problem_type != "single_label_classification":
             raise InputError(
                 f"pool is vote; task {task.name} has no classes of which one is right: give mean, "
                 "max or first"
             )
-        self._class_of_label = [label2id[name] for name in task.labels]
+        self._class_of_label = [self.label2id[name] for name in task.labels]
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Return one feature per example, or per window of one, with `labels` where the split has
-        them; details: the number of features of each example.
+        """Return one feature per example, or per window of one.
+
+        They have `labels` where the split has them. The details are the number of features of each
+        example.
         """
         features: list[dict[str, Any]] = []
-        num_features = []  # of each example
-        for example in cast(Sequence[TextExample], split.examples):
+        num_features_of_examples = []
+        examples: Sequence[Any] = split.examples
+        for example in examples:
+            label = self._label_of(example)
+            text = self.tokenizer.encode_ids(example.text)
             # run_classifier.py `convert_single_example`: a pair only where its second text has
             # tokens
-            pair = self.tokenizer.encode_ids(example.text_pair or "") or None
-            text = self.tokenizer.encode_ids(example.text)
-            label = self._label_of(example)
-            parts = self._parts(text, is_pair=pair is not None)
-            for part in parts:
-                feature = join_texts(self.tokenizer, part, pair, self.settings.max_seq_length)
+            text_pair = self.tokenizer.encode_ids(example.text_pair or "") or None
+            inputs = self._cut(text, is_pair=text_pair is not None)
+            for first in inputs:
+                feature = join_texts(self.tokenizer, first, text_pair, self.settings.max_seq_length)
                 if label is not None:
                     feature["labels"] = label
                 features.append(feature)
-            num_features.append(len(parts))
+            num_features_of_examples.append(len(inputs))
         lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
-        return EncodedSplit(split, features, lengths, details=num_features)
+        return EncodedSplit(split, features, lengths, details=num_features_of_examples)
 
     def _label_of(self, example: TextExample) -> Any:
+        """Return an example's label as the loss takes it.
+
+        Returns:
+            The model's class (int), a number (float), or a flag for each of the model's classes
+            (list of float); None without a label.
+        """
         label = example.label
         if label is None:
             return None
@@ -89,29 +88,39 @@ class SequenceClassification(TaskKind):
             return float(label)
         return self._class_of_label[int(label)]
 
-    def _parts(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
-        """Return what is read of a text, in one input or several."""
-        layout, way = self.tokenizer.layout, self.settings.long_documents
-        room = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
-        if way in (None, "head") or len(text) <= room:
+    def _cut(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
+        """Return what is read of a text, in one input or several.
+
+        Args:
+            text: Ids of its pieces.
+            is_pair: Whether a second text follows, which shares the positions.
+
+        Returns:
+            Ids for each input. A pair is returned as it is: `join_texts` cuts it.
+        """
+        long_documents = self.settings.long_documents
+        layout = self.tokenizer.layout
+        max_tokens = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
+        if long_documents in (None, "head") or len(text) <= max_tokens:
             return [text]
         if is_pair:
             raise InputError(
-                f"long_documents is {way}; task {self.task.name} has pairs, which lose tokens at "
-                "their ends: leave it out"
+                f"long_documents is {long_documents}; task {self.task.name} has pairs, which lose "
+                "tokens at their ends: leave it out"
             )
-        if way == "tail":
-            return [text[-room:]]
-        if way == "head_tail":
-            head = room // 4
-            return [text[:head] + text[head - room :]]
-        return [
-            text[start:end] for start, end in cut_windows(len(text), room, self.settings.doc_stride)
-        ]
+        if long_documents == "tail":
+            return [text[-max_tokens:]]
+        if long_documents == "head_tail":
+            head = max_tokens // 4
+            tail = max_tokens - head
+            return [text[:head] + text[-tail:]]
+        windows = cut_windows(len(text), max_tokens, self.settings.doc_stride)
+        return [text[start:end] for start, end in windows]
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Cross-entropy, squared error, or the binary cross-entropy averaged over the labels;
-        summed over examples.
+        """Return the cross-entropy or the squared error, summed over examples.
+
+        With several labels it is the binary cross-entropy averaged over the labels.
         """
         logits = output.logits.float()
         labels = batch["labels"]
@@ -123,7 +132,10 @@ class SequenceClassification(TaskKind):
         return F.cross_entropy(logits, labels, reduction="sum")
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """The largest logit, the number itself, or every label of probability 0.5 and more."""
+        """Predict the largest logit, the number itself, or the labels of probability 0.5 or more.
+
+        Logits of an example's windows are pooled.
+        """
         predictions = []
         start = 0
         for example, num_features in zip(encoded.split.examples, encoded.details, strict=True):
@@ -137,7 +149,12 @@ class SequenceClassification(TaskKind):
         return predictions
 
     def _decode_labels(self, idx: int | str, logits: np.ndarray) -> Prediction:
-        """Return the prediction that float (C,) logits stand for, in the order of the classes."""
+        """Return the prediction that logits stand for.
+
+        Args:
+            idx: Of the example.
+            logits: Float (C,), in the order of the model's classes.
+        """
         logits_of_labels = logits.astype(np.float64)[self._class_of_label]
         names = self.task.labels
         if self.task.problem_type == "multi_label_classification":
@@ -146,16 +163,18 @@ class SequenceClassification(TaskKind):
         else:
             probabilities = softmax(logits_of_labels)
             value = names[int(probabilities.argmax())]
-        return Prediction(idx, value, dict(zip(names, probabilities.tolist(), strict=True)))
+        shares = dict(zip(names, probabilities.tolist(), strict=True))
+        return Prediction(idx, value, shares)
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """The metrics that the task's row names."""
+        """Return the metrics that the task's row names."""
         labels = self.task.labels
         references: Any = [example.label for example in examples]
         values: Any = [prediction.value for prediction in predictions]
         if self.task.problem_type == "single_label_classification":
             values = [labels.index(name) for name in values]
-        elif self.task.problem_type == "multi_label_classification":  # bool (N, C)
+        elif self.task.problem_type == "multi_label_classification":
+            # Flags, bool (N, C).
             values = np.array([np.isin(labels, names) for names in values])
             numbers = np.arange(len(labels))
             references = np.array([np.isin(numbers, label) for label in references])
@@ -163,8 +182,14 @@ class SequenceClassification(TaskKind):
 
 
 def pool_logits(windows: np.ndarray, pool: str) -> np.ndarray:
-    """Float (W, C) logits of a document's windows -> (C,): their mean, their largest, the first's,
-    or as the windows' answers are spread.
+    """Return the logits of a document, of those of its windows.
+
+    Args:
+        windows: Float (windows, C).
+        pool: "mean", "max", "first", or "vote": as the windows' answers are spread.
+
+    Returns:
+        Float (C,).
     """
     if len(windows) == 1 or pool == "first":
         return windows[0]
@@ -172,6 +197,7 @@ def pool_logits(windows: np.ndarray, pool: str) -> np.ndarray:
         return windows.max(0)
     if pool == "vote":
         votes = np.bincount(windows.argmax(-1), minlength=windows.shape[-1])
-        # Equal votes: the mean decides. The log of a share is a logit of that probability.
-        return np.log(np.maximum(votes / len(windows), 1e-6)) + 1e-9 * windows.mean(0)
+        # The log of a share is a logit of that probability. Equal votes: the mean decides.
+        shares = np.maximum(votes / len(windows), 1e-6)
+        return np.log(shares) + 1e-9 * windows.mean(0)
     return windows.mean(0)

@@ -1,13 +1,13 @@
-"""SQuAD by the rules of google-research/bert run_squad.py: paragraph -> windows -> features, logits
--> n-best -> answer.
+"""SQuAD by the rules of google-research/bert run_squad.py: windows, features, answers.
 
 Other tokenizers than WordPiece, and paragraphs in scripts that part no words by spaces: the same
 windows and n-best list, but answers are found, and cut out, by the pieces' character offsets. The
 original takes a Chinese paragraph for one word, and trains on the first place where the answer's
 pieces stand in it.
 
-Legend: T pieces of a paragraph, S positions of a model input (padding may follow the text; it then
-competes for the best positions, as in the original, whose inputs are all padded to max_seq_length).
+Legend: T pieces of a paragraph, W windows of a split, S positions of a model input (padding may
+follow the text; it then competes for the best positions, as in the original, whose inputs are all
+padded to max_seq_length).
 """
 
 import logging
@@ -15,10 +15,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,9 @@ NOT_LOCATED: Span = (-100, -100)
 
 
 def split_words(text: str) -> list[str]:
-    """Split at spaces, tabs, carriage returns, line feeds and U+202F; other Unicode spaces stay
-    inside words.
+    """Split at spaces, tabs, carriage returns, line feeds and U+202F.
+
+    Other Unicode spaces stay inside words.
     """
     return _WORD.findall(text)
 
@@ -74,6 +75,23 @@ class EncodedContext:
     word_starts: np.ndarray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OffsetContext:
+    """A paragraph in pieces that know their characters.
+
+    Attributes:
+        piece_ids: int32 (T,).
+        offsets: int32 (T, 2), start and end of each piece in the text.
+    """
+
+    text: str
+    piece_ids: np.ndarray
+    offsets: np.ndarray
+
+
+Context = EncodedContext | OffsetContext
+
+
 def encode_context(text: str, encode_word: Encoder) -> EncodedContext:
     """Cut every word of a paragraph into pieces; a word of control characters has none."""
     words = list(_WORD.finditer(text))
@@ -86,20 +104,10 @@ def encode_context(text: str, encode_word: Encoder) -> EncodedContext:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OffsetContext:
-    """A paragraph in pieces that know their characters; int32 (T,) piece_ids, int32 (T, 2) offsets,
-    start and end.
-    """
-
-    text: str
-    piece_ids: np.ndarray
-    offsets: np.ndarray
-
-
 def cut_windows(num_pieces: int, max_pieces: int, doc_stride: int) -> list[tuple[int, int]]:
-    """Cover a paragraph with windows (first piece, piece behind the last) of max_pieces at most; an
-    empty one has none.
+    """Cover a paragraph with windows (first piece, piece behind the last) of max_pieces at most.
+
+    An empty paragraph has none.
 
     Example:
         >>> cut_windows(10, 6, 3)
@@ -107,45 +115,58 @@ def cut_windows(num_pieces: int, max_pieces: int, doc_stride: int) -> list[tuple
 
     Source: run_squad.py `convert_examples_to_features`.
     """
-    windows: list[tuple[int, int]] = []
-    while num_pieces and (not windows or windows[-1][1] < num_pieces):
-        start = windows[-1][0] + min(max_pieces, doc_stride) if windows else 0
-        windows.append((start, min(start + max_pieces, num_pieces)))
+    windows = []
+    start = 0
+    while start < num_pieces:
+        end = min(start + max_pieces, num_pieces)
+        windows.append((start, end))
+        if end == num_pieces:
+            break
+        start += min(max_pieces, doc_stride)
     return windows
 
 
 def window_owners(windows: Sequence[tuple[int, int]], lengths: np.ndarray) -> np.ndarray:
-    """Say for each unit of a text, of int64 (units,) pieces, which window sees most around it:
-    int64 (units,).
+    """Return int64 (units,), for each unit of a text the number of the window that owns it.
 
     A window (first unit, unit behind the last) has the score min(pieces to the unit's left, pieces
-    to its right) + 0.01 * pieces of the window; of equal scores the first window has it. Units are
-    pieces in SQuAD, words in tagging.
+    to its right) + 0.01 * pieces of the window; the highest score owns the unit, of equal ones the
+    first. Units are pieces in SQuAD, words in tagging.
+
+    Args:
+        windows: Of the text.
+        lengths: int64 (units,), pieces of each unit.
 
     Source: run_squad.py `_check_is_max_context`.
     """
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     owners = np.zeros(len(lengths), np.int64)
-    best = np.full(len(lengths), -1.0)
+    best_scores = np.full(len(lengths), -1.0)
     for number, (start, end) in enumerate(windows):
-        left = offsets[start:end] - offsets[start]
-        right = offsets[end] - offsets[start + 1 : end + 1]
-        score = np.minimum(left, right) + 0.01 * (offsets[end] - offsets[start])
-        better = start + np.flatnonzero(score > best[start:end])
-        owners[better] = number
-        best[better] = score[better - start]
+        first_piece = offsets[start]
+        last_piece = offsets[end]
+        pieces_to_left = offsets[start:end] - first_piece
+        pieces_to_right = last_piece - offsets[start + 1 : end + 1]
+        context = np.minimum(pieces_to_left, pieces_to_right)
+        scores = context + 0.01 * (last_piece - first_piece)
+
+        # Views: what is written into them is written into the arrays.
+        owners_in_window = owners[start:end]
+        best_in_window = best_scores[start:end]
+        is_better = scores > best_in_window
+        owners_in_window[is_better] = number
+        best_in_window[is_better] = scores[is_better]
     return owners
 
 
 # Answers in windows
 
 
-def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> Span | None:
-    """Find the first and last piece of an answer: its characters lead to words, the words to
-    pieces.
+def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> Span:
+    """Find the first and last piece of an answer: its characters lead to words, words to pieces.
 
-    None where the words do not hold the answer: it has other spaces than they, such as U+00A0, or
-    is nothing but spaces.
+    `NOT_LOCATED` where the words do not hold the answer: it has other spaces than they, such as
+    U+00A0, or is nothing but spaces.
 
     Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
     """
@@ -154,51 +175,59 @@ def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> S
     # last word for Python and so for the original, which then hardly ever finds the answer: the
     # same is done here.
     characters = [answer.answer_start, answer.answer_start + len(answer.text) - 1]
-    first, last = (np.searchsorted(context.word_starts, characters, side="right") - 1).tolist()
-    if not cleaned or cleaned not in " ".join(split_words(context.text)[first : last + 1]):
-        return None
-    start, end = int(context.first_piece[:-1][first]), int(context.first_piece[last + 1]) - 1
-    return improve_answer_span(
-        context.piece_ids[start : end + 1].tolist(), start, end, encode(answer.text)
-    )
+    word_numbers = np.searchsorted(context.word_starts, characters, side="right") - 1
+    first_word, last_word = word_numbers.tolist()
+    words = split_words(context.text)[first_word : last_word + 1]
+    if not cleaned or cleaned not in " ".join(words):
+        return NOT_LOCATED
+    start = int(context.first_piece[:-1][first_word])
+    end = int(context.first_piece[last_word + 1]) - 1
+    pieces = context.piece_ids[start : end + 1].tolist()
+    return improve_answer_span(pieces, start, end, encode(answer.text))
 
 
-def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span | None:
-    """Return the first and last piece that hold a character of an answer; None where it has
-    none.
-    """
-    end = answer.answer_start + len(answer.text)
-    starts, ends = context.offsets.T
-    pieces = np.flatnonzero((ends > answer.answer_start) & (starts < end))
-    return (int(pieces[0]), int(pieces[-1])) if answer.text.strip() and len(pieces) else None
+def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span:
+    """Return the first and last piece with a character of an answer, or `NOT_LOCATED`."""
+    start = answer.answer_start
+    end = start + len(answer.text)
+    piece_starts, piece_ends = context.offsets.T
+    pieces = np.flatnonzero((piece_ends > start) & (piece_starts < end))
+    if not answer.text.strip() or not pieces.size:
+        return NOT_LOCATED
+    return int(pieces[0]), int(pieces[-1])
 
 
 def improve_answer_span(pieces: list[int], start: int, end: int, answer: list[int]) -> Span:
-    """Narrow a span of complete words to the first span of the answer's pieces: "(1895-1943)." to
-    "1895".
+    """Narrow a span of complete words to the answer's pieces: "(1895-1943)." to "1895".
 
-    It stays as it was where there is none ("Japan" in "Japanese"). Source: run_squad.py
+    It stays as it was where it does not hold them ("Japan" in "Japanese"). Source: run_squad.py
     `_improve_answer_span`.
     """
-    if answer:
-        for offset in range(len(pieces) - len(answer) + 1):
-            if pieces[offset : offset + len(answer)] == answer:
-                return start + offset, start + offset + len(answer) - 1
+    if not answer:
+        return start, end
+    size = len(answer)
+    for offset in range(len(pieces) - size + 1):
+        if pieces[offset : offset + size] == answer:
+            first = start + offset
+            return first, first + size - 1
     return start, end
 
 
 def positions_in_window(answer: Span, window: tuple[int, int], first_position: int) -> Span:
-    """Start and end of an answer in the model's input; 0, that of [CLS], where the window does not
-    hold all of it.
+    """Return start and end of an answer in the model's input.
+
+    Both are 0, the position of [CLS], where the window does not hold the complete answer.
 
     Source: run_squad.py `convert_examples_to_features`.
     """
     if answer == NOT_LOCATED:
         return NOT_LOCATED
     start, end = window
-    if answer[0] < start or answer[1] >= end:
+    first, last = answer
+    if first < start or last >= end:
         return 0, 0
-    return answer[0] - start + first_position, answer[1] - start + first_position
+    offset = first_position - start
+    return first + offset, last + offset
 
 
 # Features
@@ -206,11 +235,12 @@ def positions_in_window(answer: Span, window: tuple[int, int], first_position: i
 
 @dataclass(frozen=True, slots=True)
 class WindowLogits:
-    """The prediction for one window, whose first piece has a position in the input and a number in
-    the paragraph.
+    """The logits of one window, and where it stands.
 
     Attributes:
         logits: float32 (2, S), of start and end.
+        first_position: Position of its first piece in the model's input.
+        first_piece: Number of its first piece in the paragraph.
         owned: bool (pieces of the window,), whether answers may start at a piece: no other window
             sees more around it.
     """
@@ -223,8 +253,7 @@ class WindowLogits:
 
 @dataclass(frozen=True, kw_only=True)
 class SquadFeatures(Sequence[Feature]):
-    """The windows of a split; a model input is put together when it is asked for, from arrays that
-    share the text.
+    """The windows of a split; a model input is made when it is asked for, from shared arrays.
 
     A feature is the pair of question and window as the tokenizer lays out pairs and, where the
     split has answers, start_positions and end_positions: positions in input_ids; 0, that of [CLS],
@@ -241,7 +270,7 @@ class SquadFeatures(Sequence[Feature]):
     """
 
     tokenizer: Any
-    contexts: list[EncodedContext | OffsetContext]
+    contexts: list[Context]
     queries: list[np.ndarray]
     windows: np.ndarray
     positions: np.ndarray | None
@@ -249,22 +278,18 @@ class SquadFeatures(Sequence[Feature]):
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """int64 (W,), positions of each feature."""
-        queries = np.array([len(query) for query in self.queries], np.int64)
-        special = self.tokenizer.layout.num_special
-        return queries[self.windows[:, 0]] + self.windows[:, 2] - self.windows[:, 1] + special
+        """Return int64 (W,), the positions of each feature."""
+        query_lengths = np.array([len(query) for query in self.queries], np.int64)
+        examples, starts, ends = self.windows.T
+        return query_lengths[examples] + ends - starts + self.tokenizer.layout.num_special
 
     def __len__(self) -> int:
         return len(self.windows)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
         example, start, end = self.windows[index].tolist()
-        query, window = (
-            self.queries[example].tolist(),
-            self.contexts[example].piece_ids[start:end].tolist(),
-        )
+        query = self.queries[example].tolist()
+        window = self.contexts[example].piece_ids[start:end].tolist()
         feature = join_texts(self.tokenizer, query, window, int(self.lengths[index]))
         feature["attention_mask"] = [1] * len(feature["input_ids"])
         if self.positions is not None:
@@ -272,23 +297,27 @@ class SquadFeatures(Sequence[Feature]):
         return feature
 
     def windows_of(self, example: int, outputs: Sequence[np.ndarray]) -> list[WindowLogits]:
-        """The windows of an example with their part of the outputs, float32 (2, S) for each
-        feature.
+        """Return the windows of an example with their logits.
+
+        Args:
+            example: Its number.
+            outputs: float32 (2, S) for each feature of the split.
         """
         first, last = np.searchsorted(self.windows[:, 0], [example, example + 1]).tolist()
-        spans = [(start, end) for _, start, end in self.windows[first:last].tolist()]
-        owners = window_owners(spans, np.ones_like(self.contexts[example].piece_ids))
-        return [
-            WindowLogits(
-                logits=logits,
-                first_position=self.tokenizer.layout.start_of_second(len(self.queries[example])),
+        spans = self.windows[first:last, 1:].tolist()
+        piece_ids = self.contexts[example].piece_ids
+        owners = window_owners(spans, np.ones_like(piece_ids))
+        query = self.queries[example]
+        windows = []
+        for number, (start, end) in enumerate(spans):
+            window = WindowLogits(
+                logits=outputs[first + number],
+                first_position=self.tokenizer.layout.start_of_second(len(query)),
                 first_piece=start,
                 owned=owners[start:end] == number,
             )
-            for number, (logits, (start, end)) in enumerate(
-                zip(outputs[first:last], spans, strict=True)
-            )
-        ]
+            windows.append(window)
+        return windows
 
 
 def encode_questions(
@@ -297,36 +326,16 @@ def encode_questions(
     """Tokenise every paragraph once and cut it into windows for each of its questions.
 
     Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise
-    every example is kept, with labels if all have them. Of several answers the first is the label
+    every example stays, with labels if all have them. Of several answers the first is the label
     (the original allows one in training).
 
     Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
     """
-    examples = cast(Sequence[QuestionExample], split.examples)
-    encode_word: Encoder = lru_cache(maxsize=_REMEMBERED_WORDS)(tokenizer.encode_ids)
-    has_words = isinstance(tokenizer, OriginalBertTokenizer)
+    examples: Sequence[Any] = split.examples
+    encode_word = lru_cache(maxsize=_REMEMBERED_WORDS)(tokenizer.encode_ids)
+    context_of = cache(partial(_encode_paragraph, tokenizer=tokenizer, encode_word=encode_word))
 
-    @cache
-    def context_of(text: str) -> EncodedContext | OffsetContext:
-        if has_words and not is_unspaced(text):
-            return encode_context(text, encode_word)
-        if has_words:
-            encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-            ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        else:
-            ids, offsets = tokenizer.encode_ids.with_offsets(text)
-        return OffsetContext(
-            text, np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2)
-        )
-
-    def locate(context: EncodedContext | OffsetContext, answer: Answer) -> Span | None:
-        if answer.answer_start < 0:
-            return None
-        if isinstance(context, OffsetContext):
-            return locate_by_offsets(context, answer)
-        return locate_answer(context, answer, tokenizer.encode_ids)
-
-    contexts: list[EncodedContext | OffsetContext] = []
+    contexts: list[Context] = []
     queries: list[np.ndarray] = []
     windows: list[tuple[int, int, int]] = []
     positions: list[Span] = []
@@ -336,39 +345,57 @@ def encode_questions(
         query = tokenizer.encode_ids(example.question)[: settings.max_query_length]
         contexts.append(context)
         queries.append(np.array(query, np.int32))
-        span = locate(context, example.answers[0]) if example.answers else NO_ANSWER
-        if span is None and for_training:
+        answer = _locate_label(context, example, tokenizer.encode_ids)
+        if answer == NOT_LOCATED and for_training:
             dropped.append(example.idx)
             continue
-        room = settings.max_seq_length - len(query) - tokenizer.layout.num_special
-        for window in cut_windows(len(context.piece_ids), room, settings.doc_stride):
-            windows.append((number, *window))
-            positions.append(
-                positions_in_window(
-                    span or NOT_LOCATED, window, tokenizer.layout.start_of_second(len(query))
-                )
-            )
+
+        max_pieces = settings.max_seq_length - len(query) - tokenizer.layout.num_special
+        first_position = tokenizer.layout.start_of_second(len(query))
+        for start, end in cut_windows(len(context.piece_ids), max_pieces, settings.doc_stride):
+            windows.append((number, start, end))
+            positions.append(positions_in_window(answer, (start, end), first_position))
+
     if dropped:
-        logger.warning(
-            "%d of %d training questions are left out: the words of their paragraphs do not hold "
-            "their answers (%s)",
-            *(len(dropped), len(examples), shorten(dropped, 3)),
-        )
-    num_several = sum(len(example.answers or ()) > 1 for example in examples)
-    if for_training and num_several:
-        logger.info(
-            "%d of %d training questions have several answers: the first of each is trained on",
-            *(num_several, len(examples)),
-        )
-    labelled = all(example.answers is not None for example in examples)
+        message = "%d of %d training questions are left out: %s (%s)"
+        why = "the words of their paragraphs do not hold their answers"
+        logger.warning(message, len(dropped), len(examples), why, shorten(dropped, 3))
+    is_labelled = all(example.answers is not None for example in examples)
     return SquadFeatures(
         tokenizer=tokenizer,
         contexts=contexts,
         queries=queries,
         windows=np.array(windows, np.int32).reshape(-1, 3),
-        positions=np.array(positions, np.int32).reshape(-1, 2) if labelled else None,
+        positions=np.array(positions, np.int32).reshape(-1, 2) if is_labelled else None,
         dropped=dropped,
     )
+
+
+def _encode_paragraph(text: str, tokenizer: Any, encode_word: Encoder) -> Context:
+    """Cut a paragraph into words and pieces, or into pieces that know their characters."""
+    if not isinstance(tokenizer, OriginalBertTokenizer):
+        piece_ids, offsets = tokenizer.encode_ids.with_offsets(text)
+    elif is_unspaced(text):
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        piece_ids = encoded["input_ids"]
+        offsets = encoded["offset_mapping"]
+    else:
+        return encode_context(text, encode_word)
+    return OffsetContext(
+        text, np.array(piece_ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2)
+    )
+
+
+def _locate_label(context: Context, example: QuestionExample, encode: Encoder) -> Span:
+    """Return the pieces of an example's first answer."""
+    if not example.answers:
+        return NO_ANSWER
+    answer = example.answers[0]
+    if answer.answer_start < 0:
+        return NOT_LOCATED
+    if isinstance(context, OffsetContext):
+        return locate_by_offsets(context, answer)
+    return locate_answer(context, answer, encode)
 
 
 # The text of a span
@@ -388,66 +415,71 @@ def realign(predicted: str, original: str, normalized: str) -> str:
 
     Source: google-research/bert run_squad.py `get_final_text`.
     """
-    start = normalized.find(predicted)
-    if start == -1 or not predicted:
+    if not predicted or predicted not in normalized:
         return original
+    start = normalized.index(predicted)
     characters = [index for index, character in enumerate(original) if character != " "]
-    if len(characters) != len(normalized) - normalized.count(" "):
+    if len(characters) != len(normalized.replace(" ", "")):
         return original
     # Neither end of the prediction is a space, so both have a partner.
-    first = start - normalized.count(" ", 0, start)
-    length = len(predicted) - predicted.count(" ")
-    return original[characters[first] : characters[first + length - 1] + 1]
+    first = len(normalized[:start].replace(" ", ""))
+    last = first + len(predicted.replace(" ", "")) - 1
+    return original[characters[first] : characters[last] + 1]
 
 
 def original_texts(
     context: EncodedContext, pieces: Sequence[str], normalize: Callable[[str], str]
 ) -> SpanText:
-    """Spans as the original gives them: the words of the paragraph, cut to the characters of the
-    pieces.
+    """Return how the original gives a span: as its words, cut to the characters of the pieces.
 
-    `pieces` has the piece of each id, `normalize` gives the string whose words the tokenizer cuts
-    into pieces. What the candidates of a paragraph have in common is computed once.
+    What the candidates of a paragraph have in common is computed once.
+
+    Args:
+        context: The paragraph.
+        pieces: The piece of each id.
+        normalize: Gives the string whose words the tokenizer cuts into pieces.
 
     Source: run_squad.py `write_predictions`.
     """
     words = split_words(context.text)
 
     @cache
-    def original_of(first: int, last: int) -> tuple[str, str]:
-        original = " ".join(words[first : last + 1])
+    def original_of(first_word: int, last_word: int) -> tuple[str, str]:
+        original = " ".join(words[first_word : last_word + 1])
         return original, " ".join(normalize(original).split())
 
     def span_text(start: int, end: int) -> str:
-        joined = " ".join(pieces[number] for number in context.piece_ids[start : end + 1].tolist())
-        predicted = " ".join(joined.replace(" ##", "").replace("##", "").split())
+        numbers = context.piece_ids[start : end + 1].tolist()
+        joined = " ".join(pieces[number] for number in numbers)
+        merged = joined.replace(" ##", "").replace("##", "")
+        predicted = " ".join(merged.split())
         # Of the words that start at one piece only the last has pieces.
-        first, last = (
-            np.searchsorted(context.first_piece, [start, end], side="right") - 1
-        ).tolist()
-        return realign(predicted, *original_of(first, last))
+        word_numbers = np.searchsorted(context.first_piece, [start, end], side="right") - 1
+        return realign(predicted, *original_of(*word_numbers.tolist()))
 
     return span_text
 
 
-def offset_texts(context: EncodedContext | OffsetContext, tokenizer: Any) -> SpanText:
-    """Spans as slices between the tokenizer's character offsets, as today's Hugging Face example
-    takes them, without the space before a piece.
+def offset_texts(context: Context, tokenizer: Any) -> SpanText:
+    """Return how today's Hugging Face example gives a span: as a slice between offsets.
+
+    The space before a piece is left out.
     """
     if isinstance(context, OffsetContext):
         offsets = context.offsets.tolist()
     else:
-        encoded = tokenizer(
-            split_words(context.text), add_special_tokens=False, return_offsets_mapping=True
-        )
-        offsets = [
-            (start + first, start + last)
-            for start, of_word in zip(
-                context.word_starts.tolist(), encoded["offset_mapping"], strict=True
-            )
-            for first, last in of_word
-        ]
-    return lambda start, end: context.text[offsets[start][0] : offsets[end][1]].strip()
+        words = split_words(context.text)
+        encoded = tokenizer(words, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = []
+        word_starts = context.word_starts.tolist()
+        for word_start, pieces in zip(word_starts, encoded["offset_mapping"], strict=True):
+            for start, end in pieces:
+                offsets.append((word_start + start, word_start + end))
+
+    def span_text(start: int, end: int) -> str:
+        return context.text[offsets[start][0] : offsets[end][1]].strip()
+
+    return span_text
 
 
 # Decoding
@@ -458,6 +490,14 @@ _NO_NULL_SCORE = 1_000_000.0
 # Stands for an answer where there is no valid span at all. Source: run_squad.py
 # `write_predictions`.
 _NONCE = "empty"
+
+
+class ScoredText(NamedTuple):
+    """A text with the logits of its first and of its last piece."""
+
+    text: str
+    start_logit: float
+    end_logit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,8 +512,7 @@ class NBestEntry:
 
 @dataclass(frozen=True)
 class AnswerPrediction(Prediction):
-    """An answer; `value` is its text ("" for none), `probabilities` its probability among the best
-    (a float).
+    """Hold an answer: `value` is its text ("" for none), `probabilities` its share among the best.
 
     Attributes:
         best_text: The best answer other than "", whatever the threshold; "" where there is none at
@@ -520,71 +559,109 @@ def decode_answer(
     """
     is_original = settings.decoder == "original"
     precision = np.float64 if is_original else np.float32
-    nulls = [(0.0, 0.0, _NO_NULL_SCORE)]
+    null, null_score = _find_null(windows, precision)
+
+    spans = [np.zeros((0, 4))]
     for window in windows:
-        start, end = window.logits[:, 0].tolist()
-        nulls.append((start, end, float(precision(start) + precision(end))))
-    null_start, null_end, null_score = min(nulls, key=itemgetter(2))
-
-    parts = [_candidates(window, settings) for window in windows]
+        spans.append(_find_spans(window, settings))
     if allows_no_answer:
-        parts.append(np.array([[-1, -1, null_start, null_end]]))
-    candidates = np.concatenate([np.zeros((0, 4)), *parts])
-    totals = candidates[:, 2].astype(precision) + candidates[:, 3].astype(precision)
-    entries: list[tuple[str, float, float]] = []
-    texts: set[str] = set()
-    for rank in np.argsort(-totals, kind="stable").tolist():
-        if len(entries) >= settings.n_best_size:
-            break
-        first, last, start, end = candidates[rank].tolist()
-        text = "" if first < 0 else span_text(int(first), int(last))
-        if first >= 0 and not text:
-            continue  # a piece that is nothing but space
-        if text not in texts or not is_original:
-            texts.add(text)
-            entries.append((text, start, end))
+        spans.append(np.array([[-1, -1, null.start_logit, null.end_logit]]))
+    candidates = np.concatenate(spans)
+    scores = candidates[:, 2].astype(precision) + candidates[:, 3].astype(precision)
+    ranks = np.argsort(-scores, kind="stable")
+
+    answers = _choose_answers(candidates[ranks], span_text, settings)
+    texts = [answer.text for answer in answers]
     if allows_no_answer and "" not in texts:
-        entries.append(("", null_start, null_end))
-    if not entries or (len(entries) == 1 and "" in texts and not is_original):
-        entries.insert(0, (_NONCE, 0.0, 0.0))
+        answers.append(null)
+    if not answers or (texts == [""] and not is_original):
+        answers.insert(0, ScoredText(_NONCE, 0.0, 0.0))
 
-    # The softmax in the original's order of operations.
-    highest = max(start + end for _, start, end in entries)
-    powers = [math.exp(start + end - highest) for _, start, end in entries]
-    total_power = sum(powers)
-    nbest = tuple(
-        NBestEntry(text, power / total_power, *ends)
-        for (text, *ends), power in zip(entries, powers, strict=True)
-    )
-    value, best_text, odds = nbest[0].text, nbest[0].text, None
-    if allows_no_answer:
-        best_text, start, end = next((entry for entry in entries if entry[0]), ("", 0.0, 0.0))
-        odds = null_score - start - end
-        value = "" if odds > settings.null_score_diff_threshold else best_text
-    probability = next((entry.probability for entry in nbest if entry.text == value), 0.0)
-    return AnswerPrediction(
-        idx, value, probability, best_text=best_text, nbest=nbest, null_odds=odds
-    )
+    nbest = _add_probabilities(answers)
+    if not allows_no_answer:
+        best = nbest[0]
+        return AnswerPrediction(idx, best.text, best.probability, best.text, nbest)
+    non_null = [answer for answer in answers if answer.text]
+    best_answer = non_null[0] if non_null else ScoredText("", 0.0, 0.0)
+    odds = null_score - best_answer.start_logit - best_answer.end_logit
+    value = "" if odds > settings.null_score_diff_threshold else best_answer.text
+    probability = next(entry.probability for entry in nbest if entry.text == value)
+    return AnswerPrediction(idx, value, probability, best_answer.text, nbest, odds)
 
 
-def _candidates(window: WindowLogits, settings: TaskArguments) -> np.ndarray:
-    """float64 (candidates, 4): first and last piece and their logits of the valid spans, by rank of
-    start, then of end.
+def _find_null(windows: Sequence[WindowLogits], precision: Any) -> tuple[ScoredText, float]:
+    """Return "" with the logits at [CLS] of the window where their sum is least, and the sum."""
+    nulls = [(ScoredText("", 0.0, 0.0), _NO_NULL_SCORE)]
+    for window in windows:
+        logits_of_cls = window.logits[:, 0]
+        start_logit, end_logit = logits_of_cls.astype(precision)
+        null = ScoredText("", *logits_of_cls.tolist())
+        nulls.append((null, float(start_logit + end_logit)))
+    return min(nulls, key=itemgetter(1))
+
+
+def _choose_answers(
+    candidates: np.ndarray, span_text: SpanText, settings: TaskArguments
+) -> list[ScoredText]:
+    """Return the texts of the n_best_size best spans.
+
+    Args:
+        candidates: float64 (candidates, 4) as of `_find_spans`, best first; the null answer has -1
+            for its pieces.
+        span_text: Gives the text of a span.
+        settings: Of the run.
     """
-    best = (
-        np.argsort(-window.logits, axis=1, kind="stable")[:, : settings.n_best_size]
-        - window.first_position
-    )
-    starts, ends = (row[(row >= 0) & (row < len(window.owned))] for row in best)
+    answers: list[ScoredText] = []
+    texts = set()
+    for candidate in candidates:
+        if len(answers) >= settings.n_best_size:
+            break
+        first, last, start_logit, end_logit = candidate.tolist()
+        is_null = first < 0
+        text = "" if is_null else span_text(int(first), int(last))
+        is_blank = not is_null and not text  # a piece that is nothing but space
+        is_repeated = settings.decoder == "original" and text in texts
+        if is_blank or is_repeated:
+            continue
+        texts.add(text)
+        answers.append(ScoredText(text, start_logit, end_logit))
+    return answers
+
+
+def _add_probabilities(answers: Sequence[ScoredText]) -> tuple[NBestEntry, ...]:
+    """Return answers with their softmax, in the original's order of operations."""
+    scores = [answer.start_logit + answer.end_logit for answer in answers]
+    highest = max(scores)
+    powers = [math.exp(score - highest) for score in scores]
+    total = sum(powers)
+    entries = []
+    for answer, power in zip(answers, powers, strict=True):
+        text, start_logit, end_logit = answer
+        entries.append(NBestEntry(text, power / total, start_logit, end_logit))
+    return tuple(entries)
+
+
+def _find_spans(window: WindowLogits, settings: TaskArguments) -> np.ndarray:
+    """Return float64 (spans, 4): first and last piece of the valid spans, and their logits.
+
+    They are ordered by the rank of their start, then of their end.
+    """
+    ranks = np.argsort(-window.logits, axis=1, kind="stable")[:, : settings.n_best_size]
+    starts, ends = ranks - window.first_position  # in the window
+    num_pieces = len(window.owned)
+    starts = starts[(starts >= 0) & (starts < num_pieces)]
+    ends = ends[(ends >= 0) & (ends < num_pieces)]
     if settings.decoder == "original":
         starts = starts[window.owned[starts]]
-    lengths = ends[None, :] - starts[:, None] + 1
+    lengths = ends - starts[:, None] + 1
     rows, columns = np.nonzero((lengths >= 1) & (lengths <= settings.max_answer_length))
-    starts, ends = starts[rows], ends[columns]
-    logits = (
-        window.logits[0, starts + window.first_position],
-        window.logits[1, ends + window.first_position],
-    )
-    return np.column_stack(
-        [starts + window.first_piece, ends + window.first_piece, *logits]
-    ).astype(np.float64)
+    starts = starts[rows]
+    ends = ends[columns]
+    start_logits, end_logits = window.logits[:, window.first_position :]
+    spans = [
+        starts + window.first_piece,
+        ends + window.first_piece,
+        start_logits[starts],
+        end_logits[ends],
+    ]
+    return np.column_stack(spans).astype(np.float64)

@@ -5,13 +5,14 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -32,18 +33,26 @@ from bert_recipes.training.trainer import RecipeTrainer
 logger = logging.getLogger(__name__)
 
 
+# Arguments of a model's forward that a batch has; DistilBERT, for one, takes no token_type_ids.
+INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
 class FineTuningTrainer(RecipeTrainer):
     """`Trainer` for any kind of task; takes what `Trainer` takes, and the kind.
 
     The loss is the kind's, a mean over the items of the global batch. Predictions come back in the
-    order of the rows,
-    whatever the order of the batches: stock `Trainer.predict` with batches of like length gives
-    them in another one.
+    order of the rows, whatever the order of the batches: stock `Trainer.predict` with batches of
+    like length gives them in another one.
 
     Args:
         eval_splits: Metric prefix -> validation split; one without a prefix ("") where there is
             only one.
         freeze_encoder: `open_model` has fixed the encoder: it goes without dropout.
+
+    Attributes:
+        test_splits: Metric prefix -> test split with labels, which is measured once, when the
+            training is done.
+        predictions: Name of a split -> its predictions by the last evaluation.
     """
 
     args: FineTuningArguments
@@ -71,53 +80,63 @@ class FineTuningTrainer(RecipeTrainer):
         self.kind = kind
         self.eval_splits = dict(eval_splits or {})
         self.freeze_encoder = freeze_encoder
-        # DistilBERT, for one, takes no token_type_ids.
         accepted = inspect.signature(model.forward).parameters
-        self._input_names = [
-            key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted
-        ]
-        self.class_weights = (
-            kind.class_weights(train_dataset) if train_dataset is not None else None
-        )
+        self._input_names = [PACKING]
+        for name in INPUT_NAMES:
+            if name in accepted:
+                self._input_names.append(name)
+        self.class_weights: torch.Tensor | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
-        # Metric prefix -> test split with labels, which is measured once, when the training is
-        # done.
         self.test_splits: dict[str, EncodedSplit] = {}
-        # split name -> predictions of the last evaluation
         self.predictions: dict[str, list[Prediction]] = {}
+
         if train_dataset is not None:
-            lengths = np.ascontiguousarray(train_dataset.lengths, dtype=np.int64)
-            # What the order of training is made of; a few examples more or less, another tokenizer
-            # or task change it.
-            self.resume_fingerprint["training features"] = (
-                f"{len(lengths)} ({hashlib.sha256(lengths.tobytes()).hexdigest()[:12]})"
+            self.class_weights = kind.class_weights(train_dataset)
+            self._plan_training(train_dataset.lengths)
+
+    def _plan_training(self, feature_lengths: np.ndarray) -> None:
+        """Turn epochs into steps: the loader is one pass over the complete run, not an epoch.
+
+        Args:
+            feature_lengths: Integers (features,). The order of training is made of them; a few
+                examples more or less, another tokenizer or task change them, and a resume is
+                refused.
+        """
+        lengths = np.ascontiguousarray(feature_lengths, dtype=np.int64)
+        digest = hashlib.sha256(lengths.tobytes()).hexdigest()[:12]
+        num_features = len(lengths)
+        self.resume_fingerprint["training features"] = f"{num_features} ({digest})"
+
+        args = self.args
+        if args.max_steps < 0:
+            args.max_steps = num_training_steps(
+                num_features,
+                self.global_batch_size,
+                args.num_train_epochs,
             )
-            # Epochs become steps: the loader is one pass over the complete run, not over an epoch.
-            if args.max_steps < 0:
-                args.max_steps = num_training_steps(
-                    len(lengths), self.global_batch_size, args.num_train_epochs
-                )
-            every = math.ceil(len(lengths) / self.global_batch_size)
-            for event, kind_of in (
-                ("eval", IntervalStrategy),
-                ("save", SaveStrategy),
-                ("logging", IntervalStrategy),
-            ):
-                if getattr(args, f"{event}_strategy") == kind_of.EPOCH:
-                    setattr(args, f"{event}_strategy", kind_of.STEPS)
-                    setattr(args, f"{event}_steps", every)
+        steps_per_epoch = math.ceil(num_features / self.global_batch_size)
+        strategies = {
+            "eval": IntervalStrategy,
+            "save": SaveStrategy,
+            "logging": IntervalStrategy,
+        }
+        for event, strategy in strategies.items():
+            if getattr(args, f"{event}_strategy") == strategy.EPOCH:
+                setattr(args, f"{event}_strategy", strategy.STEPS)
+                setattr(args, f"{event}_steps", steps_per_epoch)
 
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
-        """The complete run as one pass over its `training_order`."""
+        """Return the complete run as one pass over its `training_order`."""
+        args = self.args
         order = training_order(
             self.train_dataset.lengths,
-            num_steps=self.args.max_steps,
+            num_steps=args.max_steps,
             global_batch=self.global_batch_size,
-            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
-            strategy=self.args.train_sampling_strategy,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            strategy=args.train_sampling_strategy,
         )
         return self.train_loader(lambda begin, end: order[begin:end].tolist(), len(order))
 
@@ -128,99 +147,108 @@ class FineTuningTrainer(RecipeTrainer):
             return batches, counts
         longest = max(batch["input_ids"].shape[-1] for batch in batches)
         if self.args.world_size > 1:
-            of_process = torch.tensor([longest], device=self.args.device)
-            longest = int(self.accelerator.gather(of_process).max())
-        return [self._pad_to(batch, longest) for batch in batches], counts
+            lengths = torch.tensor([longest], device=self.args.device)
+            lengths = self.accelerator.gather(lengths)
+            longest = int(lengths.max())
+        padded = [self._pad_to(batch, longest) for batch in batches]
+        return padded, counts
 
     def _pad_to(self, batch: Batch, length: int) -> Batch:
-        """Return a batch with longer rows, and its plan with their positions."""
+        """Return a batch with longer rows, and its plan with their positions.
+
+        Args:
+            batch: int64 (B, S) input_ids, attention_mask and token_type_ids, and other keys, which
+                stay.
+            length: Positions of the result, S or more.
+        """
         size = batch["input_ids"].shape[-1]
         if size == length:
             return batch
         padded: dict[str, Any] = dict(batch)
-        pads = {
+        pad_values = {
             "input_ids": self.processing_class.pad_token_id,
             "attention_mask": 0,
             "token_type_ids": 0,
         }
-        for key, pad in pads.items():
-            padded[key] = torch.nn.functional.pad(batch[key], (0, length - size), value=pad)
+        for name, value in pad_values.items():
+            padded[name] = pad(batch[name], (0, length - size), value=value)
         if PACKING in batch:
             packing: Any = batch[PACKING]
-            places = packing["places"]
-            padded[PACKING] = {**packing, "places": places // size * length + places % size}
+            rows = packing["places"] // size
+            positions = packing["places"] % size
+            padded[PACKING] = {**packing, "places": rows * length + positions}
         return padded
 
     def model_inputs(self, batch: Batch) -> Batch:
         """Return what the model takes of a batch."""
-        inputs = {key: batch[key] for key in self._input_names}
-        return inputs | ({PACKING: batch[PACKING]} if PACKING in batch else {})
+        return {name: batch[name] for name in self._input_names if name in batch}
 
     # Loss
 
     def num_items(self, batch: Batch) -> torch.Tensor:
-        """(1,): int64 examples, labelled tokens or features, as the kind's loss counts; with class
-        weights float64, their sum.
+        """Return (1,): int64 examples, labelled tokens or features, as the kind's loss counts.
+
+        With class weights it is float64, their sum.
         """
         if self.class_weights is None:
             return self.kind.count_items(batch).view(1)
         labels = batch["labels"]
-        return (
-            self.class_weights.to(labels.device)[labels[labels != IGNORE_INDEX]]
-            .double()
-            .sum()
-            .view(1)
-        )
+        classes = labels[labels != IGNORE_INDEX]
+        weights = self.class_weights.to(labels.device)[classes]
+        return weights.double().sum().view(1)
 
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """The mean over the items."""
+        """Return a micro-batch's summand of the mean over the items, and the model's output.
+
+        Args:
+            model: Wrapped, where several processes train it.
+            inputs: A batch of the kind.
+            counts: float32 (1,), `num_items` of the complete step.
+        """
         if self.freeze_encoder:
             self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
         output = model(**self.model_inputs(inputs))
         return self.loss_sum(output, inputs) / counts[0], output
 
     def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
-        """float32 (): the training loss summed over the items of a batch."""
+        """Return float32 (): the training loss summed over the items of a batch."""
         if self.class_weights is None:
             return self.kind.loss_sum(output, inputs)
-        logits, labels = output.logits.float().flatten(0, -2), inputs["labels"].flatten()
-        return cross_entropy(
-            logits, labels, weight=self.class_weights.to(logits.device), reduction="sum"
-        )
+        logits = output.logits.float().flatten(0, -2)
+        labels = inputs["labels"].flatten()
+        weights = self.class_weights.to(logits.device)
+        return cross_entropy(logits, labels, weight=weights, reduction="sum")
 
     # Logging
 
     def flops_of(self, work: BatchStats) -> int | None:
-        """None where the formula is not the model's: another architecture, or parts of it do not
-        learn.
+        """Return the model FLOPs, or None where the formula is not the model's.
+
+        It is another architecture, or a component of it does not learn.
         """
         model: Any = self.model
-        if model.config.model_type != "bert" or not all(
-            weight.requires_grad for weight in model.parameters()
-        ):
+        learns = all(weight.requires_grad for weight in model.parameters())
+        if model.config.model_type != "bert" or not learns:
             return None
-        return training_flops(
-            model.config,
-            work,
-            nsp=False,
-            pooler=getattr(model.base_model, "pooler", None) is not None,
-        )
+        has_pooler = getattr(model.base_model, "pooler", None) is not None
+        return training_flops(model.config, work, nsp=False, pooler=has_pooler)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the rate of real tokens (no padding, all processes), for trackers MFU too; epochs are
-        passes over the examples.
+        """Add the rate of real tokens (no padding, all processes), for trackers MFU too.
+
+        Epochs are passes over the examples.
         """
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
-            # Measuring the machine takes seconds, more than many a fine-tuning run: only where a
+            # Measuring the machine takes seconds, longer than many a fine-tuning run: only where a
             # tracker records it.
-            logs.update(self.throughput() if self.args.report_to else {})
+            if self.args.report_to:
+                logs.update(self.throughput())
         if self.train_dataset is not None:
-            self.state.epoch = (
-                self.state.global_step * self.global_batch_size / len(self.train_dataset)
-            )
+            num_examples = self.state.global_step * self.global_batch_size
+            self.state.epoch = num_examples / len(self.train_dataset)
         super().log(logs, start_time)
 
     # Evaluation and prediction
@@ -231,16 +259,15 @@ class FineTuningTrainer(RecipeTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Measure on every validation split, by default the Trainer's; gives the kind's metrics as
-        `eval_<metric>`.
+        """Measure on every validation split, by default the Trainer's.
 
-        `eval_<prefix>_<metric>` where there are several splits; also the loss, where it can be
-        computed, and the seconds that predicting took. Where an output of a split is NaN or
-        infinite, every metric of that split is NaN.
+        Returns:
+            The kind's metrics as `eval_<metric>`, or `eval_<prefix>_<metric>` where there are
+            several splits; also the loss, where it can be computed, and the seconds that predicting
+            took. Where an output of a split is NaN or infinite, every metric of that split is NaN.
         """
-        metrics = self._measure_splits(
-            self.eval_splits if eval_dataset is None else eval_dataset, metric_key_prefix
-        )
+        splits = self.eval_splits if eval_dataset is None else eval_dataset
+        metrics = self._measure_splits(splits, metric_key_prefix)
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
@@ -260,8 +287,9 @@ class FineTuningTrainer(RecipeTrainer):
             results.update(self._measure_splits(self.test_splits, "test"))
             certainty = describe_certainty(self.kind, self.test_splits, self.predictions)
             for name, values in certainty.items():
-                values_of_tests = {f"test_{metric}": value for metric, value in values.items()}
-                results.setdefault(name, {}).update(values_of_tests)
+                all_values = results.setdefault(name, {})
+                for metric, value in values.items():
+                    all_values[f"test_{metric}"] = value
         return results
 
     def _measure_splits(self, splits: Mapping[str, EncodedSplit], prefix: str) -> dict[str, float]:
@@ -290,9 +318,8 @@ class FineTuningTrainer(RecipeTrainer):
                 message = "%s: %s; metrics are undefined, nothing is predicted"
                 logger.warning(message, name, NOT_FINITE)
             task = self.kind.task
-            return dict.fromkeys(
-                [*metrics, *figure_names(task.metrics, [name], task.labels)], math.nan
-            )
+            names = [*metrics, *figure_names(task.metrics, [name], task.labels)]
+            return dict.fromkeys(names, math.nan)
         with self.stop_request.at_once():
             predictions = self.kind.decode(encoded, outputs)
             metrics.update(self.kind.score(encoded.split.examples, predictions))
@@ -301,64 +328,89 @@ class FineTuningTrainer(RecipeTrainer):
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Choose as stock; an undefined metric (a correlation with equal predictions) is no new
-        best.
+        """Choose as stock, but let no undefined metric be a new best.
+
+        A correlation with equal predictions is undefined.
         """
-        wanted = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
-        return not math.isnan(metrics.get(wanted, 0.0)) and super()._determine_best_metric(
-            metrics, trial
-        )
+        name = str(self.args.metric_for_best_model).removeprefix("eval_")
+        if math.isnan(metrics.get(f"eval_{name}", 0.0)):
+            return False
+        return super()._determine_best_metric(metrics, trial)
 
     @torch.no_grad()
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
         """Run the model over a split, the longest features first.
+
+        Every process takes its share of the batches, and gets the results of all.
 
         Returns:
             The kind's output of each feature, in the order of the features, and the mean loss: None
             without labels, and where padding counts in the loss, which would change with the size
             of the batches.
         """
-        has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
-        computes_loss = has_labels and not self.kind.loss_counts_padding
+        computes_loss = self._has_loss(encoded)
         was_training = self.model.training
         self.model.eval()
         outputs: list[tuple[int, np.ndarray]] = []
-        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # loss, items
+        loss_and_items = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         collate = self.device_collator(self.kind.collate)
-        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
-        batches = self._evaluation_batches(encoded)
-        for numbers, is_filler in tqdm(
-            batches, desc=encoded.split.name, leave=False, disable=is_quiet or None
-        ):
+        for numbers, is_filler in self._show_progress(encoded):
             self.check_stop()
-            batch = self._prepare_input(collate([encoded[number] for number in numbers]))
+            features = [encoded[number] for number in numbers]
+            batch = self._prepare_input(collate(features))
             with self.accelerator.autocast():
                 output = self.model(**self.model_inputs(batch))
             if is_filler:
                 continue
             if computes_loss:
-                loss = self.kind.loss_sum(output, batch)
-                sums += torch.stack([loss.double(), self.kind.count_items(batch).double()])
-            outputs += zip(numbers, self.kind.split_outputs(output, batch), strict=True)
+                loss_and_items[0] += self.kind.loss_sum(output, batch)
+                loss_and_items[1] += self.kind.count_items(batch)
+            arrays = self.kind.split_outputs(output, batch)
+            outputs += zip(numbers, arrays, strict=True)
         self.model.train(was_training)
+
         if self.args.world_size > 1:
             outputs = gather_object(outputs)
-            sums = self.accelerator.reduce(sums, reduction="sum")
-        outputs.sort(key=lambda numbered: numbered[0])
-        mean_loss = (sums[0] / sums[1].clamp(min=1)).item() if computes_loss else None
-        return [array for _, array in outputs], mean_loss
+            loss_and_items = self.accelerator.reduce(loss_and_items, reduction="sum")
+        outputs.sort(key=itemgetter(0))
+        arrays = [array for _, array in outputs]
+        if not computes_loss:
+            return arrays, None
+        loss, num_items = loss_and_items.tolist()
+        return arrays, loss / max(num_items, 1.0)
+
+    def _has_loss(self, encoded: EncodedSplit) -> bool:
+        """Return whether a split has labels, and a loss that does not depend on the batches."""
+        if len(encoded) == 0 or self.kind.loss_counts_padding:
+            return False
+        return set(self.kind.label_keys) <= encoded[0].keys()
+
+    def _show_progress(self, encoded: EncodedSplit) -> Iterable[tuple[list[int], bool]]:
+        """Yield `_evaluation_batches`, with a progress bar in the main process."""
+        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        return tqdm(
+            self._evaluation_batches(encoded),
+            desc=encoded.split.name,
+            leave=False,
+            disable=is_quiet or None,
+        )
 
     def _evaluation_batches(self, encoded: EncodedSplit) -> list[tuple[list[int], bool]]:
         """Return this process's batches: numbers of features, and whether it only fills up.
 
-        Every process has as many, or a collective inside of the model would hang.
+        Every process has as many, or a collective inside of the model would hang. Longest features
+        come first, so that what takes too much memory fails at once.
         """
         order = np.argsort(-encoded.lengths, kind="stable").tolist()
         size = self.args.eval_batch_size
-        batches = [(order[start : start + size], False) for start in range(0, len(order), size)]
-        while len(batches) % self.args.world_size:
+        batches = []
+        for start in range(0, len(order), size):
+            numbers = order[start : start + size]
+            batches.append((numbers, False))
+        world_size = self.args.world_size
+        while len(batches) % world_size:
             batches.append((order[:1], True))
-        return batches[self.args.process_index :: self.args.world_size]
+        return batches[self.args.process_index :: world_size]
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
         """Return one prediction for each example of a split, in its order."""
