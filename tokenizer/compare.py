@@ -39,7 +39,7 @@ PIECE_MARKS = "#\u2581\u0120"
 
 @dataclass
 class CompareTokenizersArguments:
-    """Which vocabularies, and on what."""
+    """Vocabularies, and the text that they are compared on."""
 
     tokenizers: list[str] = required("tokenizer folders, vocab.txt files or Hub names")
     files: list[str] = required("text that frequencies are counted on: files, folders or globs")

@@ -43,7 +43,11 @@ def masked_crc32c(data: Any) -> int:
     return (rotated + 0xA282EAD8) & 0xFFFFFFFF
 
 
-# Protocol buffers
+# Protocol buffers.
+#
+# A message is a row of fields. A field is a tag, number << 3 | wire type, and a value: a varint, 4
+# or 8 bytes, or a length and so many bytes. A varint has seven bits a byte, the lowest ones first,
+# and the eighth bit says that another byte follows. Fields that have their default may be missing.
 
 VARINT = 0
 FIXED64 = 1
@@ -130,7 +134,14 @@ def encode_bytes(number: int, value: bytes) -> bytes:
     return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(value)) + value
 
 
-# TFRecord
+# TFRecord.
+#
+# A record is its length in 8 bytes, their masked CRC-32C, its bytes, and their masked CRC-32C. The
+# numbers are little-endian. The bytes are a `tf.train.Example`:
+#
+#   Example   1: Features
+#   Features  1: an entry a feature, whose 1 is the name, and 2 the Feature
+#   Feature   1: BytesList, 2: FloatList or 3: Int64List, whose 1 are the values
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -257,14 +268,25 @@ def _decode_varints(data: bytes) -> np.ndarray:
     sizes = ends - starts + 1
     if sizes.max() > 10:
         raise ValueError("a number of more than 10 bytes")
+
+    # Each byte holds seven bits of its number, the lowest ones first.
     places = np.arange(len(octets)) - np.repeat(starts, sizes)
     shifts = (7 * places).astype(np.uint64)
     bits = (octets & 0x7F).astype(np.uint64) << shifts
     return np.bitwise_or.reduceat(bits, starts).astype(np.int64)
 
 
-# LevelDB tables: blocks of sorted (key, value), an index block of (key after a block's last, place
-# of the block), a footer.
+# LevelDB tables.
+#
+# A table is blocks of (key, value), sorted by key, an index block of (key after a block's last,
+# place of the block), and a footer of 48 bytes: the places of a block for metadata and of the index
+# block, zeros, and a magic number of 8 bytes.
+#
+# Behind each block is a trailer of 5 bytes: the kind of compression, and the masked CRC-32C of
+# block and kind. A block is its entries, the offsets of some of them ("restarts"), which nobody
+# needs who reads from the beginning, and their number; offsets and number have 4 bytes each. An
+# entry is three varints, the number of bytes that its key shares with the key before it, of the
+# key's other bytes, and of the value, and then those bytes.
 
 _MAGIC = 0xDB4775248B80FB57
 _TABLE_FOOTER = 48
@@ -353,7 +375,12 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         at = end_of_value
 
 
-# Checkpoints
+# Checkpoints.
+#
+# tensorflow/core/protobuf/tensor_bundle.proto:
+#
+#   BundleHeaderProto  1: number of shards, 2: byte order, 3: version, whose 2 is the oldest reader
+#   BundleEntryProto   1: type, 2: shape, 3: shard, 4: offset, 5: size, 6: checksum, 7: slices
 
 INDEX_SUFFIX = ".index"
 HEADER_KEY = b""
@@ -378,12 +405,16 @@ class Entry:
     extents of each by dimension, and its own place means nothing.
     """
 
-    dtype: str  # "type N" for one that is not read
+    # "type N" for one that is not read.
+    dtype: str
     shape: tuple[int, ...]
+
+    # The place of the values, in bytes.
     shard: int = 0
     offset: int = 0
     size: int = 0
     crc: int = 0
+
     slices: tuple[tuple[Extent, ...], ...] = ()
 
 
@@ -454,9 +485,11 @@ def _ordered_signed(value: int) -> bytes:
     """
     magnitude = ~value if value < 0 else value
     size = magnitude.bit_length() // 7 + 1
-    header = ((1 << size) - 1) << (7 * size)  # of 8 * size bits
-    bits = value & ((1 << (8 * size)) - 1)
-    return (bits ^ header).to_bytes(size, "big")
+    # Of 8 * size bits.
+    header = ((1 << size) - 1) << (7 * size)
+    mask = (1 << (8 * size)) - 1
+    bits = (value & mask) ^ header
+    return bits.to_bytes(size, "big")
 
 
 def shown(name: str) -> str:
@@ -540,9 +573,12 @@ class BundleReader:
         return slices
 
     def _read_entry(self, entry: Entry) -> np.ndarray:
-        kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
-        if math.prod(entry.shape) * kind.itemsize != entry.size or entry.shard >= self._num_shards:
+        is_bfloat16 = entry.dtype == BFLOAT16
+        kind = np.dtype(np.uint16 if is_bfloat16 else entry.dtype)
+        num_bytes = math.prod(entry.shape) * kind.itemsize
+        if num_bytes != entry.size or entry.shard >= self._num_shards:
             raise _damaged(self._index_file)
+
         path = shard_file(self.prefix, entry.shard, self._num_shards)
         # Before there is memory for what the index speaks of.
         if not path.is_file() or entry.offset + entry.size > path.stat().st_size:
@@ -550,9 +586,10 @@ class BundleReader:
         octets = np.fromfile(path, dtype=np.uint8, count=entry.size, offset=entry.offset)
         if masked_crc32c(octets) != entry.crc:
             raise _damaged(path)
+
         stored = kind.newbyteorder(">" if self._is_big_endian else "<")
         values = octets.view(stored).astype(kind, copy=False)
-        if entry.dtype == BFLOAT16:
+        if is_bfloat16:
             # Its bits are the upper half of a float32's.
             values = (values.astype(np.uint32) << 16).view(np.float32)
         return values.reshape(entry.shape)

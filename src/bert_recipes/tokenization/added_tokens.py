@@ -23,9 +23,12 @@ class AddedTokens:
 
     def __init__(self, tokens: Mapping[int, AddedToken], **settings: Any) -> None:
         self._settings = settings
-        self._contents = {token_id: token.content for token_id, token in sorted(tokens.items())}
-        # Number 0 is the one piece of the model: all that is no added token.
-        self._ids: list[int | None] = [None, *self._contents]
+        ids = sorted(tokens)
+        self._contents = {token_id: tokens[token_id].content for token_id in ids}
+
+        # The search numbers the tokens in the order of their ids. Number 0 is the one piece of its
+        # model: all that is no added token.
+        self._ids: list[int | None] = [None, *ids]
         self._search = Tokenizer(WordPiece({"": 0}, unk_token="", max_input_chars_per_word=1))
         self._search.normalizer = BertNormalizer(
             clean_text=True,
@@ -33,7 +36,7 @@ class AddedTokens:
             strip_accents=settings["strip_accents"],
             lowercase=settings["lowercase"],
         )
-        self._search.add_tokens([tokens[token_id] for token_id in self._contents])
+        self._search.add_tokens([tokens[token_id] for token_id in ids])
 
     def split(self, text: str) -> Iterator[tuple[str, int | None]]:
         """Yield the segments of a text in order: a token with its id, or what is between with None.
@@ -47,12 +50,16 @@ class AddedTokens:
             token_id = self._ids[number]
             if token_id is None:
                 continue
+
+            # Spaces around the token are text.
             match = text[start:end]
             start += len(match) - len(match.lstrip())
             token = match.strip() or match
+
             yield text[position:start], None
             yield token, token_id
             position = start + len(token)
+
         yield text[position:], None
 
     def normalize(self, text: str) -> str:
@@ -73,8 +80,10 @@ class AddedTokens:
         origins: list[int | None] = []
         position = 0
         for number, (segment, token_id) in enumerate(self.split(text)):
+            # The space that joins the segments.
             if number > 0:
-                origins.append(None)  # the space that joins the segments
+                origins.append(None)
+
             if token_id is None:
                 characters, places = align_normalized_text(segment, **self._settings)
                 for character, place in zip(characters, places, strict=True):
@@ -85,5 +94,6 @@ class AddedTokens:
                 last = position + len(segment) - 1
                 origins.append(position)
                 origins += [last] * (len(self._contents[token_id]) - 1)
+
             position += len(segment)
         return origins

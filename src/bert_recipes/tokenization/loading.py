@@ -12,7 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, read_json_object
+from bert_recipes.files import atomic_dir, check_new_folder, read_json_object
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.others import open_stock_tokenizer
@@ -173,14 +173,10 @@ def _settle_case(
         return do_lower_case
     if stored is not None:
         return bool(stored)
-    reason = "no piece holds a capital letter"
-    for piece in vocabulary:
-        if piece != piece.lower() and not piece.startswith("["):
-            do_lower_case = False
-            reason = f"it holds the piece {piece!r}"
-            break
-    else:
-        do_lower_case = True
+    words = [piece for piece in vocabulary if not piece.startswith("[")]
+    cased = [piece for piece in words if piece != piece.lower()]
+    reason = f"it holds the piece {cased[0]!r}" if cased else "no piece holds a capital letter"
+    do_lower_case = not cased
     logger.info(
         "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case to "
         "decide yourself.",
@@ -400,15 +396,11 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
 
     A tokenizer alone may be overwritten.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"output_dir: {folder} is a file; give a folder")
-    present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    foreign = sorted(present - _OUR_FILES)
-    if foreign:
-        raise InputError(
-            f"output_dir: {folder} holds other things ({foreign[0]}); give a new or empty folder"
-        )
-    if present and not overwrite:
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    is_tokenizer = bool(names) and names <= _OUR_FILES
+    if not is_tokenizer:
+        check_new_folder(folder)
+    elif not overwrite:
         raise InputError(
             f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to "
             "replace it"

@@ -33,14 +33,21 @@ class _Pairs:
     """Hold words as numbers of pieces, and how often pieces and pairs of neighbours occur."""
 
     def __init__(self, words: Mapping[str, int], num_pieces: int) -> None:
+        # Pieces by number, and the other way around.
         self.names: list[str] = []
         self.numbers: dict[str, int] = {}
+
+        # Words by number: how often each occurs, and the pieces that it is made of.
         self.counts = list(words.values())
         self.splits = [self._spell(word) for word in words]
-        self.pieces = np.zeros(len(self.names) + num_pieces, dtype=np.int64)  # their frequencies
-        self.rows: dict[tuple[int, int], int] = {}  # pair -> row of the table
-        self.table = np.zeros((1 << 12, 3), dtype=np.int64)  # first, second, frequency
-        self.words: list[set[int]] = []  # of each row, those that hold the pair
+
+        # How often each piece occurs.
+        self.pieces = np.zeros(len(self.names) + num_pieces, dtype=np.int64)
+
+        # Pairs by row: their two pieces and how often they occur, and the words that hold them.
+        self.rows: dict[tuple[int, int], int] = {}
+        self.table = np.zeros((1 << 12, 3), dtype=np.int64)
+        self.words: list[set[int]] = []
         for word in range(len(self.splits)):
             self._count(word, 1)
 
@@ -56,12 +63,17 @@ class _Pairs:
 
     def _row(self, pair: tuple[int, int]) -> int:
         """Return the row of a pair, which is added to the table where it is new."""
-        row = self.rows.setdefault(pair, len(self.words))
-        if row == len(self.words):
-            self.words.append(set())
-            if row == len(self.table):
-                self.table = np.concatenate([self.table, np.zeros_like(self.table)])
-            self.table[row, :2] = pair
+        row = self.rows.get(pair)
+        if row is not None:
+            return row
+
+        row = len(self.words)
+        self.rows[pair] = row
+        self.words.append(set())
+        # The table doubles when it is full.
+        if row == len(self.table):
+            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
+        self.table[row, :2] = pair
         return row
 
     def _count(self, word: int, sign: int) -> None:
@@ -81,7 +93,10 @@ class _Pairs:
     def join(self, row: int) -> Merge:
         """Join a pair in all words that hold it."""
         first, second, frequency = self.table[row].tolist()
-        joined = self._number(self.names[first] + self.names[second].removeprefix(CONTINUATION))
+        name = self.names[first] + self.names[second].removeprefix(CONTINUATION)
+        joined = self._number(name)
+
+        # A copy: the pair leaves each word.
         for word in list(self.words[row]):
             self._count(word, -1)
             split: list[int] = []
@@ -92,7 +107,8 @@ class _Pairs:
                     split.append(piece)
             self.splits[word] = split
             self._count(word, 1)
-        return Merge(self.names[first], self.names[second], self.names[joined], frequency)
+
+        return Merge(self.names[first], self.names[second], name, frequency)
 
     def first_place(self, row: int) -> tuple[int, int]:
         """Return where a pair occurs first: its word, and where in it."""
@@ -114,10 +130,15 @@ class _Pairs:
         rows = np.flatnonzero(frequencies >= min_frequency)
         if not len(rows):
             return None
+
         first, second, frequency = self.table[rows].T
-        scores = frequency / (self.pieces[first].astype(np.float64) * self.pieces[second])
-        is_close = scores >= scores.max() * (1 - _CLOSE)
-        likelihoods = {row: self.likelihood(row) for row in rows[is_close].tolist()}
+        # Floats choose the few pairs whose exact likelihoods are compared.
+        expected = self.pieces[first].astype(np.float64) * self.pieces[second]
+        scores = frequency / expected
+        threshold = scores.max() * (1 - _CLOSE)
+        close_rows = rows[scores >= threshold].tolist()
+        likelihoods = {row: self.likelihood(row) for row in close_rows}
+
         highest = max(likelihoods.values())
         ties = [row for row, likelihood in likelihoods.items() if likelihood == highest]
         return min(ties, key=self.first_place)

@@ -135,14 +135,14 @@ class OriginalBertTokenizer(BertTokenizer):
 
         It covers the settings, the pieces in the order of their ids, and the flags of added tokens.
         """
-        digest = hashlib.sha256(repr(sorted(self._normalization.items())).encode())
+        lines = [repr(sorted(self._normalization.items()))]
         vocabulary = self.get_vocab()
         for piece in sorted(vocabulary, key=vocabulary.__getitem__):
-            digest.update(f"\n{vocabulary[piece]}\t{piece}".encode())
+            lines.append(f"{vocabulary[piece]}\t{piece}")
         for token_id, token in self.extra_tokens.items():
             if not token.special:
-                digest.update(f"\n{token_id}\t{token.single_word}\t{token.normalized}".encode())
-        return digest.hexdigest()
+                lines.append(f"{token_id}\t{token.single_word}\t{token.normalized}")
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     @property
     def _normalization(self) -> dict[str, bool]:

@@ -246,22 +246,7 @@ def train_vocabulary(
     # file.
     valid = [character for character in ranked if not SURROGATES.match(character)]
     alphabet = set(valid[: settings.limit_alphabet])
-    # Without the words that become [UNK] whatever the pieces are, and in a fixed order.
-    words = {}
-    for word in sorted(tokens):
-        if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word):
-            words[word] = tokens[word]
-
-    join = _join_by_frequency if settings.algorithm == "frequency" else _join_by_likelihood
-    vocabulary = join(words, _first_pieces(words, alphabet, settings), settings, show_progress)
-    if len(vocabulary) < settings.vocab_size:
-        logger.warning(
-            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give "
-            "more text or a smaller vocab_size.",
-            len(vocabulary),
-            settings.vocab_size,
-            settings.min_frequency,
-        )
+    vocabulary = _make_vocabulary(tokens, alphabet, settings, show_progress)
     tokenizer = OriginalBertTokenizer(
         vocab=vocabulary,
         do_lower_case=settings.lowercase,
@@ -287,6 +272,31 @@ def train_vocabulary(
         unk_rate=measures.unk_rate,
     )
     return tokenizer
+
+
+def _make_vocabulary(
+    tokens: Mapping[str, int],
+    alphabet: set[str],
+    settings: VocabularySettings,
+    show_progress: bool,
+) -> dict[str, int]:
+    # Without the words that become [UNK] whatever the pieces are, and in a fixed order.
+    words = {}
+    for word in sorted(tokens):
+        if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word):
+            words[word] = tokens[word]
+    first_pieces = _first_pieces(words, alphabet, settings)
+    join = _join_by_frequency if settings.algorithm == "frequency" else _join_by_likelihood
+    vocabulary = join(words, first_pieces, settings, show_progress)
+    if len(vocabulary) < settings.vocab_size:
+        logger.warning(
+            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give "
+            "more text or a smaller vocab_size.",
+            len(vocabulary),
+            settings.vocab_size,
+            settings.min_frequency,
+        )
+    return vocabulary
 
 
 def _first_pieces(
@@ -397,7 +407,7 @@ class TokenizerReport:
 
 
 class Measures(NamedTuple):
-    """What `TokenizerReport` says of a vocabulary; rates are 0.0 where there is no word."""
+    """Measures of a vocabulary, as in `TokenizerReport`; rates are 0.0 where there is no word."""
 
     num_words: int
     fertility: float
