@@ -1,5 +1,6 @@
-"""Compare vocabularies on the same text: how finely they cut it, what they do not know, how many
-bits a character takes.
+"""Compare vocabularies on the same text.
+
+Printed is how finely they cut it, what they do not know, and how many bits a character takes.
 
 python tokenizer/compare.py --tokenizers my_tokenizer my_bpe --files my_texts/ --heldout_files
 other_texts/
@@ -32,11 +33,13 @@ COLUMNS = {
     "single_characters": "{:.1%}",
     "bits_per_character": "{:.3f}",
 }
+# What pieces of WordPiece, Unigram and byte-level BPE have beside their characters.
+PIECE_MARKS = "#\u2581\u0120"
 
 
 @dataclass
 class CompareTokenizersArguments:
-    """Which vocabularies, and on what."""
+    """Vocabularies, and the text that they are compared on."""
 
     tokenizers: list[str] = required("tokenizer folders, vocab.txt files or Hub names")
     files: list[str] = required("text that frequencies are counted on: files, folders or globs")
@@ -45,53 +48,65 @@ class CompareTokenizersArguments:
 
 
 def count_pieces(tokenizer: Any, texts: Iterable[str]) -> Counter[int]:
-    """How often each id occurs."""
+    """Count how often each id occurs."""
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(tokenizer.encode_ids(text))
     return counts
 
 
-def measure(tokenizer: Any, known: Counter[int], texts: list[str]) -> dict[str, float]:
-    """The columns; a word is what spaces part, and a piece is a single character without its
-    mark.
+def measure(tokenizer: Any, training: Counter[int], texts: list[str]) -> dict[str, float]:
+    """Return the columns; a word is what spaces part.
+
+    Args:
+        training: How often each id occurs in the text that frequencies are from.
+        texts: What is measured.
     """
-    found = count_pieces(tokenizer, texts)
-    pieces, words = found.total(), sum(len(text.split()) for text in texts)
-    # Spaces are no characters: not every tokenizer keeps them.
-    characters = sum(len("".join(text.split())) for text in texts)
-    names = dict(enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))))
-    single = sum(
-        count for number, count in found.items() if len(names[number].lstrip("#\u2581\u0120")) <= 1
-    )
-    total = known.total() + len(tokenizer)  # every piece has been seen once more
-    bits = -sum(count * math.log2((known[number] + 1) / total) for number, count in found.items())
+    counts = count_pieces(tokenizer, texts)
+    num_pieces = counts.total()
+    num_words = num_bytes = num_characters = 0
+    for text in texts:
+        words = text.split()
+        num_words += len(words)
+        num_bytes += len(text.encode(errors="replace"))
+        # Spaces are no characters: not every tokenizer keeps them.
+        num_characters += len("".join(words))
+    names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    total = training.total() + len(tokenizer)  # every piece has been seen once more
+    num_single = 0
+    bits = 0.0
+    for piece_id, count in counts.items():
+        if len(names[piece_id].lstrip(PIECE_MARKS)) <= 1:
+            num_single += count
+        bits -= count * math.log2((training[piece_id] + 1) / total)
     return {
         "vocabulary": len(tokenizer),
-        "pieces_per_word": pieces / words,
-        "bytes_per_piece": sum(len(text.encode(errors="replace")) for text in texts) / pieces,
-        "unknown_rate": found[tokenizer.unk_token_id] / pieces,
-        "single_characters": single / pieces,
-        "bits_per_character": bits / characters,
+        "pieces_per_word": num_pieces / num_words,
+        "bytes_per_piece": num_bytes / num_pieces,
+        "unknown_rate": counts[tokenizer.unk_token_id] / num_pieces,
+        "single_characters": num_single / num_pieces,
+        "bits_per_character": bits / num_characters,
     }
 
 
 def main() -> None:
     """Read, cut, print."""
     (args,) = parse_arguments(CompareTokenizersArguments)
-    heldout = list(iter_paragraphs(args.heldout_files))
-    if not any(text.split() for text in heldout):
+    heldout_texts = list(iter_paragraphs(args.heldout_files))
+    if not any(text.split() for text in heldout_texts):
         raise InputError("heldout_files: there is no word in them")
     results = {}
     for name in args.tokenizers:
         tokenizer = load_tokenizer(name)
-        results[name] = measure(
-            tokenizer, count_pieces(tokenizer, iter_paragraphs(args.files)), heldout
-        )
+        training = count_pieces(tokenizer, iter_paragraphs(args.files))
+        results[name] = measure(tokenizer, training, heldout_texts)
+
     width = max(map(len, results))
-    print(" " * width, *(f"{name.replace('_', ' '):>18}" for name in COLUMNS))
+    titles = [name.replace("_", " ") for name in COLUMNS]
+    print(" " * width, *(f"{title:>18}" for title in titles))
     for name, row in results.items():
-        print(f"{name:{width}}", *(f"{form.format(row[key]):>18}" for key, form in COLUMNS.items()))
+        cells = [form.format(row[column]) for column, form in COLUMNS.items()]
+        print(f"{name:{width}}", *(f"{cell:>18}" for cell in cells))
     if args.output_file is not None:
         write_json(Path(args.output_file), results)
         print(f"wrote {args.output_file}")

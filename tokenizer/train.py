@@ -1,5 +1,6 @@
-"""Train a WordPiece, byte-level BPE or Unigram vocabulary on text and write a tokenizer folder that
-stock transformers opens.
+"""Train a WordPiece, byte-level BPE or Unigram vocabulary on text.
+
+The tokenizer folder that is written opens in stock transformers.
 
 python tokenizer/train.py --config tokenizer/configs/quickstart.yaml
 python tokenizer/train.py --config tokenizer/configs/uncased_30522.yaml --files 'books/*.txt'
@@ -22,10 +23,11 @@ from bert_recipes.errors import run_cli
 from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
 from bert_recipes.tokenization.others import train_byte_bpe, train_unigram
 from bert_recipes.tokenization.training import (
+    ALGORITHMS,
     BYTE_BPE,
     UNIGRAM,
     TokenizerArguments,
-    train_wordpiece,
+    train_vocabulary,
 )
 
 
@@ -51,27 +53,15 @@ def main() -> None:
     elif args.algorithm == UNIGRAM:
         tokenizer, report = train_unigram(texts, vocab_size=args.vocab_size)
     else:
-        tokenizer = train_wordpiece(
-            texts,
-            vocab_size=args.vocab_size,
-            lowercase=args.lowercase,
-            strip_accents=args.strip_accents,
-            split_cjk=args.split_cjk,
-            min_frequency=args.min_frequency,
-            limit_alphabet=args.limit_alphabet,
-            num_unused=args.num_unused,
-            algorithm=args.algorithm,
-        )
+        tokenizer = train_vocabulary(texts, args)
         report = dataclasses.asdict(tokenizer.training_report)
-    write_tokenizer_folder(
-        output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, report)
-    )
-    if args.algorithm in (BYTE_BPE, UNIGRAM):
-        print(
-            ", ".join(f"{name.replace('_', ' ')} {value:,.10g}" for name, value in report.items())
-        )
-    else:
+    report_file = describe(args, counts, tokenizer.fingerprint, report)
+    write_tokenizer_folder(output_dir, tokenizer, report_file)
+    if args.algorithm in ALGORITHMS:
         print(tokenizer.training_report)
+    else:
+        figures = [f"{name.replace('_', ' ')} {value:,.10g}" for name, value in report.items()]
+        print(", ".join(figures))
     if counts.repaired or counts.dropped:
         print(f"repaired: {dict(counts.repaired)}, left out: {dict(counts.dropped)}")
     print(f"wrote {output_dir}: {len(tokenizer):,} pieces")
@@ -80,12 +70,15 @@ def main() -> None:
 def describe(
     args: TokenizerArguments, counts: CorpusCounts, fingerprint: str, report: dict[str, Any]
 ) -> dict[str, Any]:
-    """Gather what the report file holds: settings, sources, figures, versions; no times, so that
-    runs compare equal.
+    """Return what the report file holds: settings, sources, figures, versions.
+
+    It has no times, so that runs compare equal.
     """
-    settings, read = dataclasses.asdict(args), counts.as_dict()
-    # Where it lies is no property of the vocabulary, and "documents" are lines here.
-    del settings["output_dir"], settings["overwrite"], read["documents"]
+    settings = dataclasses.asdict(args)
+    # Where it lies is no property of the vocabulary.
+    del settings["output_dir"], settings["overwrite"]
+    read = counts.as_dict()
+    del read["documents"]  # they are lines here
     return {
         "settings": settings,
         "measured_on": "all training text",

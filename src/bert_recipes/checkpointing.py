@@ -1,5 +1,4 @@
-"""What lies in a run's folder: checkpoints that are complete or absent, the run's id, whether the
-card is generated.
+"""A run's folder: checkpoints that are complete or absent, the run's id, its generated card.
 
 A folder `checkpoint-N` is written under another name, described by a manifest of sizes and hashes,
 and only then renamed: a process may be killed, a machine may lose its power at any instant.
@@ -31,16 +30,22 @@ from bert_recipes.rows import check_no_lfs_pointer
 
 logger = logging.getLogger(__name__)
 
-MANIFEST_FILE, IDENTITY_FILE, CARD_FILE = "manifest.json", "run_identity.json", "README.md"
-TASK_FILE, SWEEP_FILE = "task.yaml", "sweep.json"
+MANIFEST_FILE = "manifest.json"
+IDENTITY_FILE = "run_identity.json"
+CARD_FILE = "README.md"
+TASK_FILE = "task.yaml"
+SWEEP_FILE = "sweep.json"
 _MANIFEST = {"format": "bert-recipes checkpoint", "format_version": 1}
 _IDENTITY = {"format": "bert-recipes run"}
 # What a run is resumed from, beside weights and optimiser in the form of its engine: the Trainer's
 # state, and what it forgets.
-STATE_FILE, PROGRESS_FILE = "trainer_state.json", "progress.json"
+STATE_FILE = "trainer_state.json"
+PROGRESS_FILE = "progress.json"
 _REQUIRED = (STATE_FILE, PROGRESS_FILE, "scheduler.pt")
 # Begins the names of folders that are being written or deleted: nothing in them counts.
 ASIDE_PREFIX = ".aside-"
+_DAMAGED_MANIFEST = f"{MANIFEST_FILE} is damaged or of another format"
+_CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 _SEAL = re.compile(r"\n*<!-- bert-recipes: SHA-256 of the text above [0-9a-f]{64} -->\s*$")
 
 
@@ -48,40 +53,39 @@ _SEAL = re.compile(r"\n*<!-- bert-recipes: SHA-256 of the text above [0-9a-f]{64
 
 
 def staging_dir(run_folder: Path) -> Path:
-    """The folder in which a run's next checkpoint is written."""
+    """Return the folder in which a run's next checkpoint is written."""
     return run_folder / f"{ASIDE_PREFIX}saving"
 
 
 def write_manifest(folder: Path) -> None:
     """Write everything in a folder down to the disk, and a manifest of it."""
-    paths = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE
-    )
-    files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": hash_of(path)}
-        for path in paths
-    }
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST_FILE:
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"size": path.stat().st_size, "sha256": hash_of(path)}
     write_json(folder / MANIFEST_FILE, {**_MANIFEST, "files": files})
     sync_paths([*folder.rglob("*"), folder])
 
 
 def commit(staged: Path, target: Path) -> None:
-    """Give a folder with a manifest its name, `checkpoint-N` in the run's folder; one of that name
-    is deleted.
+    """Give a folder with a manifest its name, `checkpoint-N` in the run's folder.
+
+    One of that name is deleted.
     """
     put_in_place(staged, target, target.with_name(f"{ASIDE_PREFIX}old-{target.name}"))
 
 
 def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
-    """Why a folder is no complete checkpoint; None if it is. `reads_all` False: as far as names and
-    sizes say.
+    """Return why a folder is no complete checkpoint; None if it is.
+
+    Args:
+        reads_all: False: as far as names and sizes say.
     """
     if not folder.is_dir():
         return "there is no such folder"
     try:
-        content = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-        files = {name: (facts["size"], facts["sha256"]) for name, facts in content["files"].items()}
-        is_known = _MANIFEST.items() <= content.items()
+        files = _read_manifest(folder)
     except FileNotFoundError:
         return (
             f"it has no {MANIFEST_FILE}: its writing was interrupted, or it was not written by "
@@ -90,9 +94,7 @@ def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
     except OSError as error:
         return f"{MANIFEST_FILE} cannot be read ({error.strerror})"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        is_known = False
-    if not is_known:
-        return f"{MANIFEST_FILE} is damaged or of another format"
+        return _DAMAGED_MANIFEST
     for name in _REQUIRED:
         if name not in files:
             return f"it has no {name}: a model alone, from which no run is resumed"
@@ -102,39 +104,47 @@ def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
         except OSError as error:
             reason = f"cannot be read ({error.strerror})"
         except ValueError:  # a name that no file can have
-            return f"{MANIFEST_FILE} is damaged or of another format"
+            return _DAMAGED_MANIFEST
         if reason is not None:
             return f"{name} {reason}"
     return None
 
 
+def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return size and hash of the files that a manifest names; it may raise anything."""
+    content = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+    if not _MANIFEST.items() <= content.items():
+        raise ValueError("another format")
+    return {name: (facts["size"], facts["sha256"]) for name, facts in content["files"].items()}
+
+
 def _why_differs(file: Path, size: int, sha256: str | None) -> str | None:
-    """Why a file is not the one of the manifest; None if it is, or if no hash is given and the size
-    is right.
+    """Return why a file is not the one of the manifest; None if it is.
+
+    Without a hash the size is compared alone.
     """
     if not file.is_file():
         return "is missing"
-    if (found := file.stat().st_size) != size:
-        return f"has {found} bytes instead of {size}"
+    actual_size = file.stat().st_size
+    if actual_size != size:
+        return f"has {actual_size} bytes instead of {size}"
     if sha256 is not None and hash_of(file) != sha256:
         return "is not what was written (its hash differs)"
     return None
 
 
 def list_checkpoints(run_folder: Path) -> list[Path]:
-    """The folders `checkpoint-N` of a run by step, complete or not."""
-    found = [
-        path
-        for path in run_folder.glob("checkpoint-*")
-        if path.is_dir() and path.name[11:].isdecimal()
-    ]
-    return sorted(found, key=lambda path: int(path.name[11:]))
+    """Return the folders `checkpoint-N` of a run by step, complete or not."""
+    steps = {}
+    for path in run_folder.glob("checkpoint-*"):
+        match = _CHECKPOINT_NAME.fullmatch(path.name)
+        if match is not None and path.is_dir():
+            steps[path] = int(match[1])
+    return sorted(steps, key=steps.__getitem__)
 
 
 def last_complete(run_folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """The newest complete checkpoint of a run, and the newer ones that are not, each with the
-    reason.
-    """
+    """Return the newest complete checkpoint of a run, and newer ones that are not, with reasons."""
     incomplete: list[tuple[Path, str]] = []
     for path in reversed(list_checkpoints(run_folder)):
         reason = why_incomplete(path)
@@ -145,22 +155,19 @@ def last_complete(run_folder: Path) -> tuple[Path | None, list[tuple[Path, str]]
 
 
 def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> None:
-    """Delete the oldest checkpoints but `limit` (None or 0: all stay), the newest complete one and
-    those to `keep`.
+    """Delete the oldest checkpoints but `limit`; None or 0: all stay.
 
-    Damaged ones do not count.
+    The newest complete one and those to `keep` stay; damaged ones do not count.
     """
     if not limit or limit < 0:
         return
     # Without reading all of them: this is done at every save.
-    complete = [
-        path
-        for path in list_checkpoints(run_folder)
-        if why_incomplete(path, reads_all=False) is None
-    ]
-    kept = {path.resolve() for path in (*keep, *complete[-1:])}
-    spare = [path for path in complete if path.resolve() not in kept]
-    for path in spare[: max(0, len(complete) - max(limit, len(kept)))]:
+    checkpoints = list_checkpoints(run_folder)
+    complete = [path for path in checkpoints if why_incomplete(path, reads_all=False) is None]
+    protected = {path.resolve() for path in (*keep, *complete[-1:])}
+    spare = [path for path in complete if path.resolve() not in protected]
+    num_deleted = len(complete) - max(limit, len(protected))
+    for path in spare[: max(0, num_deleted)]:
         # First its name goes: what is half deleted is not called a checkpoint.
         doomed = path.with_name(f"{ASIDE_PREFIX}old-{path.name}")
         path.rename(doomed)
@@ -168,16 +175,16 @@ def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> 
 
 
 def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
-    """Rename those after the one from which a run is resumed: they are another future of it, or
-    damaged.
+    """Rename the checkpoints after the one from which a run is resumed, and return the new paths.
 
-    Otherwise they would count as the newest ones, and those that the run writes now as old ones to
-    be deleted. Returns where they are now, `abandoned-checkpoint-N`; one that was abandoned before
-    them at the same step is deleted.
+    They are another future of it, or damaged. Otherwise they would count as the newest ones, and
+    those that the run writes now as old ones to be deleted. Their names become
+    `abandoned-checkpoint-N`; one that was abandoned before them at the same step is deleted.
     """
     moved = []
     checkpoints = list_checkpoints(run_folder)
-    for path in checkpoints[checkpoints.index(run_folder / checkpoint.name) + 1 :]:
+    number = checkpoints.index(run_folder / checkpoint.name)
+    for path in checkpoints[number + 1 :]:
         target = path.with_name(f"abandoned-{path.name}")
         shutil.rmtree(target, ignore_errors=True)
         moved.append(path.rename(target))
@@ -185,8 +192,9 @@ def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
 
 
 def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left while it wrote or deleted a checkpoint; put back one that
-    it was about to replace.
+    """Delete what a killed process left while it wrote or deleted a checkpoint.
+
+    One that it was about to replace is put back.
     """
     for old in run_folder.glob(f"{ASIDE_PREFIX}old-checkpoint-*"):
         target = run_folder / old.name.removeprefix(f"{ASIDE_PREFIX}old-")
@@ -198,7 +206,7 @@ def remove_leftovers(run_folder: Path) -> None:
 
 
 def read_step(checkpoint: Path) -> int:
-    """Optimiser steps that a checkpoint's model has done."""
+    """Return the optimiser steps that a checkpoint's model has done."""
     try:
         return int(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -211,7 +219,7 @@ def read_step(checkpoint: Path) -> int:
 
 
 def parse_run_id(text: str) -> str | None:
-    """The run's id out of the text of its file, from wherever; None where it holds none."""
+    """Return the run's id out of the text of its file; None where it holds none."""
     try:
         content = json.loads(text)
     except ValueError:
@@ -223,8 +231,9 @@ def parse_run_id(text: str) -> str | None:
 
 
 def read_run_id(folder: Path) -> str | None:
-    """The run that the model in a folder (a run, a checkpoint or anything else) comes from; None
-    where nobody knows.
+    """Return the id of the run that a folder's model comes from; None where nobody knows.
+
+    The folder may be a run, a checkpoint or anything else.
     """
     try:
         return parse_run_id((folder / IDENTITY_FILE).read_text(encoding="utf-8"))
@@ -238,30 +247,34 @@ def write_run_id(path: Path, run_id: str) -> None:
 
 
 def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
-    """The id of the run in a folder, or of the checkpoint that it is resumed from; otherwise a new
-    one is written there.
+    """Return the id of the run in a folder, which is written where there is none.
+
+    It is that of the checkpoint from which it is resumed, or a new one.
     """
     run_id = read_run_id(folder)
-    if run_id is None:
-        run_id = (checkpoint and read_run_id(checkpoint)) or uuid.uuid4().hex
-        write_run_id(folder / IDENTITY_FILE, run_id)
+    if run_id is not None:
+        return run_id
+    if checkpoint is not None:
+        run_id = read_run_id(checkpoint)
+    run_id = run_id or uuid.uuid4().hex
+    write_run_id(folder / IDENTITY_FILE, run_id)
     return run_id
 
 
 def seal_card(text: str) -> str:
-    """Put the hash of a card's text at its end, by which `is_generated_card` knows one that nobody
-    has edited.
+    """Put the hash of a card's text at its end.
+
+    By it `is_generated_card` knows one that nobody has edited.
     """
     text = _SEAL.sub("", text).rstrip()
-    return (
-        f"{text}\n\n<!-- bert-recipes: SHA-256 of the text above "
-        f"{hashlib.sha256(text.encode()).hexdigest()} -->\n"
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text}\n\n<!-- bert-recipes: SHA-256 of the text above {digest} -->\n"
 
 
 def is_generated_card(folder: Path) -> bool:
-    """Whether a card may be written there: there is none, or one that is as this project wrote
-    it.
+    """Return whether a card may be written there.
+
+    There is none, or one that is as this project wrote it.
     """
     if not (folder / CARD_FILE).exists():
         return True
@@ -276,26 +289,15 @@ def is_generated_card(folder: Path) -> bool:
 
 
 def check_checkpoint(name: str) -> bool:
-    """See that a folder or a Hub name is a checkpoint, before anything heavy; returns whether only
-    the Hub's cache can be asked.
+    """See that a folder or a Hub name is a checkpoint, before anything heavy.
+
+    Returns:
+        Whether only the Hub's cache can be asked.
     """
-    folder, where = Path(name), f"model_name_or_path: {name}"
     if not name.strip():
         raise InputError("model_name_or_path is empty; give a checkpoint folder or a Hub name")
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise InputError(f"{where} {_why_no_model(folder)}")
-        read_json_object(folder / "config.json")
-        weights = [
-            folder / file for file in (*SAFE_WEIGHTS, *OLD_WEIGHTS) if (folder / file).is_file()
-        ]
-        if not weights:
-            raise InputError(
-                f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights "
-                "are opened"
-            )
-        for path in weights:
-            check_no_lfs_pointer(path)
+    if Path(name).is_dir():
+        _check_checkpoint_folder(Path(name))
         return False
     if not is_hub_name(name):
         raise InputError(
@@ -305,10 +307,25 @@ def check_checkpoint(name: str) -> bool:
     if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
         raise InputError(
             f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, "
-            f"and {reason}; give a "
-            "checkpoint folder"
+            f"and {reason}; give a checkpoint folder"
         )
     return reason is not None
+
+
+def _check_checkpoint_folder(folder: Path) -> None:
+    where = f"model_name_or_path: {folder}"
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{where} {_why_no_model(folder)}")
+    read_json_object(folder / "config.json")
+    files = [folder / name for name in (*SAFE_WEIGHTS, *OLD_WEIGHTS)]
+    weights = [file for file in files if file.is_file()]
+    if not weights:
+        raise InputError(
+            f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights are "
+            "opened"
+        )
+    for file in weights:
+        check_no_lfs_pointer(file)
 
 
 def _why_no_model(folder: Path) -> str:
@@ -318,12 +335,10 @@ def _why_no_model(folder: Path) -> str:
     if is_ended or not (folder / "run.yaml").is_file():
         return "has no config.json; give a checkpoint folder"
     newest, _ = last_complete(folder)
-    instead = (
-        "it has no complete checkpoint yet"
-        if newest is None
-        else f"its newest complete checkpoint is {newest}"
-    )
-    return f"holds a run that has not come to its end, and has no config.json yet; {instead}"
+    advice = "it has no complete checkpoint yet"
+    if newest is not None:
+        advice = f"its newest complete checkpoint is {newest}"
+    return f"holds a run that has not come to its end, and has no config.json yet; {advice}"
 
 
 # Libraries check little of what stands in a config.json: a null in the place of a number is any of
@@ -349,16 +364,15 @@ def opening(name: str) -> Iterator[None]:
     except (UnpicklingError, EOFError):
         raise InputError(
             f"model_name_or_path: {name}: its {OLD_WEIGHTS[0]} is damaged or holds other things "
-            "than tensors, which may be code; "
-            "nothing of it is run: give safetensors weights"
+            "than tensors, which may be code; nothing of it is run: give safetensors weights"
         ) from None
     except (*_OPENING_ERRORS, SafetensorError, StrictDataclassError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        text = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {text[:300]}"
         raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
 
 
 def warn_once(message: str, *values: object) -> None:
     """Warn in the main process only: the others have the same settings."""
-    logger.log(
-        logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.DEBUG, message, *values
-    )
+    is_main = os.environ.get("RANK", "0") == "0"
+    logger.log(logging.WARNING if is_main else logging.DEBUG, message, *values)

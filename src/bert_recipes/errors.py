@@ -1,4 +1,4 @@
-"""How users' mistakes are reported: one clear line, exit code not 0, no traceback."""
+"""Reports of users' mistakes: one clear line, exit code not 0, no traceback."""
 
 import difflib
 import gc
@@ -40,8 +40,9 @@ class PushError(InputError):
 
 
 class Interrupted(Exception):
-    """A signal asked a run to end, and it did so in good order; the exit code is 128 + the signal's
-    number.
+    """A signal asked a run to end, and it did so in good order.
+
+    The exit code is 128 + the signal's number.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -117,8 +118,9 @@ def _fail(message: str, exit_code: int = 1) -> NoReturn:
 
 
 def _leave_together() -> None:
-    """Processes of a run end their group before they end: a thread of it may abort the process in
-    its last moments.
+    """End the group of a run's processes before they end.
+
+    A thread of it may abort a process in its last moments.
     """
     distributed = sys.modules.get("torch.distributed")  # this module imports no heavy package
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -130,13 +132,13 @@ def _leave_together() -> None:
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return ``FILE: reason``, or the error's own text where no file name is known (libraries raise
-    it so).
-    """
+    """Return ``FILE: reason``, or the error's text where a library names no file."""
     if error.strerror is None:
         return str(error) or type(error).__name__
-    given = [name for name in (error.filename, error.filename2) if name is not None]
-    names = [os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in given]
+    names = []
+    for name in (error.filename, error.filename2):
+        if name is not None:
+            names.append(os.fsdecode(name) if isinstance(name, bytes) else str(name))
     return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror
 
 
@@ -154,47 +156,38 @@ def saving(path: str | os.PathLike[str]) -> Iterator[None]:
         reason = _write_error(error)
         if reason is None:
             raise
-        reason = reason.removeprefix(f"{os.fspath(path)}: ")
-        raise InputError(
-            f"{os.fspath(path)}: cannot be written: {' '.join(reason.split())}"
-        ) from error
+        name = os.fspath(path)
+        reason = " ".join(reason.removeprefix(f"{name}: ").split())
+        raise InputError(f"{name}: cannot be written: {reason}") from error
 
 
 def _write_error(error: Exception) -> str | None:
-    """Say why something could not be written; None for an exception that is about something
-    else.
-    """
-    text = str(error)
+    """Return why something could not be written; None for an exception about something else."""
     if isinstance(error, OSError):
         # A reader of stdout that is gone is no write error, and one without a number comes from no
         # system call.
-        return (
-            None
-            if error.errno is None or isinstance(error, ConnectionError)
-            else describe_os_error(error)
-        )
+        is_write_error = error.errno is not None and not isinstance(error, ConnectionError)
+        return describe_os_error(error) if is_write_error else None
+    signs: tuple[str, ...] = ()
     if isinstance(error, RuntimeError):
-        return text if any(sign in text.lower() for sign in _TORCH_WRITE_ERRORS) else None
+        signs = _TORCH_WRITE_ERRORS
     # By name: this module imports no heavy package.
-    is_of_library = type(error) is Exception or type(error).__name__ == "SafetensorError"
-    return (
-        text
-        if is_of_library and ("os error" in text.lower() or "i/o error" in text.lower())
-        else None
-    )
+    elif type(error) is Exception or type(error).__name__ == "SafetensorError":
+        signs = ("os error", "i/o error")
+    text = str(error)
+    return text if any(sign in text.lower() for sign in signs) else None
 
 
 def _stop_watching_workers() -> None:
-    """Keep torch's handler from raising for each data worker that ends from now on, wherever the
-    program is.
-    """
+    """Keep torch's handler from raising for each data worker that ends from now on."""
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def end_workers() -> None:
-    """Kill the data workers that an exception's frames still hold: they ignore SIGTERM, and Python
-    would wait for them forever.
+    """Kill the data workers that an exception's frames still hold.
+
+    They ignore SIGTERM, and Python would wait for them forever.
     """
     workers = [child for child in multiprocessing.active_children() if child.daemon]
     if workers:
@@ -209,8 +202,9 @@ def end_workers() -> None:
 def did_you_mean(
     name: str, allowed: Iterable[str], *, cutoff: float = 0.5, shown: Callable[[str], str] = str
 ) -> str:
-    """Return "did you mean X? ", X being the allowed name that is most like an unknown one, as
-    `shown`; "" where none is.
+    """Return "did you mean X? ", X being the allowed name that is most like an unknown one.
+
+    X is written as `shown` has it; "" where none is like it.
 
     Example:
         >>> did_you_mean("acuracy", ["accuracy", "f1"])

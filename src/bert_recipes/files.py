@@ -1,6 +1,4 @@
-"""Files and folders that appear complete or not at all, whichever of several processes writes them
-first.
-"""
+"""Files and folders that appear complete or not at all, whichever process writes them first."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STAGED = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
-_PART_BYTES = 1 << 20
+_END_BYTES = 1 << 20
 # A run that was told to end may still be about it when the next one starts.
 _PATIENCE_SECONDS = 10.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -62,8 +60,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def final_name(name: str) -> str:
-    """The name that a file of `atomic_write` was to bear, for one that a killed process left; any
-    other name as it is.
+    """Return the name that a file of `atomic_write` was to bear, if a killed process left it.
+
+    Any other name is returned as it is.
     """
     staged = _STAGED.fullmatch(name)
     return name if staged is None else staged["name"]
@@ -87,12 +86,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def strict(value: Any) -> Any:
-    """A value as JSON has it: no NaN, no infinity."""
+    """Return a value as JSON has it: no NaN, no infinity."""
     if isinstance(value, Mapping):
         return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [strict(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def sync_paths(paths: Iterable[Path]) -> None:
@@ -106,23 +107,21 @@ def sync_paths(paths: Iterable[Path]) -> None:
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 (hex) of a file, of any size."""
+    """Return the SHA-256 (hex) of a file, of any size."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint_files(paths: Iterable[Path]) -> str:
-    """SHA-256 (hex) of the sizes of files, of their first and of their last megabyte, in their
-    order, wherever they lie.
-    """
+    """Return a SHA-256 (hex) of files, wherever they lie: of sizes, first and last megabytes."""
     digest = hashlib.sha256()
     for path in paths:
         size = path.stat().st_size
         digest.update(f"{size}\n".encode())
         with open(path, "rb") as file:
-            digest.update(file.read(_PART_BYTES))
-            file.seek(max(0, size - _PART_BYTES))
-            digest.update(file.read(_PART_BYTES))
+            digest.update(file.read(_END_BYTES))
+            file.seek(max(0, size - _END_BYTES))
+            digest.update(file.read(_END_BYTES))
     return digest.hexdigest()
 
 
@@ -139,30 +138,31 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     if path in _HELD:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(
-        path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
-    )
+    lock_file = path.with_name(f".{path.name}.lock")
+    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     end = time.monotonic() + patience
-    while path not in _HELD:
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                logger.warning(
-                    "%s: this file system has no locks; do not start a second run in it", folder
-                )
-            elif error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            elif time.monotonic() > end:
-                os.close(descriptor)
-                raise InputError(
-                    f"output_dir {folder}: another process runs in it; wait for its end, or give "
-                    "another --output_dir"
-                ) from error
-            else:
-                time.sleep(0.1)
-                continue
-        _HELD[path] = descriptor
+    while not _try_lock(descriptor, folder):
+        if time.monotonic() > end:
+            os.close(descriptor)
+            raise InputError(
+                f"output_dir {folder}: another process runs in it; wait for its end, or give "
+                "another --output_dir"
+            )
+        time.sleep(0.1)
+    _HELD[path] = descriptor
+
+
+def _try_lock(descriptor: int, folder: Path) -> bool:
+    """Return whether a run may start: the lock is held, or the file system has none."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning("%s: this file system has no locks; do not start a second run in it", folder)
+    return True
 
 
 def check_new_folder(folder: Path) -> None:
@@ -174,8 +174,9 @@ def check_new_folder(folder: Path) -> None:
 
 
 def put_in_place(new: Path, target: Path, aside: Path) -> None:
-    """Rename a folder; one that has the name already steps `aside`, comes back where that fails,
-    and else is deleted.
+    """Rename a folder; one that has the name already steps `aside`, and is deleted then.
+
+    It comes back where the renaming fails.
     """
     shutil.rmtree(aside, ignore_errors=True)
     if target.exists():
@@ -192,19 +193,20 @@ def put_in_place(new: Path, target: Path, aside: Path) -> None:
 
 @contextmanager
 def atomic_dir(folder: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Give a folder beside a new one (see `check_new_folder`) to write to, which becomes it when
-    the block ends well.
+    """Give a folder to write to, which becomes a new one when the block ends well.
+
+    `check_new_folder` has passed that one.
     """
     folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
-            whole = Path(aside) / "whole"
-            whole.mkdir()
-            yield whole
+            staged = Path(aside) / "staged"
+            staged.mkdir()
+            yield staged
             if folder.is_dir() and not replace:  # an empty one
                 folder.rmdir()
-            put_in_place(whole, folder, Path(aside) / "replaced")
+            put_in_place(staged, folder, Path(aside) / "replaced")
 
 
 def write_model_folder(
@@ -213,19 +215,22 @@ def write_model_folder(
     tokenizer: PreTrainedTokenizerBase,
     reports: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write weights as safetensors, configuration, tokenizer and reports (file name -> JSON) to a
-    new folder.
+    """Write a model to a new folder: weights as safetensors, configuration, tokenizer, reports.
+
+    Args:
+        reports: File name -> content, for JSON.
     """
-    with atomic_dir(folder) as whole:
-        model.save_pretrained(whole)
-        tokenizer.save_pretrained(whole)
+    with atomic_dir(folder) as staged:
+        model.save_pretrained(staged)
+        tokenizer.save_pretrained(staged)
         for name, report in (reports or {}).items():
-            write_json(whole / name, report)
+            write_json(staged / name, report)
 
 
 def build_once(path: Path, build: Callable[[Path], None]) -> None:
-    """Make a file unless it is there, complete and on the disk; of several processes that ask at
-    once, one builds.
+    """Build a file unless it is there, complete and on the disk.
+
+    Of several processes that ask at once, one builds.
     """
     path = Path(os.path.realpath(path))  # a link stays
     if path.exists():
@@ -246,8 +251,7 @@ def remove_cached(path: Path) -> None:
 
 
 def usable_cache_dir(preferred: Path | None) -> Path:
-    """Return ``preferred`` if files can be made there, otherwise this user's folder under the
-    system's temporary one.
+    """Return ``preferred`` if files can be made there, otherwise a temporary folder of this user.
 
     The answer is the same in every process of a machine, so that one builds for all.
     """

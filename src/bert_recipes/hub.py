@@ -176,7 +176,8 @@ def push_run(args: Any, step: int) -> str | None:
     if not args.push_to_hub or args.process_index != 0:
         return None
     check_push(args)
-    folder, target = Path(args.output_dir), _target(args)
+    folder = Path(args.output_dir)
+    target = _target(args)
     if PushCheckpoints.last is not None:
         PushCheckpoints.last.exception()  # waits for it
     try:
@@ -196,12 +197,12 @@ def _target(args: Any) -> PushTarget:
     if args.resume not in ("auto", "last", "no"):
         sources.append(Path(args.resume))
     return PushTarget(
-        args.hub_model_id or folder.absolute().name,  # as stock has it
-        args.hub_revision,
-        args.hub_private_repo,
-        args.hub_overwrite,
-        tuple(args.hub_tags or ()),
-        frozenset(map(read_run_id, sources)) - {None},
+        repo_id=args.hub_model_id or folder.absolute().name,  # as stock has it
+        revision=args.hub_revision,
+        private=args.hub_private_repo,
+        overwrite=args.hub_overwrite,
+        tags=tuple(args.hub_tags or ()),
+        run_ids=frozenset(map(read_run_id, sources)) - {None},
     )
 
 
@@ -227,14 +228,19 @@ def collect_files(folder: Path, *, with_checkpoints: bool = False) -> list[str]:
         raise InputError(
             f"no folder {folder}; give the folder of a finished run or of a checkpoint"
         )
-    if (folder / MANIFEST_FILE).is_file() and (reason := why_incomplete(folder)):
-        raise InputError(f"{folder} is no complete checkpoint: {reason}")
     if not (folder / MANIFEST_FILE).is_file():
         _check_finished(folder)
+    else:
+        reason = why_incomplete(folder)
+        if reason is not None:
+            raise InputError(f"{folder} is no complete checkpoint: {reason}")
     names = list_files(folder)
     _check_weights(folder, names)
-    for checkpoint in list_checkpoints(folder) if with_checkpoints else ():
-        if reason := why_incomplete(checkpoint):
+    if not with_checkpoints:
+        return names
+    for checkpoint in list_checkpoints(folder):
+        reason = why_incomplete(checkpoint)
+        if reason is not None:
             logger.warning("%s is left out: %s", checkpoint, reason)
             continue
         names += [f"{checkpoint.name}/{name}" for name in list_files(checkpoint, MODEL_FILES)]
@@ -291,7 +297,8 @@ def open_target(target: PushTarget, *, later: str) -> PushTarget:
 
     Returns the target with its full name. `later` says what to do where the Hub cannot be reached.
     """
-    if reason := why_unreachable():
+    reason = why_unreachable()
+    if reason is not None:
         raise InputError(f"{reason}, so nothing was uploaded; {later}")
     _check_token()
     if not sys.stderr.isatty():  # a log
@@ -337,7 +344,8 @@ def _check_token() -> None:
 
 def _check_repository(api: HfApi, target: PushTarget) -> None:
     """Refuse to publish what is meant to be private, and to replace another run's model."""
-    name, info = target.repo_id, api.model_info(target.repo_id, revision=target.revision)
+    name = target.repo_id
+    info = api.model_info(name, revision=target.revision)
     if target.private and not info.private:
         raise InputError(
             f"{name} is a public repository, and a push is private unless you say otherwise: to "

@@ -27,47 +27,49 @@ _CONNECT_SECONDS = 3.0
 
 
 def is_hub_name(name: str) -> bool:
-    """Tell whether a string, known not to be a local path, may name a model on the Hub: ``model``
-    or ``owner/model``.
+    """Return whether a string may name a model on the Hub: ``model`` or ``owner/model``.
+
+    It is known not to be a local path.
     """
-    return re.fullmatch(
-        r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII
-    ) is not None and not name.endswith(".txt")
+    match = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII)
+    return match is not None and not name.endswith(".txt")
 
 
-def network_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what is raised where the Hub refuses or cannot be reached, and others that are to be
-    caught with it.
+def network_errors(*classes: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what is raised where the Hub refuses or cannot be reached.
+
+    Args:
+        classes: That are to be caught with it.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
     # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by
     # their common base class.
     bases = [base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)]
-    return (OSError, *bases, *others)
+    return (OSError, *bases, *classes)
 
 
 def why_unreachable() -> str | None:
-    """Say why the Hub cannot be asked now, or None if it can."""
+    """Return why the Hub cannot be asked now, or None if it can."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
-    return (
-        None
-        if can_connect(constants.ENDPOINT)
-        else f"the Hub ({constants.ENDPOINT}) cannot be reached"
-    )
+    if not can_connect(constants.ENDPOINT):
+        return f"the Hub ({constants.ENDPOINT}) cannot be reached"
+    return None
 
 
 def can_connect(endpoint: str) -> bool:
-    """Tell within seconds whether a server answers at a URL; True also where there is a proxy: only
-    that knows.
+    """Return within seconds whether a server answers at a URL.
+
+    True also where there is a proxy: only that knows.
     """
     url = urlsplit(endpoint)
     if urllib.request.getproxies().keys() - {"no"} or url.hostname is None:
         return True  # let the client find out
-    address = (url.hostname, url.port or (80 if url.scheme == "http" else 443))
+    usual_port = 80 if url.scheme == "http" else 443
+    address = (url.hostname, url.port or usual_port)
     answered = threading.Event()
     # A timeout of a socket holds for one address and not for the look-up of the name, which alone
     # may take half a minute.
@@ -84,11 +86,10 @@ def _connect(address: tuple[str, int], answered: threading.Event) -> None:
 
 
 def has_safetensors(name: str, *, cached_only: bool) -> bool:
-    """Return whether a checkpoint's weights are safetensors; False, which is said, where it has
-    pytorch_model.bin alone.
+    """Return whether a checkpoint's weights are safetensors.
 
-    transformers opens such a file with torch's `weights_only=True`: tensors are read, and no code
-    of the pickle is run.
+    False, with a log line, where it has pytorch_model.bin alone. transformers opens such a file
+    with torch's `weights_only=True`: tensors are read, and no code of the pickle is run.
 
     Args:
         name: Folder or Hub name.
@@ -121,7 +122,8 @@ def _has_file(name: str, file: str, *, cached_only: bool) -> bool:
 
 def refuse_token_flags(argv: Sequence[str]) -> None:
     """Refuse a token on a command line, whatever the script calls it."""
-    for flag in (argument.split("=")[0] for argument in argv):
+    for argument in argv:
+        flag = argument.split("=")[0]
         if flag.startswith("--") and flag.endswith("token"):
             raise InputError(
                 f"{flag}: a token on the command line is seen by everybody who lists the "

@@ -1,5 +1,7 @@
-"""Two of TensorFlow's file formats without TensorFlow: TFRecord files of `tf.train.Example`, read
-and written, and checkpoints of version 2 ("TensorBundle"), read.
+"""Two of TensorFlow's file formats without TensorFlow.
+
+TFRecord files of `tf.train.Example` are read and written, checkpoints of version 2 ("TensorBundle")
+are read.
 
 A checkpoint PREFIX is PREFIX.index, a LevelDB table from names of variables to messages that say
 where each lies, and the shards PREFIX.data-00000-of-00001, which hold nothing but the variables'
@@ -26,48 +28,63 @@ _CHUNK = 1 << 24
 
 
 def masked_crc32c(data: Any) -> int:
-    """CRC-32C of bytes or of an array's bytes, rotated and shifted as TensorFlow keeps it beside
-    data that may hold checksums itself.
+    """Return the CRC-32C of bytes or of an array's bytes, rotated and shifted.
+
+    TensorFlow keeps it so beside data that may hold checksums itself.
     """
     import google_crc32c
 
-    view, crc = memoryview(data).cast("B") if len(data) else b"", 0
-    for start in range(0, len(view), _CHUNK):
-        crc = google_crc32c.extend(crc, bytes(view[start : start + _CHUNK]))
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    octets = memoryview(data).cast("B") if len(data) else b""
+    crc = 0
+    for start in range(0, len(octets), _CHUNK):
+        chunk = bytes(octets[start : start + _CHUNK])
+        crc = google_crc32c.extend(crc, chunk)
+    rotated = (crc >> 15) | (crc << 17)
+    return (rotated + 0xA282EAD8) & 0xFFFFFFFF
 
 
-# Protocol buffers
+# Protocol buffers.
+#
+# A message is a row of fields. A field is a tag, number << 3 | wire type, and a value: a varint, 4
+# or 8 bytes, or a length and so many bytes. A varint has seven bits a byte, the lowest ones first,
+# and the eighth bit says that another byte follows. Fields that have their default may be missing.
 
-VARINT, LENGTH_DELIMITED, FIXED32 = 0, 2, 5
-_FIXED_BYTES = {FIXED32: 4, 1: 8}
+VARINT = 0
+FIXED64 = 1
+LENGTH_DELIMITED = 2
+FIXED32 = 5
+_FIXED_BYTES = {FIXED32: 4, FIXED64: 8}
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a position, and the position of the next byte."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise ValueError("a number is cut short")
-        value |= (data[at] & 0x7F) << shift
+    """Return the number at a position, and the position of the next byte."""
+    value = 0
+    # Ten bytes of seven bits hold any number of 64.
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        octet = data[at]
         at += 1
-        if data[at - 1] < 0x80:
+        value |= (octet & 0x7F) << shift
+        if octet < 0x80:
             return value, at
-        shift += 7
+    raise ValueError("a number is cut short")
 
 
 def encode_varint(value: int) -> bytes:
-    """A number, 0 or above, as a base-128 varint."""
-    parts = bytearray()
+    """Write a number, 0 or above, as a base-128 varint."""
+    octets = bytearray()
     while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
+        octets.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*parts, value])
+    octets.append(value)
+    return bytes(octets)
 
 
 def iter_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number, wire type, bytes) of a message's fields; ValueError: cut short, or no
-    message.
+    """Yield (number, wire type, bytes) of a message's fields.
+
+    ValueError: cut short, or no message.
     """
     at = 0
     while at < len(data):
@@ -89,11 +106,15 @@ def iter_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _values(data: bytes, number: int, wire_type: int) -> list[bytes]:
-    """The bytes of all fields of one number, which must be of this type."""
-    found = [(kind, value) for own, kind, value in iter_fields(data) if own == number]
-    if any(kind != wire_type for kind, _ in found):
-        raise ValueError("a field of another type")
-    return [value for _, value in found]
+    """Return the bytes of all fields of one number, which must be of this type."""
+    values = []
+    for field_number, field_type, value in iter_fields(data):
+        if field_number != number:
+            continue
+        if field_type != wire_type:
+            raise ValueError("a field of another type")
+        values.append(value)
+    return values
 
 
 def _messages(data: bytes, number: int) -> list[bytes]:
@@ -109,15 +130,24 @@ def _int(data: bytes, number: int, default: int = 0) -> int:
 
 
 def encode_bytes(number: int, value: bytes) -> bytes:
-    """A length-delimited field."""
+    """Write a length-delimited field."""
     return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(value)) + value
 
 
-# TFRecord
+# TFRecord.
+#
+# A record is its length in 8 bytes, their masked CRC-32C, its bytes, and their masked CRC-32C. The
+# numbers are little-endian. The bytes are a `tf.train.Example`:
+#
+#   Example   1: Features
+#   Features  1: an entry a feature, whose 1 is the name, and 2 the Feature
+#   Feature   1: BytesList, 2: FloatList or 3: Int64List, whose 1 are the values
 
-HEADER_BYTES, FOOTER_BYTES = 12, 4
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
 # Fields of a Feature.
-_FLOAT_LIST, _INT64_LIST = 2, 3
+_FLOAT_LIST = 2
+_INT64_LIST = 3
 
 
 @cache
@@ -128,12 +158,14 @@ def _length_header(length: int) -> bytes:
 
 def write_record(file: BinaryIO, data: bytes) -> None:
     """Append one record to a TFRecord file."""
-    file.write(b"".join((_length_header(len(data)), data, struct.pack("<I", masked_crc32c(data)))))
+    footer = struct.pack("<I", masked_crc32c(data))
+    file.write(_length_header(len(data)) + data + footer)
 
 
 def read_length(header: bytes) -> int:
-    """The length of the record that its first 12 bytes announce; ValueError: cut short, or the
-    checksum is wrong.
+    """Return the length of the record that its first 12 bytes announce.
+
+    ValueError: cut short, or the checksum is wrong.
     """
     if len(header) < HEADER_BYTES:
         raise ValueError("cut short")
@@ -144,8 +176,9 @@ def read_length(header: bytes) -> int:
 
 
 def check_record(data: bytes, footer: bytes) -> None:
-    """Compare a record's bytes with its checksum; ValueError: cut short, or the checksum is
-    wrong.
+    """Compare a record's bytes with its checksum.
+
+    ValueError: cut short, or the checksum is wrong.
     """
     if len(footer) < FOOTER_BYTES:
         raise ValueError("cut short")
@@ -159,58 +192,70 @@ _varint = cache(encode_varint)
 
 @cache
 def _feature_header(name: str, kind: int, size: int) -> bytes:
-    """All of a feature's entry but its packed values, which come last and are `size` bytes."""
+    """Write all of a feature's entry but its packed values, the last `size` bytes."""
     header = b""
-    # From the inside: packed values, Int64List or FloatList, Feature, map entry.
+    # From the inside: packed values, Int64List or FloatList, Feature.
     for number in (1, kind, 2):
-        header = (
-            bytes([number << 3 | LENGTH_DELIMITED]) + encode_varint(size + len(header)) + header
-        )
+        header = _start_of_field(number, size + len(header)) + header
     header = encode_bytes(1, name.encode("ascii")) + header
-    return bytes([1 << 3 | LENGTH_DELIMITED]) + encode_varint(size + len(header)) + header
+    return _start_of_field(1, size + len(header)) + header
+
+
+def _start_of_field(number: int, size: int) -> bytes:
+    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(size)
 
 
 def encode_int64_feature(name: str, values: Iterable[int]) -> bytes:
-    """One entry of an Example: a list of integers, 0 and above."""
+    """Write an entry of an Example: a list of integers, 0 and above."""
     packed = b"".join(map(_varint, values))
     return _feature_header(name, _INT64_LIST, len(packed)) + packed
 
 
 def encode_float_feature(name: str, values: Iterable[float]) -> bytes:
-    """One entry of an Example: a list of 32-bit floats."""
+    """Write an entry of an Example: a list of 32-bit floats."""
     packed = np.fromiter(values, dtype="<f4").tobytes()
     return _feature_header(name, _FLOAT_LIST, len(packed)) + packed
 
 
 def encode_example(entries: Iterable[bytes]) -> bytes:
-    """A serialized `tf.train.Example` with these features. TensorFlow writes them in an order that
-    changes from record to record.
+    """Serialize a `tf.train.Example` with these features.
+
+    TensorFlow writes them in an order that changes from record to record.
     """
     return encode_bytes(1, b"".join(entries))
 
 
 def decode_example(data: bytes) -> dict[str, np.ndarray]:
-    """The features of a serialized `tf.train.Example`: int64 or float32 arrays; lists of bytes are
-    left out. ValueError: no such message.
+    """Return the features of a serialized `tf.train.Example`: int64 or float32 arrays.
+
+    Lists of bytes are left out. ValueError: no such message.
     """
     features: dict[str, np.ndarray] = {}
-    for entry in (entry for body in _messages(data, 1) for entry in _messages(body, 1)):
-        parts = {number: value for number, _, value in iter_fields(entry)}
-        if 1 not in parts or 2 not in parts:
-            raise ValueError("a feature without name or value")
-        for kind, _, values in iter_fields(parts[2]):
-            if kind in (_FLOAT_LIST, _INT64_LIST):
-                # Packed or one by one: the bytes are the same.
-                raw = b"".join(value for number, _, value in iter_fields(values) if number == 1)
-                decoded = (
-                    np.frombuffer(raw, dtype="<f4") if kind == _FLOAT_LIST else _decode_varints(raw)
-                )
-                features[parts[1].decode("utf-8")] = decoded
+    for body in _messages(data, 1):
+        for entry in _messages(body, 1):
+            fields = {number: value for number, _, value in iter_fields(entry)}
+            if 1 not in fields or 2 not in fields:
+                raise ValueError("a feature without name or value")
+            values = _decode_feature(fields[2])
+            if values is not None:
+                features[fields[1].decode("utf-8")] = values
     return features
 
 
+def _decode_feature(data: bytes) -> np.ndarray | None:
+    values = None
+    for kind, _, field_list in iter_fields(data):
+        # Packed or one by one: the bytes are the same.
+        packed = b"".join(value for number, _, value in iter_fields(field_list) if number == 1)
+        if kind == _FLOAT_LIST:
+            values = np.frombuffer(packed, dtype="<f4")
+        elif kind == _INT64_LIST:
+            values = _decode_varints(packed)
+    return values
+
+
 def _decode_varints(data: bytes) -> np.ndarray:
-    """int64 values of concatenated varints, by numpy: instance files hold thousands a record."""
+    """Return the int64 values of varints, by numpy: instance files hold thousands a record."""
     octets = np.frombuffer(data, dtype=np.uint8)
     if len(octets) == 0:
         return np.empty(0, dtype=np.int64)
@@ -223,17 +268,31 @@ def _decode_varints(data: bytes) -> np.ndarray:
     sizes = ends - starts + 1
     if sizes.max() > 10:
         raise ValueError("a number of more than 10 bytes")
-    shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, sizes))
-    parts = (octets & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
-    return np.bitwise_or.reduceat(parts, starts).astype(np.int64)
+
+    # Each byte holds seven bits of its number, the lowest ones first.
+    places = np.arange(len(octets)) - np.repeat(starts, sizes)
+    shifts = (7 * places).astype(np.uint64)
+    bits = (octets & 0x7F).astype(np.uint64) << shifts
+    return np.bitwise_or.reduceat(bits, starts).astype(np.int64)
 
 
-# LevelDB tables: blocks of sorted (key, value), an index block of (key after a block's last, place
-# of the block), a footer.
+# LevelDB tables.
+#
+# A table is blocks of (key, value), sorted by key, an index block of (key after a block's last,
+# place of the block), and a footer of 48 bytes: the places of a block for metadata and of the index
+# block, zeros, and a magic number of 8 bytes.
+#
+# Behind each block is a trailer of 5 bytes: the kind of compression, and the masked CRC-32C of
+# block and kind. A block is its entries, the offsets of some of them ("restarts"), which nobody
+# needs who reads from the beginning, and their number; offsets and number have 4 bytes each. An
+# entry is three varints, the number of bytes that its key shares with the key before it, of the
+# key's other bytes, and of the value, and then those bytes.
 
 _MAGIC = 0xDB4775248B80FB57
-_TABLE_FOOTER, _TRAILER = 48, 5
-_UNCOMPRESSED, _SNAPPY = 0, 1
+_TABLE_FOOTER = 48
+_TRAILER = 5
+_UNCOMPRESSED = 0
+_SNAPPY = 1
 # The index of BERT large with the optimiser's moments has some 1,200 entries in less than 100 KB.
 _MOST_BYTES = 1 << 24
 # What reading messages of no sense may raise.
@@ -256,32 +315,35 @@ def read_table(path: Path) -> dict[bytes, bytes]:
     num_bytes = 0
     try:
         footer = data[-_TABLE_FOOTER:]
-        at = read_varint(footer, read_varint(footer, 0)[1])[
-            1
-        ]  # behind the place of the block for metadata, which holds none
+        # Behind the place, two numbers, of the block for metadata, which holds none.
+        _, at = read_varint(footer, 0)
+        _, at = read_varint(footer, at)
+        last_key = None
         for _, place in _block_entries(_read_block(data, footer[at:])):
             for key, value in _block_entries(_read_block(data, place)):
                 # Keys share their beginnings, so a few bytes can stand for many.
                 num_bytes += len(key) + len(value) + 64
-                if num_bytes > _MOST_BYTES or (table and key <= next(reversed(table))):
+                if num_bytes > _MOST_BYTES or (last_key is not None and key <= last_key):
                     raise ValueError("keys out of order, or too many")
                 table[key] = value
+                last_key = key
     except _DAMAGE as error:
         raise _damaged(path) from error
     return table
 
 
 def _read_block(data: bytes, place: bytes) -> bytes:
-    """The block at a place, which is two varints: offset and size."""
+    """Return the block at a place, which is two varints: offset and size."""
     offset, at = read_varint(place, 0)
-    end = offset + read_varint(place, at)[0]
+    size, _ = read_varint(place, at)
+    end = offset + size
     if end + _TRAILER > len(data) - _TABLE_FOOTER:
         raise ValueError(f"the block at {offset:,} goes beyond its end")
-    stored, kind = data[offset:end], data[end]
-    if int.from_bytes(data[end + 1 : end + _TRAILER], "little") != masked_crc32c(
-        data[offset : end + 1]
-    ):
+    checksum = int.from_bytes(data[end + 1 : end + _TRAILER], "little")
+    if checksum != masked_crc32c(data[offset : end + 1]):
         raise ValueError(f"wrong checksum of the block at {offset:,}")
+    stored = data[offset:end]
+    kind = data[end]
     if kind == _UNCOMPRESSED:
         return stored
     length, _ = read_varint(stored, 0)
@@ -293,28 +355,39 @@ def _read_block(data: bytes, place: bytes) -> bytes:
 
 
 def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys and values of a block; a key has its first bytes from the one before it."""
     (num_restarts,) = struct.unpack("<I", block[-4:])
     end = len(block) - 4 * (num_restarts + 1)
     if end < 0:
         raise ValueError("a block of which the end is missing")
-    at, key = 0, b""
+    at = 0
+    key = b""
     while at < end:
-        shared, at = read_varint(block, at)
-        own, at = read_varint(block, at)
-        size, at = read_varint(block, at)
-        if shared > len(key) or at + own + size > end:
+        num_shared, at = read_varint(block, at)
+        num_new, at = read_varint(block, at)
+        value_size, at = read_varint(block, at)
+        end_of_key = at + num_new
+        end_of_value = end_of_key + value_size
+        if num_shared > len(key) or end_of_value > end:
             raise ValueError("an entry goes beyond its block")
-        key = key[:shared] + block[at : at + own]
-        yield key, block[at + own : at + own + size]
-        at += own + size
+        key = key[:num_shared] + block[at:end_of_key]
+        yield key, block[end_of_key:end_of_value]
+        at = end_of_value
 
 
-# Checkpoints
+# Checkpoints.
+#
+# tensorflow/core/protobuf/tensor_bundle.proto:
+#
+#   BundleHeaderProto  1: number of shards, 2: byte order, 3: version, whose 2 is the oldest reader
+#   BundleEntryProto   1: type, 2: shape, 3: shard, 4: offset, 5: size, 6: checksum, 7: slices
 
 INDEX_SUFFIX = ".index"
 HEADER_KEY = b""
 # Begins the keys of slices; a name of a variable begins with a letter, a digit or "." "_" ">".
 _SLICE_PREFIX = b"\0"
+# What a name's bytes become in the key of a slice.
+_ESCAPES = {0: b"\0\xff", 255: b"\xff\0"}
 # The version of the format that TensorFlow has written since 2016.
 _VERSION = 1
 BFLOAT16 = "bfloat16"
@@ -326,81 +399,109 @@ Extent = tuple[int, int]
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a variable, or a slice of one, lies: `size` bytes from `offset` on in a shard, and
-    their masked CRC-32C.
+    """Hold where a variable, or a slice of one, lies, and its masked CRC-32C.
 
-    A partitioned variable has `slices`, the extents of each by dimension, and its own place means
-    nothing.
+    It is `size` bytes of a shard, from `offset` on. A partitioned variable has `slices`, the
+    extents of each by dimension, and its own place means nothing.
     """
 
-    dtype: str  # "type N" for one that is not read
+    # "type N" for one that is not read.
+    dtype: str
     shape: tuple[int, ...]
+
+    # The place of the values, in bytes.
     shard: int = 0
     offset: int = 0
     size: int = 0
     crc: int = 0
+
     slices: tuple[tuple[Extent, ...], ...] = ()
 
 
 def parse_header(data: bytes) -> tuple[int, bool]:
-    """Number of shards, and whether their numbers are big-endian; ValueError: no header, or of a
-    later version of the format.
+    """Return the number of shards, and whether their numbers are big-endian.
+
+    ValueError: no header, or of a later version of the format.
     """
-    is_later = any(_int(version, 2) > _VERSION for version in _messages(data, 3))
-    num_shards, byte_order = _int(data, 1), _int(data, 2)
-    if is_later or not 1 <= num_shards <= 99_999 or byte_order not in (0, 1):
+    num_shards = _int(data, 1)
+    byte_order = _int(data, 2)
+    if not 1 <= num_shards <= 99_999 or byte_order not in (0, 1):
         raise ValueError("no header of a checkpoint")
+    for version in _messages(data, 3):
+        if _int(version, 2) > _VERSION:
+            raise ValueError("a later version of the format")
     return num_shards, byte_order == 1
 
 
 def parse_entry(data: bytes) -> Entry:
     """Read an entry; ValueError: no entry, or with negative numbers."""
-    shape = tuple(_int(size, 1) for part in _messages(data, 2) for size in _messages(part, 2))
-    shard, offset, size = (_int(data, number) for number in (3, 4, 5))
-    crc = int.from_bytes((_values(data, 6, FIXED32) or [b""])[-1], "little")
-    slices = tuple(
-        tuple((_int(e, 1), _int(e, 2, -1)) for e in _messages(part, 1))
-        for part in _messages(data, 7)
-    )
-    if min(shard, offset, size, *shape) < 0 or len(shape) > 8:
-        raise ValueError("a negative place, size or dimension, or too many dimensions")
+    shape: list[int] = []
+    for message in _messages(data, 2):
+        shape += [_int(dimension, 1) for dimension in _messages(message, 2)]
+    slices = []
+    for message in _messages(data, 7):
+        extents = [(_int(extent, 1), _int(extent, 2, -1)) for extent in _messages(message, 1)]
+        slices.append(tuple(extents))
     number = _int(data, 1)
-    return Entry(_DTYPES.get(number, f"type {number}"), shape, shard, offset, size, crc, slices)
+    checksums = _values(data, 6, FIXED32)
+    entry = Entry(
+        dtype=_DTYPES.get(number, f"type {number}"),
+        shape=tuple(shape),
+        shard=_int(data, 3),
+        offset=_int(data, 4),
+        size=_int(data, 5),
+        crc=int.from_bytes(checksums[-1], "little") if checksums else 0,
+        slices=tuple(slices),
+    )
+    if min(entry.shard, entry.offset, entry.size, *shape) < 0 or len(shape) > 8:
+        raise ValueError("a negative place, size or dimension, or too many dimensions")
+    return entry
 
 
 def slice_key(name: bytes, extents: tuple[Extent, ...]) -> bytes:
-    """The key under which the entry of a slice stands. Source:
-    tensorflow/core/lib/strings/ordered_code.cc.
+    """Return the key under which the entry of a slice stands.
+
+    Source: tensorflow/core/lib/strings/ordered_code.cc.
     """
-    escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(octet, bytes([octet])) for octet in name)
-    parts = [_SLICE_PREFIX, escaped, b"\0\1", _ordered(len(extents))]
-    return b"".join([*parts, *(_ordered_signed(number) for extent in extents for number in extent)])
+    key = bytearray(_SLICE_PREFIX)
+    for octet in name:
+        key += _ESCAPES.get(octet, bytes([octet]))
+    key += b"\0\1" + _ordered(len(extents))
+    for start, length in extents:
+        key += _ordered_signed(start) + _ordered_signed(length)
+    return bytes(key)
 
 
 def _ordered(value: int) -> bytes:
-    """A number, 0 or above, whose bytes sort as it does: how many bytes, then those."""
+    """Write a number, 0 or above, so that bytes sort as it does: their number, then they."""
     size = (value.bit_length() + 7) // 8
     return bytes([size]) + value.to_bytes(size, "big")
 
 
 def _ordered_signed(value: int) -> bytes:
-    """A number of either sign: as many leading bits of its sign as it has bytes, then its bits,
-    seven a byte.
+    """Write a number of either sign, seven bits a byte.
+
+    Before them are as many bits of its sign as it has bytes.
     """
-    size = (~value if value < 0 else value).bit_length() // 7 + 1
-    header = ((1 << size) - 1) << (7 * size)  # of 8 * size bits
-    return ((value & ((1 << (8 * size)) - 1)) ^ header).to_bytes(size, "big")
+    magnitude = ~value if value < 0 else value
+    size = magnitude.bit_length() // 7 + 1
+    # Of 8 * size bits.
+    header = ((1 << size) - 1) << (7 * size)
+    mask = (1 << (8 * size)) - 1
+    bits = (value & mask) ^ header
+    return bits.to_bytes(size, "big")
 
 
 def shown(name: str) -> str:
-    """A name for a message: on one line, whatever it holds, and not too long."""
+    """Return a name for a message: on one line, whatever it holds, and not too long."""
     text = name if name.isprintable() else ascii(name)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 class BundleReader:
-    """A checkpoint of TensorFlow, open for reading: `variables` by name, in the order of the names;
-    a partitioned one is one.
+    """A checkpoint of TensorFlow, open for reading.
+
+    `variables` are by name, in the order of the names; a partitioned one is one.
 
     Example:
         >>> reader = BundleReader(Path("uncased_L-12_H-768_A-12/bert_model.ckpt"))  # doctest: +SKIP
@@ -415,17 +516,17 @@ class BundleReader:
         try:
             self._num_shards, self._is_big_endian = parse_header(table.pop(HEADER_KEY, b""))
             self._entries = {key: parse_entry(value) for key, value in table.items()}
-            self.variables = {
-                key.decode("utf-8"): entry
-                for key, entry in self._entries.items()
-                if not key.startswith(_SLICE_PREFIX)
-            }
+            self.variables: dict[str, Entry] = {}
+            for key, entry in self._entries.items():
+                if not key.startswith(_SLICE_PREFIX):
+                    self.variables[key.decode("utf-8")] = entry
         except ValueError as error:
             raise _damaged(self._index_file) from error
 
     def read(self, name: str) -> np.ndarray:
-        """Read a variable's values in this machine's byte order; those of bfloat16, which numpy
-        does not have, as float32.
+        """Read a variable's values in this machine's byte order.
+
+        Those of bfloat16, which numpy does not have, become float32.
         """
         entry = self.variables[name]
         if entry.dtype not in _DTYPES.values() or not math.prod(entry.shape):
@@ -435,46 +536,49 @@ class BundleReader:
             )
         if not entry.slices:
             return self._read_entry(entry)
-        parts = self._find_slices(name, entry)
-        dtype = np.float32 if entry.dtype == BFLOAT16 else entry.dtype
-        values, seen = np.empty(entry.shape, dtype), np.zeros(entry.shape, dtype=bool)
-        for place, part in parts:
-            values[place], seen[place] = self._read_entry(part), True
-        if not seen.all():
+        slices = self._find_slices(name, entry)
+        values = np.empty(entry.shape, np.float32 if entry.dtype == BFLOAT16 else entry.dtype)
+        is_read = np.zeros(entry.shape, dtype=bool)
+        for place, slice_entry in slices:
+            values[place] = self._read_entry(slice_entry)
+            is_read[place] = True
+        if not is_read.all():
             raise _damaged(self._index_file)
         return values
 
     def _find_slices(self, name: str, entry: Entry) -> list[tuple[tuple[slice, ...], Entry]]:
-        """Where the slices of a variable go: inside it, and as many values as it has, before there
-        is memory for them.
+        """Return where the slices of a variable go, and their entries.
+
+        They must be inside it, and have as many values as it has, before there is memory for them.
         """
-        found = []
+        slices = []
+        num_values = 0
         for extents in entry.slices:
-            part = self._entries.get(slice_key(name.encode("utf-8"), extents))
-            sizes = tuple(
-                whole if n == -1 else n for (_, n), whole in zip(extents, entry.shape, strict=False)
-            )
-            place = tuple(
-                slice(start, start + size) for (start, _), size in zip(extents, sizes, strict=False)
-            )
-            is_inside = all(
-                s.start >= 0 and s.stop <= whole
-                for s, whole in zip(place, entry.shape, strict=False)
-            )
-            if part is None or part.dtype != entry.dtype or part.shape != sizes or not is_inside:
-                break
-            found.append((place, part))
-        num_values = sum(
-            math.prod(part.shape) for _, part in found if len(part.shape) == len(entry.shape)
-        )
-        if len(found) < len(entry.slices) or num_values != math.prod(entry.shape):
+            slice_entry = self._entries.get(slice_key(name.encode("utf-8"), extents))
+            if slice_entry is None or len(extents) != len(entry.shape):
+                raise _damaged(self._index_file)
+            place = []
+            for (start, length), size in zip(extents, entry.shape, strict=True):
+                end = start + (size if length == -1 else length)
+                if not 0 <= start <= end <= size:
+                    raise _damaged(self._index_file)
+                place.append(slice(start, end))
+            shape = tuple(extent.stop - extent.start for extent in place)
+            if slice_entry.dtype != entry.dtype or slice_entry.shape != shape:
+                raise _damaged(self._index_file)
+            slices.append((tuple(place), slice_entry))
+            num_values += math.prod(shape)
+        if num_values != math.prod(entry.shape):
             raise _damaged(self._index_file)
-        return found
+        return slices
 
     def _read_entry(self, entry: Entry) -> np.ndarray:
-        kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
-        if math.prod(entry.shape) * kind.itemsize != entry.size or entry.shard >= self._num_shards:
+        is_bfloat16 = entry.dtype == BFLOAT16
+        kind = np.dtype(np.uint16 if is_bfloat16 else entry.dtype)
+        num_bytes = math.prod(entry.shape) * kind.itemsize
+        if num_bytes != entry.size or entry.shard >= self._num_shards:
             raise _damaged(self._index_file)
+
         path = shard_file(self.prefix, entry.shard, self._num_shards)
         # Before there is memory for what the index speaks of.
         if not path.is_file() or entry.offset + entry.size > path.stat().st_size:
@@ -482,15 +586,15 @@ class BundleReader:
         octets = np.fromfile(path, dtype=np.uint8, count=entry.size, offset=entry.offset)
         if masked_crc32c(octets) != entry.crc:
             raise _damaged(path)
-        values = octets.view(kind.newbyteorder(">" if self._is_big_endian else "<")).astype(
-            kind, copy=False
-        )
-        if entry.dtype == BFLOAT16:
+
+        stored = kind.newbyteorder(">" if self._is_big_endian else "<")
+        values = octets.view(stored).astype(kind, copy=False)
+        if is_bfloat16:
             # Its bits are the upper half of a float32's.
             values = (values.astype(np.uint32) << 16).view(np.float32)
         return values.reshape(entry.shape)
 
 
 def shard_file(prefix: Path, shard: int, num_shards: int) -> Path:
-    """Where a checkpoint's data lies."""
+    """Return the file of a shard's data."""
     return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{num_shards:05d}")

@@ -49,7 +49,7 @@ def test_the_names_are_the_originals_variables_and_stocks_tensors(heads, archite
     mine = {
         weight.tensor: weight.shape[:: -1 if weight.is_kernel else 1]
         for weight in chosen
-        if has_pooler or weight.part != "pooler"
+        if has_pooler or weight.component != "pooler"
     }
     assert mine == {name: shape for name, shape in wanted.items() if name not in tied}
 

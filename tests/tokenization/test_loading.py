@@ -1,42 +1,40 @@
 """`load_tokenizer`: folders, bare vocabularies, Hub names, and files that are none of these."""
 
 import logging
-import os
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 from transformers import BertTokenizerFast
 
 from bert_recipes import hub_access
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
-from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS, OriginalBertTokenizer
 
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+HELLO = {piece: number for number, piece in enumerate([*SPECIAL_TOKENS, "hello", "Hello"])}
 
 
-def write_vocabulary(path: Path, *pieces: str, special: list[str] = SPECIAL) -> Path:
-    path.write_text("\n".join([*special, *pieces]) + "\n", encoding="utf-8")
+def write_vocabulary(path: Path, *pieces: str) -> Path:
+    path.write_text("\n".join([*SPECIAL_TOKENS, *pieces]) + "\n", encoding="utf-8")
     return path
+
+
+# A bare vocabulary
 
 
 def test_bare_vocabulary_is_read_as_the_original_reads_it(tmp_path: Path) -> None:
     # Source: google-research/bert tokenization.py `load_vocab`: stripped lines, a blank line is an
     # entry.
     path = tmp_path / "vocab.txt"
-    path.write_bytes(
-        "[PAD]\r\n[UNK]\r\n [CLS] \r\n[SEP]\r\n[MASK]\r\n\r\nhello "
-        "\r\n\u00e9t\u00e9\r\n\r\n".encode()
-    )
+    lines = "[PAD]\r\n[UNK]\r\n [CLS] \r\n[SEP]\r\n[MASK]\r\n\r\nhello \r\n\u00e9t\u00e9\r\n\r\n"
+    path.write_bytes(lines.encode())
     tokenizer = load_tokenizer(path)
-    pieces = [*SPECIAL, "", "hello", "\u00e9t\u00e9"]
+    pieces = [*SPECIAL_TOKENS, "", "hello", "\u00e9t\u00e9"]
     assert tokenizer.get_vocab() == {piece: number for number, piece in enumerate(pieces)}
     assert tokenizer.tokenize("Hello hello") == ["hello", "hello"]
     assert tokenizer.model_max_length == 512
@@ -60,33 +58,35 @@ def test_of_a_repeated_piece_the_last_line_counts_and_every_line_has_its_id(
     assert "stands on line" not in caplog.text
 
 
-def test_case_of_a_bare_vocabulary_is_taken_from_its_pieces_and_said(
-    tmp_path: Path, caplog
+@pytest.mark.parametrize(
+    ("pieces", "is_lower", "reason"),
+    [
+        (["hello"], True, "do_lower_case=True, for no piece holds a capital letter"),
+        (["hello", "Hello"], False, "do_lower_case=False, for it holds the piece 'Hello'"),
+    ],
+)
+def test_case_of_a_bare_vocabulary_is_taken_from_its_pieces_and_logged(
+    tmp_path: Path, caplog, pieces: list[str], is_lower: bool, reason: str
 ) -> None:
     caplog.set_level(logging.INFO, logger="bert_recipes")
-    assert load_tokenizer(write_vocabulary(tmp_path / "uncased.txt", "hello")).do_lower_case is True
-    assert "do_lower_case=True, for no piece holds a capital letter" in caplog.text
-    assert (
-        load_tokenizer(write_vocabulary(tmp_path / "cased.txt", "hello", "Hello")).do_lower_case
-        is False
-    )
-    assert "do_lower_case=False, for it holds the piece 'Hello'" in caplog.text
-    assert load_tokenizer(tmp_path / "cased.txt", do_lower_case=True).do_lower_case is True
+    path = write_vocabulary(tmp_path / "vocab.txt", *pieces)
+    assert load_tokenizer(path).do_lower_case is is_lower
+    assert reason in caplog.text
+    assert load_tokenizer(path, do_lower_case=not is_lower).do_lower_case is not is_lower
 
 
-def test_googles_vocabularies_load_with_their_case(shared_data: Path) -> None:
-    uncased = load_tokenizer(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
-    cased = load_tokenizer(shared_data / "vocab" / "bert-base-cased-vocab.txt")
-    assert (len(uncased), uncased.do_lower_case) == (30522, True)
-    assert (len(cased), cased.do_lower_case) == (28996, False)
-    for tokenizer in (uncased, cased):
-        assert [tokenizer.convert_tokens_to_ids(token) for token in SPECIAL] == [
-            0,
-            100,
-            101,
-            102,
-            103,
-        ]
+@pytest.mark.parametrize(
+    ("name", "size", "is_lower"), [("uncased", 30522, True), ("cased", 28996, False)]
+)
+def test_googles_vocabularies_load_with_their_case(
+    shared_data: Path, name: str, size: int, is_lower: bool
+) -> None:
+    tokenizer = load_tokenizer(shared_data / "vocab" / f"bert-base-{name}-vocab.txt")
+    assert (len(tokenizer), tokenizer.do_lower_case) == (size, is_lower)
+    assert tokenizer.convert_tokens_to_ids([*SPECIAL_TOKENS]) == [0, 100, 101, 102, 103]
+
+
+# Folders
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,7 @@ def test_googles_vocabularies_load_with_their_case(shared_data: Path) -> None:
     "missing", ["nothing", "vocab.txt", "tokenizer.json", "tokenizer_config.json"]
 )
 def test_folder_keeps_its_settings(tmp_path: Path, settings: dict[str, bool], missing: str) -> None:
-    vocabulary = {piece: index for index, piece in enumerate([*SPECIAL, "hello", "Hello"])}
-    saved = OriginalBertTokenizer(vocab=vocabulary, model_max_length=128, **settings)
+    saved = OriginalBertTokenizer(vocab=HELLO, model_max_length=128, **settings)
     saved.save_pretrained(tmp_path)
     (tmp_path / missing).unlink(missing_ok=True)
     loaded = load_tokenizer(tmp_path)
@@ -106,201 +105,125 @@ def test_folder_keeps_its_settings(tmp_path: Path, settings: dict[str, bool], mi
     assert loaded.model_max_length == (512 if missing == "tokenizer_config.json" else 128)
 
 
-def test_folder_saved_by_stock_transformers_opens(tmp_path: Path) -> None:
-    vocabulary = {piece: index for index, piece in enumerate([*SPECIAL, "hello", "Hello"])}
-    BertTokenizerFast(vocab=vocabulary, do_lower_case=False).save_pretrained(tmp_path)
+def test_folder_saved_by_stock_transformers_opens(tmp_path: Path, caplog) -> None:
+    BertTokenizerFast(vocab=HELLO, do_lower_case=False).save_pretrained(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.tokenize("Hello hello") == ["Hello", "hello"]
     assert tokenizer.model_max_length == 512
-
-
-def test_contradicting_the_folder_is_a_warning(tmp_path: Path, caplog) -> None:
-    vocabulary = {piece: index for index, piece in enumerate([*SPECIAL, "hello"])}
-    OriginalBertTokenizer(vocab=vocabulary).save_pretrained(tmp_path)
-    assert load_tokenizer(tmp_path, do_lower_case=False).do_lower_case is False
-    assert "do_lower_case=True, but do_lower_case=False was asked for" in caplog.text
+    assert load_tokenizer(tmp_path, do_lower_case=True).do_lower_case is True
+    assert "do_lower_case=False, but do_lower_case=True was asked for" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.txt", b"", r"vocab.txt: no \[PAD\], .* among its 0 pieces"),
-        (
-            "vocab.txt",
-            b"[PAD]\n[UNK]\nhello\n",
-            r"vocab.txt: no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces",
-        ),
-        ("vocab.txt", b"[PAD]\n[UNK]\n\xe9\n", r"vocab.txt, line 3: not valid UTF-8 \(byte 0xe9"),
-        ("tokenizer.json", b"{", "tokenizer.json: broken JSON .*line 1"),
-        ("tokenizer.json", b"[]", "a JSON object is wanted, not a list"),
+        ("vocab.txt", "[PAD]\n[UNK]\nhello\n", r"no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces"),
+        ("vocab.txt", "[PAD]\n[UNK]\n\xe9\n", r"vocab.txt, line 3: not valid UTF-8 \(byte 0xe9"),
+        ("tokenizer.json", "{", "tokenizer.json: broken JSON .*line 1"),
         (
             "tokenizer.json",
-            b'{"model": {"type": "BPE", "vocab": {}}}',
-            "stock transformers opens no tokenizer there",
+            '{"model": {"type": "BPE", "vocab": {}}}',
+            "stock transformers opens no",
+        ),
+        ("tokenizer.json", '{"model": {"type": "WordLevel"}}', "prefix ##, but WordLevel"),
+        (
+            "tokenizer.json",
+            '{"model": {"continuing_subword_prefix": "##", "vocab": {}}}',
+            r"no \[PAD\]",
         ),
         (
             "tokenizer.json",
-            b'{"model": {"continuing_subword_prefix": "##", "vocab": {}}}',
-            "no \\[PAD\\]",
+            '{"model": {"continuing_subword_prefix": "##", "vocab": []}}',
+            "no vocabulary of pieces and numbers",
         ),
-        ("tokenizer_config.json", b"{1}", "tokenizer_config.json: broken JSON .*line 1"),
-        ("other.txt", b"", "neither tokenizer.json nor vocab.txt"),
+        ("tokenizer_config.json", "{1}", "tokenizer_config.json: broken JSON .*line 1"),
+        ("other.txt", "", "neither tokenizer.json nor vocab.txt"),
     ],
 )
 def test_files_that_are_no_tokenizer_are_one_clear_line(
-    tmp_path: Path, name: str, content: bytes, message: str
+    tmp_path: Path, name: str, content: str, message: str
 ) -> None:
-    (tmp_path / name).write_bytes(content)
-    for path in (tmp_path, tmp_path / name)[: 2 if name == "vocab.txt" else 1]:
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
+    paths = [tmp_path, tmp_path / name] if name == "vocab.txt" else [tmp_path]
+    for path in paths:
         with pytest.raises(InputError, match=message) as error:
             load_tokenizer(path)
         assert "\n" not in str(error.value)
 
 
-def test_two_vocabularies_that_disagree_are_refused(tmp_path: Path) -> None:
-    OriginalBertTokenizer(
-        vocab={piece: index for index, piece in enumerate([*SPECIAL, "a", "b"])}
-    ).save_pretrained(tmp_path)
-    write_vocabulary(tmp_path / "vocab.txt", "b", "a")
-    with pytest.raises(
-        InputError, match=r"vocab.txt and tokenizer.json hold different vocabularies"
-    ):
+def test_files_that_disagree_and_a_case_that_is_none_are_refused(tmp_path: Path) -> None:
+    OriginalBertTokenizer(vocab=HELLO).save_pretrained(tmp_path)
+    write_vocabulary(tmp_path / "vocab.txt", "Hello", "hello")
+    with pytest.raises(InputError, match=r"tokenizer.json hold different vocabularies"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": "no"}')
+    with pytest.raises(InputError, match="do_lower_case is 'no'; allowed: true, false"):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["/nowhere/at/all", "./missing", "missing/vocab.txt"])
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "missing/vocab.txt"])
 def test_missing_path_is_one_clear_line(path: str) -> None:
     with pytest.raises(InputError, match="no such file or folder; give a tokenizer folder"):
         load_tokenizer(path)
 
 
-@pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-uncased"])
-def test_hub_name_fails_at_once_when_offline(name: str) -> None:
-    start = time.monotonic()
-    with pytest.raises(
-        InputError, match="no model of that name in the local Hub cache; HF_HUB_OFFLINE is set"
-    ):
-        load_tokenizer(name)
-    assert time.monotonic() - start < 5
+# Names on the Hub
 
 
 def test_hub_name_fails_at_once_when_the_hub_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(
-        huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9"
-    )  # the discard port: nobody listens
-    monkeypatch.setattr(hub_access.urllib.request, "getproxies", dict)
     start = time.monotonic()
+    with pytest.raises(InputError, match="in the local Hub cache; HF_HUB_OFFLINE is set"):
+        load_tokenizer("bert-base-uncased")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    # The discard port: nobody listens.
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(hub_access.urllib.request, "getproxies", dict)
     with pytest.raises(InputError, match="cannot be reached, so give a local folder"):
         load_tokenizer("google-bert/bert-base-uncased")
     assert time.monotonic() - start < 5
 
 
-def test_hub_name_in_the_local_cache_opens_offline(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    file = write_vocabulary(tmp_path / "vocab.txt", "hello")
-    monkeypatch.setattr(
-        "bert_recipes.tokenization.loading.try_to_load_from_cache",
-        lambda name, name_of_file: str(file) if name_of_file == "vocab.txt" else None,
-    )
-    assert load_tokenizer("owner/model").tokenize("Hello") == ["hello"]
-
-
-_HUB_FILES = {
-    "vocab.txt": "\n".join([*SPECIAL, "hello", "##s"]),
-    "tokenizer_config.json": '{"model_max_length": 64}',
-}
-
-
-class _Hub(BaseHTTPRequestHandler):
-    """The two answers of the Hub that a download needs: a file of owner/model, or that there is
-    none.
-    """
-
-    def do_HEAD(self) -> None:
-        name = self.path.rsplit("/", 1)[-1]
-        in_model = self.path.startswith("/owner/model/resolve/")
-        content = _HUB_FILES.get(name, "").encode() if in_model else b""
-        self.send_response(200 if content else 404)
-        if content:
-            self.send_header("ETag", f'"{name}"')
-            self.send_header("X-Repo-Commit", "0" * 40)
-        else:
-            self.send_header("X-Error-Code", "EntryNotFound" if in_model else "RepoNotFound")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    do_GET = do_HEAD
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Stay quiet."""
-
-
-@pytest.fixture
-def hub_endpoint() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
 def test_hub_name_is_downloaded_and_then_found_in_the_cache(
-    hub_endpoint: str, tmp_path: Path
+    hub_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = (
-        "import sys; from bert_recipes import load_tokenizer\n"
-        "tokenizer = load_tokenizer(sys.argv[1]); print(tokenizer.tokenize('Hellos'), "
-        "tokenizer.model_max_length)"
-    )
+    hub_server.take_over(monkeypatch)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    vocabulary = "\n".join([*SPECIAL_TOKENS, "hello", "##s"]).encode()
+    files = {"vocab.txt": vocabulary, "tokenizer_config.json": b'{"model_max_length": 64}'}
+    hub_server.add_repository("me/model", files)
+    hub_server.add_repository("me/other", {"config.json": b"{}"})
+    for name, message in (
+        ("me/missing", "answers 404: check the name, or give a local folder"),
+        ("me/other", "this model on the Hub has no tokenizer.json, .*; BERT needs WordPiece"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_tokenizer(name)
+    for is_offline in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", is_offline)
+        tokenizer = load_tokenizer("me/model")
+        assert tokenizer.tokenize("Hellos") == ["hello", "##s"]
+        assert tokenizer.model_max_length == 64
+    close_session()
 
-    def run(name: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        # The client reads its settings when it is imported: only a new process sees them.
-        environment = {
-            **os.environ,
-            "HF_ENDPOINT": hub_endpoint,
-            "HF_HOME": str(tmp_path),
-            "no_proxy": "*",
-            **environment,
-        }
-        return subprocess.run(
-            [sys.executable, "-c", script, name],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
 
-    for offline in ("0", "1"):
-        assert run("owner/model", HF_HUB_OFFLINE=offline).stdout == "['hello', '##s'] 64\n"
-    missing = run("owner/missing", HF_HUB_OFFLINE="0")
-    assert "answers 404: check the name, or give a local folder" in missing.stderr
+# A tokenizer and a model
 
 
 @pytest.mark.parametrize(
-    ("rows", "is_said"), [(5, False), (8, False), (128, False), (6, True), (24, True)]
+    ("rows", "is_warned"), [(5, False), (8, False), (128, False), (6, True), (24, True)]
 )
-def test_more_rows_than_pieces_are_kept_and_said_unless_they_round_the_number_up(
-    tmp_path: Path, caplog, rows: int, is_said: bool
+def test_more_rows_than_pieces_are_a_warning_unless_they_round_the_number_up(
+    tmp_path: Path, caplog, rows: int, is_warned: bool
 ) -> None:
     check_vocabulary("m", rows, load_tokenizer(write_vocabulary(tmp_path / "vocab.txt")))
-    assert (
-        f"m has a vocabulary of {rows}, the tokenizer 5 pieces: the other rows are kept"
-        in caplog.text
-    ) is is_said
+    warning = f"m has a vocabulary of {rows}, the tokenizer 5 pieces: the other rows are kept"
+    assert (warning in caplog.text) is is_warned
 
 
 def test_more_pieces_than_rows_are_another_models(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt"))
-    with pytest.raises(
-        InputError,
-        match="m has a vocabulary of 4, the tokenizer 5 pieces: they do not belong together",
-    ):
+    with pytest.raises(InputError, match="of 4, the tokenizer 5 pieces: they do not belong"):
         check_vocabulary("m", 4, tokenizer)

@@ -1,6 +1,4 @@
-"""Open a tokenizer from a folder, a vocab.txt or the Hub; write one; tell whether it belongs to a
-model.
-"""
+"""Open a tokenizer from a folder, a vocab.txt or the Hub; write one; compare it with a model."""
 
 import contextlib
 import json
@@ -14,7 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, read_json_object
+from bert_recipes.files import atomic_dir, check_new_folder, read_json_object
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.others import open_stock_tokenizer
@@ -25,36 +23,48 @@ from bert_recipes.tokenization.tokenizer import (
 )
 
 
-_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "added_tokens.json")
+logger = logging.getLogger(__name__)
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+VOCABULARY_FILE = "vocab.txt"
+ADDED_TOKENS_FILE = "added_tokens.json"
+_FILES = (TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, ADDED_TOKENS_FILE)
+
+REPORT_FILE = "tokenizer_report.json"
+# All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left
+# as it is.
+_OUR_FILES = {TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE, REPORT_FILE}
 
 # What keeps the id of a piece that stands in a vocab.txt again.
 _REPEATED = re.compile(r".*\[line \d+, again on line \d+\]", re.DOTALL)
 
-logger = logging.getLogger(__name__)
+# Of an added token: where in a text it is recognised.
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
-_FLAGS = (
-    "single_word",
-    "lstrip",
-    "rstrip",
-    "normalized",
-)  # of an added token: where in a text it is recognised
+# transformers' "no limit" is a number of 31 digits.
+_NO_LIMIT = 2**31
+
+# Sizes that a vocabulary is rounded up to a multiple of.
+_ROUND_NUMBERS = (1, 8, 16, 32, 64, 128)
+
+
+# Open a tokenizer
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
-    """Open a tokenizer; WordPiece cuts text as google-research/bert does, and its
-    ``model_max_length`` is 512 where it does not say otherwise.
+    """Open a tokenizer; WordPiece cuts text as google-research/bert does.
 
-    BPE and Unigram are stock's own (`open_stock_tokenizer`).
+    Its ``model_max_length`` is 512 where it does not say otherwise. BPE and Unigram are stock's own
+    (`open_stock_tokenizer`).
 
     Args:
         path: A folder with tokenizer.json or vocab.txt (and, if there is one,
             tokenizer_config.json); or a vocab.txt; or the name of a model on the Hub, whose files
             are taken from the local cache or downloaded.
         do_lower_case: Whether to lower-case. None: as the folder says. Where nothing says it, as
-            with a bare vocab.txt,
-            the vocabulary decides: cased if a piece other than the ``[...]`` ones holds a capital
-                letter, else uncased.
-            A log line tells which.
+            with a bare vocab.txt, the vocabulary decides: cased if a piece other than the ``[...]``
+            ones holds a capital letter, else uncased. A log line tells which.
 
     Example:
         >>> tokenizer = load_tokenizer("runs/quickstart/tokenizer")
@@ -67,26 +77,50 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
                 f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt"
             )
         location = _find_hub_folder(str(path))
-    if location.is_dir():
-        return _load_folder(location, do_lower_case)
-    return _build(read_vocabulary(location), {}, do_lower_case, location)
+    if location.is_file():
+        return _build(read_vocabulary(location), {}, do_lower_case, location)
+
+    config_file = location / CONFIG_FILE
+    settings = read_json_object(config_file) if config_file.exists() else {}
+    if (location / TOKENIZER_FILE).exists():
+        return _load_serialized(location, settings, do_lower_case)
+    vocabulary_file = location / VOCABULARY_FILE
+    if not vocabulary_file.exists():
+        raise InputError(
+            f"{location}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's folder"
+        )
+    vocabulary = read_vocabulary(vocabulary_file)
+    tokenizer = _build(vocabulary, settings, do_lower_case, vocabulary_file)
+    _add_tokens(tokenizer, _old_added_tokens(location, settings), location)
+    return tokenizer
+
+
+def find_tokenizer(name: str) -> Path | None:
+    """Return the folder of a checkpoint's tokenizer files, or None if none is within reach."""
+    folder = Path(name)
+    if folder.is_dir():
+        files = (folder / TOKENIZER_FILE, folder / VOCABULARY_FILE)
+        return folder if any(file.is_file() for file in files) else None
+    try:
+        return _find_hub_folder(name)
+    except InputError as error:
+        logger.info("%s", error)
+        return None
 
 
 def _find_hub_folder(name: str) -> Path:
-    """Find the cached folder with the tokenizer files of a model, downloading them if they are not
-    in the cache.
-    """
+    """Return the cached folder of a model's tokenizer files, which are downloaded if need be."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
-    for file in ("tokenizer.json", "vocab.txt"):
+    for file in (TOKENIZER_FILE, VOCABULARY_FILE):
         cached = try_to_load_from_cache(name, file)
         if isinstance(cached, str):
             return Path(cached).parent
-    wanted = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
+    absence = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
     reason = why_unreachable()
-    if reason:
-        raise InputError(f"{wanted}; {reason}, so give a local folder or vocab.txt")
+    if reason is not None:
+        raise InputError(f"{absence}; {reason}, so give a local folder or vocab.txt")
     folder = None
     try:
         for file in _FILES:
@@ -95,7 +129,7 @@ def _find_hub_folder(name: str) -> Path:
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "?")
         raise InputError(
-            f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local "
+            f"{absence}; {constants.ENDPOINT} answers {status}: check the name, or give a local "
             "folder"
         ) from None
     if folder is None:
@@ -103,6 +137,57 @@ def _find_hub_folder(name: str) -> Path:
             f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece"
         )
     return folder
+
+
+def _build(
+    vocabulary: dict[str, int], settings: dict[str, Any], do_lower_case: bool | None, path: Path
+) -> OriginalBertTokenizer:
+    length = settings.get("model_max_length")
+    if not isinstance(length, int) or length >= _NO_LIMIT:
+        length = DEFAULT_MODEL_MAX_LENGTH
+    return OriginalBertTokenizer(
+        vocab=vocabulary,
+        do_lower_case=_settle_case(vocabulary, settings, do_lower_case, path),
+        strip_accents=settings.get("strip_accents"),
+        tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        model_max_length=length,
+    )
+
+
+def _settle_case(
+    vocabulary: Mapping[str, int], settings: dict[str, Any], do_lower_case: bool | None, path: Path
+) -> bool:
+    """Return whether to lower-case: as asked for, as stored, or as the pieces look."""
+    stored = settings.get("do_lower_case")
+    if stored not in (None, True, False):
+        raise InputError(f"{path.parent}: do_lower_case is {stored!r}; allowed: true, false")
+    if do_lower_case is not None:
+        if stored not in (None, do_lower_case):
+            logger.warning(
+                "%s is stored with do_lower_case=%s, but do_lower_case=%s was asked for and is "
+                "used. If that is not meant, leave it out.",
+                path.parent,
+                stored,
+                do_lower_case,
+            )
+        return do_lower_case
+    if stored is not None:
+        return bool(stored)
+    words = [piece for piece in vocabulary if not piece.startswith("[")]
+    cased = [piece for piece in words if piece != piece.lower()]
+    reason = f"it holds the piece {cased[0]!r}" if cased else "no piece holds a capital letter"
+    do_lower_case = not cased
+    logger.info(
+        "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case to "
+        "decide yourself.",
+        path,
+        do_lower_case,
+        reason,
+    )
+    return do_lower_case
+
+
+# A bare vocabulary
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
@@ -117,148 +202,148 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     pieces = [line.strip() for line in read_lines(path)]
     while pieces and not pieces[-1]:
         pieces.pop()
+    last_lines = {piece: line for line, piece in enumerate(pieces, start=1)}
     vocabulary: dict[str, int] = {}
-    last_index = {piece: index for index, piece in enumerate(pieces)}
-    repeated = 0
-    for index, piece in enumerate(pieces):
-        last = last_index[piece]
-        if index == last:
-            vocabulary[piece] = index
-            continue
-        # No word of a text holds a space.
-        vocabulary[f"{piece} [line {index + 1}, again on line {last + 1}]".strip()] = index
-        repeated += 1
-        if repeated == 1:
-            first = f"{piece!r} stands on line {index + 1} and on line {last + 1}"
+    repeated = []
+    for line, piece in enumerate(pieces, start=1):
+        last = last_lines[piece]
+        if line != last:
+            repeated.append(f"{piece!r} stands on line {line} and on line {last}")
+            # No word of a text holds a space.
+            piece = f"{piece} [line {line}, again on line {last}]".strip()
+        vocabulary[piece] = line - 1
     if repeated:
-        message = (
-            "%s: %s; the last line counts, as in the original (pieces that are there again: %d)"
+        logger.warning(
+            "%s: %s; the last line counts, as in the original (pieces that are there again: %d)",
+            path,
+            repeated[0],
+            len(repeated),
         )
-        logger.warning(message, path, first, repeated)
     _check_special_tokens(vocabulary, path)
     return vocabulary
 
 
 def _check_special_tokens(vocabulary: Mapping[str, int], path: Path) -> None:
-    if missing := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
         raise InputError(
             f"{path}: no {', '.join(missing)} among its {len(vocabulary)} pieces; a BERT "
             f"vocabulary holds {', '.join(SPECIAL_TOKENS)}, one piece a line"
         )
 
 
-def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
-    tokenizer_file, config_file, vocabulary_file = (folder / name for name in _FILES[:3])
-    vocabulary = read_vocabulary(vocabulary_file) if vocabulary_file.exists() else None
-    settings = read_json_object(config_file) if config_file.exists() else {}
-    if not tokenizer_file.exists():
-        if vocabulary is None:
-            raise InputError(
-                f"{folder}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's "
-                "folder"
-            )
-        tokenizer = _build(vocabulary, settings, do_lower_case, vocabulary_file)
-        return _add_tokens(tokenizer, _old_added_tokens(folder, settings), folder)
-    serialized = read_json_object(tokenizer_file)
+# A tokenizer.json
+
+
+def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool | None) -> Any:
+    path = folder / TOKENIZER_FILE
+    serialized = read_json_object(path)
     model = serialized.get("model") or {}
     # Files of old versions of the library do not name the model's type, but only WordPiece has this
     # prefix.
-    if model.get("type", "WordPiece") in ("BPE", "Unigram"):
+    model_type = model.get("type", "WordPiece")
+    if model_type in ("BPE", "Unigram"):
         return open_stock_tokenizer(folder)
-    if (
-        model.get("type", "WordPiece") != "WordPiece"
-        or model.get("continuing_subword_prefix") != "##"
-    ):
+    if model_type != "WordPiece" or model.get("continuing_subword_prefix") != "##":
         raise InputError(
-            f"{tokenizer_file}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but "
+            f"{path}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but "
             f"{model.get('type', 'no model')}"
         )
-    pieces = model.get("vocab")
-    if not isinstance(pieces, dict) or not all(
-        isinstance(number, int) for number in pieces.values()
-    ):
-        raise InputError(
-            f"{tokenizer_file}: its model has no vocabulary of pieces and numbers; fetch or write "
-            "the file again"
-        )
-    own_vocabulary = dict(sorted(pieces.items(), key=lambda item: item[1]))
-    _check_special_tokens(own_vocabulary, tokenizer_file)
-    if vocabulary is not None and _without_repeated(vocabulary) == _without_repeated(
-        own_vocabulary
-    ):
-        own_vocabulary = vocabulary
-    elif vocabulary is not None:
-        raise InputError(
-            f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the "
-            "wrong one"
-        )
+    vocabulary = _serialized_vocabulary(model.get("vocab"), path)
     normalizer = serialized.get("normalizer") or {}
     if normalizer.get("type") == "BertNormalizer":
-        names = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
-        settings = {
-            names.get(name, name): value for name, value in normalizer.items() if name != "type"
-        } | settings
-    tokenizer = _build(own_vocabulary, settings, do_lower_case, tokenizer_file)
-    return _add_tokens(tokenizer, serialized.get("added_tokens", []), tokenizer_file)
+        stored = {
+            "do_lower_case": normalizer.get("lowercase"),
+            "tokenize_chinese_chars": normalizer.get("handle_chinese_chars", True),
+            "strip_accents": normalizer.get("strip_accents"),
+        }
+        settings = {**stored, **settings}
+    tokenizer = _build(vocabulary, settings, do_lower_case, path)
+    _add_tokens(tokenizer, serialized.get("added_tokens", []), path)
+    return tokenizer
+
+
+def _serialized_vocabulary(ids: Any, path: Path) -> dict[str, int]:
+    """Return the vocabulary of a tokenizer.json, in the order of the ids.
+
+    A vocab.txt beside it must hold the same one.
+    """
+    if not isinstance(ids, dict) or not all(isinstance(number, int) for number in ids.values()):
+        raise InputError(
+            f"{path}: its model has no vocabulary of pieces and numbers; fetch or write the file "
+            "again"
+        )
+    vocabulary = {piece: ids[piece] for piece in sorted(ids, key=ids.__getitem__)}
+    _check_special_tokens(vocabulary, path)
+    vocabulary_file = path.with_name(VOCABULARY_FILE)
+    if not vocabulary_file.exists():
+        return vocabulary
+    lines = read_vocabulary(vocabulary_file)
+    if _without_repeated(lines) != _without_repeated(vocabulary):
+        raise InputError(
+            f"{path.parent}: vocab.txt and tokenizer.json hold different vocabularies; delete the "
+            "wrong one"
+        )
+    return lines
 
 
 def _without_repeated(vocabulary: Mapping[str, int]) -> dict[str, int]:
-    """Return a vocabulary without what stands for repeated pieces, and without white space, which
-    vocab.txt cannot hold.
+    """Return a vocabulary without what stands for repeated pieces.
+
+    White space is left out as well: vocab.txt cannot hold it.
     """
-    return {
-        piece.strip(): number
-        for piece, number in vocabulary.items()
-        if not _REPEATED.fullmatch(piece)
-    }
+    pieces = [piece for piece in vocabulary if not _REPEATED.fullmatch(piece)]
+    return {piece.strip(): vocabulary[piece] for piece in pieces}
+
+
+# Added tokens
 
 
 def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
-    """The added tokens of a folder without a tokenizer.json: in its settings, or in older versions
-    in a file of their own.
+    """Return the added tokens of a folder without a tokenizer.json.
+
+    They are in its settings, or in older versions in a file of their own.
     """
-    decoder, file = settings.get("added_tokens_decoder"), folder / "added_tokens.json"
+    decoder = settings.get("added_tokens_decoder")
     if isinstance(decoder, dict):
-        return [
-            {**token, "id": token_id}
-            for token_id, token in decoder.items()
-            if isinstance(token, dict)
-        ]
-    extra = settings.get("additional_special_tokens") or []
-    special = [each.get("content") if isinstance(each, dict) else each for each in extra]
-    return [
-        {
-            "id": token_id,
-            "content": content,
-            "special": content in special,
-            "normalized": content not in special,
-        }
-        for content, token_id in (read_json_object(file) if file.exists() else {}).items()
-    ]
+        tokens = {number: token for number, token in decoder.items() if isinstance(token, dict)}
+        return [{**token, "id": number} for number, token in tokens.items()]
+    special = settings.get("additional_special_tokens") or []
+    special = [token["content"] if isinstance(token, dict) else token for token in special]
+    file = folder / ADDED_TOKENS_FILE
+    ids = read_json_object(file) if file.exists() else {}
+    tokens = []
+    for content, number in ids.items():
+        is_special = content in special
+        tokens.append(
+            {"id": number, "content": content, "special": is_special, "normalized": not is_special}
+        )
+    return tokens
 
 
-def _add_tokens(
-    tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path
-) -> OriginalBertTokenizer:
+def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path) -> None:
     """Add the tokens that somebody added to the vocabulary, in the order of their ids.
 
     A special one that the vocabulary holds is left out: texts are cut as if it were not there.
     """
-    known, special = tokenizer.get_vocab(), []
+    vocabulary = tokenizer.get_vocab()
+    special = []
     try:
         for token in sorted(tokens, key=lambda token: int(token["id"])):
-            content, is_special = token["content"], bool(token["special"])
+            content = token["content"]
             if content in SPECIAL_TOKENS:
                 continue
-            special += [content] if is_special else []
-            if not (is_special and content in known):
-                flags = {name: token[name] for name in _FLAGS if name in token}
-                tokenizer.add_tokens(AddedToken(content, **flags), special_tokens=is_special)
-                if tokenizer.convert_tokens_to_ids(content) != int(token["id"]):
-                    raise ValueError(
-                        f"{content!r} has the id {token['id']}, which does not follow on the "
-                        "vocabulary"
-                    )
+            if token["special"]:
+                special.append(content)
+                if content in vocabulary:
+                    continue
+            flags = {name: token[name] for name in _FLAGS if name in token}
+            added = AddedToken(content, **flags)
+            tokenizer.add_tokens(added, special_tokens=bool(token["special"]))
+            if tokenizer.convert_tokens_to_ids(content) != int(token["id"]):
+                raise ValueError(
+                    f"{content!r} has the id {token['id']}, which does not follow on the vocabulary"
+                )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: its added tokens are damaged ({error!r}); fetch or write the file again"
@@ -266,58 +351,14 @@ def _add_tokens(
     if special:
         logger.warning(
             "%s: its added special tokens (%s) are text where a text holds them, as [SEP] is, and "
-            "no single tokens as in stock "
-            'transformers; with "special": false in the file they are',
+            "no single tokens as in stock transformers; with "
+            '"special": false in the file they are',
             path,
             ", ".join(special),
         )
-    return tokenizer
 
 
-def _build(
-    vocabulary: dict[str, int], settings: dict[str, Any], do_lower_case: bool | None, path: Path
-) -> OriginalBertTokenizer:
-    stated = settings.get("do_lower_case")
-    if isinstance(stated, str):
-        if stated.lower() not in ("true", "false"):
-            raise InputError(f"{path.parent}: do_lower_case is {stated!r}; allowed: true, false")
-        stated = stated.lower() == "true"
-    if do_lower_case is None and stated is None:
-        capital = next(
-            (piece for piece in vocabulary if piece != piece.lower() and not piece.startswith("[")),
-            None,
-        )
-        do_lower_case = capital is None
-        logger.info(
-            "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case "
-            "to decide yourself.",
-            path,
-            do_lower_case,
-            "no piece holds a capital letter"
-            if capital is None
-            else f"it holds the piece {capital!r}",
-        )
-    elif do_lower_case is None:
-        do_lower_case = stated
-    elif stated not in (None, do_lower_case):
-        logger.warning(
-            "%s is stored with do_lower_case=%s, but do_lower_case=%s was asked for and is used. "
-            "If that is not meant, leave it out.",
-            path.parent,
-            stated,
-            do_lower_case,
-        )
-    # Folders that state none get transformers' "no limit", a number of 31 digits.
-    length = settings.get("model_max_length")
-    return OriginalBertTokenizer(
-        vocab=vocabulary,
-        do_lower_case=bool(do_lower_case),
-        strip_accents=settings.get("strip_accents"),
-        tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        model_max_length=length
-        if isinstance(length, int) and length < 2**31
-        else DEFAULT_MODEL_MAX_LENGTH,
-    )
+# A tokenizer and a model
 
 
 def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
@@ -334,38 +375,32 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
     if size > vocab_size:
         raise InputError(
             f"{name} has a vocabulary of {vocab_size:,}, the tokenizer {size:,} pieces: they do "
-            "not belong together; give the "
-            "model's own tokenizer"
+            "not belong together; give the model's own tokenizer"
         )
-    if vocab_size not in {-(-size // multiple) * multiple for multiple in (1, 8, 16, 32, 64, 128)}:
+    usual_sizes = [-(-size // multiple) * multiple for multiple in _ROUND_NUMBERS]
+    if vocab_size not in usual_sizes:
         logger.warning(
             "%s has a vocabulary of %s, the tokenizer %s pieces: the other rows are kept, and no "
-            "text has them; if that is "
-            "not meant, give the model's own tokenizer",
+            "text has them; if that is not meant, give the model's own tokenizer",
             name,
             f"{vocab_size:,}",
             f"{size:,}",
         )
 
 
-REPORT_FILE = "tokenizer_report.json"
-# All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left
-# as it is.
-_OUR_FILES = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", REPORT_FILE})
+# A tokenizer's folder
 
 
 def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuse, before any work, an output folder whose contents would be lost; a tokenizer alone may
-    be overwritten.
+    """Refuse, before any work, an output folder whose contents would be lost.
+
+    A tokenizer alone may be overwritten.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"output_dir: {folder} is a file; give a folder")
-    present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if others := sorted(present - _OUR_FILES):
-        raise InputError(
-            f"output_dir: {folder} holds other things ({others[0]}); give a new or empty folder"
-        )
-    if present and not overwrite:
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    is_tokenizer = bool(names) and names <= _OUR_FILES
+    if not is_tokenizer:
+        check_new_folder(folder)
+    elif not overwrite:
         raise InputError(
             f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to "
             "replace it"
@@ -375,28 +410,11 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
 def write_tokenizer_folder(
     folder: Path, tokenizer: OriginalBertTokenizer, report: Mapping[str, Any]
 ) -> None:
-    """Write tokenizer and tokenizer_report.json to a folder that passed `check_tokenizer_folder`;
-    it appears complete.
+    """Write tokenizer and tokenizer_report.json to a folder; it appears complete.
+
+    The folder has passed `check_tokenizer_folder`.
     """
     with atomic_dir(folder, replace=True) as staged:
         tokenizer.save_pretrained(staged)
         text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
         (staged / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
-
-
-def find_tokenizer(name: str) -> Path | None:
-    """The folder of a checkpoint's tokenizer files, or None if it has none (or none within
-    reach).
-    """
-    folder = Path(name)
-    if folder.is_dir():
-        return (
-            folder
-            if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt"))
-            else None
-        )
-    try:
-        return _find_hub_folder(name)
-    except InputError as error:
-        logger.info("%s", error)
-        return None

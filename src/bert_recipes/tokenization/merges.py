@@ -19,8 +19,8 @@ from bert_recipes.tokenization.wordpiece import CONTINUATION
 class Merge(NamedTuple):
     """Two pieces that become one."""
 
-    left: str
-    right: str
+    first: str
+    second: str
     joined: str
     frequency: int  # of the pair, when it was joined
 
@@ -30,84 +30,117 @@ _CLOSE = 1e-12
 
 
 class _Pairs:
-    """Words as pieces, and how often each piece and each pair of neighbours occurs."""
+    """Hold words as numbers of pieces, and how often pieces and pairs of neighbours occur."""
 
     def __init__(self, words: Mapping[str, int], num_pieces: int) -> None:
+        # Pieces by number, and the other way around.
         self.names: list[str] = []
         self.numbers: dict[str, int] = {}
+
+        # Words by number: how often each occurs, and the pieces that it is made of.
         self.counts = list(words.values())
-        self.splits = [
-            [
-                self.number(CONTINUATION * (place > 0) + character)
-                for place, character in enumerate(word)
-            ]
-            for word in words
-        ]
+        self.splits = [self._spell(word) for word in words]
+
+        # How often each piece occurs.
         self.pieces = np.zeros(len(self.names) + num_pieces, dtype=np.int64)
+
+        # Pairs by row: their two pieces and how often they occur, and the words that hold them.
         self.rows: dict[tuple[int, int], int] = {}
-        self.table = np.zeros((1 << 12, 3), dtype=np.int64)  # left, right, frequency
-        self.words: list[set[int]] = []  # of each row, those that hold the pair
+        self.table = np.zeros((1 << 12, 3), dtype=np.int64)
+        self.words: list[set[int]] = []
         for word in range(len(self.splits)):
             self._count(word, 1)
 
-    def number(self, name: str) -> int:
+    def _spell(self, word: str) -> list[int]:
+        inner = [CONTINUATION + character for character in word[1:]]
+        return [self._number(piece) for piece in [word[0], *inner]]
+
+    def _number(self, name: str) -> int:
         if name not in self.numbers:
             self.numbers[name] = len(self.names)
             self.names.append(name)
         return self.numbers[name]
 
+    def _row(self, pair: tuple[int, int]) -> int:
+        """Return the row of a pair, which is added to the table where it is new."""
+        row = self.rows.get(pair)
+        if row is not None:
+            return row
+
+        row = len(self.words)
+        self.rows[pair] = row
+        self.words.append(set())
+        # The table doubles when it is full.
+        if row == len(self.table):
+            self.table = np.concatenate([self.table, np.zeros_like(self.table)])
+        self.table[row, :2] = pair
+        return row
+
     def _count(self, word: int, sign: int) -> None:
-        split, times = self.splits[word], sign * self.counts[word]
+        """Add a word's pieces and pairs (sign 1), or take them away (-1)."""
+        split = self.splits[word]
+        times = sign * self.counts[word]
         for piece in split:
             self.pieces[piece] += times
         for pair in pairwise(split):
-            row = self.rows.setdefault(pair, len(self.words))
-            if row == len(self.words):
-                self.words.append(set())
-                if row == len(self.table):
-                    self.table = np.concatenate([self.table, np.zeros_like(self.table)])
-                self.table[row, :2] = pair
+            row = self._row(pair)
             self.table[row, 2] += times
-            (self.words[row].add if sign > 0 else self.words[row].discard)(word)
+            if sign > 0:
+                self.words[row].add(word)
+            else:
+                self.words[row].discard(word)
 
     def join(self, row: int) -> Merge:
-        left, right, frequency = self.table[row].tolist()
-        joined = self.number(self.names[left] + self.names[right].removeprefix(CONTINUATION))
+        """Join a pair in all words that hold it."""
+        first, second, frequency = self.table[row].tolist()
+        name = self.names[first] + self.names[second].removeprefix(CONTINUATION)
+        joined = self._number(name)
+
+        # A copy: the pair leaves each word.
         for word in list(self.words[row]):
             self._count(word, -1)
-            old, new, place = self.splits[word], [], 0
-            while place < len(old):
-                is_pair = old[place : place + 2] == [left, right]
-                new.append(joined if is_pair else old[place])
-                place += 1 + is_pair
-            self.splits[word] = new
+            split: list[int] = []
+            for piece in self.splits[word]:
+                if split and split[-1] == first and piece == second:
+                    split[-1] = joined
+                else:
+                    split.append(piece)
+            self.splits[word] = split
             self._count(word, 1)
-        return Merge(self.names[left], self.names[right], self.names[joined], frequency)
+
+        return Merge(self.names[first], self.names[second], name, frequency)
 
     def first_place(self, row: int) -> tuple[int, int]:
         """Return where a pair occurs first: its word, and where in it."""
+        pair = tuple(self.table[row, :2].tolist())
         word = min(self.words[row])
-        return word, list(pairwise(self.splits[word])).index(tuple(self.table[row, :2].tolist()))
+        return word, list(pairwise(self.splits[word])).index(pair)
 
     def likelihood(self, row: int) -> Fraction:
         """Return the exact likelihood of a pair."""
-        left, right, frequency = self.table[row].tolist()
-        return Fraction(frequency, int(self.pieces[left]) * int(self.pieces[right]))
+        first, second, frequency = self.table[row].tolist()
+        return Fraction(frequency, int(self.pieces[first]) * int(self.pieces[second]))
 
     def best(self, min_frequency: int) -> int | None:
         """Return the row of the pair to join, the first to occur among equals.
 
         None where no pair is frequent enough.
         """
-        live = np.flatnonzero(self.table[: len(self.words), 2] >= min_frequency)
-        if not len(live):
+        frequencies = self.table[: len(self.words), 2]
+        rows = np.flatnonzero(frequencies >= min_frequency)
+        if not len(rows):
             return None
-        left, right, frequency = self.table[live].T
-        scores = frequency / (self.pieces[left].astype(np.float64) * self.pieces[right])
-        close = live[scores >= scores.max() * (1 - _CLOSE)].tolist()
-        likelihoods = {row: self.likelihood(row) for row in close}
+
+        first, second, frequency = self.table[rows].T
+        # Floats choose the few pairs whose exact likelihoods are compared.
+        expected = self.pieces[first].astype(np.float64) * self.pieces[second]
+        scores = frequency / expected
+        threshold = scores.max() * (1 - _CLOSE)
+        close_rows = rows[scores >= threshold].tolist()
+        likelihoods = {row: self.likelihood(row) for row in close_rows}
+
         highest = max(likelihoods.values())
-        ties = [row for row in close if likelihoods[row] == highest]
+        ties = [row for row, likelihood in likelihoods.items() if likelihood == highest]
         return min(ties, key=self.first_place)
 
 
@@ -118,21 +151,24 @@ def merge_pieces(
     *,
     show_progress: bool = False,
 ) -> Iterator[Merge]:
-    """Yield merges, in order, until they have made `num_pieces` new pieces or no pair occurs
-    `min_frequency` times.
+    """Yield merges, in order, until they have made `num_pieces` new pieces.
 
-    Two merges may make the same piece, which is new once. Ties go to the pair that occurs first in
-    the words as they are split then, so the order of `words` counts.
+    They end before where no pair occurs `min_frequency` times. Two merges may make the same piece,
+    which is new once. Ties go to the pair that occurs first in the words as they are split then, so
+    the order of `words` counts.
 
     Args:
         words: Word -> how often it occurs, at least once.
     """
     pairs = _Pairs(words, num_pieces)
-    most = len(pairs.names) + num_pieces
+    num_first = len(pairs.names)
     with Progress(
         total=num_pieces, desc="Joining pieces", unit=" pieces", disable=not show_progress
     ) as bar:
-        while len(pairs.names) < most and (row := pairs.best(min_frequency)) is not None:
-            known = len(pairs.names)
+        while len(pairs.names) - num_first < num_pieces:
+            row = pairs.best(min_frequency)
+            if row is None:
+                return
+            size = len(pairs.names)
             yield pairs.join(row)
-            bar.update(len(pairs.names) - known)
+            bar.update(len(pairs.names) - size)

@@ -1,5 +1,4 @@
-"""Words that a vocabulary cuts into pieces and a domain needs whole: found in text or listed, put
-at its end.
+"""Words that a vocabulary cuts into pieces and a domain needs whole: they are put at its end.
 
 A new word is an entry of the WordPiece vocabulary like any other: it is found at the beginning of
 longer words too, and what begins with it is cut in another way. The ids of the old entries stay.
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from bert_recipes.errors import InputError
 from bert_recipes.rows import read_lines
+from bert_recipes.tokenization.normalization import SURROGATES
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.training import WordCounts, count_words, measure_vocabulary
 from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS
@@ -39,40 +39,38 @@ def count_for(
 def choose_words(
     tokenizer: OriginalBertTokenizer, counts: WordCounts, *, num_words: int, min_frequency: int
 ) -> list[NewWord]:
-    """Choose the words whose own entry spares the most pieces in the counted text, most first
-    (ties: by the word).
+    """Choose the words whose own entry spares the most pieces in the text; ties: by the word.
 
     Words without a letter and half surrogates are left out; one that was [UNK] counts as if it had
     had two pieces.
     """
     unknown = (tokenizer.unk_token_id,)
-    ranked: list[tuple[int, NewWord]] = []
+    gains: dict[NewWord, int] = {}
     for word, count in counts.tokens.items():
         ids = tokenizer.text_encoder.words[word]
-        if count < min_frequency or (len(ids) == 1 and ids != unknown) or not _is_fit(word):
-            continue
-        ranked.append((count * max(len(ids) - 1, 1), NewWord(word, tuple(ids), count)))
-    ranked.sort(key=lambda item: (-item[0], item[1].word))
-    return [new for _, new in ranked[:num_words]]
+        is_entry = len(ids) == 1 and ids != unknown
+        if count >= min_frequency and not is_entry and _is_fit(word):
+            gains[NewWord(word, ids, count)] = count * max(len(ids) - 1, 1)
+    ranked = sorted(gains, key=lambda new: (-gains[new], new.word))
+    return ranked[:num_words]
 
 
 def _is_fit(word: str) -> bool:
-    is_writable = not any("\ud800" <= character <= "\udfff" for character in word)
-    return (
-        len(word) <= MAX_WORD_CHARACTERS
-        and is_writable
-        and any(character.isalpha() for character in word)
-    )
+    if len(word) > MAX_WORD_CHARACTERS or SURROGATES.search(word):
+        return False
+    return any(character.isalpha() for character in word)
 
 
 def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
-    """Read a list of words, one per line; blank lines, words of the vocabulary and repeated ones
-    are left out.
+    """Read a list of words, one per line.
+
+    Blank lines, words of the vocabulary and repeated ones are left out.
     """
-    found: dict[str, NewWord] = {}
-    known = repeated = 0
+    encoder = tokenizer.text_encoder
+    new_words: dict[str, NewWord] = {}
+    num_entries = num_repeated = 0
     for number, line in enumerate(read_lines(path), 1):
-        words = tokenizer.text_encoder.normalize(line).split()
+        words = encoder.normalize(line).split()
         if not words:
             continue
         if len(words) > 1 or len(words[0]) > MAX_WORD_CHARACTERS:
@@ -82,26 +80,29 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
                 "give one word a line, without spaces and punctuation, of at most "
                 f"{MAX_WORD_CHARACTERS} characters"
             )
-        (word,) = words
-        known += word in tokenizer.text_encoder.vocabulary
-        repeated += word in found
-        if word not in tokenizer.text_encoder.vocabulary:
-            found.setdefault(word, NewWord(word, tuple(tokenizer.text_encoder.words[word])))
-    if known or repeated:
+        word = words[0]
+        if word in encoder.vocabulary:
+            num_entries += 1
+        elif word in new_words:
+            num_repeated += 1
+        else:
+            new_words[word] = NewWord(word, encoder.words[word])
+    if num_entries or num_repeated:
         logger.info(
-            "%s: %d words are in the vocabulary already, %d are repeated", path, known, repeated
+            "%s: %d words are in the vocabulary already, %d are repeated",
+            path,
+            num_entries,
+            num_repeated,
         )
-    if not found:
+    if not new_words:
         raise InputError(f"{path}: no word in it that the vocabulary lacks")
-    return list(found.values())
+    return list(new_words.values())
 
 
 def extend_tokenizer(
     tokenizer: OriginalBertTokenizer, words: Sequence[NewWord]
 ) -> OriginalBertTokenizer:
-    """Return a tokenizer with these words at the end of its vocabulary; the given one stays as it
-    is.
-    """
+    """Return a new tokenizer with these words at the end of the vocabulary."""
     vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     size = len(vocabulary)
     if tokenizer.extra_tokens or sorted(vocabulary.values()) != list(range(size)):
@@ -109,7 +110,8 @@ def extend_tokenizer(
             f"the tokenizer has {len(tokenizer.extra_tokens)} tokens beside its vocabulary of "
             f"{size}; words cannot be put behind it"
         )
-    vocabulary |= {new.word: size + number for number, new in enumerate(words)}
+    for number, new in enumerate(words, start=size):
+        vocabulary[new.word] = number
     return OriginalBertTokenizer(
         vocab=vocabulary,
         do_lower_case=tokenizer.do_lower_case,
@@ -123,22 +125,23 @@ def extend_tokenizer(
 def describe_gain(
     old: OriginalBertTokenizer, new: OriginalBertTokenizer, counts: WordCounts
 ) -> dict[str, float]:
-    """Pieces a word and share of [UNK] before and after, on the counted text.
+    """Return pieces a word and share of [UNK] before and after, on the counted text.
 
     A greedy cut that begins with a new word may end in letters that the vocabulary has no piece
     for; then there are more [UNK] than before, and a warning says so.
     """
-    before, after = (measure_vocabulary(tokenizer, counts.tokens) for tokenizer in (old, new))
-    if after[1] > before[1]:
+    before = measure_vocabulary(old, counts.tokens)
+    after = measure_vocabulary(new, counts.tokens)
+    if after.unk_rate > before.unk_rate:
         logger.warning(
             "[UNK] rate %.4f %% instead of %.4f %%: some words begin with a new one and continue "
             "with what the vocabulary has no piece for",
-            100 * after[1],
-            100 * before[1],
+            100 * after.unk_rate,
+            100 * before.unk_rate,
         )
     return {
-        "pieces_a_word_before": before[0],
-        "pieces_a_word_after": after[0],
-        "unk_rate_before": before[1],
-        "unk_rate_after": after[1],
+        "pieces_a_word_before": before.fertility,
+        "pieces_a_word_after": after.fertility,
+        "unk_rate_before": before.unk_rate,
+        "unk_rate_after": after.unk_rate,
     }

@@ -15,8 +15,9 @@ original: its tables are those of another Unicode version, it also drops unassig
 characters, and it lower-cases a Greek capital sigma at the end of a word in another way.
 """
 
+import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 
@@ -34,67 +35,81 @@ _CJK_RANGES = (
 )
 
 # The original counts every ASCII character that is no letter, digit, space or control character as
-# punctuation, though
-# Unicode calls some of them symbols: $ + < = > ^ ` | ~
+# punctuation, though Unicode calls some of them symbols: $ + < = > ^ ` | ~
 _ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def is_punctuation(character: str) -> bool:
-    """Tell whether the original splits words at this character.
+    """Return whether the original splits words at this character.
 
     Source: google-research/bert tokenization.py `_is_punctuation`.
     """
     return character in _ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
 
 
+# Halves of surrogate pairs, which broken JSON can hold.
+SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def replace_surrogates(text: str) -> str:
+    """Write "?" for half a surrogate pair, which cannot be passed to the library; places stay."""
+    return text.encode(errors="replace").decode()
+
+
 class _Table(dict[int, str | None]):
-    """Table for `str.translate` that makes up its entries on first use: at most one for each code
-    point that was ever seen.
-    """
+    """A table for `str.translate` that computes the entry of a code point on its first use."""
 
     def __init__(self, entry: Callable[[str], str | None]) -> None:
         super().__init__()
         self._entry = entry
 
     def __missing__(self, code_point: int) -> str | None:
-        entry = self[code_point] = self._entry(chr(code_point))
-        return entry
+        self[code_point] = self._entry(chr(code_point))
+        return self[code_point]
 
 
 def _clean(character: str, *, split_cjk: bool) -> str | None:
-    """Source: google-research/bert tokenization.py `_clean_text`, `_is_whitespace`, `_is_control`,
+    """Return what the original's cleaning makes of a character; None: nothing.
+
+    Source: google-research/bert tokenization.py `_clean_text`, `_is_whitespace`, `_is_control`,
     `_tokenize_chinese_chars`.
     """
+    category = unicodedata.category(character)
     # `isspace` adds U+2028 and U+2029 to the original's space, \t, \n, \r and Zs: it keeps these
     # two while cleaning, but its next step, `str.split`, splits at them.
-    if character in "\t\n\r" or (
-        character.isspace() and unicodedata.category(character).startswith("Z")
-    ):
+    if character in "\t\n\r" or (character.isspace() and category.startswith("Z")):
         return " "
-    if character in "\x00\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
+    if character in "\x00\ufffd" or category in ("Cc", "Cf"):
         return None
-    is_cjk = split_cjk and any(first <= ord(character) <= last for first, last in _CJK_RANGES)
-    return f" {character} " if is_cjk else character
+    if split_cjk and _is_cjk(ord(character)):
+        return f" {character} "
+    return character
+
+
+def _is_cjk(code_point: int) -> bool:
+    return any(first <= code_point <= last for first, last in _CJK_RANGES)
 
 
 def _split(character: str, *, drop_marks: bool) -> str | None:
-    """Source: google-research/bert tokenization.py `_run_split_on_punc`, `_run_strip_accents`."""
+    """Return a character with spaces around a punctuation mark; None: it is dropped.
+
+    Source: google-research/bert tokenization.py `_run_split_on_punc`, `_run_strip_accents`.
+    """
     if is_punctuation(character):
         return f" {character} "
-    return None if drop_marks and unicodedata.category(character) == "Mn" else character
+    if drop_marks and unicodedata.category(character) == "Mn":
+        return None
+    return character
 
 
-_CLEANING = {split_cjk: _Table(partial(_clean, split_cjk=split_cjk)) for split_cjk in (False, True)}
-_SPLITTING = {
-    drop_marks: _Table(partial(_split, drop_marks=drop_marks)) for drop_marks in (False, True)
-}
+_CLEANING = {flag: _Table(partial(_clean, split_cjk=flag)) for flag in (False, True)}
+_SPLITTING = {flag: _Table(partial(_split, drop_marks=flag)) for flag in (False, True)}
 
 
 def normalize_text(
     text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True
 ) -> str:
-    r"""Normalise a text so that ``.split()`` gives the words of google-research/bert's
-    BasicTokenizer.
+    r"""Normalise a text so that ``.split()`` gives the words of the original's BasicTokenizer.
 
     Args:
         lowercase: whether to lower-case; the original's ``do_lower_case``.
@@ -132,24 +147,21 @@ def normalize_text(
 def align_normalized_text(
     text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True
 ) -> tuple[str, list[int]]:
-    """Normalise a text and say where each character of the result comes from.
+    """Normalise a text, and find where each character of the result comes from.
 
     Character by character, so some twenty times slower than `normalize_text`: for offsets only.
 
     Returns:
         The string that `normalize_text` returns, and for each of its characters the index of the
         character of ``text`` that it was made from. Spaces that were put in have the index of the
-        character they stand beside. Indices need
-        not rise: NFD puts combining marks into a canonical order.
+        character they stand beside. Indices need not rise: NFD puts combining marks into a
+        canonical order.
     """
-    characters, origins = _translate_aligned(text, list(range(len(text))), _CLEANING[split_cjk])
+    characters, origins = _translate_aligned(text, range(len(text)), _CLEANING[split_cjk])
     if lowercase:
-        # Lower-casing the whole string, since a final sigma depends on its neighbours; the length
-        # of each character's result does not depend on them.
-        lengths = [len(character.lower()) for character in characters]
-        origins = [
-            origin for origin, length in zip(origins, lengths, strict=True) for _ in range(length)
-        ]
+        # The length of a character's result does not depend on its neighbours, as that of a final
+        # sigma itself does.
+        origins = _repeat(origins, [character.lower() for character in characters])
         characters = characters.lower()
     drop_marks = lowercase if strip_accents is None else strip_accents
     if drop_marks:
@@ -157,33 +169,39 @@ def align_normalized_text(
     return _translate_aligned(characters, origins, _SPLITTING[drop_marks])
 
 
-def _translate_aligned(text: str, origins: list[int], table: _Table) -> tuple[str, list[int]]:
-    """``text.translate(table)`` with the origins carried along."""
+def _translate_aligned(text: str, origins: Iterable[int], table: _Table) -> tuple[str, list[int]]:
+    """Return ``text.translate(table)`` and its origins."""
     pieces = [table[ord(character)] or "" for character in text]
-    lengths = map(len, pieces)
-    return "".join(pieces), [
-        origin for origin, length in zip(origins, lengths, strict=True) for _ in range(length)
-    ]
+    return "".join(pieces), _repeat(origins, pieces)
 
 
-def _decompose_aligned(text: str, origins: list[int]) -> tuple[str, list[int]]:
-    """NFD with the origins carried along: decompose each character, then sort every run of
-    combining marks.
+def _repeat(origins: Iterable[int], pieces: Sequence[str]) -> list[int]:
+    """Return an origin for each character of the pieces that were made of one character each."""
+    repeated: list[int] = []
+    for origin, piece in zip(origins, pieces, strict=True):
+        repeated += [origin] * len(piece)
+    return repeated
+
+
+def _decompose_aligned(text: str, origins: Iterable[int]) -> tuple[str, list[int]]:
+    """Return NFD of a text and its origins: characters are decomposed, runs of marks are sorted.
 
     Source: The Unicode Standard, section 3.11, definitions D68 (canonical decomposition) and D109
     (canonical order).
     """
     decomposed: list[tuple[str, int]] = []
-    run_start = 0
+    marks: list[tuple[str, int]] = []
 
-    def combining_class(part_and_origin: tuple[str, int]) -> int:
-        return unicodedata.combining(part_and_origin[0])
+    def order_of(mark: tuple[str, int]) -> int:
+        return unicodedata.combining(mark[0])
 
     for character, origin in zip(text, origins, strict=True):
-        for part in unicodedata.normalize("NFD", character):
-            if unicodedata.combining(part) == 0:
-                decomposed[run_start:] = sorted(decomposed[run_start:], key=combining_class)
-                run_start = len(decomposed) + 1
-            decomposed.append((part, origin))
-    decomposed[run_start:] = sorted(decomposed[run_start:], key=combining_class)
-    return "".join(part for part, _ in decomposed), [origin for _, origin in decomposed]
+        for piece in unicodedata.normalize("NFD", character):
+            if unicodedata.combining(piece):
+                marks.append((piece, origin))
+            else:
+                decomposed += sorted(marks, key=order_of)
+                decomposed.append((piece, origin))
+                marks.clear()
+    decomposed += sorted(marks, key=order_of)
+    return "".join(piece for piece, _ in decomposed), [origin for _, origin in decomposed]

@@ -1,6 +1,4 @@
-"""Tokenizers that are no WordPiece: byte-level BPE, trained as RoBERTa's, and whatever stock
-transformers opens.
-"""
+"""Tokenizers that are no WordPiece: byte-level BPE, Unigram, and what stock transformers opens."""
 
 import hashlib
 import json
@@ -19,7 +17,12 @@ from tokenizers.trainers import BpeTrainer, UnigramTrainer
 
 from bert_recipes.errors import InputError
 from bert_recipes.rows import read_lines
-from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS, OriginalBertTokenizer
+from bert_recipes.tokenization.normalization import replace_surrogates
+from bert_recipes.tokenization.tokenizer import (
+    DEFAULT_MODEL_MAX_LENGTH,
+    SPECIAL_TOKENS,
+    OriginalBertTokenizer,
+)
 from bert_recipes.tokenization.wordpiece import CONTINUATION, PairLayout
 
 
@@ -37,10 +40,10 @@ SMALLEST = 256 + len(FIRST_TOKENS) + 1
 
 @dataclass(frozen=True)
 class LibraryEncoder:
-    """Text to ids by a tokenizer.json, for bulk work; can be sent to another process."""
+    """Return ids of texts by a tokenizer.json, for bulk work; can be sent to another process."""
 
     serialized: str
-    before: str = ""  # what stands before every text: a space before words that stand alone
+    prefix: str = ""  # of every text: a space before words that stand alone
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -50,55 +53,70 @@ class LibraryEncoder:
         return tokenizer
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.serialized, self.before)
+        return type(self), (self.serialized, self.prefix)
 
     def _encode(self, text: str) -> Encoding:
-        # Half a surrogate pair cannot be passed to the library; it becomes "?", so that places
-        # stay.
-        text = self.before + text.encode(errors="replace").decode()
+        text = self.prefix + replace_surrogates(text)
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of any string, without special tokens, not truncated; nothing in it is taken for a
-        special token.
+        """Return the ids of any string, without special tokens, not truncated.
+
+        Nothing in it is taken for a special token.
         """
         return self._encode(text).ids
 
     def with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and the characters of the text, (start, end), that each was made of; a space before
-        them may be among them.
+        """Return ids, and the span (start, end) of characters that each was made of.
+
+        A space before them may be among them.
         """
         encoding = self._encode(text)
         return encoding.ids, encoding.offsets
 
 
 def with_bulk_encoding(tokenizer: Any) -> Any:
-    """Give a stock tokenizer what `OriginalBertTokenizer` has: `text_encoder`, `encode_ids`,
-    `encode_word`, `layout`, `fingerprint`, `extra_tokens`.
+    """Give a stock tokenizer what `OriginalBertTokenizer` has.
+
+    These are `text_encoder`, `encode_ids`, `encode_word`, `layout`, `fingerprint` and
+    `extra_tokens`.
     """
-    serialized = tokenizer.backend_tokenizer.to_str()
+    backend = tokenizer.backend_tokenizer
+    serialized = backend.to_str()
     tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
     tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
     tokenizer.extra_tokens = {}
     # Byte-level pieces hold the space before a word, which a word of a list has lost.
     has_spaces = any(piece.startswith("\u0120") for piece in tokenizer.get_vocab())
-    adds_space = getattr(tokenizer.backend_tokenizer.pre_tokenizer, "add_prefix_space", False)
-    tokenizer.encode_word = LibraryEncoder(serialized, " " if has_spaces and not adds_space else "")
-    # A stock tokenizer may keep the segments to itself (transformers#48128).
-    pair = tokenizer("a", "b", return_token_type_ids=True)
-    owners, ids = pair.sequence_ids(0), pair["input_ids"]
-    first, second = owners.index(0), owners.index(1)
-    last = len(owners) - owners[::-1].index(1)
-    middle = tuple(ids[first + owners.count(0) : second])
-    tokenizer.layout = PairLayout(
-        tuple(ids[:first]), middle, tuple(ids[last:]), pair["token_type_ids"][second]
-    )
+    adds_space = getattr(backend.pre_tokenizer, "add_prefix_space", False)
+    prefix = " " if has_spaces and not adds_space else ""
+    tokenizer.encode_word = LibraryEncoder(serialized, prefix)
+    tokenizer.layout = _pair_layout(tokenizer)
     return tokenizer
 
 
+def _pair_layout(tokenizer: Any) -> PairLayout:
+    """Return what a stock tokenizer puts around two texts."""
+    # A stock tokenizer may keep the segments to itself (transformers#48128).
+    pair = tokenizer("a", "b", return_token_type_ids=True)
+    ids = pair["input_ids"]
+    sequences = pair.sequence_ids(0)
+    first = sequences.index(0)
+    second = sequences.index(1)
+    end_of_first = first + sequences.count(0)
+    end_of_second = second + sequences.count(1)
+    return PairLayout(
+        prefix=tuple(ids[:first]),
+        middle=tuple(ids[end_of_first:second]),
+        suffix=tuple(ids[end_of_second:]),
+        second_segment=pair["token_type_ids"][second],
+    )
+
+
 def open_stock_tokenizer(folder: Path) -> Any:
-    """Open a folder with a tokenizer.json of any kind, as stock transformers does, for masked-LM
-    training.
+    """Open a folder with a tokenizer.json of any kind, as stock transformers does.
+
+    It must have what masked-LM training needs.
     """
     from transformers import AutoTokenizer  # takes a second, and WordPiece needs none
 
@@ -115,36 +133,35 @@ def open_stock_tokenizer(folder: Path) -> Any:
 
 
 class _CountedTexts:
-    """Texts for a trainer, counted on their way."""
+    """Yield texts to a trainer, and count them on their way."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = texts
-        self.counted: Counter[str] = Counter()
-        self.words: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # texts, characters
+        self._words: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[str]:
         for text in self._texts:
-            self.counted.update(texts=1, characters=len(text))
-            self.words.update(text.split())
-            yield text.encode(errors="replace").decode()
+            self._counts.update(texts=1, characters=len(text))
+            self._words.update(text.split())
+            yield replace_surrogates(text)
 
     def train(self, trainee: Tokenizer, trainer: Any) -> dict[str, Any]:
-        """Train; what the library's model holds."""
+        """Train, and return what the library's model holds."""
         trainee.train_from_iterator(iter(self), trainer=trainer)
-        if not self.words:
+        if not self._words:
             raise InputError(
-                f"no word in the {self.counted['texts']} texts to train on; a vocabulary needs text"
+                f"no word in the {self._counts['texts']} texts to train on; a vocabulary needs text"
             )
         return json.loads(trainee.to_str())["model"]
 
     def measure(self, tokenizer: Any) -> dict[str, float]:
-        """Texts, characters, words (what spaces part), pieces per word."""
-        pieces = sum(count * len(tokenizer.encode_ids(word)) for word, count in self.words.items())
-        return {
-            **self.counted,
-            "words": self.words.total(),
-            "pieces_per_word": pieces / self.words.total(),
-        }
+        """Return the numbers of texts, characters, words (what spaces part), pieces per word."""
+        num_pieces = 0
+        for word, count in self._words.items():
+            num_pieces += count * len(tokenizer.encode_ids(word))
+        num_words = self._words.total()
+        return {**self._counts, "words": num_words, "pieces_per_word": num_pieces / num_words}
 
 
 def train_byte_bpe(
@@ -155,10 +172,9 @@ def train_byte_bpe(
     show_progress: bool = True,
 ) -> tuple[Any, dict[str, float]]:
     """Train byte-level BPE with RoBERTa's ids: <s>, <pad>, </s>, <unk>, 256 bytes, merges, <mask>.
-    The same texts give the same vocabulary.
 
-    Nothing is normalised, every text has its ids, and case is kept. Words that are given one by one
-    get the space before them that they have in a text.
+    The same texts give the same vocabulary. Nothing is normalised, every text has its ids, and case
+    is kept. Words that are given one by one get the space before them that they have in a text.
 
     Returns:
         A stock `RobertaTokenizer`, and measurements: texts, characters, words (what spaces part),
@@ -170,7 +186,8 @@ def train_byte_bpe(
         raise InputError(
             f"vocab_size: {vocab_size} was given, byte-level BPE needs {SMALLEST} at least"
         )
-    trainee, counted = Tokenizer(BPE()), _CountedTexts(texts)
+    counted_texts = _CountedTexts(texts)
+    trainee = Tokenizer(BPE())
     trainee.pre_tokenizer = ByteLevel(add_prefix_space=True)
     trainer = BpeTrainer(
         vocab_size=vocab_size - 1,
@@ -179,13 +196,16 @@ def train_byte_bpe(
         special_tokens=list(FIRST_TOKENS),
         show_progress=show_progress,
     )
-    learnt = counted.train(trainee, trainer)
-    vocabulary = {**learnt["vocab"], MASK: len(learnt["vocab"])}
+    learnt = counted_texts.train(trainee, trainer)
+    vocabulary = learnt["vocab"]
+    vocabulary[MASK] = len(vocabulary)
     if len(vocabulary) < vocab_size:
         logger.warning(
             "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give "
             "more text or a smaller vocab_size.",
-            *(len(vocabulary), vocab_size, min_frequency),
+            len(vocabulary),
+            vocab_size,
+            min_frequency,
         )
     from transformers import RobertaTokenizer
 
@@ -196,20 +216,20 @@ def train_byte_bpe(
             add_prefix_space=True,
             trim_offsets=True,
             mask_token=AddedToken(MASK, lstrip=True, special=True),
-            model_max_length=512,
+            model_max_length=DEFAULT_MODEL_MAX_LENGTH,
         )
     )
-    return tokenizer, counted.measure(tokenizer)
+    return tokenizer, counted_texts.measure(tokenizer)
 
 
 def train_unigram(
     texts: Iterable[str], *, vocab_size: int = 30000, show_progress: bool = True
 ) -> tuple[Any, dict[str, float]]:
-    """Train the `tokenizers` library's Unigram, SentencePiece's model, with ALBERT's ids and
-    normalisation: uncased, no accents.
+    """Train Unigram, SentencePiece's model, with ALBERT's ids and normalisation.
 
-    Ids follow the pieces' letters, not their scores: the library adds those up in changing order,
-    and their last digits differ from run to run.
+    The vocabulary is uncased and without accents; the `tokenizers` library trains it. Ids follow
+    the pieces' letters, not their scores: the library adds those up in changing order, and their
+    last digits differ from run to run.
 
     Returns:
         A stock `AlbertTokenizer`, and measurements as `train_byte_bpe` has them.
@@ -220,21 +240,20 @@ def train_unigram(
 
     special = [(token, 0.0) for token in ALBERT_TOKENS]
     rules = AlbertTokenizer(vocab=[*special, ("\u2581", -1.0)]).backend_tokenizer
-    trainee, counted = Tokenizer(Unigram()), _CountedTexts(texts)
-    trainee.normalizer, trainee.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
+    counted_texts = _CountedTexts(texts)
+    trainee = Tokenizer(Unigram())
+    trainee.normalizer = rules.normalizer
+    trainee.pre_tokenizer = rules.pre_tokenizer
     trainer = UnigramTrainer(
         vocab_size=vocab_size,
         special_tokens=list(ALBERT_TOKENS),
         unk_token="<unk>",
         show_progress=show_progress,
     )
-    learnt = [
-        (piece, score)
-        for piece, score in counted.train(trainee, trainer)["vocab"]
-        if piece not in ALBERT_TOKENS
-    ]
+    scores = counted_texts.train(trainee, trainer)["vocab"]
+    learnt = sorted((piece, score) for piece, score in scores if piece not in ALBERT_TOKENS)
     tokenizer = with_bulk_encoding(
-        AlbertTokenizer(vocab=[*special, *sorted(learnt)], model_max_length=512)
+        AlbertTokenizer(vocab=special + learnt, model_max_length=DEFAULT_MODEL_MAX_LENGTH)
     )
     if len(tokenizer) < vocab_size:
         logger.warning(
@@ -242,21 +261,26 @@ def train_unigram(
             len(tokenizer),
             vocab_size,
         )
-    return tokenizer, counted.measure(tokenizer)
+    return tokenizer, counted_texts.measure(tokenizer)
+
+
+# Names, whose texts are numbers
 
 
 @dataclass(frozen=True)
 class IdEncoder:
-    """Numbers in a text, parted by spaces, to ids: those of names, which begin behind the special
-    tokens.
+    """Return ids of names for numbers in a text, parted by spaces.
+
+    The names' ids begin behind the special tokens.
     """
 
     num_names: int
     first: int
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of any string of numbers; another word and a number without a name are an
-        InputError.
+        """Return the ids of a string of numbers.
+
+        Another word and a number without a name are an InputError.
         """
         try:
             numbers = [int(word) for word in text.split()]
@@ -264,42 +288,41 @@ class IdEncoder:
             raise InputError(
                 f"ids {text[:60]!r}: {error}; ids are whole numbers, parted by spaces"
             ) from None
-        if wrong := [number for number in numbers if not 0 <= number < self.num_names]:
-            raise InputError(
-                f"ids {text[:60]!r}: {wrong[0]} has no name; allowed: 0 to {self.num_names - 1:,}"
-            )
+        for number in numbers:
+            if not 0 <= number < self.num_names:
+                raise InputError(
+                    f"ids {text[:60]!r}: {number} has no name; allowed: 0 to {self.num_names - 1:,}"
+                )
         return [number + self.first for number in numbers]
 
 
 class NamesTokenizer(OriginalBertTokenizer):
-    """A vocabulary of names whose texts are numbers; a saved folder shows the names, and cuts texts
-    as any WordPiece.
+    """A vocabulary of names whose texts are numbers.
+
+    A saved folder shows the names, and cuts texts as any WordPiece.
     """
 
     @property
     def text_encoder(self) -> Any:
-        """For numbers."""
+        """Return the encoder of numbers."""
         return IdEncoder(len(self) - len(SPECIAL_TOKENS), len(SPECIAL_TOKENS))
 
 
 def names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
-    """A vocabulary of names, one a line, for ids that are no text: line n, from 0, names id n."""
-    names = [line.strip() for line in read_lines(Path(path))]
-    for number, name in enumerate(names):
-        if (
-            not name
-            or len(name.split()) > 1
-            or name.startswith(CONTINUATION)
-            or name in SPECIAL_TOKENS
-        ):
+    """Read a vocabulary of names, one a line, for ids that are no text.
+
+    Line n, from 0, names id n.
+    """
+    vocabulary = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
+    for number, line in enumerate(read_lines(Path(path)), start=1):
+        name = line.strip()
+        is_word = len(name.split()) == 1 and not name.startswith(CONTINUATION)
+        if not is_word or name in SPECIAL_TOKENS:
             raise InputError(
-                f"{path}, line {number + 1}: {name!r} is no name; a name has no spaces, does not "
-                f"begin with {CONTINUATION}, and is none of "
-                f"{', '.join(SPECIAL_TOKENS)}"
+                f"{path}, line {number}: {name!r} is no name; a name has no spaces, does not "
+                f"begin with {CONTINUATION}, and is none of {', '.join(SPECIAL_TOKENS)}"
             )
-    pieces = [*SPECIAL_TOKENS, *names]
-    if len(set(pieces)) < len(pieces):
-        twice = next(name for name, count in Counter(pieces).items() if count > 1)
-        raise InputError(f"{path}: the name {twice!r} is there twice")
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+        if name in vocabulary:
+            raise InputError(f"{path}: the name {name!r} is there twice")
+        vocabulary[name] = len(vocabulary)
     return NamesTokenizer(vocab=vocabulary, do_lower_case=False, tokenize_chinese_chars=False)

@@ -3,8 +3,8 @@
 The library's trainer numbers some pieces in the order of a hash map, which differs from run to run.
 Here the words are counted in Python, and every single-character piece is given to the trainer in a
 fixed order before it starts. What is left to it, joining the most frequent pair of pieces, has one
-possible result. So the vocabulary is a function of the word counts
-and the settings: not of the order of the texts, the number of threads or the process.
+possible result. So the vocabulary is a function of the word counts and the settings: not of the
+order of the texts, the number of threads or the process.
 
 google-research/bert published no trainer. The library's joins pairs by frequency, as BPE does, not
 by likelihood as Wu et al. 2016 describe; that is what everybody's "WordPiece" vocabularies are made
@@ -16,7 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -28,20 +28,75 @@ from bert_recipes.progress import Progress
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
 from bert_recipes.tokenization.merges import merge_pieces
-from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
+from bert_recipes.tokenization.normalization import SURROGATES, is_punctuation, normalize_text
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
 
+logger = logging.getLogger(__name__)
+
 ALGORITHMS = ("frequency", "likelihood")
-BYTE_BPE, UNIGRAM = "byte_bpe", "unigram"
+BYTE_BPE = "byte_bpe"
+UNIGRAM = "unigram"
+
+# Our choice: with less text a vocabulary is said to be large for it.
+FEW_WORDS_OF_A_PIECE = 100
+
+# A stray foreign word in an English corpus is worth no warning. Ours.
+_MANY_MARKS = 0.005
+
+# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says
+# how many.
+_MAX_DISTINCT_TOKENS = 10_000_000
+
+# Id of [UNK] in Google's vocabularies: [PAD], 99 [unused] slots, then [UNK], [CLS], [SEP], [MASK].
+_FIRST_SLOTS = 99
+
+_CHUNK_CHARACTERS = 1 << 16
+
+# Ten times the largest vocabulary in use. The library makes room for `vocab_size` entries before it
+# starts, and ends the process where there is none.
+_LARGEST_SETTING = 10_000_000
 
 
-@dataclass
-class TokenizerArguments:
-    """Settings for what to read, what to train and where to write. Those that `train_wordpiece`
-    shares mean the same there.
-    """
+@dataclass(kw_only=True)
+class VocabularySettings:
+    """Settings of a WordPiece vocabulary."""
+
+    vocab_size: int = option(
+        30522, "entries wanted, special tokens and slots included", least=6, most=_LARGEST_SETTING
+    )
+    lowercase: bool = option(True, "uncased vocabulary")
+    strip_accents: bool | None = option(
+        None, "drop accents and other combining marks; default: as lowercase"
+    )
+    split_cjk: bool = option(True, "every Han character is a word")
+    min_frequency: int = option(
+        2, "a pair must occur this often to become a piece", least=1, most=_LARGEST_SETTING
+    )
+    limit_alphabet: int = option(
+        1000, "characters kept, the most frequent ones", least=1, most=_LARGEST_SETTING
+    )
+    num_unused: int = option(99, "[unusedN] slots", least=0, most=_LARGEST_SETTING)
+    algorithm: str = option("frequency", "which pair of pieces is joined next", choices=ALGORITHMS)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def normalization(self) -> dict[str, bool]:
+        """Return the settings of `normalize_text`."""
+        strip_accents = self.lowercase if self.strip_accents is None else self.strip_accents
+        return {
+            "lowercase": self.lowercase,
+            "strip_accents": strip_accents,
+            "split_cjk": self.split_cjk,
+        }
+
+
+@dataclass(kw_only=True)
+class TokenizerArguments(VocabularySettings):
+    """Settings for what to read, what to train and where to write."""
 
     output_dir: str = required("folder to write; must not exist or be empty")
     files: list[str] | None = option(
@@ -56,15 +111,6 @@ class TokenizerArguments:
     encoding_errors: Literal["strict", "replace"] = option(
         "strict", "broken UTF-8: stop, or put U+FFFD and count"
     )
-    vocab_size: int = option(30522, "entries wanted, special tokens and slots included")
-    lowercase: bool = option(True, "uncased vocabulary")
-    strip_accents: bool | None = option(
-        None, "drop accents and other combining marks; default: as lowercase"
-    )
-    split_cjk: bool = option(True, "every Han character is a word")
-    min_frequency: int = option(2, "a pair must occur this often to become a piece")
-    limit_alphabet: int = option(1000, "characters kept, the most frequent ones")
-    num_unused: int = option(99, "[unusedN] slots")
     algorithm: str = option(
         "frequency",
         "WordPiece that joins the most frequent pair of pieces, or the best by likelihood; "
@@ -75,64 +121,17 @@ class TokenizerArguments:
 
     def __post_init__(self) -> None:
         if (self.files is None) == (self.dataset_name is None):
-            given = "both were" if self.files is not None else "neither was"
-            raise InputError(f"give either --files or --dataset_name; {given} given")
-        check(self)
+            number = "neither was" if self.files is None else "both were"
+            raise InputError(f"give either --files or --dataset_name; {number} given")
+        super().__post_init__()
 
 
-logger = logging.getLogger(__name__)
-
-# Our choice: with less text a vocabulary is said to be large for it.
-FEW_WORDS_OF_A_PIECE = 100
-
-# A stray foreign word in an English corpus is worth no warning. Ours.
-_MANY_MARKS = 0.005
-
-# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says
-# how many.
-_MAX_DISTINCT_TOKENS = 10_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenizerReport:
-    """Measurements of a vocabulary on the words of a text.
-
-    A *word* is what normalising and splitting at spaces gives, punctuation marks left out; a
-    *token* is a word or a punctuation mark.
-    """
-
-    num_texts: int  # documents, paragraphs or lines, as they were passed
-    num_characters: int
-    num_tokens: int
-    num_words: int
-    num_distinct_tokens: int
-    num_forgotten_tokens: (
-        int  # occurrences of rare words dropped to bound memory; in no other number
-    )
-    vocab_size: int
-    requested_vocab_size: int
-    alphabet_size: int  # characters that the vocabulary holds as pieces
-    dropped_alphabet_size: (
-        int  # characters that the limit left out; words with one of them become [UNK]
-    )
-    fertility: float  # pieces per word; [UNK] is one piece
-    unk_rate: float  # fraction of the tokens that become [UNK]
-
-    def __str__(self) -> str:
-        return (
-            f"vocabulary: {self.vocab_size:,} entries, alphabet of {self.alphabet_size:,} "
-            "characters "
-            f"({self.dropped_alphabet_size:,} left out by the limit)\n"
-            f"read: {self.num_texts:,} texts, {self.num_characters:,} characters, "
-            f"{self.num_words:,} words "
-            f"({self.num_distinct_tokens:,} different ones with punctuation)\n"
-            f"on this text: {self.fertility:.3f} pieces a word, [UNK] rate {self.unk_rate:.4%}"
-        )
+# Words of the text
 
 
 @dataclass
 class WordCounts:
-    """The counts of one pass over texts."""
+    """Hold the counts of one pass over texts."""
 
     tokens: Counter[str] = field(default_factory=Counter)  # words and punctuation marks, normalised
     num_texts: int = 0
@@ -183,86 +182,20 @@ def count_words(
     return counts
 
 
-def _warn_of_marks(counts: WordCounts) -> None:
-    """Warn where stripping accents drops many marks: accents of letters, vowel signs."""
-    marks = [mark for mark in counts.characters if unicodedata.category(mark) == "Mn"]
-    share = sum(counts.characters[mark] for mark in marks) / max(1, counts.num_characters)
-    if share >= _MANY_MARKS:
-        logger.warning(
-            "Stripping accents drops accents or vowel signs, %.1f%% of the characters. Where they "
-            "make letters or words, keep them by strip_accents=False (--strip_accents false).",
-            100 * share,
-        )
+def _rank_characters(tokens: Mapping[str, int]) -> list[str]:
+    """Return the characters of words, the most frequent first; ties by code point."""
+    frequency: Counter[str] = Counter()
+    for token, number in tokens.items():
+        for character in token:
+            frequency[character] += number
+    return sorted(frequency, key=lambda character: (-frequency[character], character))
 
 
-def measure_vocabulary(
-    tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int]
-) -> tuple[float, float]:
-    """Return fertility and [UNK] rate, as `TokenizerReport` defines them; 0.0 where there is no
-    word.
-
-    Args:
-        token_counts: Words and punctuation marks, as normalised by this tokenizer, with how often
-            they occur.
-    """
-    unknown = (tokenizer.unk_token_id,)
-    num_words = num_pieces = num_tokens = num_unknown = 0
-    for token, count in token_counts.items():
-        ids = tokenizer.text_encoder.words[token]
-        num_tokens += count
-        num_unknown += count * (ids == unknown)
-        if not is_punctuation(token[0]):
-            num_words += count
-            num_pieces += count * len(ids)
-    return num_pieces / max(num_words, 1), num_unknown / max(num_tokens, 1)
-
-
-def _warn_of_unknown(
-    tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int], limit_alphabet: int
-) -> None:
-    """Warn where much of the training text itself becomes [UNK], and say why."""
-    unknown: Counter[str] = Counter()
-    num_too_long = 0
-    for token, count in token_counts.items():
-        if tokenizer.text_encoder.words[token] == (tokenizer.unk_token_id,):
-            unknown[name_script(token)] += count
-            num_too_long += count * (len(token) > MAX_WORD_CHARACTERS)
-    said = describe_unknown(unknown, sum(token_counts.values()))
-    if said is None:
-        return
-    if 2 * num_too_long > unknown.total():
-        advice = (
-            f"they are runs of over {MAX_WORD_CHARACTERS} characters without a space: part the "
-            "words of the text by spaces, "
-            f"or train another kind of vocabulary (--algorithm {UNIGRAM})"
-        )
-    else:
-        advice = f"they hold characters that --limit_alphabet {limit_alphabet} leaves out: raise it"
-    logger.warning("%s; %s", said, advice)
-
-
-# Id of [UNK] in Google's vocabularies: [PAD], 99 [unused] slots, then [UNK], [CLS], [SEP], [MASK].
-_FIRST_SLOTS = 99
-
-_CHUNK_CHARACTERS = 1 << 16
-
-# Ten times the largest vocabulary in use. The library makes room for `vocab_size` entries before it
-# starts, and ends the process where there is none.
-_LARGEST_SETTING = 10_000_000
+# The vocabulary
 
 
 def train_wordpiece(
-    texts: Iterable[str],
-    *,
-    vocab_size: int = 30522,
-    lowercase: bool = True,
-    strip_accents: bool | None = None,
-    split_cjk: bool = True,
-    min_frequency: int = 2,
-    limit_alphabet: int = 1000,
-    num_unused: int = 99,
-    algorithm: str = "frequency",
-    show_progress: bool = True,
+    texts: Iterable[str], *, show_progress: bool = True, **settings: Any
 ) -> OriginalBertTokenizer:
     """Train a WordPiece vocabulary in BERT's id layout. The same texts give the same vocabulary.
 
@@ -274,14 +207,17 @@ def train_wordpiece(
     Args:
         texts: The training text in pieces of any size, read once. Spaces and line ends part words,
             nothing else matters.
-        vocab_size: Entries wanted, everything included. Google's: 30522 uncased, 28996 cased.
+        show_progress: Whether to show a bar.
+        vocab_size: Entries wanted, everything included; 30522 by default. Google's: 30522 uncased,
+            28996 cased.
+        lowercase: Whether the vocabulary is uncased, as by default.
         strip_accents: Whether to drop combining marks. None: where ``lowercase`` does, as in the
             original.
         split_cjk: Whether every Han character is a word of its own. The original always does it.
-        min_frequency: A pair of pieces must occur this often to become a piece.
-        limit_alphabet: Keep this many characters, the most frequent ones (ties: by code point).
-            Words with another character become [UNK].
-        num_unused: [unusedN] slots to be given a meaning later.
+        min_frequency: A pair of pieces must occur this often to become a piece; 2 by default.
+        limit_alphabet: Keep this many characters, the most frequent ones (ties: by code point);
+            1000 by default. Words with another character become [UNK].
+        num_unused: [unusedN] slots to be given a meaning later; 99 by default.
         algorithm: Which pair of pieces is joined next: "frequency" (the most frequent one, what
             everybody's vocabularies are made with) or "likelihood" (`merge_pieces`).
 
@@ -292,147 +228,262 @@ def train_wordpiece(
         >>> tokenizer = train_wordpiece(open("corpus.txt"), vocab_size=8000)
         >>> tokenizer.save_pretrained("my_tokenizer")
     """
-    for name, value, lowest in (
-        ("vocab_size", vocab_size, 6),
-        ("min_frequency", min_frequency, 1),
-        ("limit_alphabet", limit_alphabet, 1),
-        ("num_unused", num_unused, 0),
-    ):
-        if not lowest <= value <= _LARGEST_SETTING:
-            raise InputError(
-                f"{name}: {value} was given, allowed are {lowest} to {_LARGEST_SETTING}"
-            )
-    if algorithm not in ALGORITHMS:
-        raise InputError(f"algorithm: {algorithm!r} was given, allowed are {', '.join(ALGORITHMS)}")
-    drop_marks = lowercase if strip_accents is None else strip_accents
-    counts = count_words(
-        texts,
-        lowercase=lowercase,
-        strip_accents=drop_marks,
-        split_cjk=split_cjk,
-        show_progress=show_progress,
-    )
-    if not counts.tokens:
+    return train_vocabulary(texts, VocabularySettings(**settings), show_progress=show_progress)
+
+
+def train_vocabulary(
+    texts: Iterable[str], settings: VocabularySettings, *, show_progress: bool = True
+) -> OriginalBertTokenizer:
+    """Train a WordPiece vocabulary, see `train_wordpiece`."""
+    counts = count_words(texts, **settings.normalization, show_progress=show_progress)
+    tokens = counts.tokens
+    if not tokens:
         raise InputError(
             f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text"
         )
-    frequency: Counter[str] = Counter()
-    for token, number in counts.tokens.items():
-        for character in token:
-            frequency[character] += number
-    ranked = sorted(frequency, key=lambda character: (-frequency[character], character))
+    ranked = _rank_characters(tokens)
     # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a
     # file.
-    characters = set(
-        [character for character in ranked if not "\ud800" <= character <= "\udfff"][
-            :limit_alphabet
-        ]
-    )
-    # Without the words that become [UNK] whatever the pieces are, and in a fixed order.
-    words = {
-        word: number
-        for word, number in sorted(counts.tokens.items())
-        if len(word) <= MAX_WORD_CHARACTERS and characters.issuperset(word)
-    }
-    inner = sorted({character for word in words for character in word[1:]})
-    # The layout of Google's vocabularies.
-    unused = [f"[unused{number}]" for number in range(num_unused)]
-    special = [
-        "[PAD]",
-        *unused[:_FIRST_SLOTS],
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *unused[_FIRST_SLOTS:],
-    ]
-    fixed = [*special, *sorted(characters), *(CONTINUATION + character for character in inner)]
-    if len(fixed) > vocab_size:
-        raise InputError(
-            f"vocab_size {vocab_size} is too small: {len(special)} special and [unused] tokens "
-            f"and {len(fixed) - len(special)} single characters "
-            f"need {len(fixed)}; raise vocab_size or lower limit_alphabet ({limit_alphabet}) or "
-            f"num_unused ({num_unused})"
-        )
-    if algorithm == "frequency":
-        vocabulary = _train_by_frequency(words, fixed, vocab_size, min_frequency, show_progress)
-    else:
-        merges = merge_pieces(
-            words, vocab_size - len(fixed), min_frequency, show_progress=show_progress
-        )
-        pieces = dict.fromkeys([*fixed, *(merge.joined for merge in merges)])
-        vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    if len(vocabulary) < vocab_size:
-        logger.warning(
-            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give "
-            "more text or a smaller vocab_size.",
-            len(vocabulary),
-            vocab_size,
-            min_frequency,
-        )
+    valid = [character for character in ranked if not SURROGATES.match(character)]
+    alphabet = set(valid[: settings.limit_alphabet])
+    vocabulary = _make_vocabulary(tokens, alphabet, settings, show_progress)
     tokenizer = OriginalBertTokenizer(
         vocab=vocabulary,
-        do_lower_case=lowercase,
-        strip_accents=strip_accents,
-        tokenize_chinese_chars=split_cjk,
+        do_lower_case=settings.lowercase,
+        strip_accents=settings.strip_accents,
+        tokenize_chinese_chars=settings.split_cjk,
     )
-    fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
-    words_of_a_piece = counts.tokens.total() // len(tokenizer)
-    if words_of_a_piece < FEW_WORDS_OF_A_PIECE and len(tokenizer) > 8000:
-        message = (
-            "%d words of text for each of %d pieces: a model learns more of each from a "
-            "smaller --vocab_size, like 8000"
-        )
-        logger.info(message, words_of_a_piece, len(tokenizer))
-    _warn_of_unknown(tokenizer, counts.tokens, limit_alphabet)
+    _mention_little_text(tokens.total(), len(tokenizer))
+    _warn_of_unknown(tokenizer, tokens, settings.limit_alphabet)
     _warn_of_marks(counts)
+    measures = measure_vocabulary(tokenizer, tokens)
     tokenizer.training_report = TokenizerReport(
         num_texts=counts.num_texts,
         num_characters=counts.num_characters,
-        num_tokens=counts.tokens.total(),
-        num_words=sum(
-            number for token, number in counts.tokens.items() if not is_punctuation(token[0])
-        ),
-        num_distinct_tokens=len(counts.tokens),
+        num_tokens=tokens.total(),
+        num_words=measures.num_words,
+        num_distinct_tokens=len(tokens),
         num_forgotten_tokens=counts.num_forgotten,
         vocab_size=len(tokenizer),
-        requested_vocab_size=vocab_size,
-        alphabet_size=len(characters),
-        dropped_alphabet_size=len(ranked) - len(characters),
-        fertility=fertility,
-        unk_rate=unk_rate,
+        requested_vocab_size=settings.vocab_size,
+        alphabet_size=len(alphabet),
+        dropped_alphabet_size=len(ranked) - len(alphabet),
+        fertility=measures.fertility,
+        unk_rate=measures.unk_rate,
     )
     return tokenizer
 
 
-def _train_by_frequency(
-    words: dict[str, int],
-    fixed: list[str],
-    vocab_size: int,
-    min_frequency: int,
+def _make_vocabulary(
+    tokens: Mapping[str, int],
+    alphabet: set[str],
+    settings: VocabularySettings,
     show_progress: bool,
 ) -> dict[str, int]:
-    """Piece -> id: the fixed ones first, in their order, then what the library's trainer joins."""
+    # Without the words that become [UNK] whatever the pieces are, and in a fixed order.
+    words = {}
+    for word in sorted(tokens):
+        if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word):
+            words[word] = tokens[word]
+    first_pieces = _first_pieces(words, alphabet, settings)
+    join = _join_by_frequency if settings.algorithm == "frequency" else _join_by_likelihood
+    vocabulary = join(words, first_pieces, settings, show_progress)
+    if len(vocabulary) < settings.vocab_size:
+        logger.warning(
+            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give "
+            "more text or a smaller vocab_size.",
+            len(vocabulary),
+            settings.vocab_size,
+            settings.min_frequency,
+        )
+    return vocabulary
+
+
+def _first_pieces(
+    words: Mapping[str, int], alphabet: set[str], settings: VocabularySettings
+) -> list[str]:
+    """Return special tokens, slots and characters, in the layout of Google's vocabularies."""
+    unused = [f"[unused{number}]" for number in range(settings.num_unused)]
+    special = ["[PAD]", *unused[:_FIRST_SLOTS], "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    special += unused[_FIRST_SLOTS:]
+    inner: set[str] = set()
+    for word in words:
+        inner.update(word[1:])
+    characters = sorted(alphabet) + [CONTINUATION + character for character in sorted(inner)]
+    size = len(special) + len(characters)
+    if size > settings.vocab_size:
+        raise InputError(
+            f"vocab_size {settings.vocab_size} is too small: {len(special)} special and [unused] "
+            f"tokens and {len(characters)} single characters need {size}; raise vocab_size or "
+            f"lower limit_alphabet ({settings.limit_alphabet}) or num_unused "
+            f"({settings.num_unused})"
+        )
+    return special + characters
+
+
+def _join_by_frequency(
+    words: Mapping[str, int],
+    first_pieces: list[str],
+    settings: VocabularySettings,
+    show_progress: bool,
+) -> dict[str, int]:
+    """Return piece -> id: the first ones in their order, then what the library's trainer joins."""
     trainer = WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=fixed,  # get the first ids, in this order
+        vocab_size=settings.vocab_size,
+        min_frequency=settings.min_frequency,
+        special_tokens=first_pieces,  # get the first ids, in this order
         continuing_subword_prefix=CONTINUATION,
         show_progress=show_progress,
     )
     trainee = Tokenizer(WordPiece(unk_token="[UNK]"))
     trainee.pre_tokenizer = WhitespaceSplit()
     trainee.train_from_iterator(_repeated(words), trainer=trainer)
-    vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
-    assert list(vocabulary)[: len(fixed)] == fixed, (
-        "the trainer of the tokenizers library has changed"
-    )
-    return vocabulary
+    ids = trainee.get_vocab()
+    pieces = sorted(ids, key=ids.__getitem__)
+    assert pieces[: len(first_pieces)] == first_pieces, "the library's trainer has changed"
+    return {piece: ids[piece] for piece in pieces}
 
 
-def _repeated(words: dict[str, int]) -> Iterator[str]:
+def _repeated(words: Mapping[str, int]) -> Iterator[str]:
     """Write every word as often as it was counted: the trainer takes text, not counts."""
     for word, number in words.items():
         at_once = _CHUNK_CHARACTERS // (len(word) + 1)
         for start in range(0, number, at_once):
             yield f"{word} " * min(at_once, number - start)
+
+
+def _join_by_likelihood(
+    words: Mapping[str, int],
+    first_pieces: list[str],
+    settings: VocabularySettings,
+    show_progress: bool,
+) -> dict[str, int]:
+    """Return piece -> id: the first ones in their order, then what `merge_pieces` joins."""
+    vocabulary = {piece: number for number, piece in enumerate(first_pieces)}
+    num_pieces = settings.vocab_size - len(vocabulary)
+    for merge in merge_pieces(
+        words, num_pieces, settings.min_frequency, show_progress=show_progress
+    ):
+        vocabulary.setdefault(merge.joined, len(vocabulary))
+    return vocabulary
+
+
+# Its measurements
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerReport:
+    """Measurements of a vocabulary on the words of a text.
+
+    A *word* is what normalising and splitting at spaces gives, punctuation marks left out; a
+    *token* is a word or a punctuation mark.
+    """
+
+    num_texts: int  # documents, paragraphs or lines, as they were passed
+    num_characters: int
+    num_tokens: int
+    num_words: int
+    num_distinct_tokens: int
+    # Occurrences of rare words that were dropped to bound memory; they are in no other number.
+    num_forgotten_tokens: int
+    vocab_size: int
+    requested_vocab_size: int
+    alphabet_size: int  # characters that the vocabulary holds as pieces
+    # Characters that the limit left out; words with one of them become [UNK].
+    dropped_alphabet_size: int
+    fertility: float  # pieces per word; [UNK] is one piece
+    unk_rate: float  # fraction of the tokens that become [UNK]
+
+    def __str__(self) -> str:
+        return (
+            f"vocabulary: {self.vocab_size:,} entries, alphabet of {self.alphabet_size:,} "
+            "characters "
+            f"({self.dropped_alphabet_size:,} left out by the limit)\n"
+            f"read: {self.num_texts:,} texts, {self.num_characters:,} characters, "
+            f"{self.num_words:,} words "
+            f"({self.num_distinct_tokens:,} different ones with punctuation)\n"
+            f"on this text: {self.fertility:.3f} pieces a word, [UNK] rate {self.unk_rate:.4%}"
+        )
+
+
+class Measures(NamedTuple):
+    """Measures of a vocabulary, as in `TokenizerReport`; rates are 0.0 where there is no word."""
+
+    num_words: int
+    fertility: float
+    unk_rate: float
+
+
+def measure_vocabulary(tokenizer: OriginalBertTokenizer, tokens: Mapping[str, int]) -> Measures:
+    """Measure a vocabulary on words.
+
+    Args:
+        tokens: Words and punctuation marks, as normalised by this tokenizer, with how often they
+            occur.
+    """
+    unknown = (tokenizer.unk_token_id,)
+    num_words = num_pieces = num_tokens = num_unknown = 0
+    for token, count in tokens.items():
+        ids = tokenizer.text_encoder.words[token]
+        num_tokens += count
+        if ids == unknown:
+            num_unknown += count
+        if not is_punctuation(token[0]):
+            num_words += count
+            num_pieces += count * len(ids)
+    return Measures(
+        num_words=num_words,
+        fertility=num_pieces / max(num_words, 1),
+        unk_rate=num_unknown / max(num_tokens, 1),
+    )
+
+
+def _mention_little_text(num_tokens: int, vocab_size: int) -> None:
+    words_of_a_piece = num_tokens // vocab_size
+    if words_of_a_piece < FEW_WORDS_OF_A_PIECE and vocab_size > 8000:
+        logger.info(
+            "%d words of text for each of %d pieces: a model learns more of each from a "
+            "smaller --vocab_size, like 8000",
+            words_of_a_piece,
+            vocab_size,
+        )
+
+
+def _warn_of_unknown(
+    tokenizer: OriginalBertTokenizer, tokens: Mapping[str, int], limit_alphabet: int
+) -> None:
+    """Warn where much of the training text itself becomes [UNK], and say why."""
+    scripts: Counter[str] = Counter()
+    num_too_long = 0
+    for token, count in tokens.items():
+        if tokenizer.text_encoder.words[token] != (tokenizer.unk_token_id,):
+            continue
+        scripts[name_script(token)] += count
+        if len(token) > MAX_WORD_CHARACTERS:
+            num_too_long += count
+    description = describe_unknown(scripts, sum(tokens.values()))
+    if description is None:
+        return
+    advice = f"they hold characters that --limit_alphabet {limit_alphabet} leaves out: raise it"
+    if 2 * num_too_long > scripts.total():
+        advice = (
+            f"they are runs of over {MAX_WORD_CHARACTERS} characters without a space: part the "
+            "words of the text by spaces, or train another kind of vocabulary "
+            f"(--algorithm {UNIGRAM})"
+        )
+    logger.warning("%s; %s", description, advice)
+
+
+def _warn_of_marks(counts: WordCounts) -> None:
+    """Warn where stripping accents drops many marks: accents of letters, vowel signs."""
+    num_marks = 0
+    for character, number in counts.characters.items():
+        if unicodedata.category(character) == "Mn":
+            num_marks += number
+    share = num_marks / max(1, counts.num_characters)
+    if share >= _MANY_MARKS:
+        logger.warning(
+            "Stripping accents drops accents or vowel signs, %.1f%% of the characters. Where they "
+            "make letters or words, keep them by strip_accents=False (--strip_accents false).",
+            100 * share,
+        )

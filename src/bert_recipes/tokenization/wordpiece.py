@@ -1,5 +1,6 @@
-"""Text to ids for bulk work. Without the libraries behind the tokenizer, so that other processes
-start in no time.
+"""Text to ids for bulk work.
+
+It needs none of the libraries behind the tokenizer, so that other processes start in no time.
 """
 
 from collections.abc import Mapping
@@ -21,8 +22,7 @@ _CACHE_CAPACITY = 500_000
 
 
 class WordCache(dict[str, tuple[int, ...]]):
-    """Word to the ids of its pieces. Looking up a word cuts it on the first time and remembers the
-    result.
+    """Hold the ids of the pieces of words: a look-up cuts a word the first time, and remembers it.
 
     Natural text repeats its words so much that bulk tokenisation is a dictionary look-up for each
     word.
@@ -33,20 +33,19 @@ class WordCache(dict[str, tuple[int, ...]]):
 
     def __init__(self, vocabulary: Mapping[str, int], *, unk_token: str) -> None:
         super().__init__()
-        prefix = len(CONTINUATION)
         self._first = dict(vocabulary)
-        self._inner = {
-            piece[prefix:]: i for piece, i in vocabulary.items() if piece.startswith(CONTINUATION)
-        }
+        self._inner: dict[str, int] = {}
+        for piece, piece_id in vocabulary.items():
+            if piece.startswith(CONTINUATION):
+                self._inner[piece.removeprefix(CONTINUATION)] = piece_id
         self._longest = max(map(len, vocabulary), default=0)
         self._unknown = (vocabulary[unk_token],)
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         if len(self) >= _CACHE_CAPACITY:
             self.clear()
-        ids = self._cut(word)
-        self[word] = ids
-        return ids
+        self[word] = self._cut(word)
+        return self[word]
 
     def _cut(self, word: str) -> tuple[int, ...]:
         """Cut one word, greedily from the left, longest piece first."""
@@ -69,8 +68,9 @@ class WordCache(dict[str, tuple[int, ...]]):
 
 @dataclass(frozen=True)
 class PairLayout:
-    """Special ids around one text (prefix, suffix) and between two (middle), and the segment of the
-    second.
+    """Hold the special ids around one text (prefix, suffix) and between two (middle).
+
+    The second text has its segment; the first one's is 0.
     """
 
     prefix: tuple[int, ...]
@@ -80,18 +80,19 @@ class PairLayout:
 
     @property
     def num_special(self) -> int:
-        """Special tokens of a pair."""
+        """Return the number of special tokens of a pair."""
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
     def start_of_second(self, length: int) -> int:
-        """Position of the second text behind a first one of so many tokens."""
+        """Return the position of the second text behind a first one of so many tokens."""
         return len(self.prefix) + length + len(self.middle)
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """The settings that decide about the ids of a text, and nothing else; can be sent to another
-    process.
+    """Hold the settings that decide about the ids of a text, and nothing else.
+
+    It can be sent to another process.
     """
 
     vocabulary: dict[str, int]  # piece to id
@@ -99,7 +100,7 @@ class TextEncoder:
     lowercase: bool  # this and the next two: see `normalize_text`
     strip_accents: bool
     split_cjk: bool
-    # Finds the tokens that were added beside the vocabulary: tokenizer.AddedTokens, which needs the
+    # Finds the tokens that were added beside the vocabulary: `AddedTokens`, which needs the
     # library. None, and no work, in the usual case that there are none.
     added: Any = None
     # Word to piece ids, filled on first use. A word is what splitting a normalised text gives.
@@ -109,19 +110,11 @@ class TextEncoder:
         object.__setattr__(self, "words", WordCache(self.vocabulary, unk_token=self.unk_token))
 
     def __reduce__(self) -> tuple:
-        settings = (
-            self.vocabulary,
-            self.unk_token,
-            self.lowercase,
-            self.strip_accents,
-            self.split_cjk,
-            self.added,
-        )
-        return type(self), settings
+        return type(self), (self.vocabulary, self.unk_token, *self.settings.values(), self.added)
 
     @property
     def settings(self) -> dict[str, bool]:
-        """Those of `normalize_text`."""
+        """Return the settings of `normalize_text`."""
         return {
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
@@ -129,28 +122,25 @@ class TextEncoder:
         }
 
     def normalize(self, text: str) -> str:
-        """The string whose ``.split()`` are the words."""
-        return normalize_text(
-            text,
-            lowercase=self.lowercase,
-            strip_accents=self.strip_accents,
-            split_cjk=self.split_cjk,
-        )
+        """Return the string whose ``.split()`` are the words."""
+        return normalize_text(text, **self.settings)
 
     def __call__(self, text: str) -> list[int]:
-        """Ids of any string, without [CLS] and [SEP], not truncated; nothing in it is taken for a
-        special token.
-        """
-        if self.added is not None:
-            return self._cut_around(self.added, text)
-        return list(chain.from_iterable(map(self.words.__getitem__, self.normalize(text).split())))
+        """Return the ids of any string, without [CLS] and [SEP], not truncated.
 
-    def _cut_around(self, added: Any, text: str) -> list[int]:
+        Nothing in it is taken for a special token.
+        """
+        if self.added is None:
+            return self._cut(text)
         ids: list[int] = []
-        for part, token_id in added.split(text):
-            if token_id is not None:
+        for segment, token_id in self.added.split(text):
+            if token_id is None:
+                ids += self._cut(segment)
+            else:
                 ids.append(token_id)
-                continue
-            for word in self.normalize(part).split():
-                ids += self.words[word]
         return ids
+
+    def _cut(self, text: str) -> list[int]:
+        words = self.normalize(text).split()
+        # Not a loop: this is where bulk work spends its time.
+        return list(chain.from_iterable(map(self.words.__getitem__, words)))
