@@ -427,7 +427,7 @@ class SuiteRun:
         self.args = args
         self.machine = machine
         self.file = Path(args.output_dir).resolve() / f"{machine_name(machine)}.json"
-        self.records = []
+        self.records: list[Record] = []
         for record in read_results(self.file):
             if record.get("machine") and same_machine(record["machine"], machine):
                 self.records.append(record)

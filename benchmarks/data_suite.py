@@ -143,7 +143,7 @@ def measure_worker(sample: Sample) -> Result:
     """
     store, objective = dataset_store(sample), sample.variant.removeprefix("worker_")
     data_fields = {item.name for item in fields(DataArguments)}
-    settings = {"store": str(store), "max_seq_length": MAX_LENGTH}
+    settings: dict[str, Any] = {"store": str(store), "max_seq_length": MAX_LENGTH}
     for name, value in OBJECTIVES[objective].settings.items():
         if name in data_fields:
             settings[name] = value

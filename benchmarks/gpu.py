@@ -211,7 +211,7 @@ def sides_of(sample: Sample) -> dict[str, Sample]:
 
 def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
     """Measure the sides of each case, profile ours, print the table and write the results."""
-    cases: Result = {}
+    cases: dict[str, Any] = {}
     for case, sample in samples_of_part(args, part, work_dir).items():
         matmul = measure_matmul(replace(sample, variant="small" if args.use_cpu else sample.kind))
         samples = sides_of(sample)

@@ -272,7 +272,8 @@ def measure_matmul(sample: Sample) -> Result:
     if sample.variant == "small":  # for tests: no large product
         del shapes["square"]
     device = torch.device("cpu" if sample.on_cpu else "cuda")
-    rates, best_gflops = {}, {}
+    rates: dict[str, Any] = {}
+    best_gflops: dict[str, float] = {}
     for precision in ("bf16", "fp32"):
         rates[precision] = measure_rates(shapes, precision, device)
         best_gflops[precision] = max(rate["gflops"] for rate in rates[precision].values())

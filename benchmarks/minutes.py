@@ -96,7 +96,7 @@ def train(settings: Values, args: MinutesArguments) -> Values:
     """
     base = str(Path(args.base).resolve())
     with tempfile.TemporaryDirectory(prefix="bert-recipes-minutes-") as folder:
-        flags = {
+        flags: Values = {
             "store": args.store,
             "output_dir": folder,
             "save_strategy": "no",

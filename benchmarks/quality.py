@@ -150,7 +150,7 @@ def quickstart_settings(
     sample: Sample, store: Path
 ) -> tuple[ModelArguments, DataArguments, PreTrainingArguments]:
     """Read the quickstart's settings for this store, ended by the clock."""
-    flags: Result = {
+    flags: dict[str, Any] = {
         "store": store,
         "output_dir": f"{sample.work_dir}/quality-ours",
         "size": sample.size,

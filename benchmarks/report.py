@@ -389,7 +389,8 @@ def multiples(records: Records, suite: str) -> list[tuple[float | None, float | 
     defaults_mb = median_of(records, STOCK_DEFAULTS, "peak_memory_mb")
     bars = []
     for side in (STOCK_DEFAULTS, fastest_stock(records), OURS):
-        speed = memory = None
+        speed: float | None = None
+        memory: float | None = None
         if side is not None:
             ratio = ratio_of(records, STOCK_DEFAULTS, RATES[suite], of=side)
             speed = ratio[0] if ratio else None
