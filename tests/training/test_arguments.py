@@ -1,8 +1,5 @@
 """Settings of a run: what follows from them, and what is refused before any work."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -20,7 +17,7 @@ from bert_recipes.training.arguments import (
     choose_precision,
     plan_phases,
 )
-from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.bert_trainer import phase_schedule
 from bert_recipes.training.pretraining import load_data
 
 
@@ -60,23 +57,12 @@ def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
     """Devlin et al. 2019, appendix A.2: 256 pairs, 1,000,000 steps, 512 tokens for the last 10 % of
     them.
     """
-    alone = parse(f"bert_{size}")[0]
-    args, (first, last) = parse(f"bert_{size}", processes=processes)
+    alone, _ = parse(f"bert_{size}")
+    args, phases = parse(f"bert_{size}", processes=processes)
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps * processes == 256
     assert args.per_device_train_batch_size <= alone.per_device_train_batch_size
-    assert (first.first_step, first.end_step, first.max_seq_length, first.global_batch) == (
-        0,
-        900_000,
-        128,
-        256,
-    )
-    assert (last.first_step, last.end_step, last.max_seq_length, last.global_batch) == (
-        900_000,
-        1_000_000,
-        512,
-        256,
-    )
-    assert first.own_schedule is last.own_schedule is None
+    spans = [(p.first_step, p.end_step, p.max_seq_length, p.global_batch) for p in phases]
+    assert spans == [(0, 900_000, 128, 256), (900_000, 1_000_000, 512, 256)]
 
 
 def test_without_a_global_batch_the_second_phase_still_has_its_own_micro_batch(
@@ -107,15 +93,11 @@ GLOBAL = "--global_train_batch_size"
         (8, (), (32, 1), 256),
         # What is typed makes the batch
         (1, (PER_DEVICE, 8), (8, 1), 8),
-        (2, (PER_DEVICE, 8, ACCUMULATION, 3), (8, 3), 48),
         (2, (ACCUMULATION, 3), (64, 3), 384),
         # unless it is typed too.
         (2, (PER_DEVICE, 8, GLOBAL, 64), (8, 4), 64),
-        (2, (ACCUMULATION, 4, GLOBAL, 64), (8, 4), 64),
         (1, (ACCUMULATION, 2, GLOBAL, 256), (128, 2), 256),
-        (2, (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 64), (8, 4), 64),
         (2, (GLOBAL, 64), (32, 1), 64),
-        (4, (PER_DEVICE, 64), (64, 1), 256),
     ],
 )
 def test_batch_sizes_that_were_typed_are_what_is_trained_with(
@@ -126,10 +108,8 @@ def test_batch_sizes_that_were_typed_are_what_is_trained_with(
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == split
     assert args.global_batch_size == examples
     assert [phase.global_batch for phase in phases] == [examples, examples]
-    told = [
-        record.getMessage() for record in caplog.records if "instead of 256" in record.getMessage()
-    ]
-    assert len(told) == (GLOBAL not in flags and examples != 256)
+    is_told = "instead of 256" in caplog.text
+    assert is_told == (GLOBAL not in flags and examples != 256)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +120,11 @@ def test_batch_sizes_that_were_typed_are_what_is_trained_with(
             (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 32),
             r"32 does not agree with .* 8 x .* 4 x 2 processes \(64\)",
         ),
-        (2, (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 128), "128 does not agree"),
         (
             4,
             (PER_DEVICE, 8, GLOBAL, 16),
             r"16 does not agree with --per_device_train_batch_size 8 x 4 processes \(32\)",
         ),
-        (1, (PER_DEVICE, 9, GLOBAL, 24), "24 does not agree"),
         (
             1,
             (ACCUMULATION, 3, GLOBAL, 256),
@@ -160,38 +138,49 @@ def test_batch_sizes_that_contradict_each_other_are_refused(parse, processes, fl
 
 
 def test_the_file_of_a_finetuning_run_gives_way_too(repository):
-    argv = [
-        "--config",
-        str(repository / "recipes/configs/finetune/glue.yaml"),
-        "--output_dir",
-        "x",
-        "--task",
-        "mrpc",
-    ]
-    _, args = parse_arguments(
-        TaskArguments, FineTuningArguments, argv=[*argv, PER_DEVICE, "8", ACCUMULATION, "2"]
-    )
+    config = repository / "recipes/configs/finetune/glue.yaml"
+    flags = f"--config {config} --output_dir x --task mrpc {PER_DEVICE} 8 {ACCUMULATION} 2"
+    _, args = parse_arguments(TaskArguments, FineTuningArguments, argv=flags.split())
     assert args.global_batch_size == 16
 
 
 def schedules(parse, config, *flags):
-    """(first step, steps, warm-up) of the schedule in each phase, and the steps at which the phases
-    begin.
-    """
-    args, phases = parse(
-        config,
-        *flags,
-        *(["--train_file", "a", "--tokenizer", "b"] if config == "instances" else []),
-    )
-    parts = [SimpleNamespace(phase=phase) for phase in phases]
-    trainers = [SimpleNamespace(_part=part, phases=parts, args=args) for part in parts]
-    found = [BertTrainer.schedule_of(trainer, args.max_steps) for trainer in trainers]
-    return [(each.start, each.steps, each.warmup_steps) for each in found], [
-        phase.first_step for phase in phases
-    ]
+    """(first step, steps, warm-up) of the schedule in each phase, and the first step of each."""
+    if config == "instances":
+        flags += ("--train_file", "a", "--tokenizer", "b")
+    args, phases = parse(config, *flags)
+    spans = []
+    for phase in phases:
+        schedule = phase_schedule(phase, phases, args, args.max_steps)
+        spans.append((schedule.start, schedule.steps, schedule.warmup_steps))
+    return spans, [phase.first_step for phase in phases]
 
 
 PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
+
+
+# By the clock: the fraction of the time stands for that of so many steps.
+BY_CLOCK = (0, MOST_STEPS, 6 * MOST_STEPS // 100)
+# Of files with one phase: their schedule, and its warm-up in a run of 300 steps.
+ONE_PHASE = {
+    "quickstart": ((0, 2800, 168), 18),
+    "books_30_minutes": (BY_CLOCK, 18),
+    "laptop": (BY_CLOCK, 18),
+    "bert_budget": (BY_CLOCK, 18),
+    "roberta_base": ((0, 125_000, 10_000), 24),
+    "albert_base": ((0, 125_000, 3125), 8),
+    "electra_small": ((0, 1_000_000, 10_000), 3),
+    "domain": ((0, 10_000, 1000), 30),
+    # google-research/bert README: --num_train_steps=20 --num_warmup_steps=10.
+    "instances": ((0, 20, 10), 150),
+}
+
+
+@pytest.mark.parametrize("config", ONE_PHASE)
+def test_a_schedule_scales_with_the_run(parse, config):
+    schedule, warmup_of_300 = ONE_PHASE[config]
+    assert schedules(parse, config) == ([schedule], [0])
+    assert schedules(parse, config, "--max_steps", 300) == ([(0, 300, warmup_of_300)], [0])
 
 
 @pytest.mark.parametrize(
@@ -207,21 +196,9 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
             ([(0, 7038, 2001), (7038, 1563, 201)], [0, 7038]),
             ([(0, 245, 70), (245, 55, 8)], [0, 245]),
         ),
-        ("quickstart", ([(0, 2800, 168)], [0]), ([(0, 300, 18)], [0])),
-        # By the clock: the fraction of the time stands for that of so many steps.
-        *(
-            (name, ([(0, MOST_STEPS, 6 * MOST_STEPS // 100)], [0]), ([(0, 300, 18)], [0]))
-            for name in ("books_30_minutes", "laptop", "bert_budget")
-        ),
-        ("roberta_base", ([(0, 125_000, 10_000)], [0]), ([(0, 300, 24)], [0])),
-        ("albert_base", ([(0, 125_000, 3125)], [0]), ([(0, 300, 8)], [0])),
-        ("electra_small", ([(0, 1_000_000, 10_000)], [0]), ([(0, 300, 3)], [0])),
-        ("domain", ([(0, 10_000, 1000)], [0]), ([(0, 300, 30)], [0])),
-        # google-research/bert README: --num_train_steps=20 --num_warmup_steps=10.
-        ("instances", ([(0, 20, 10)], [0]), ([(0, 300, 150)], [0])),
     ],
 )
-def test_schedules_are_the_sources_and_scale_with_the_run(parse, config, expected, of_300):
+def test_schedules_of_two_phases_are_the_sources(parse, config, expected, of_300):
     assert schedules(parse, config) == expected
     assert schedules(parse, config, "--max_steps", 300) == of_300
     # Short enough for one phase alone.
@@ -253,20 +230,8 @@ def test_the_second_phase_of_a_file_gives_way_to_the_clock(parse, caplog):
 
 def test_every_configuration_is_among_those_whose_schedules_are_tested(repository):
     names = {path.stem for path in (repository / "recipes/configs/pretrain").glob("*.yaml")}
-    others = {
-        "bert_large_lamb",
-        "roberta_base",
-        "albert_base",
-        "electra_small",
-        "quickstart",
-        "books_30_minutes",
-        "laptop",
-        "bert_budget",
-        "domain",
-        "tapt",
-        "instances",
-    }
-    assert names == {f"bert_{size}" for size in SIZES} | others
+    names_of_sizes = {f"bert_{size}" for size in SIZES}
+    assert names == names_of_sizes | {"bert_large_lamb", "tapt", *ONE_PHASE}
 
 
 def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(parse):
@@ -291,10 +256,10 @@ def resolve(repository):
     def resolve_it(config, *flags):
         folder = repository / "recipes/configs/pretrain"
         path = config if str(config).endswith(".yaml") else folder / f"{config}.yaml"
-        found = {}
+        values = {}
         for settings in parse_arguments(*KINDS, argv=["--config", str(path), *map(str, flags)]):
-            found |= vars(settings)
-        return found
+            values.update(vars(settings))
+        return values
 
     return resolve_it
 
@@ -328,49 +293,27 @@ def flags_of(objective):
     return ["--objective", objective, *teacher]
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("objective", ORIGINALS)
 def test_an_objective_has_its_values_whatever_a_file_of_another_one_says(
-    resolve, caplog, objective, size
+    resolve, repository, caplog, objective
 ):
-    without = resolve(f"bert_{size}")
+    of_file = resolve("bert_base")
     caplog.clear()
-    found = resolve(f"bert_{size}", *flags_of(objective))
-    assert {name: found[name] for name in ORIGINALS[objective]} == ORIGINALS[objective]
-    # What the file said otherwise is named, and nothing else.
-    told = "".join(record.getMessage() for record in caplog.records)
-    text = (Path(__file__).parents[2] / f"recipes/configs/pretrain/bert_{size}.yaml").read_text(
-        encoding="utf-8"
-    )
+    values = resolve("bert_base", *flags_of(objective))
+    text = (repository / "recipes/configs/pretrain/bert_base.yaml").read_text(encoding="utf-8")
     for name, value in ORIGINALS[objective].items():
-        is_in_file = f"\n{name}: " in text
-        assert (f"{name} {value} instead of the file's" in told) == (
-            is_in_file and without[name] != value
-        )
+        assert values[name] == value
+        # What the file said otherwise is named, and nothing else.
+        is_replaced = f"\n{name}: " in text and of_file[name] != value
+        assert (f"{name} {value} instead of the file's" in caplog.text) == is_replaced
 
 
 def test_what_is_typed_is_stronger_than_the_objective(resolve, caplog):
-    found = resolve(
-        "bert_tiny",
-        *flags_of("electra"),
-        "--learning_rate",
-        "3e-4",
-        "--keep_rate",
-        0.05,
-        "--random_rate",
-        0.1,
-    )
-    assert (
-        found["learning_rate"],
-        found["keep_rate"],
-        found["random_rate"],
-        found["mask_rate"],
-    ) == (
-        3e-4,
-        0.05,
-        0.1,
-        0.85,
-    )
+    flags = ["--learning_rate", "3e-4", "--keep_rate", "0.05", "--random_rate", "0.1"]
+    values = resolve("bert_tiny", *flags_of("electra"), *flags)
+    assert values["learning_rate"] == 3e-4
+    rates = [values[f"{name}_rate"] for name in ("keep", "random", "mask")]
+    assert rates == [0.05, 0.1, 0.85]
     assert "learning_rate" not in caplog.text
     assert resolve("bert_tiny", *flags_of("albert"), "--dropout", 0.1)["dropout"] == 0.1
 
@@ -382,53 +325,32 @@ def test_a_file_for_the_objective_keeps_its_own_values(resolve, tmp_path, caplog
     """
     text = "objective: albert\nstore: a\noutput_dir: b\ndropout: 0.2\nselection: count\n"
     (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
-    found = resolve(tmp_path / "own.yaml", *flags)
-    assert (found["dropout"], found["selection"], found["pair_label"]) == (0.2, "count", "order")
+    values = resolve(tmp_path / "own.yaml", *flags)
+    assert (values["dropout"], values["selection"]) == (0.2, "count")
+    assert values["pair_label"] == "order"
     assert "instead of" not in caplog.text
 
 
 def test_the_originals_rates_are_adams_and_those_of_a_new_model(resolve):
     """Muon's files have rates of their own, and so has training that goes on from a checkpoint."""
     muon = resolve("books_30_minutes", *flags_of("electra"))
-    assert (muon["optimizer"], muon["learning_rate"], muon["adam_beta2"], muon["mask_rate"]) == (
-        "muon",
-        4e-3,
-        0.98,
-        0.85,
-    )
-    assert (
-        resolve("bert_tiny", *flags_of("electra"), "--optimizer", "lamb")["learning_rate"] == 1e-4
-    )
-    goes_on = resolve("domain", *flags_of("electra"), "--model_name_or_path", "x")
-    assert (goes_on["learning_rate"], goes_on["mask_rate"], goes_on["hidden_act"]) == (
-        2e-5,
-        0.85,
-        "gelu_new",
-    )
+    assert (muon["optimizer"], muon["learning_rate"], muon["mask_rate"]) == ("muon", 4e-3, 0.85)
+    lamb = resolve("bert_tiny", *flags_of("electra"), "--optimizer", "lamb")
+    assert lamb["learning_rate"] == 1e-4
+    resumed = resolve("domain", *flags_of("electra"), "--model_name_or_path", "x")
+    assert (resumed["learning_rate"], resumed["mask_rate"]) == (2e-5, 0.85)
+    assert resumed["hidden_act"] == "gelu_new"
 
 
 def test_run_yaml_leaves_out_what_belongs_to_one_launch(tmp_path):
     batch = {"global_train_batch_size": 24, "per_device_train_batch_size": 9}
-    args = make(
-        tmp_path / "run",
-        overwrite_run=True,
-        allow_changes=True,
-        use_cpu=True,
-        precision="fp32",
-        **batch,
-    )
+    flags = {"overwrite_run": True, "allow_changes": True, "use_cpu": True}
+    args = make(tmp_path / "run", precision="fp32", **flags, **batch)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
     save_config(tmp_path / "run.yaml", args)
     text = (tmp_path / "run.yaml").read_text()
     # Other processes have another accumulation.
-    for name in (
-        "overwrite_run",
-        "resume",
-        "allow_changes",
-        "use_cpu",
-        "bf16",
-        "gradient_accumulation_steps",
-    ):
+    for name in (*flags, "resume", "bf16", "gradient_accumulation_steps"):
         assert f"\n{name}:" not in text
     (again,) = parse_arguments(PreTrainingArguments, argv=["--config", str(tmp_path / "run.yaml")])
     assert again.precision == "fp32"
@@ -447,13 +369,9 @@ def test_defaults_are_the_papers(tmp_path):
     1e-6, clip 1.0.
     """
     args = make(tmp_path)
-    assert args.learning_rate == 1e-4
+    assert (args.learning_rate, args.get_warmup_steps(1_000_000)) == (1e-4, 10_000)
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.999, 1e-6)
-    assert (args.weight_decay, args.get_warmup_steps(1_000_000), args.max_grad_norm) == (
-        0.01,
-        10_000,
-        1.0,
-    )
+    assert (args.weight_decay, args.max_grad_norm) == (0.01, 1.0)
 
 
 def phases_of(tmp_path, **second):
@@ -466,28 +384,17 @@ def data_of(_, **settings):
     return DataArguments(**settings)
 
 
-PHASE2 = "allowed: whole steps, or a fraction below 1"
-
-
 @pytest.mark.parametrize(
     ("build", "settings", "words"),
     [
         (make, {"seed": -1}, "seed is -1"),
         (make, {"power_watts": -5}, "power_watts is -5"),
         (make, {"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
-        *(
-            (make, {"max_steps": n}, f"^max_steps is {n}; allowed: 1 or more, or -1 for num_")
-            for n in (-5, -2, 0)
-        ),
+        (make, {"max_steps": -2}, "^max_steps is -2; allowed: 1 or more, or -1 for num_"),
+        (make, {"max_steps": 0}, "^max_steps is 0; allowed: 1 or more"),
         (make, {"learning_rate": float("nan")}, "learning_rate is nan"),
         (make, {"adam_beta1": 1.5}, "adam_beta1 is 1.5"),
-        (make, {"schedule_power": 0.0}, "schedule_power is 0.0; allowed: above 0"),
         (make, {"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
-        (
-            make,
-            {"remove_unused_columns": True},
-            "remove_unused_columns is True; leave it out: the batches hold",
-        ),
         (make, {"logging_nan_inf_filter": True}, "leave it out: it would hide"),
         (make, {"auto_find_batch_size": True}, "the global batch would change"),
         (make, {"bf16": True, "precision": "fp32"}, "give one of them"),
@@ -499,23 +406,12 @@ PHASE2 = "allowed: whole steps, or a fraction below 1"
             "global_train_batch_size 32, which makes it 1",
         ),
         (make_finetuning, {"do_eval": True}, "do_eval has no effect here"),
-        (
-            phases_of,
-            {"phase2_steps": 1, "phase2_per_device_train_batch_size": 0},
-            "size is 0; allowed: 1 or more",
-        ),
-        (
-            phases_of,
-            {"phase2_steps": 1, "phase2_global_train_batch_size": 0},
-            "size is 0; allowed: 1 or more",
-        ),
         (phases_of, {"phase2_steps": 1, "phase2_learning_rate": 1e-4}, "give both, or neither"),
         (phases_of, {"phase2_steps": -1}, "allowed: 0 or more"),
-        (phases_of, {"phase2_steps": 1.5}, PHASE2),
+        (phases_of, {"phase2_steps": 1.5}, "allowed: whole steps, or a fraction below 1"),
         (phases_of, {"phase2_steps": 0.1}, r"phase2_steps is 0\.1, max_steps -1"),
         (data_of, {}, "^no data is given: give --store FOLDER .* or --train_file"),
         (data_of, {"store": "a", "train_file": ["b"]}, "^both --store and --train_fi"),
-        (data_of, {"store": "a", "max_seq_length": 7}, "is 7; allowed: 8 or more"),
         (data_of, {"store": "a", "short_seq_prob": 1.1}, "is 1.1; allowed: 0 to 1"),
     ],
 )
@@ -524,12 +420,9 @@ def test_settings_that_cannot_work_are_refused_in_words(tmp_path, build, setting
         build(tmp_path, **settings)
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_of_no_predictions_is_refused(small_store, limit):
-    with pytest.raises(
-        InputError, match=f"^max_predictions_per_seq is {limit}; allowed: 1 or more$"
-    ):
-        load_data(DataArguments(store=str(small_store), max_predictions_per_seq=limit), seed=1)
+def test_a_limit_of_no_predictions_is_refused(small_store):
+    with pytest.raises(InputError, match=r"^max_predictions_per_seq is 0; allowed: 1 or more$"):
+        load_data(DataArguments(store=str(small_store), max_predictions_per_seq=0), seed=1)
 
 
 def test_do_eval_is_taken_where_eval_strategy_has_set_it_as_in_a_run_yaml(tmp_path):
@@ -543,9 +436,9 @@ def test_do_eval_is_taken_where_eval_strategy_has_set_it_as_in_a_run_yaml(tmp_pa
 def test_a_cpu_with_bfloat16_units_uses_them_and_one_without_only_when_told(monkeypatch, amx, avx):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx)
-    chosen = choose_precision("auto", use_cpu=True)
-    assert chosen.name == ("bf16" if amx or avx else "fp32")
-    assert ("(AMX" in chosen.reason) == amx
+    precision, reason = choose_precision("auto", use_cpu=True)
+    assert precision == ("bf16" if amx or avx else "fp32")
+    assert ("(AMX" in reason) == amx
     assert choose_precision("bf16", use_cpu=True).name == "bf16"
 
 

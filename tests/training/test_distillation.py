@@ -2,6 +2,8 @@
 huggingface/transformers-research-projects distillation/.
 """
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -16,102 +18,111 @@ from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DistillationArguments, PreTrainingArguments
-from bert_recipes.training.distillation import DistillationTrainer, chosen_layers, make_student
+from bert_recipes.training.distillation import DistillationTrainer, make_student, teacher_layers
 from bert_recipes.training.speed import BatchStats
 
 
 WEIGHTS = {"temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0}
 
 
-def make_teacher(vocab_size, member="bert", size="mini"):
+NUM_PIECES = 200
+
+
+def make_teacher(member="bert", size="4/64", vocab_size=NUM_PIECES):
     torch.manual_seed(0)
-    model_type = member.partition("_")[0]
-    return MEMBERS[member](
-        pretraining_config(
-            size, vocab_size=vocab_size, model_type=model_type, dropout=0.0, initializer_range=0.2
-        )
-    ).eval()
+    settings = {"vocab_size": vocab_size, "dropout": 0.0, "initializer_range": 0.2}
+    settings["model_type"] = member.partition("_")[0]
+    return MEMBERS[member](pretraining_config(size, **settings)).eval()
 
 
 def settings(**changes):
     return DistillationArguments(**({"teacher": "x"} | WEIGHTS | changes))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data(small_store):
+    """A collator and a data set."""
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
     ids = {"cls_id": 2, "sep_id": 3, "store_fingerprint": store.fingerprint, "max_seq_length": 48}
-    return tokenizer, PreTrainingDataset(store.train, pair_label="none", **ids)
+    dataset = PreTrainingDataset(store.train, pair_label="none", **ids)
+    return DataCollatorForPreTraining(tokenizer), dataset
 
 
-def make_trainer(data, tmp_path, teacher, own, **changes):
-    tokenizer, dataset = data
-    student = make_student(teacher, own, 1)
-    defaults = {
-        "max_steps": 2,
-        "precision": "fp32",
-        "max_grad_norm": 0.0,
-        "use_cpu": True,
-        "save_strategy": "no",
-    }
-    args = PreTrainingArguments(output_dir=str(tmp_path), **(defaults | changes))
-    collator = DataCollatorForPreTraining(tokenizer)
-    return DistillationTrainer(
-        student, args, collator, train_dataset=dataset, teacher=teacher, settings=own
-    )
+@pytest.fixture(scope="module")
+def batch(data):
+    collator, dataset = data
+    return collator([dataset[index] for index in range(6)])
+
+
+@pytest.fixture
+def make_trainer(data, tmp_path):
+    """Args: teacher, settings of the distillation, settings of the run."""
+
+    def make_it(teacher, distillation_args, **changes):
+        collator, dataset = data
+        student = make_student(teacher, distillation_args, 1)
+        defaults = {
+            "max_steps": 2,
+            "precision": "fp32",
+            "max_grad_norm": 0.0,
+            "use_cpu": True,
+            "save_strategy": "no",
+        }
+        return DistillationTrainer(
+            student,
+            PreTrainingArguments(output_dir=str(tmp_path), **(defaults | changes)),
+            collator,
+            train_dataset=dataset,
+            teacher=teacher,
+            settings=distillation_args,
+        )
+
+    return make_it
 
 
 def test_the_student_of_six_begins_with_the_layers_of_the_original():
     """scripts/extract_distilbert.py."""
-    assert chosen_layers(12, 6) == [0, 2, 4, 7, 9, 11]
+    assert teacher_layers(12, 6) == [0, 2, 4, 7, 9, 11]
     with pytest.raises(InputError, match="student_layers is 5; the teacher has 4"):
-        chosen_layers(4, 5)
+        teacher_layers(4, 5)
 
 
 @pytest.mark.parametrize("folds", [True, False])
-def test_with_all_layers_and_the_segment_folded_in_the_student_is_its_teacher(data, folds):
-    tokenizer, dataset = data
-    teacher = make_teacher(len(tokenizer))
+def test_with_all_layers_and_the_segment_folded_in_the_student_is_its_teacher(batch, folds):
+    teacher = make_teacher()
     student = make_student(teacher, settings(student_layers=4, fold_segments=folds), 1).eval()
     head = teacher.cls.predictions.transform
     student.vocab_transform.load_state_dict(head.dense.state_dict())
     student.vocab_layer_norm.load_state_dict(head.LayerNorm.state_dict())
-    batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(5)])
-    batch["token_type_ids"].zero_()
+    inputs = batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])}
     with torch.no_grad():
-        difference = (student(**batch).prediction_logits - teacher(**batch).prediction_logits)[
-            batch["attention_mask"] == 1
-        ]
-    assert (difference.abs().max() < 1e-3) == folds
+        logits = student(**inputs).prediction_logits - teacher(**inputs).prediction_logits
+    difference = logits[batch["attention_mask"] == 1].abs().max()
+    assert (difference < 1e-3) == folds
 
 
-def test_a_student_of_a_random_start_has_nothing_of_its_teacher(data):
-    teacher = make_teacher(len(data[0]))
-    taken = make_student(teacher, settings(), 1).state_dict().values()
-    of_teacher = [value for value in teacher.state_dict().values() if value.dim() == 2]
-    own = make_student(teacher, settings(start_from_teacher=False), 1).state_dict().values()
-
-    def shared(values):
-        return sum(torch.equal(one, other) for one in values for other in of_teacher)
-
-    assert shared(taken) > 10
-    assert shared(own) == 0
+def test_a_student_of_a_random_start_has_nothing_of_its_teacher():
+    teacher = make_teacher()
+    query = teacher.bert.encoder.layer[0].attention.self.query.weight
+    for starts in (None, False):
+        student = make_student(teacher, settings(start_from_teacher=starts), 1)
+        layer = student.distilbert.transformer.layer[0]
+        assert torch.equal(layer.attention.q_lin.weight, query) == (starts is None)
 
 
-def test_robertas_student_is_a_roberta(data):
-    teacher = make_teacher(len(data[0]), "roberta")
-    student = make_student(teacher, settings(), 1)
+def test_robertas_student_is_a_roberta():
+    student = make_student(make_teacher("roberta"), settings(), 1)
     assert type(student).__name__ == "RobertaForMaskedLM"
     assert student.config.num_hidden_layers == 2
 
 
 @pytest.mark.parametrize("fast_layers", ["auto", "off"])
-def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(data, tmp_path, fast_layers):
-    tokenizer, dataset = data
-    teacher, own = make_teacher(len(tokenizer)), settings()
-    trainer = make_trainer(data, tmp_path, teacher, own, fast_layers=fast_layers)
-    batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(6)])
+def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(
+    make_trainer, batch, fast_layers
+):
+    teacher = make_teacher()
+    trainer = make_trainer(teacher, settings(), fast_layers=fast_layers)
     student = trainer.model.train()
     loss = trainer.compute_loss(student, batch)
     loss.backward()
@@ -128,10 +139,11 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(data, tmp_pat
         plain.tie_weights()
         taught = plain(**inputs, token_type_ids=batch["token_type_ids"], output_hidden_states=True)
     real = batch["attention_mask"] == 1
-    said, goal = (each / 2.0 for each in (output.logits[real], taught.prediction_logits[real]))
-    divergence = F.kl_div(said.log_softmax(-1), goal.softmax(-1), reduction="batchmean") * 4.0
-    ends = output.hidden_states[-1][real], taught.hidden_states[-1][real]
-    cosine = F.cosine_embedding_loss(*ends, torch.ones(len(ends[0])))
+    log_probs = (output.logits[real] / 2.0).log_softmax(-1)
+    taught_probs = (taught.prediction_logits[real] / 2.0).softmax(-1)
+    divergence = F.kl_div(log_probs, taught_probs, reduction="batchmean") * 4.0
+    states, taught_states = output.hidden_states[-1][real], taught.hidden_states[-1][real]
+    cosine = F.cosine_embedding_loss(states, taught_states, torch.ones(len(states)))
     expected = 5.0 * divergence + 2.0 * output.loss + cosine
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -140,18 +152,17 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(data, tmp_pat
 
 
 @pytest.mark.parametrize("alpha_ce", [5.0, 0.0])
-def test_the_flops_of_a_step_are_those_that_pytorch_counts(data, tmp_path, alpha_ce):
+def test_the_flops_of_a_step_are_those_that_pytorch_counts(make_trainer, data, alpha_ce):
     """The student's passes, the teacher's one, and where the teacher is compared both heads at
     every token.
     """
-    tokenizer, dataset = data
-    teacher = make_teacher(
-        len(tokenizer), "bert_mlm"
-    )  # without a pooler, which stock layers would compute for nothing
-    trainer = make_trainer(data, tmp_path, teacher, settings(alpha_ce=alpha_ce), fast_layers="off")
-    for each in (teacher, trainer.model):
-        each.set_attn_implementation("eager")
-    batch = DataCollatorForPreTraining(tokenizer)([dataset[0]] * 3)
+    # Without a pooler, which stock layers would compute for nothing.
+    teacher = make_teacher("bert_mlm")
+    trainer = make_trainer(teacher, settings(alpha_ce=alpha_ce), fast_layers="off")
+    teacher.set_attn_implementation("eager")
+    trainer.model.set_attn_implementation("eager")
+    collator, dataset = data
+    batch = collator([dataset[0]] * 3)
     work = BatchStats(*trainer.count_work(batch, trainer.num_items(batch)).tolist())
     assert work.masked > 0
     with FlopCounterMode(display=False) as counted:
@@ -159,73 +170,51 @@ def test_the_flops_of_a_step_are_those_that_pytorch_counts(data, tmp_path, alpha
     assert trainer.flops_of(work) == counted.get_total_flops()
 
 
-def test_a_head_that_is_watched_gives_the_same_divergence(data, tmp_path):
+def test_a_head_that_is_watched_gives_the_same_divergence(make_trainer, batch):
     """A hook on the output layer sees the logits, as in stock."""
-    tokenizer, dataset = data
-    losses, seen = [], []
-    for is_watched in (False, True):
-        trainer = make_trainer(data, tmp_path, make_teacher(len(tokenizer)), settings())
-        if is_watched:
-            trainer.model.vocab_projector.register_forward_hook(
-                lambda *args: seen.append(args[-1].shape)
-            )
-        batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(4)])
-        loss = trainer.compute_loss(trainer.model.train(), batch)
-        loss.backward()
-        losses.append((loss.item(), trainer.model.get_input_embeddings().weight.grad.norm().item()))
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    assert (int(batch["attention_mask"].sum()), len(tokenizer)) in seen
+    trainer = make_trainer(make_teacher(), settings())
+    student = trainer.model.train()
+    loss = trainer.compute_loss(student, batch)
+    shapes = []
+    student.vocab_projector.register_forward_hook(lambda *args: shapes.append(args[-1].shape))
+    assert trainer.compute_loss(student, batch).item() == pytest.approx(loss.item(), rel=1e-4)
+    assert (int(batch["attention_mask"].sum()), NUM_PIECES) in shapes
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(data, tmp_path):
-    teacher = make_teacher(len(data[0]), "roberta")
-    own = settings(student_layers=4, alpha_mlm=0.0)
-    trainer = make_trainer(data, tmp_path, teacher, own)
+def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(make_trainer, batch):
+    teacher = make_teacher("roberta")
+    trainer = make_trainer(teacher, settings(student_layers=4, alpha_mlm=0.0))
     trainer.model.lm_head.load_state_dict(teacher.lm_head.state_dict())
-    tokenizer, dataset = data
-    batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(4)])
     loss = trainer.compute_loss(trainer.model.train(), batch)
-    loss.backward()
     assert loss.item() == pytest.approx(0.0, abs=1e-4)
-    assert (
-        max(
-            parameter.grad.abs().max()
-            for parameter in trainer.model.parameters()
-            if parameter.grad is not None
-        )
-        < 1e-3
-    )
 
 
-def test_one_gradient_however_the_batch_is_accumulated_and_the_teacher_stays(data, tmp_path):
+def test_one_gradient_however_the_batch_is_accumulated_and_the_teacher_stays(make_trainer):
     weights = []
     for batch, accumulation in ((16, 1), (4, 4)):
-        teacher = make_teacher(len(data[0]), size="tiny")
-        before = {name: value.clone() for name, value in teacher.state_dict().items()}
-        trainer = make_trainer(
-            data,
-            tmp_path,
-            teacher,
-            settings(student_layers=1),
-            per_device_train_batch_size=batch,
-            gradient_accumulation_steps=accumulation,
-        )
+        teacher = make_teacher(size="2/32")
+        before = copy.deepcopy(teacher.state_dict())
+        split = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
+        trainer = make_trainer(teacher, settings(student_layers=1), **split)
         trainer.train()
-        assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+        torch.testing.assert_close(teacher.state_dict(), before, rtol=0, atol=0)
         assert not teacher.training
-        weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
-    for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-6)
+        weights.append(trainer.model.state_dict())
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-4, atol=1e-6)
 
 
-def test_what_cannot_teach_is_one_line(data, tmp_path):
+def test_what_cannot_teach_is_one_line(tmp_path):
     with pytest.raises(InputError, match="model_type albert does not teach here"):
-        make_student(make_teacher(50, "albert"), settings(), 1)
-    student = make_student(make_teacher(50), settings(), 1)
+        make_student(make_teacher("albert"), settings(), 1)
+    student = make_student(make_teacher(), settings(), 1)
     args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=1, use_cpu=True)
-    with pytest.raises(InputError, match="the teacher has 60 pieces, the student 50"):
+    with pytest.raises(InputError, match="the teacher has 60 pieces, the student 200"):
         DistillationTrainer(
-            student, args, train_dataset=data[1], teacher=make_teacher(60), settings=settings()
+            student,
+            args,
+            train_dataset=[],
+            teacher=make_teacher(vocab_size=60),
+            settings=settings(),
         )
     with pytest.raises(InputError, match="needs a teacher"):
         DistillationArguments(**WEIGHTS)

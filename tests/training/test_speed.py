@@ -39,8 +39,9 @@ def test_the_passes_have_the_flops_that_pytorch_counts():
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "token_type_ids": torch.zeros_like(ids),
+        "labels": labels,
+        "next_sentence_label": torch.tensor([0, 1, 1, 0]),
     }
-    batch |= {"labels": labels, "next_sentence_label": torch.tensor([0, 1, 1, 0])}
     with FlopCounterMode(display=False) as forward:
         output = model(**batch)
     with FlopCounterMode(display=False) as backward:
@@ -94,15 +95,12 @@ CPU part\t: 0xd4f
 def test_the_first_processor_is_described(tmp_path: Path, monkeypatch, text, model, instructions):
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text, encoding="utf-8")
-    facts = speed._cpu_facts(tmp_path / "cpuinfo")
-    monkeypatch.setattr(speed, "_cpu_facts", lambda: facts)
+    facts = speed._read_cpu_facts(tmp_path / "cpuinfo")
+    monkeypatch.setattr(speed, "_read_cpu_facts", lambda: facts)
     described = describe_machine()
-    assert (described.get("processor_model"), described.get("instructions")) == (
-        model,
-        instructions,
-    )
+    assert described.get("processor_model") == model
+    assert described.get("instructions") == instructions
     assert described["processor"]
-    assert described["threads"] > 0
 
 
 class Libc:
@@ -134,8 +132,8 @@ def test_the_largest_threshold_that_is_accepted_is_taken_or_nothing_is_set(
     monkeypatch.setattr(speed.platform, "libc_ver", lambda: (system, "2"))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
     assert speed.keep_freed_memory() == (threshold is not None)
-    others = [(speed._M_TRIM_THRESHOLD, -1), (speed._M_TOP_PAD, 64 << 20)]
-    assert libc.set == ([(speed._M_MMAP_THRESHOLD, threshold), *others] if threshold else [])
+    settings = [(speed._M_TRIM_THRESHOLD, -1), (speed._M_TOP_PAD, 64 << 20)]
+    assert libc.set == ([(speed._M_MMAP_THRESHOLD, threshold), *settings] if threshold else [])
 
 
 KEEPING = """

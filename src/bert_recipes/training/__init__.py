@@ -1,3 +1,4 @@
-"""Pre-training, and what all training shares: the trainer, optimisation, checkpoints and resume,
-callbacks, launch.
+"""Pre-training, and what all training shares.
+
+Trainer, optimisation, checkpoints and resume, callbacks, launch.
 """

@@ -1,6 +1,4 @@
-"""The settings of a run: `RunArguments` for all, model, data and phases of pre-training, and what
-follows from them.
-"""
+"""The settings of a run: `RunArguments` for all, and model, data and phases of pre-training."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -47,43 +45,41 @@ class Precision(NamedTuple):
     reason: str
 
 
-def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
-    """Resolve one of `PRECISIONS` from what the device can do; the same machine always gives the
-    same answer.
+def choose_precision(precision: str, *, use_cpu: bool) -> Precision:
+    """Resolve one of `PRECISIONS` from what the device can do.
 
     Weights, optimiser state and losses stay in float32; the choice is about matrix products under
-    autocast.
+    autocast. The same machine always gives the same answer.
     """
     units = bfloat16_units("cpu" if use_cpu else "cuda")
-    if wanted == "fp16" and use_cpu:
+    if precision == "fp16" and use_cpu:
         raise InputError(
             "precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto"
         )
-    if wanted == "bf16" and not use_cpu and not units:
+    if precision == "bf16" and not use_cpu and not units:
         raise InputError(
             "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): "
             "use fp16"
         )
-    if wanted != "auto":
-        return Precision(wanted, "as asked")
-    if not use_cpu:
-        return (
-            Precision("bf16", "this GPU has bfloat16 units")
-            if units
-            else Precision("fp16", "this GPU is older than 8.0")
-        )
-    if units:
+    if precision != "auto":
+        return Precision(precision, "as asked")
+    if use_cpu and units:
         return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
-    return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
+    if use_cpu:
+        return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
+    if units:
+        return Precision("bf16", "this GPU has bfloat16 units")
+    return Precision("fp16", "this GPU is older than 8.0")
 
 
 def data_workers(num_processes: int) -> int:
-    """Return how many data-loading processes each of the processes of a machine has on GPUs: one a
-    core, but two for itself.
+    """Return how many data-loading processes each of the processes of a machine has on GPUs.
+
+    They are one a core, but two for the process.
     """
-    num_cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    num_cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        num_cores = len(os.sched_getaffinity(0))
     return min(max(num_cores // num_processes - 2, 1), MAX_DATA_WORKERS)
 
 
@@ -93,9 +89,7 @@ MOST_STEPS = 100_000_000
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """`TrainingArguments` with the device, precision, batch and optimiser settings of this
-    project.
-    """
+    """`TrainingArguments` with device, precision, batch and optimiser settings of this project."""
 
     # Metadata of the library's fields, as `settings.option` takes it. "refused": settings under
     # which a run would not be what it seems to be, with the reason.
@@ -248,10 +242,12 @@ class RunArguments(TrainingArguments):
     hub_overwrite: bool = option(False, "replace another model in the repository", is_saved=False)
     hub_tags: list[str] | None = option(None, "tags for the model card on the Hub")
     power_watts: float | None = free(
-        None, "watts that the machine draws, to estimate the energy of the run"
+        None, "watts that the machine draws, to estimate the energy of the run", above=0
     )
-    country_iso_code: str | None = free(None, "country (DEU): codecarbon estimates energy and CO2")
-    carbon_intensity: float | None = free(None, "g CO2e/kWh; default: codecarbon's for the country")
+    country_iso_code: str | None = free(None, "country of the machine (DEU), for the card")
+    carbon_intensity: float | None = free(
+        None, "g CO2e/kWh of its electricity, to estimate the CO2 of the run", least=0
+    )
 
     def __post_init__(self) -> None:
         self.has_output_dir = self.output_dir is not None  # `TrainingArguments` has a default
@@ -260,34 +256,19 @@ class RunArguments(TrainingArguments):
         self._check()
         self.hub_is_checked = False  # `check_push` has asked the Hub
         self.energy.check()
-        launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in (
-            "1",
-            "true",
-            "yes",
-        )
-        self.cpu_is_chosen = self.use_cpu or launched_on_cpu
+        launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower()
+        self.cpu_is_chosen = self.use_cpu or launched_on_cpu in ("1", "true", "yes")
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
         if not self.use_cpu:
             check_gpus()
-        if self.dataloader_num_workers is None:
-            self.dataloader_num_workers = (
-                0 if self.use_cpu else data_workers(self._num_processes_here())
-            )
-            self.unsaved_fields.add("dataloader_num_workers")
-        if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
-            raise InputError(
-                "dataloader_persistent_workers needs dataloader_num_workers of 1 or more"
-            )
-        chosen = choose_precision(self.precision, use_cpu=self.use_cpu)
-        self.bf16, self.fp16, self.precision_reason = (
-            chosen.name == "bf16",
-            chosen.name == "fp16",
-            chosen.reason,
-        )
+        self._set_data_workers()
+        precision, self.precision_reason = choose_precision(self.precision, use_cpu=self.use_cpu)
+        self.bf16 = precision == "bf16"
+        self.fp16 = precision == "fp16"
         self._split_global_batch()
         # What a launcher or an Accelerate configuration says about precision must not overrule the
         # run's choice.
-        mixed_precision = "no" if chosen.name == "fp32" else chosen.name
+        mixed_precision = "no" if precision == "fp32" else precision
         os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
         try:
             if self.use_cpu and self.ddp_backend in (None, "gloo"):
@@ -302,9 +283,19 @@ class RunArguments(TrainingArguments):
 
         unset_hf_deepspeed_config()
 
+    def _set_data_workers(self) -> None:
+        if self.dataloader_num_workers is None:
+            num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", self._num_processes()))
+            self.dataloader_num_workers = 0 if self.use_cpu else data_workers(num_processes)
+            self.unsaved_fields.add("dataloader_num_workers")
+        if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
+            raise InputError(
+                "dataloader_persistent_workers needs dataloader_num_workers of 1 or more"
+            )
+
     @property
     def several_processes(self) -> bool:
-        """Tell whether other processes train the same model."""
+        """Return whether two or more processes train the model."""
         return self._num_processes() > 1
 
     @property
@@ -313,7 +304,7 @@ class RunArguments(TrainingArguments):
         return EnergySettings(self.power_watts, self.country_iso_code, self.carbon_intensity)
 
     def _check(self) -> None:
-        """Refuse with what training cannot work, and what would silently train something else."""
+        """Refuse what training cannot work with, and what would silently train something else."""
         check(self)
         if self.max_steps < 1 and self.max_steps != -1:
             raise InputError(
@@ -342,9 +333,7 @@ class RunArguments(TrainingArguments):
 
     @property
     def global_batch_size(self) -> int:
-        """Return the examples per step of all processes together, given as global_train_batch_size
-        or not.
-        """
+        """Return the examples per step of all processes together."""
         return (
             self.per_device_train_batch_size
             * self.gradient_accumulation_steps
@@ -355,26 +344,20 @@ class RunArguments(TrainingArguments):
     def _num_processes() -> int:
         return int(os.environ.get("WORLD_SIZE", "1"))
 
-    @classmethod
-    def _num_processes_here(cls) -> int:
-        return int(os.environ.get("LOCAL_WORLD_SIZE", cls._num_processes()))
-
     def _split_global_batch(self) -> None:
-        """Cut the global batch into the largest micro-batches that per_device_train_batch_size
-        allows.
-        """
-        total, wanted = self.global_train_batch_size, self.gradient_accumulation_steps
+        """Cut the global batch into micro-batches of at most per_device_train_batch_size."""
+        total = self.global_train_batch_size
         if total is None:
             return
         micro, accumulation = self.split_batch(total, self.per_device_train_batch_size)
-        if wanted not in (1, accumulation):
+        if self.gradient_accumulation_steps not in (1, accumulation):
             raise InputError(
-                f"gradient_accumulation_steps is {wanted} and global_train_batch_size {total}, "
-                f"which makes it {accumulation} "
-                f"({micro} examples x {self._num_processes()} processes at once); leave one of "
-                "them out"
+                f"gradient_accumulation_steps is {self.gradient_accumulation_steps} and "
+                f"global_train_batch_size {total}, which makes it {accumulation} ({micro} examples "
+                f"x {self._num_processes()} processes at once); leave one of them out"
             )
-        self.per_device_train_batch_size, self.gradient_accumulation_steps = micro, accumulation
+        self.per_device_train_batch_size = micro
+        self.gradient_accumulation_steps = accumulation
         # It follows from the number of processes.
         self.unsaved_fields.add("gradient_accumulation_steps")
 
@@ -383,26 +366,25 @@ class RunArguments(TrainingArguments):
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
         """See `config.settle`."""
-        return settle(
-            values,
-            typed,
-            {name: getattr(cls, name) for name in (*PARTS, TOTAL)},
-            cls._num_processes(),
-        )
+        defaults = {name: getattr(cls, name) for name in (*PARTS, TOTAL)}
+        return settle(values, typed, defaults, cls._num_processes())
 
     def split_batch(self, total: int, most: int) -> tuple[int, int]:
-        """Cut a global batch into the largest micro-batches of at most `most` examples: their size,
-        and their number a process.
+        """Cut a global batch into the largest micro-batches of at most `most` examples.
+
+        Returns:
+            The examples of a micro-batch, and the number of micro-batches a process.
         """
         processes = self._num_processes()
         if total < 1 or total % processes:
             raise InputError(
                 f"a global batch of {total} cannot be shared by {processes} processes; give "
-                "--global_train_batch_size as a "
-                "multiple of their number"
+                "--global_train_batch_size as a multiple of their number"
             )
         share = total // processes
-        micro = next(size for size in range(min(most, share), 0, -1) if share % size == 0)
+        micro = min(most, share)
+        while share % micro:
+            micro -= 1
         return micro, share // micro
 
 
@@ -451,33 +433,37 @@ class ModelArguments:
     def settle(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Fill in the values of the objective: over a file that is not for it, which is said, but
-        under what was typed.
+        """Fill in the values of the objective.
+
+        They are stronger than a file that is not for it, which is said, and weaker than what was
+        typed.
         """
-        name_of_objective = values.get("objective", "bert")
-        if name_of_objective not in OBJECTIVES:
+        objective_name = values.get("objective", "bert")
+        if objective_name not in OBJECTIVES:
             return values  # refused when the settings are checked
-        objective = OBJECTIVES[name_of_objective]
-        row, kept, values = dict(objective.settings), set(typed), dict(values)
-        if in_file.get("objective") == name_of_objective:
-            kept |= set(in_file)
+        objective = OBJECTIVES[objective_name]
+        settings = dict(objective.settings)
+        stronger = set(typed)
+        if in_file.get("objective") == objective_name:
+            stronger.update(in_file)
         if values.get("model_name_or_path") is not None:
-            kept |= set(in_file) & set(objective.training)
-            row = {
-                name: value for name, value in row.items() if not hasattr(cls, name)
-            }  # a checkpoint has its own
+            stronger.update(in_file.keys() & objective.training.keys())
+            # The checkpoint has the fields of this class.
+            settings = {name: value for name, value in settings.items() if not hasattr(cls, name)}
         if values.get("optimizer", "bert_adam") in ADAM_OPTIMIZERS:
-            row |= objective.training
+            settings.update(objective.training)
+
+        values = dict(values)
         replaced = []
-        for name, value in row.items():
-            if name in kept:
+        for name, value in settings.items():
+            if name in stronger:
                 continue
             if values.get(name, value) != value:
                 replaced.append(f"{name} {value} instead of the file's {values[name]}")
             values[name] = value
         if replaced:
             message = "objective %s: %s; give --field value to have another one"
-            warn_early(message, name_of_objective, ", ".join(replaced))
+            warn_early(message, objective_name, ", ".join(replaced))
         return values
 
     @property
@@ -490,15 +476,15 @@ class ModelArguments:
     def __post_init__(self) -> None:
         check(self)
         shape_of(self.size, SIZES | MEMBER_SIZES.get(self.objective, {}))
-        for name, owners in {
-            "embedding_size": ("albert", "electra"),
-            "share_layers": ("albert",),
-        }.items():
-            if getattr(self, name) is not None and self.objective not in owners:
-                raise InputError(
-                    f"{name} is for --objective {' or '.join(owners)}; it has no meaning with "
-                    f"{self.objective}: leave it out"
-                )
+        self._check_objective("embedding_size", ("albert", "electra"))
+        self._check_objective("share_layers", ("albert",))
+
+    def _check_objective(self, name: str, objectives: Collection[str]) -> None:
+        if getattr(self, name) is not None and self.objective not in objectives:
+            raise InputError(
+                f"{name} is for --objective {' or '.join(objectives)}; it has no meaning with "
+                f"{self.objective}: leave it out"
+            )
 
 
 @dataclass
@@ -560,7 +546,7 @@ class DataArguments:
 
 @dataclass
 class DistillationArguments:
-    """Choose the teacher and the student, and weigh the losses of distilbert and tinybert."""
+    """Choose teacher, student and weights of losses, for `--objective distilbert` or `tinybert`."""
 
     teacher: str | None = option(
         None,
@@ -601,15 +587,21 @@ class DistillationArguments:
             raise InputError(
                 "a teacher belongs to --objective distilbert or tinybert: give both, or neither"
             )
-        names = [item.name for item in fields(self) if item.name != "teacher"]
-        others = names[:-3] if imitates else names[-3:]
-        if given := [name for name in others if getattr(self, name) is not None]:
-            raise InputError(f"{given[0]} is of another objective than this run's: leave it out")
+        imitation_fields = {"alpha_attn", "alpha_hidn", "alpha_embd"}
+        for item in fields(self):
+            is_for_objective = (item.name in imitation_fields) == imitates
+            if item.name == "teacher" or is_for_objective:
+                continue
+            if getattr(self, item.name) is not None:
+                raise InputError(
+                    f"{item.name} is of another objective than this run's: leave it out"
+                )
 
     @property
     def imitation_weights(self) -> tuple[float | None, float | None, float | None]:
-        """Return the weights of attention scores, hidden states and embeddings; None without
-        `--objective tinybert`.
+        """Return the weights of attention scores, hidden states and embeddings.
+
+        They are None without `--objective tinybert`.
         """
         return self.alpha_attn, self.alpha_hidn, self.alpha_embd
 
@@ -645,37 +637,40 @@ class PreTrainingArguments(RunArguments):
     def settle(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Also: who types steps does not want the minutes of a file, and the other way round."""
-        ends = {"max_steps", "max_minutes"}
-        unwanted = ends - set(typed) if ends & set(typed) else set()
-        wanted = {name: value for name, value in values.items() if name not in unwanted}
-        return super().settle(wanted, typed, in_file)
+        """Leave out the minutes of a file where steps are typed, and the other way round."""
+        values = dict(values)
+        if "max_steps" in typed and "max_minutes" not in typed:
+            values.pop("max_minutes", None)
+        if "max_minutes" in typed and "max_steps" not in typed:
+            values.pop("max_steps", None)
+        return super().settle(values, typed, in_file)
 
     def _check(self) -> None:
         super()._check()
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
-            if str(getattr(self, name)).rsplit(".", 1)[-1].lower() == "epoch":
+            if getattr(self, name) == "epoch":
                 raise InputError(
                     f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps "
                     "or no"
                 )
         if self.max_minutes is not None:
-            for name in ("eval_steps", "save_steps", "logging_steps"):
-                if 0 < (getattr(self, name) or 0) < 1:
-                    raise InputError(
-                        f"{name} is {getattr(self, name)}; allowed with max_minutes: whole steps"
-                    )
-            if not 0 <= self.warmup_steps < 1:
-                raise InputError(
-                    f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction "
-                    "below 1"
-                )
-            if self.max_steps not in (-1, MOST_STEPS):
-                raise InputError(
-                    f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give "
-                    "one of them"
-                )
+            self._check_clock()
             self.max_steps: int = MOST_STEPS
+
+    def _check_clock(self) -> None:
+        for name in ("eval_steps", "save_steps", "logging_steps"):
+            steps = getattr(self, name) or 0
+            if 0 < steps < 1:
+                raise InputError(f"{name} is {steps}; allowed with max_minutes: whole steps")
+        if not 0 <= self.warmup_steps < 1:
+            raise InputError(
+                f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1"
+            )
+        if self.max_steps not in (-1, MOST_STEPS):
+            raise InputError(
+                f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give one of "
+                "them"
+            )
 
 
 @dataclass
@@ -728,8 +723,7 @@ class PhaseArguments:
         if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
             raise InputError(
                 "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give "
-                "both, or neither for one "
-                "schedule over both phases"
+                "both, or neither for one schedule over both phases"
             )
 
 
@@ -750,55 +744,62 @@ class Phase:
 def plan_phases(
     args: PreTrainingArguments, data: DataArguments, second: PhaseArguments
 ) -> list[Phase]:
-    """Return one phase, or two: short inputs first, long ones for the last steps, as one run; a
-    fraction in `second` becomes steps.
+    """Return one phase, or two: short inputs first, long ones for the last steps.
 
-    Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one
-    learning-rate schedule.
+    A fraction in `second` becomes steps. Source: Devlin et al. 2019, appendix A.2: 128 tokens for
+    90 % of the steps, 512 for the rest, under one learning-rate schedule.
     """
-    total, given = args.max_steps, second.phase2_steps
-    if given and args.max_minutes is not None:
+    total = args.max_steps
+    steps_or_fraction = second.phase2_steps
+    if steps_or_fraction and args.max_minutes is not None:
         raise InputError(
-            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock "
-            "has one phase: leave one of "
-            "them out"
+            f"phase2_steps is {steps_or_fraction:g} and max_minutes {args.max_minutes:g}; a run by "
+            "the clock has one phase: leave one of them out"
         )
-    second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
-    split = total - steps
+    steps = int(steps_or_fraction)
+    if steps_or_fraction < 1:
+        steps = round(steps_or_fraction * max(total, 0))
+    second.phase2_steps = steps
     first = Phase(
-        *(0, split, args.global_batch_size, args.per_device_train_batch_size),
-        *(data.max_seq_length, data.max_predictions_per_seq),
+        first_step=0,
+        end_step=total - steps,
+        global_batch=args.global_batch_size,
+        micro_batch=args.per_device_train_batch_size,
+        max_seq_length=data.max_seq_length,
+        max_predictions_per_seq=data.max_predictions_per_seq,
     )
-    if not steps and (total > 0 or not given):
+    if not steps and (total > 0 or not steps_or_fraction):
         return [first]
-    if split <= 0:
+    if first.end_step <= 0:
         raise InputError(
-            f"phase2_steps is {given:g}, max_steps {total}; the second phase is the last part of "
-            "max_steps: give "
-            "more of them"
+            f"phase2_steps is {steps_or_fraction:g}, max_steps {total}; the second phase is the "
+            "last part of max_steps: give more of them"
         )
-    warmup, rate = second.phase2_warmup_steps, second.phase2_learning_rate
+    schedule = None
+    if second.phase2_warmup_steps is not None and second.phase2_learning_rate is not None:
+        schedule = second.phase2_warmup_steps, second.phase2_learning_rate
     last = Phase(
-        *(split, total, second.phase2_global_train_batch_size or args.global_batch_size),
-        second.phase2_per_device_train_batch_size or args.per_device_train_batch_size,
-        *(second.phase2_max_seq_length, second.phase2_max_predictions_per_seq),
-        None if warmup is None or rate is None else (warmup, rate),
+        first_step=first.end_step,
+        end_step=total,
+        global_batch=second.phase2_global_train_batch_size or first.global_batch,
+        micro_batch=second.phase2_per_device_train_batch_size or first.micro_batch,
+        max_seq_length=second.phase2_max_seq_length,
+        max_predictions_per_seq=second.phase2_max_predictions_per_seq,
+        own_schedule=schedule,
     )
     return [first, last]
 
 
 def has_second_phase(settings: Mapping[str, Any]) -> bool:
-    """Tell whether a run had two phases, by the values of its run.yaml as they are written
-    there.
-    """
+    """Return whether a run had two phases, by the values of its run.yaml as written there."""
     return settings.get("phase2_steps") not in (None, "0")
 
 
 def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:
-    """Return under which key run.yaml has a field of `DataArguments` as the run's last phase had
-    it: by that the run was measured.
+    """Return under which key run.yaml has a field of `DataArguments` of the run's last phase.
+
+    By its value the run was measured.
     """
-    own = f"phase2_{name}"
-    return (
-        own if has_second_phase(settings) and own in PhaseArguments.__dataclass_fields__ else name
-    )
+    key = f"phase2_{name}"
+    has_key = key in PhaseArguments.__dataclass_fields__
+    return key if has_second_phase(settings) and has_key else name

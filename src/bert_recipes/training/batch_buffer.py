@@ -1,5 +1,6 @@
-"""Batches on their way to a GPU: planned where they are collated, in one buffer, so that one copy
-brings them there and nothing waits.
+"""Batches on their way to a GPU, planned where they are collated, in one buffer.
+
+One copy brings them there and nothing waits.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class BatchBuffer:
-    """The tensors of a batch, one after the other in one buffer; `DataLoader` pins it as a
-    whole.
-    """
+    """The tensors of a batch, one after the other in one buffer; `DataLoader` pins the buffer."""
 
     buffer: torch.Tensor  # uint8
     places: Sequence[TensorPlace]
@@ -41,15 +40,16 @@ class BatchBuffer:
     @classmethod
     def from_batch(cls, batch: Mapping[str, Any]) -> BatchBuffer:
         """Copy the tensors of a batch, and of a mapping in it, into one buffer."""
-        tensors = list(_tensors_of(batch))
-        places, size = [], 0
-        for path, tensor in tensors:
+        tensors = dict(_tensors_of(batch))
+        places = []
+        size = 0
+        for path, tensor in tensors.items():
             places.append(TensorPlace(path, size, tensor.dtype, tensor.shape))
             size += tensor.nbytes + -tensor.nbytes % ALIGNMENT
-        joined = cls(torch.empty(size, dtype=torch.uint8), places)
-        for place, (_, tensor) in zip(places, tensors, strict=True):
-            joined._view(place).copy_(tensor)
-        return joined
+        batch_buffer = cls(torch.empty(size, dtype=torch.uint8), places)
+        for place in places:
+            batch_buffer._view(place).copy_(tensors[place.path])
+        return batch_buffer
 
     def pin_memory(self) -> BatchBuffer:
         """Return the batch in page-locked memory."""
@@ -71,10 +71,8 @@ class BatchBuffer:
         return batch
 
     def _view(self, place: TensorPlace) -> torch.Tensor:
-        num_bytes = place.shape.numel() * place.dtype.itemsize
-        return (
-            self.buffer[place.offset : place.offset + num_bytes].view(place.dtype).view(place.shape)
-        )
+        end = place.offset + place.shape.numel() * place.dtype.itemsize
+        return self.buffer[place.offset : end].view(place.dtype).view(place.shape)
 
 
 def _tensors_of(
@@ -108,17 +106,14 @@ class DeviceCollator:
         batch = self.collator(features)
         if self.plans_rows and "input_ids" in batch:
             batch = {**batch, PACKING: self._plan(batch)}
-        if not self.joins or not all(
-            isinstance(value, torch.Tensor) for _, value in _tensors_of(batch)
-        ):
-            return batch
-        return BatchBuffer.from_batch(batch)
+        has_tensors_alone = all(isinstance(value, torch.Tensor) for _, value in _tensors_of(batch))
+        if self.joins and has_tensors_alone:
+            return BatchBuffer.from_batch(batch)
+        return batch
 
     def _plan(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        mask = (
-            batch["attention_mask"]
-            if "attention_mask" in batch
-            else torch.ones_like(batch["input_ids"])
-        )
-        # Choices are rows of their own.
+        mask = batch.get("attention_mask")
+        if mask is None:
+            mask = torch.ones_like(batch["input_ids"])
+        # Each choice is a row.
         return plan_rows(mask.flatten(0, -2), batch["labels"] if self.plans_labels else None)

@@ -1,5 +1,6 @@
-"""`BertTrainer`: sentence pairs, two phases, both losses over the global batch, exact evaluation on
-held-out pairs.
+"""`BertTrainer`: the Trainer of pre-training.
+
+Sentence pairs, two phases, both losses over the global batch, exact evaluation on held-out pairs.
 """
 
 import math
@@ -41,22 +42,18 @@ from bert_recipes.training.trainer import RecipeTrainer
 EVALUATION_SEED = 12345
 # Settings of the data that decide what the held-out pairs and their masks are.
 MEASURED_WITH = (
-    *(
-        "max_seq_length",
-        "short_seq_prob",
-        "mlm_probability",
-        "max_predictions_per_seq",
-        "max_eval_pairs",
-    ),
-    *(
-        "mask_rate",
-        "keep_rate",
-        "random_rate",
-        "whole_word",
-        "selection",
-        "input_format",
-        "pair_label",
-    ),
+    "max_seq_length",
+    "short_seq_prob",
+    "mlm_probability",
+    "max_predictions_per_seq",
+    "max_eval_pairs",
+    "mask_rate",
+    "keep_rate",
+    "random_rate",
+    "whole_word",
+    "selection",
+    "input_format",
+    "pair_label",
 )
 
 
@@ -67,16 +64,18 @@ class SameEveryEpoch(Dataset):
         self.dataset = dataset
 
     def num_pairs(self, epoch: int) -> int:
-        """Items of an epoch."""
+        """Return the items of an epoch."""
         return len(self.dataset)
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
-        return self.dataset[key[1]]
+        _, index = key
+        return self.dataset[index]
 
 
 def epoched(dataset: Any) -> Any:
-    """A data set that is asked for (epoch, index): ours as they are; a list, torch's and
-    `datasets`' by number.
+    """Return a data set that takes (epoch, index).
+
+    Ours do; a list, torch's and `datasets`' take a number.
     """
     if hasattr(dataset, "num_pairs"):
         return dataset
@@ -89,8 +88,7 @@ def epoched(dataset: Any) -> Any:
 
 
 class EvaluationSampler(Sampler[tuple[int, int]]):
-    """This process's part of the held-out pairs: the first `max_pairs` (None: all) of a fixed
-    shuffled order.
+    """The held-out pairs of a process, of the first `max_pairs` (None: all) of a fixed order.
 
     Every process gets the same number of batches, so that collectives inside the model never hang;
     what is only there to fill up has `is_padding_batch` True and must not be counted.
@@ -104,17 +102,19 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
         rank: int,
         world_size: int,
     ) -> None:
-        keys = [
-            (0, index)
-            for index in epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs].tolist()
-        ]
-        self.dataset, self.num_pairs, own = dataset, len(keys), keys[rank::world_size]
-        self.batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
-        missing = len(range(0, len(keys[::world_size]), batch_size)) - len(
-            self.batches
-        )  # beside process 0
-        self.is_padding_batch = [False] * len(self.batches) + [True] * missing
-        self.batches += [keys[:1]] * missing
+        self.dataset = dataset
+        order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs]
+        self.num_pairs = len(order)
+        keys = [(0, index) for index in order.tolist()]
+        keys_of_process = keys[rank::world_size]
+        self.batches = []
+        for start in range(0, len(keys_of_process), batch_size):
+            self.batches.append(keys_of_process[start : start + batch_size])
+        # As many batches as the first process has.
+        num_batches = math.ceil(math.ceil(len(keys) / world_size) / batch_size)
+        num_padding = num_batches - len(self.batches)
+        self.is_padding_batch = [False] * len(self.batches) + [True] * num_padding
+        self.batches += [keys[:1]] * num_padding
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -124,30 +124,39 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
-    """float64 (V,), nats: log-probability of each token under add-one counts; `counts` int64 (V,),
-    of the training split.
+    """Return the log-probability of each token under add-one counts, float64 (V,) in nats.
+
+    `counts` is int64 (V,), of the training split.
     """
     smoothed = counts.astype(np.float64) + 1.0
     return torch.from_numpy(np.log(smoothed / smoothed.sum()))
 
 
 def pair_labels(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-    """Return int64 (B,), the labels of the pairs, under our name or that of stock's ALBERT; None
-    without them.
+    """Return the labels of the pairs, int64 (B,), None without them.
+
+    They stand under our name or that of stock's ALBERT.
     """
     return batch.get("next_sentence_label", batch.get("sentence_order_label"))
 
 
 class PreTrainingSums:
-    """Sums over held-out batches from which the metrics follow; the sums of several processes may
-    be added.
+    """Sums over held-out batches from which the metrics follow.
 
-    `unigram` is float64 (V,) of `unigram_log_probs`, or None without that baseline.
+    The sums of several processes may be added. `unigram` is float64 (V,) of `unigram_log_probs`, or
+    None without that baseline.
     """
 
     NAMES: tuple[str, ...] = (
-        *("mlm_loss", "mlm_correct", "masked", "unigram_loss", "unigram_correct"),
-        *("nsp_loss", "nsp_correct", "pairs", "random"),
+        "mlm_loss",
+        "mlm_correct",
+        "masked",
+        "unigram_loss",
+        "unigram_correct",
+        "nsp_loss",
+        "nsp_correct",
+        "pairs",
+        "random",
     )
 
     def __init__(self, device: torch.device, unigram: torch.Tensor | None = None) -> None:
@@ -155,23 +164,23 @@ class PreTrainingSums:
         self.unigram = None if unigram is None else unigram.to(device)
 
     def add(self, output: Any, batch: dict[str, torch.Tensor]) -> None:
-        """Add one batch; `output` is the model's for it with return_full_logits=False, losses being
-        means over this batch.
+        """Add one batch.
+
+        Args:
+            output: The model's with return_full_logits=False; its losses are means over the batch.
+            batch: What the model was given.
         """
         sums = self._sums(output, batch)
         for position, name in enumerate(self.NAMES):
             self.values[position] += sums.get(name, 0)
 
     def _sums(self, output: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-        assert output.mlm_loss is not None
-        assert output.prediction_logits is not None
-        # Finding them on a GPU makes the host wait.
         packing: Any = batch.get(PACKING)
-        targets = (
-            batch["labels"][batch["labels"] != IGNORE_INDEX]
-            if packing is None
-            else packing["targets"]
-        )
+        if packing is None:
+            labels = batch["labels"]
+            targets = labels[labels != IGNORE_INDEX]
+        else:
+            targets = packing["targets"]  # finding them on a GPU makes the host wait
         sums: dict[str, Any] = {
             "mlm_loss": output.mlm_loss.double() * targets.numel(),
             "mlm_correct": (output.prediction_logits.argmax(-1) == targets).sum(),
@@ -181,7 +190,6 @@ class PreTrainingSums:
             sums["unigram_loss"] = -self.unigram[targets].sum()
             sums["unigram_correct"] = (targets == self.unigram.argmax()).sum()
         if output.nsp_loss is not None:
-            assert output.seq_relationship_logits is not None
             labels = pair_labels(batch)
             assert labels is not None
             sums["pairs"] = (labels >= 0).sum()
@@ -191,51 +199,63 @@ class PreTrainingSums:
         return sums
 
     def metrics(self, prefix: str = "eval", pairs_task: str = "nsp") -> dict[str, float]:
-        """`mlm_loss`, `nsp_loss` or another `pairs_task`'s (nats), accuracies (0 to 1) and their
-        baselines under a prefix; what has no data is left out.
+        """Return losses (nats), accuracies (0 to 1) and their baselines; without data, none.
 
         `unigram_accuracy` is that of always saying the most frequent piece, `majority_accuracy`
         that of the more frequent label.
+
+        Args:
+            prefix: Of the names.
+            pairs_task: Names the loss of the pairs.
         """
-        sums = dict(zip(self.NAMES, self.values.tolist(), strict=True))
+        sums = self.sums_by_name()
         masked, pairs = sums["masked"], sums["pairs"]
-        result: dict[str, float] = {}
+        metrics: dict[str, float] = {}
+        loss = 0.0
         if masked:
-            result["mlm_loss"] = sums["mlm_loss"] / masked
-            result["mlm_accuracy"] = sums["mlm_correct"] / masked
-            result["perplexity"] = math.exp(
-                min(result["mlm_loss"], 700.0)
-            )  # exp overflows above 709
+            mlm_loss = sums["mlm_loss"] / masked
+            loss += mlm_loss
+            metrics["mlm_loss"] = mlm_loss
+            metrics["mlm_accuracy"] = sums["mlm_correct"] / masked
+            metrics["perplexity"] = math.exp(min(mlm_loss, 700.0))  # exp overflows above 709
             if self.unigram is not None:
-                result["unigram_loss"] = sums["unigram_loss"] / masked
-                result["unigram_accuracy"] = sums["unigram_correct"] / masked
+                metrics["unigram_loss"] = sums["unigram_loss"] / masked
+                metrics["unigram_accuracy"] = sums["unigram_correct"] / masked
         if pairs:
-            result[f"{pairs_task}_loss"] = sums["nsp_loss"] / pairs
-            result[f"{pairs_task}_accuracy"] = sums["nsp_correct"] / pairs
-            result["majority_accuracy"] = max(sums["random"], pairs - sums["random"]) / pairs
-        result["loss"] = result.get("mlm_loss", 0.0) + result.get(f"{pairs_task}_loss", 0.0)
-        result |= {
-            name: count for name, count in (("masked_tokens", masked), ("pairs", pairs)) if count
-        }
-        return {f"{prefix}_{name}": value for name, value in result.items()}
+            pairs_loss = sums["nsp_loss"] / pairs
+            loss += pairs_loss
+            metrics[f"{pairs_task}_loss"] = pairs_loss
+            metrics[f"{pairs_task}_accuracy"] = sums["nsp_correct"] / pairs
+            metrics["majority_accuracy"] = max(sums["random"], pairs - sums["random"]) / pairs
+        metrics["loss"] = loss
+        if masked:
+            metrics["masked_tokens"] = masked
+        if pairs:
+            metrics["pairs"] = pairs
+        return {f"{prefix}_{name}": value for name, value in metrics.items()}
+
+    def sums_by_name(self) -> dict[str, float]:
+        """Return the sums by their `NAMES`."""
+        return dict(zip(self.NAMES, self.values.tolist(), strict=True))
 
 
 def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreTrainingOutput:
-    """Return what a stock model says of a batch as ours say it: losses apart, and the logits of the
-    predicted tokens alone.
+    """Return a stock model's output as ours have it.
+
+    Losses are apart, and the logits are those of the predicted tokens alone.
     """
     logits = output.prediction_logits if "prediction_logits" in output else output.logits
     is_predicted = batch["labels"] != IGNORE_INDEX
-    predicted = logits[is_predicted]
+    predicted_logits = logits[is_predicted]
     pair_logits = output.get("seq_relationship_logits", output.get("sop_logits"))
     labels = pair_labels(batch)
     nsp_loss = None
     if pair_logits is not None and labels is not None:
         nsp_loss = mean_cross_entropy(pair_logits, labels, None)
     return BertForPreTrainingOutput(
-        mlm_loss=mean_cross_entropy(predicted, batch["labels"][is_predicted], None),
+        mlm_loss=mean_cross_entropy(predicted_logits, batch["labels"][is_predicted], None),
         nsp_loss=nsp_loss,
-        prediction_logits=predicted,
+        prediction_logits=predicted_logits,
         seq_relationship_logits=pair_logits,
     )
 
@@ -248,6 +268,25 @@ class TrainingPhase:
     train_dataset: Any
     eval_dataset: Any
     data_collator: Callable[[list[Any]], dict[str, torch.Tensor]]
+
+
+def phase_schedule(
+    phase: Phase, phases: Sequence[Phase], args: Any, num_training_steps: int
+) -> Schedule:
+    """Return the schedule of a phase, or that of the run.
+
+    The run's goes over all of `phases` before one with a schedule of its own.
+    """
+    start, end = 0, num_training_steps
+    warmup, learning_rate = args.warmup_steps, args.learning_rate
+    if phase.own_schedule is not None:
+        start, end = phase.first_step, phase.end_step
+        warmup, learning_rate = phase.own_schedule
+    elif phases[-1].own_schedule is not None:
+        end = phases[-1].first_step
+    num_steps = end - start
+    num_warmup_steps = int(warmup) if warmup >= 1 else math.ceil(warmup * num_steps)
+    return Schedule(start, num_steps, num_warmup_steps, learning_rate, args.schedule_power)
 
 
 class BertTrainer(RecipeTrainer):
@@ -294,9 +333,8 @@ class BertTrainer(RecipeTrainer):
                 TrainingPhase(phase, self.train_dataset, self.eval_dataset, self.data_collator)
             ]
         self.phases = list(phases)
-        self.resume_fingerprint["global batch"] = ", then ".join(
-            str(part.phase.global_batch) for part in self.phases
-        )
+        global_batches = [str(phase.phase.global_batch) for phase in self.phases]
+        self.resume_fingerprint["global batch"] = ", then ".join(global_batches)
         self._check_batches()
         self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
@@ -328,12 +366,13 @@ class BertTrainer(RecipeTrainer):
         self._enter(self.phases[-1])
         return super().train(resume_from_checkpoint=checkpoint, **kwargs)
 
-    def _enter(self, part: TrainingPhase) -> None:
+    def _enter(self, training_phase: TrainingPhase) -> None:
         """Take a phase's data and batches."""
-        self._part = part
-        self.train_dataset = part.train_dataset
-        self.eval_dataset = part.eval_dataset
-        collator = part.data_collator
+        self._data_of_phase = training_phase
+        self._phase = training_phase.phase
+        self.train_dataset = training_phase.train_dataset
+        self.eval_dataset = training_phase.eval_dataset
+        collator = training_phase.data_collator
         if isinstance(collator, DataCollatorForPreTraining):
             if counts_from_pad(self.model.config):
                 collator = replace(collator, draws_pad=False)
@@ -344,73 +383,63 @@ class BertTrainer(RecipeTrainer):
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:
             args = self.args
-            batch, accumulation = args.split_batch(part.phase.global_batch, part.phase.micro_batch)
+            batch, accumulation = args.split_batch(
+                self._phase.global_batch, self._phase.micro_batch
+            )
             args.per_device_train_batch_size = batch
             args.gradient_accumulation_steps = accumulation
         self._train_batch_size = self.args.train_batch_size
 
     def _check_batches(self) -> None:
-        """See before the first phase that all can be split, for DeepSpeed into the same number of
-        micro-batches.
+        """Refuse batches that cannot be split, before the first phase.
+
+        DeepSpeed needs the same number of micro-batches in both.
         """
         if len(self.phases) == 1:
             return
-        splits = [
-            self.args.split_batch(part.phase.global_batch, part.phase.micro_batch)
-            for part in self.phases
-        ]
-        counts = [accumulation for _, accumulation in splits]
+        counts = []
+        for phase in self.phases:
+            _, accumulation = self.args.split_batch(
+                phase.phase.global_batch, phase.phase.micro_batch
+            )
+            counts.append(accumulation)
         if self.is_deepspeed_enabled and len(set(counts)) > 1:
             raise InputError(
                 "phase2_per_device_train_batch_size: DeepSpeed takes the same number of "
-                "micro-batches per step in both phases, here it "
-                f"would be {' and then '.join(map(str, counts))}; give --global_train_batch_size "
-                f"{self.phases[0].phase.global_batch}, "
-                "--per_device_train_batch_size and --phase2_per_device_train_batch_size that fit"
+                "micro-batches per step in both phases, here it would be "
+                f"{' and then '.join(map(str, counts))}; give --global_train_batch_size "
+                f"{self.phases[0].phase.global_batch}, --per_device_train_batch_size and "
+                "--phase2_per_device_train_batch_size that fit"
             )
 
-    def _ends_here(self) -> bool:
-        """A phase ends with a checkpoint, the next one begins with it."""
-        return (
-            self._part is not self.phases[-1]
-            and self.state.global_step == self._part.phase.end_step
-        )
+    def _is_end_of_phase(self) -> bool:
+        """Return whether a phase ends, with a checkpoint from which the next one begins."""
+        is_last_phase = self._data_of_phase is self.phases[-1]
+        return not is_last_phase and self.state.global_step == self._phase.end_step
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
-        """The run's schedule, or the phase's own."""
-        phase, args = self._part.phase, self.args
-        if phase.own_schedule is not None:
-            (warmup, rate), start, end = phase.own_schedule, phase.first_step, phase.end_step
-        else:
-            own = [
-                part.phase.first_step for part in self.phases if part.phase.own_schedule is not None
-            ]
-            warmup, rate, start, end = (
-                args.warmup_steps,
-                args.learning_rate,
-                0,
-                [*own, num_training_steps][0],
-            )
-        steps = end - start
-        warmup = int(warmup if warmup >= 1 else math.ceil(warmup * steps))
-        return Schedule(start, steps, warmup, rate, args.schedule_power)
+        """Return the schedule of the run, or that of the phase."""
+        phases = [phase.phase for phase in self.phases]
+        return phase_schedule(self._phase, phases, self.args, num_training_steps)
 
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
-        """The micro-batches of the phase, as one pass over its `EpochShuffle`."""
-        args, phase, dataset = self.args, self._part.phase, epoched(self.train_dataset)
+        """Return the micro-batches of the phase, as one pass over its `EpochShuffle`."""
+        args = self.args
+        phase = self._phase
+        dataset = epoched(self.train_dataset)
         if isinstance(dataset, PreTrainingDataset):
-            known = self._loaded.get("pairs_of_epochs", {}).get(str(phase.first_step), {})
+            counted = self._loaded_state.get("pairs_of_epochs", {}).get(str(phase.first_step), {})
             # Another store, seed or length, which allow_changes lets pass, has other pairs.
-            if known.get("index") == dataset.index_name:
-                dataset.remember_num_pairs(known["counts"])
-        before = [part for part in self.phases if part.phase.first_step < phase.first_step]
-        lengths = [part.phase.end_step - part.phase.first_step for part in before]
-        self._epochs_before = sum(
-            length * part.phase.global_batch / epoched(part.train_dataset).num_pairs(0)
-            for length, part in zip(lengths, before, strict=True)
-        )
+            if counted.get("index") == dataset.index_name:
+                dataset.remember_num_pairs(counted["counts"])
+        self._epochs_before = 0.0
+        for earlier in self.phases:
+            if earlier.phase.first_step < phase.first_step:
+                num_steps = earlier.phase.end_step - earlier.phase.first_step
+                num_pairs = epoched(earlier.train_dataset).num_pairs(0)
+                self._epochs_before += num_steps * earlier.phase.global_batch / num_pairs
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - phase.first_step
@@ -422,33 +451,29 @@ class BertTrainer(RecipeTrainer):
     def state_dict(self) -> dict[str, Any]:
         """Add the number of pairs of each epoch, which a resumed run would have to count again."""
         dataset: Any = self._order.dataset
-        name = dataset.index_name if isinstance(dataset, PreTrainingDataset) else None
-        known = {
-            "index": name,
+        counted = {
+            "index": dataset.index_name if isinstance(dataset, PreTrainingDataset) else None,
             "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)],
         }
-        return {
-            **super().state_dict(),
-            "pairs_of_epochs": {str(self._part.phase.first_step): known},
-        }
+        state = super().state_dict()
+        state["pairs_of_epochs"] = {str(self._phase.first_step): counted}
+        return state
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
-        """Optimiser steps in the pairs of that many epochs, rounded down; at least one."""
+        """Return the optimiser steps in that many epochs, rounded down; at least one."""
         pairs = sum(dataset.num_pairs(epoch) for epoch in range(int(num_epochs)))
         if num_epochs % 1:
             pairs += math.floor(num_epochs % 1 * dataset.num_pairs(int(num_epochs)))
         return max(1, pairs // self.global_batch_size)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """This process's part of the held-out pairs; not sharded again by Accelerate."""
+        """Return the held-out pairs of this process; not sharded again by Accelerate."""
         if self.compute_metrics is not None:
             return super().get_eval_dataloader(eval_dataset)
         if isinstance(eval_dataset, str):  # stock's name of one of several
             eval_dataset = self.eval_dataset[eval_dataset]
-        dataset, args = (
-            epoched(self.eval_dataset if eval_dataset is None else eval_dataset),
-            self.args,
-        )
+        dataset = epoched(self.eval_dataset if eval_dataset is None else eval_dataset)
+        args = self.args
         sampler = EvaluationSampler(
             dataset, self.max_eval_pairs, args.eval_batch_size, args.process_index, args.world_size
         )
@@ -459,13 +484,13 @@ class BertTrainer(RecipeTrainer):
     # Loss
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """int64 (2,): predicted tokens, and pairs with a label."""
-        masked, labels = (batch["labels"] != IGNORE_INDEX).sum(), pair_labels(batch)
-        pairs = (
-            masked.new_tensor(len(batch["input_ids"]))
-            if labels is None
-            else (labels != IGNORE_INDEX).sum()
-        )
+        """Return the predicted tokens, and the pairs with a label, int64 (2,)."""
+        masked = (batch["labels"] != IGNORE_INDEX).sum()
+        labels = pair_labels(batch)
+        if labels is None:
+            pairs = masked.new_tensor(len(batch["input_ids"]))
+        else:
+            pairs = (labels != IGNORE_INDEX).sum()
         return torch.stack([masked, pairs])
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
@@ -475,7 +500,7 @@ class BertTrainer(RecipeTrainer):
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """Masked-LM and pair loss."""
+        """Return the sum of masked-LM and pair loss, and the output."""
         masked, pairs = counts
         if self._is_ours:
             output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
@@ -493,25 +518,22 @@ class BertTrainer(RecipeTrainer):
 
     @property
     def pairs_task(self) -> str:
-        """Return the name of the pairs' task in logs and metrics: nsp, or sop where the order is
-        learned.
-        """
+        """Return the name of the pairs' task in logs: nsp, or sop where the order is learned."""
         return getattr(self.train_dataset, "pairs_task", "nsp")
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours
-        left to the training log.
+        """Add both losses, the rate of real tokens, MFU and the hours left to the training log.
+
+        The rate is without padding, of all processes.
         """
         if "loss" in logs:
-            own = self.meter.read(self.accelerator)
-            logs.update(
-                {name.replace("nsp", self.pairs_task): value for name, value in own.items()}
-            )
+            for name, value in self.meter.read(self.accelerator).items():
+                logs[name.replace("nsp", self.pairs_task)] = value
             logs.update(self.throughput())
         if hasattr(self, "_order"):
             # One pass of the loader is a complete phase; what a reader wants to know is how often
             # the run has seen the data.
-            steps = self.state.global_step - self._part.phase.first_step
+            steps = self.state.global_step - self._phase.first_step
             pairs = self._order.dataset.num_pairs(0)
             self.state.epoch = self._epochs_before + steps * self.global_batch_size / pairs
         super().log(logs, start_time)
@@ -542,18 +564,20 @@ class BertTrainer(RecipeTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`);
+        """Return exact means over all held-out pairs of all processes (`PreTrainingSums.metrics`).
+
         `predict` is stock's.
         """
         sampler: Any = dataloader.batch_sampler
         if not isinstance(sampler, EvaluationSampler):
-            others = (prediction_loss_only, ignore_keys, metric_key_prefix)
-            return super().evaluation_loop(dataloader, description, *others)
+            return super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
         metrics = self._measure_held_out(dataloader, description, metric_key_prefix)
-        held_out_sums = self.held_out_sums
         if self.old_dataset is not None and sampler.dataset is epoched(self.eval_dataset):
+            held_out_sums = self.held_out_sums
             old = self.get_eval_dataloader(self.old_dataset)
-            metrics |= self._measure_held_out(old, description, f"{metric_key_prefix}_old")
+            metrics.update(self._measure_held_out(old, description, f"{metric_key_prefix}_old"))
             self.held_out_sums = held_out_sums
         return EvalLoopOutput(
             predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs
@@ -588,8 +612,9 @@ class BertTrainer(RecipeTrainer):
         return sums.metrics(prefix, self.pairs_task)
 
     def measure_all(self) -> dict[str, Any]:
-        """Return the held-out metrics, and as `jackknife` the `jackknife_replicates` over batches
-        of each loss, to six digits.
+        """Return the held-out metrics, and as `jackknife` the `jackknife_replicates` of each loss.
+
+        They leave out one batch after the other, and have six digits.
         """
         results = super().measure_all()
         if self.held_out_sums is None:  # none, or evaluation was stock's

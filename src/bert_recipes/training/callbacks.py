@@ -41,11 +41,14 @@ SPIKE_MEMORY = 50
 
 
 def describe_spike(losses: Sequence[float], step: int) -> str | None:
-    """A sentence when the last of the logged training losses (nats) jumps out of the `SPIKE_MEMORY`
-    before it, else None.
+    """Return a sentence when the last logged training loss is a spike, else None.
+
+    Args:
+        losses: In nats, in order; `SPIKE_MEMORY` before the last are compared.
+        step: Of the last.
     """
-    *before, last = losses[-SPIKE_MEMORY - 1 :]
-    before = [loss for loss in before if math.isfinite(loss)]
+    last = losses[-1]
+    before = [loss for loss in losses[-SPIKE_MEMORY - 1 : -1] if math.isfinite(loss)]
     if len(before) < SPIKE_MEMORY // 5 or not math.isfinite(last):
         return None
     mean = statistics.fmean(before)
@@ -53,24 +56,25 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
         return None
     return (
         f"at step {step} the training loss is {last:.2f}; the {len(before)} lines of the log "
-        f"before have {mean:.2f} on average. If it "
-        f"does not come down again: {_SLOWER}"
+        f"before have {mean:.2f} on average. If it does not come down again: {_SLOWER}"
     )
 
 
 def describe_progress(metrics: dict[str, float], step: int) -> str | None:
-    """A sentence when an evaluation's held-out MLM loss is no better than the unigram loss, or not
-    finite, else None.
+    """Return a sentence when the held-out MLM loss of an evaluation is bad, else None.
+
+    It is bad if it is no better than the unigram loss, or not finite.
     """
-    values = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    if not {"unigram_loss", "mlm_loss"} <= values.keys():
+    loss = metrics.get("eval_mlm_loss")
+    unigram_loss = metrics.get("eval_unigram_loss")
+    if loss is None or unigram_loss is None:
         return None
-    if not math.isfinite(values["mlm_loss"]):
+    if not math.isfinite(loss):
         return (
             f"at step {step} the held-out masked-LM loss is not finite: training has diverged; "
             f"{_SLOWER}"
         )
-    gain = values["unigram_loss"] - values["mlm_loss"]
+    gain = unigram_loss - loss
     if gain > STUCK_MARGIN_NATS:
         return None
     if gain < -STUCK_MARGIN_NATS:
@@ -85,16 +89,15 @@ def describe_progress(metrics: dict[str, float], step: int) -> str | None:
             "sees with `make show-data`"
         )
     return (
-        f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}, {comparison} the "
-        f"word-frequency baseline ({values['unigram_loss']:.2f}). {advice}"
+        f"at step {step} the held-out masked-LM loss is {loss:.2f}, {comparison} the "
+        f"word-frequency baseline ({unigram_loss:.2f}). {advice}"
     )
 
 
 def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
-    """Return a sentence when ELECTRA's discriminator knows little more than how many tokens are
-    replaced, else None.
-    """
-    loss, base_rate = metrics.get("eval_disc_loss"), metrics.get("eval_base_rate_loss")
+    """Return a sentence when ELECTRA's discriminator is no better than the base rate, else None."""
+    loss = metrics.get("eval_disc_loss")
+    base_rate = metrics.get("eval_base_rate_loss")
     if loss is None or base_rate is None or not loss > (1 - NEAR_BASE_RATE) * base_rate:
         return None
     return (
@@ -128,32 +131,34 @@ class LossWatch(TrainerCallback):
         if "loss" not in (kwargs.get("logs") or {}) or not state.is_world_process_zero:
             return
         recent = state.log_history[-2 * SPIKE_MEMORY - 2 :]
-        message = describe_spike(
-            [line["loss"] for line in recent if "loss" in line], state.global_step
-        )
+        losses = [line["loss"] for line in recent if "loss" in line]
+        message = describe_spike(losses, state.global_step)
         if message:
             logger.warning(message)
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Warn, once in a run, when a held-out loss is no better than what is known without a
-        model.
-        """
+        """Warn, once in a run, when a held-out loss is no better than its baseline."""
         if not state.is_world_process_zero:
             return
-        done, warmup = 1.0, 0.0  # of a finished model that is measured
-        if state.max_steps:
-            done = state.global_step / state.max_steps
-            warmup = args.get_warmup_steps(state.max_steps) / state.max_steps
-            if (minutes := getattr(args, "max_minutes", None)) is not None:
-                done = (time.monotonic() - self.begin) / (60 * minutes)
-        for describe, after in list(self.waiting.items()):
+        progress, warmup = self._progress(args, state)
+        is_near_end = progress >= NEAR_END
+        is_early = state.global_step < EARLY_STEPS
+        for describe, fraction in list(self.waiting.items()):
             message = describe(kwargs.get("metrics") or {}, state.global_step)
-            is_due = done >= NEAR_END or (
-                done >= warmup + after and state.global_step >= EARLY_STEPS
-            )
+            is_due = is_near_end or (progress >= warmup + fraction and not is_early)
             if message is not None and is_due:
                 logger.warning(message)
                 del self.waiting[describe]
+
+    def _progress(self, args: Any, state: Any) -> tuple[float, float]:
+        """Return which fraction of the run is done, and which is warm-up."""
+        if not state.max_steps:  # a finished model is measured
+            return 1.0, 0.0
+        warmup = args.get_warmup_steps(state.max_steps) / state.max_steps
+        minutes = getattr(args, "max_minutes", None)
+        if minutes is None:
+            return state.global_step / state.max_steps, warmup
+        return (time.monotonic() - self.begin) / (60 * minutes), warmup
 
 
 class EarlyStopping(TrainerCallback):
@@ -171,39 +176,42 @@ class EarlyStopping(TrainerCallback):
         self.is_training = True
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop where the best value lies `patience` evaluations back; one that is not finite is
-        none.
+        """Stop where the best value lies `patience` evaluations back.
+
+        A value that is not finite is worse than all others.
         """
-        name, sign = (
-            f"eval_{args.metric_for_best_model.removeprefix('eval_')}",
-            1 if args.greater_is_better else -1,
-        )
-        values = [line[name] for line in state.log_history if name in line]
-        values = [sign * value if math.isfinite(value) else -math.inf for value in values]
-        if (
-            self.is_training
-            and values
-            and len(values) - 1 - values.index(max(values)) >= self.patience
-        ):
-            control.should_training_stop, self.is_training = True, False
+        metric = args.metric_for_best_model.removeprefix("eval_")
+        sign = 1 if args.greater_is_better else -1
+        values = []
+        for line in state.log_history:
+            value = line.get(f"eval_{metric}")
+            if value is not None:
+                values.append(sign * value if math.isfinite(value) else -math.inf)
+        if not self.is_training or not values:
+            return
+        evaluations_since_best = len(values) - 1 - values.index(max(values))
+        if evaluations_since_best >= self.patience:
+            control.should_training_stop = True
+            self.is_training = False
             if state.is_world_process_zero:
-                message = (
-                    "stopped early: %d evaluations in a row have no better %s than the one "
-                    "before them"
+                logger.info(
+                    "stopped early: %d evaluations in a row have no better %s than the one before "
+                    "them",
+                    self.patience,
+                    metric,
                 )
-                logger.info(message, self.patience, name.removeprefix("eval_"))
 
 
 # At least so often a run by the clock is measured and saved, and logged, in fractions of its
-# minutes; evaluations take a
-# fifth of them at most. Our choices: a file's intervals are in steps, and a slow machine has few of
-# them.
+# minutes; evaluations take a fifth of them at most. Our choices: a file's intervals are in steps,
+# and a slow machine has few of them.
 MEASURED_EVERY, LOGGED_EVERY, MOST_FOR_EVALUATIONS = 0.2, 0.02, 0.2
 
 
 class ClockIntervals(TrainerCallback):
-    """Logs, measures and saves a run by the clock where the intervals of its settings, in steps,
-    are too long for its minutes.
+    """Logs, measures and saves a run by the clock at least so often.
+
+    The intervals of its settings, in steps, may be too long for its minutes.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -211,10 +219,10 @@ class ClockIntervals(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Begin where the clock is, in a resumed run too."""
-        self.clock_of_last_step, self.longest_step = self.trainer.clock, 0.0
-        self.clock_of = dict.fromkeys(
-            ("should_log", "should_evaluate", "should_save"), self.trainer.clock
-        )
+        clock = self.trainer.clock
+        self.longest_step = 0.0
+        self.clock_of_last_step = clock
+        self.clock_of_last = {"should_log": clock, "should_evaluate": clock, "should_save": clock}
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Ask for what is due."""
@@ -224,15 +232,16 @@ class ClockIntervals(TrainerCallback):
         self.longest_step = max(self.longest_step, clock - self.clock_of_last_step)
         self.clock_of_last_step = clock
         measured_every = max(MEASURED_EVERY, self.longest_step / MOST_FOR_EVALUATIONS)
-        for event, strategy, every in (
-            ("should_log", args.logging_strategy, LOGGED_EVERY),
-            ("should_evaluate", args.eval_strategy, measured_every),
-            ("should_save", args.save_strategy, measured_every),
-        ):
-            is_due = clock - self.clock_of[event] >= every
-            if strategy == "steps" and (is_due or getattr(control, event)):
-                setattr(control, event, True)
-                self.clock_of[event] = clock
+        self._ask(control, "should_log", args.logging_strategy, LOGGED_EVERY)
+        self._ask(control, "should_evaluate", args.eval_strategy, measured_every)
+        self._ask(control, "should_save", args.save_strategy, measured_every)
+
+    def _ask(self, control: TrainerControl, event: str, strategy: str, interval: float) -> None:
+        clock = self.trainer.clock
+        is_due = clock - self.clock_of_last[event] >= interval
+        if strategy == "steps" and (is_due or getattr(control, event)):
+            setattr(control, event, True)
+            self.clock_of_last[event] = clock
 
 
 # What Slurm, Kubernetes and `kill` send, and what Ctrl-C sends.
@@ -240,11 +249,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopOnSignal(TrainerCallback):
-    """Ends a run after the step that is being computed, with a checkpoint, once SIGTERM or SIGINT
-    has come to one of its processes.
+    """Ends a run at SIGTERM or SIGINT, after the step that is being computed, with a checkpoint.
 
-    A second SIGINT ends the process at once, with exit code 130: whoever presses Ctrl-C twice does
-    not want to wait. Later SIGTERMs change nothing, as launchers pass them on more than once.
+    It is enough that one process has got the signal. A second SIGINT ends the process at once, with
+    exit code 130: whoever presses Ctrl-C twice does not want to wait. Later SIGTERMs change
+    nothing, as launchers pass them on more than once.
     """
 
     def __init__(self) -> None:
@@ -253,17 +262,19 @@ class StopOnSignal(TrainerCallback):
         self.begin()
 
     def begin(self) -> None:
-        """A training begins."""
+        """Begin a training."""
         self.is_stopped = False
         # By step, how many processes have been asked; `RecipeTrainer` adds it with the step's
         # counts.
         self.flags: list[LateNumber] = []
 
     def stop(self, control: TrainerControl) -> None:
-        """End the training at this step; `control.is_interrupted` tells other callbacks that it is
-        no end of a run.
+        """End the training at this step.
+
+        `control.is_interrupted` tells other callbacks that it is no end of a run.
         """
-        self.is_stopped = control.should_training_stop = True
+        self.is_stopped = True
+        control.should_training_stop = True
         control.is_interrupted = True
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
@@ -280,9 +291,7 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle both signals inside of the block; in a thread other than the main one Python
-        cannot.
-        """
+        """Handle both signals inside of the block; Python cannot outside of the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -295,8 +304,9 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """While listening: the first signal leaves the block where it is, so the block must wait
-        for no other process and write nothing.
+        """Let the first signal leave the block where it is, while listening.
+
+        The block must wait for no other process and write nothing.
         """
         self._leaves_block = True
         try:
@@ -323,9 +333,7 @@ class StopOnSignal(TrainerCallback):
 
 
 def ignore_signals(worker: int = 0) -> None:
-    """Leave signals to the process that trains: for `DataLoader`'s workers, which get Ctrl-C
-    too.
-    """
+    """Leave signals to the process that trains, in `DataLoader`'s workers, which get Ctrl-C too."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 

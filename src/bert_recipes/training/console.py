@@ -31,7 +31,7 @@ _LONG_WORDS = {
     "sop": "sentence-order",
     "disc": "replaced-token",
 }
-# Of an evaluation: how long it took, and what its neighbours say already.
+# Not in the line of an evaluation: how long it took, and what its neighbours say already.
 _LEFT_OUT = (
     "runtime",
     "seconds",
@@ -66,11 +66,6 @@ def format_hours(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 1 else f"{max(1, round(hours * 60))} min"
 
 
-def time_left(hours: float) -> str:
-    """Return the rest of a run as people say it."""
-    return f"{format_hours(hours)} left"
-
-
 def pace_line(args: Any, state: Any, seconds: float) -> str:
     """Return the line that says what a run will take; a step takes so many seconds."""
     minutes = getattr(args, "max_minutes", None)
@@ -91,51 +86,51 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
 
 def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
     """Return a line of the training log."""
-    parts = [
-        f"{label} {form.format(logs[name])}"
-        for name, (label, form) in _TRAINING.items()
-        if name in logs
-    ]
+    columns = []
+    for name, (label, number_format) in _TRAINING.items():
+        if name in logs:
+            columns.append(f"{label} {number_format.format(logs[name])}")
     if logs.get("data_wait_share", 0.0) >= 0.05:
-        parts.append(f"waiting for data {logs['data_wait_share']:.0%}")
+        columns.append(f"waiting for data {logs['data_wait_share']:.0%}")
     if "hours_left" in logs and step < max_steps:
-        parts.append(time_left(logs["hours_left"]))
-    return _at(step, max_steps) + "  ".join(parts)
+        columns.append(f"{format_hours(logs['hours_left'])} left")
+    return _at(step, max_steps) + "  ".join(columns)
 
 
 def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
-    """Return a line of an evaluation: each metric beside what is reached without a model, where
-    that is known.
-    """
+    """Return a line of an evaluation."""
     is_test = any(name.startswith("test_") for name in logs)
     prefix = "test_" if is_test else "eval_"
-    parts = []
+    columns = []
     for name, value in logs.items():
         metric = name.removeprefix(prefix)
         if metric == name or not isinstance(value, int | float):
             continue
         # A capital letter begins the name of a type of entities or questions: the table at the end
         # has them.
-        if metric[0].isupper() or any(part in name for part in _LEFT_OUT):
+        if metric[0].isupper() or any(word in name for word in _LEFT_OUT):
             continue
         for short, long in _LONG_WORDS.items():
             metric = metric.replace(short, long)
         is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
-        parts.append(f"{metric} {value:.1%}" if is_fraction else f"{metric} {value:.3f}")
+        columns.append(f"{metric} {value:.1%}" if is_fraction else f"{metric} {value:.3f}")
     title = "test: " if is_test else "held out: "
-    return _at(step, max_steps) + title + "  ".join(parts)
+    return _at(step, max_steps) + title + "  ".join(columns)
 
 
 def _at(step: int, max_steps: int) -> str:
-    last = f"{max_steps:,}"
+    if max_steps == 0:
+        return ""
     if max_steps >= MOST_STEPS:
         return f"step {step:>7,}  "
-    return "" if not max_steps else f"step {step:>{len(last)},}/{last}  "
+    last = f"{max_steps:,}"
+    return f"step {step:>{len(last)},}/{last}  "
 
 
 class Lines(TrainerCallback):
-    """Print these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE`
-    after the one before.
+    """Print these lines, in the main process.
+
+    The first comes soon, and none later than `LONGEST_SILENCE` after the one before.
     """
 
     _pace_is_said = False

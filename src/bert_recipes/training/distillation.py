@@ -1,5 +1,6 @@
-"""DistilBERT: a student of half the layers, copied from its teacher, that learns its teacher's
-answers beside the masked LM.
+"""DistilBERT: a student with half of its teacher's layers, which learns from the teacher's answers.
+
+It learns the masked LM too.
 """
 
 import hashlib
@@ -26,9 +27,10 @@ from bert_recipes.training.speed import BatchStats, forward_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
 
-def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
-    """Return the teacher's layers that the student begins with: 0, 2, 4, 7, 9, 11 of 12, as in
-    scripts/extract_distilbert.py.
+def teacher_layers(num_teacher: int, num_student: int) -> list[int]:
+    """Return the numbers of the teacher's layers that the student begins with.
+
+    They are 0, 2, 4, 7, 9, 11 of 12, as in scripts/extract_distilbert.py.
     """
     if num_student > num_teacher:
         raise InputError(f"student_layers is {num_student}; the teacher has {num_teacher}")
@@ -37,35 +39,20 @@ def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
 
 @torch.no_grad()
 def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTrainingModel:
-    """A model of fewer layers that begins with some of the teacher's, unless told not to:
-    DistilBERT for BERT, RoBERTa for RoBERTa.
+    """Return a model of fewer layers, DistilBERT for BERT, RoBERTa for RoBERTa.
+
+    It begins with layers of the teacher, unless `start_from_teacher` is False.
     """
     set_seed(seed)
-    config, base = teacher.config, teacher.base_model
-    layers = chosen_layers(
-        config.num_hidden_layers, args.student_layers or max(1, config.num_hidden_layers // 2)
-    )
+    config = teacher.config
+    num_layers = args.student_layers or max(1, config.num_hidden_layers // 2)
+    layer_numbers = teacher_layers(config.num_hidden_layers, num_layers)
     if config.model_type == "bert":
-        student = MEMBERS["distilbert"](
-            transformers.DistilBertConfig(
-                vocab_size=config.vocab_size,
-                dim=config.hidden_size,
-                n_layers=len(layers),
-                n_heads=config.num_attention_heads,
-                hidden_dim=config.intermediate_size,
-                max_position_embeddings=config.max_position_embeddings,
-                dropout=config.hidden_dropout_prob,
-                attention_dropout=config.attention_probs_dropout_prob,
-                activation=config.hidden_act,
-                initializer_range=config.initializer_range,
-                pad_token_id=config.pad_token_id,
-                weight_init="normal",
-            )
-        )
+        student = MEMBERS["distilbert"](_distilbert_config(config, num_layers))
     elif config.model_type == "roberta":
-        student = MEMBERS["roberta"](
-            transformers.RobertaConfig(**config.to_dict() | {"num_hidden_layers": len(layers)})
-        )
+        student_config = transformers.RobertaConfig(**config.to_dict())
+        student_config.num_hidden_layers = num_layers
+        student = MEMBERS["roberta"](student_config)
     else:
         raise InputError(
             f"{args.teacher}: model_type {config.model_type} does not teach here; give a BERT or "
@@ -73,25 +60,49 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
         )
     if args.start_from_teacher is False:
         return student
-    own = student.base_model
+
+    embeddings = student.base_model.embeddings
+    taught_embeddings = teacher.base_model.embeddings
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm"):
-        if not hasattr(own.embeddings, name):
-            continue  # DistilBERT has no segments
-        getattr(own.embeddings, name).load_state_dict(getattr(base.embeddings, name).state_dict())
+        if hasattr(embeddings, name):  # DistilBERT has no segments
+            _copy_weights(getattr(embeddings, name), getattr(taught_embeddings, name))
     if args.fold_segments and config.model_type == "bert":
-        own.embeddings.position_embeddings.weight += base.embeddings.token_type_embeddings.weight[0]
-    teacher_layers = list(layers_of(base))
-    for layer, number in zip(layers_of(own), layers, strict=True):
-        sources = teacher_layers[number].weight_modules
-        for module, source in zip(layer.weight_modules, sources, strict=True):
-            module.load_state_dict(source.state_dict())
+        segments = taught_embeddings.token_type_embeddings.weight
+        embeddings.position_embeddings.weight += segments[0]
+    taught_layers = list(layers_of(teacher.base_model))
+    for layer, number in zip(layers_of(student.base_model), layer_numbers, strict=True):
+        taught_modules = taught_layers[number].weight_modules
+        for module, taught_module in zip(layer.weight_modules, taught_modules, strict=True):
+            _copy_weights(module, taught_module)
     student.get_output_embeddings().bias.copy_(teacher.get_output_embeddings().bias)
     return student
 
 
+def _distilbert_config(config: Any, num_layers: int) -> transformers.DistilBertConfig:
+    return transformers.DistilBertConfig(
+        vocab_size=config.vocab_size,
+        dim=config.hidden_size,
+        n_layers=num_layers,
+        n_heads=config.num_attention_heads,
+        hidden_dim=config.intermediate_size,
+        max_position_embeddings=config.max_position_embeddings,
+        dropout=config.hidden_dropout_prob,
+        attention_dropout=config.attention_probs_dropout_prob,
+        activation=config.hidden_act,
+        initializer_range=config.initializer_range,
+        pad_token_id=config.pad_token_id,
+        weight_init="normal",
+    )
+
+
+def _copy_weights(module: torch.nn.Module, source: torch.nn.Module) -> None:
+    module.load_state_dict(source.state_dict())
+
+
 def take_teacher(trainer: RecipeTrainer, teacher: Any) -> Any:
-    """Put a teacher beside a trainer's model, without dropout and gradients; a run is resumed with
-    the same one.
+    """Put a teacher beside a trainer's model, without dropout and gradients.
+
+    A run is resumed with the same teacher.
     """
     digest = hashlib.sha256()
     for weights in teacher.state_dict().values():
@@ -101,23 +112,23 @@ def take_teacher(trainer: RecipeTrainer, teacher: Any) -> Any:
 
 
 class DistillationTrainer(BertTrainer):
-    """`BertTrainer` whose student also learns its teacher's probabilities of all tokens, and its
-    last hidden states.
+    """`BertTrainer` of a student that also learns its teacher's probabilities and hidden states.
 
-    The losses between both are means over the real tokens of the *global* batch; the teacher reads
-    the same masked input.
+    The probabilities are of all tokens, the hidden states the last ones. The losses between teacher
+    and student are means over the real tokens of the *global* batch; the teacher reads the same
+    masked input.
     """
 
     def __init__(
         self,
         model: PreTrainingModel,
         args: Any,
-        *others: Any,
+        *positional: Any,
         teacher: Any,
         settings: Any,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model, args, *others, **kwargs)
+        super().__init__(model, args, *positional, **kwargs)
         if teacher.config.vocab_size != model.config.vocab_size:
             raise InputError(
                 f"the teacher has {teacher.config.vocab_size:,} pieces, the student "
@@ -128,45 +139,56 @@ class DistillationTrainer(BertTrainer):
         self.settings = settings
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """int64 (2,): predicted tokens, and real ones."""
+        """Return the predicted tokens, and the real ones, int64 (2,)."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """The masked LM's, and those against the teacher. Source: distillation/distiller.py,
-        `Distiller.step`.
+        """Return the loss of the masked LM and those against the teacher, and the output.
+
+        Source: distillation/distiller.py, `Distiller.step`.
         """
         masked, tokens = counts
         names = ("input_ids", "attention_mask", "token_type_ids", PACKING)
         texts = {name: inputs[name] for name in names if name in inputs}
         with torch.no_grad(), self.autocast():
-            taught = self.teacher.encode_tokens(**texts)
-        distiller = partial(self._distil, taught, tokens)
+            taught_states = self.teacher.encode_tokens(**texts)
+        distiller = partial(self._distil, taught_states, tokens)
         output = model(
             **texts, labels=inputs["labels"], num_items_in_batch=masked, distiller=distiller
         )
         return self.settings.alpha_mlm * output.mlm_loss + output.distillation_loss, output
 
     def _distil(
-        self, taught: torch.Tensor, tokens: torch.Tensor, student: Any, rows: torch.Tensor
+        self, taught_states: torch.Tensor, tokens: torch.Tensor, student: Any, states: torch.Tensor
     ) -> torch.Tensor:
-        """Both losses against the teacher, weighed: hidden states (N, H) of the same N tokens."""
-        settings, total = self.settings, rows.new_zeros((), dtype=torch.float32)
+        """Return both losses against the teacher, weighed.
+
+        Args:
+            taught_states: Of the teacher, (N, H).
+            tokens: Of the global batch.
+            student: The model.
+            states: Of the student, (N, H), of the same N tokens.
+        """
+        settings = self.settings
+        loss = states.new_zeros((), dtype=torch.float32)
         if settings.alpha_ce:
             divergence = student.divergence(
-                rows, lambda part: self.teacher.token_logits(taught[part]), settings.temperature
+                states,
+                lambda rows: self.teacher.token_logits(taught_states[rows]),
+                settings.temperature,
             )
-            total = total + settings.alpha_ce * settings.temperature**2 * divergence / tokens
+            loss = loss + settings.alpha_ce * settings.temperature**2 * divergence / tokens
         if settings.alpha_cos:
-            cosine = F.cosine_similarity(rows.float(), taught.float(), dim=-1)
-            total = total + settings.alpha_cos * (1 - cosine).sum() / tokens
-        return total
+            cosine = F.cosine_similarity(states.float(), taught_states.float(), dim=-1)
+            loss = loss + settings.alpha_cos * (1 - cosine).sum() / tokens
+        return loss
 
     def flops_of(self, work: BatchStats) -> int:
         """Add the teacher's pass; both meet the vocabulary at every real token."""
         compared = work.tokens if self.settings.alpha_ce else 0
-        of_student = super().flops_of(replace(work, masked=work.masked + compared))
-        return of_student + forward_flops(
-            self.teacher.config, replace(work, masked=compared), nsp=False, pooler=False
-        )
+        student_work = replace(work, masked=work.masked + compared)
+        teacher_work = replace(work, masked=compared)
+        teacher_flops = forward_flops(self.teacher.config, teacher_work, nsp=False, pooler=False)
+        return super().flops_of(student_work) + teacher_flops

@@ -4,7 +4,6 @@ In bfloat16 the forward pass is computed under autocast; weights that learn, gra
 micro-batches, and what processes add up stay in float32.
 """
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,15 +20,13 @@ from transformers import Trainer, TrainingArguments
 from bert_recipes.errors import InputError
 
 
-logger = logging.getLogger(__name__)
-
 NO_ENGINE = "none"
 # They orthogonalise or scale whole tensors.
 WHOLE_TENSOR_OPTIMIZERS = ("lamb", "muon")
 
 
 def asks_for_fsdp(args: TrainingArguments) -> bool:
-    """Tell whether the launcher or a setting asks for FSDP."""
+    """Return whether the launcher or a setting asks for FSDP."""
     by_launcher = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true")
     return by_launcher or args.fsdp_plugin_args is not None
 
@@ -43,8 +40,9 @@ def name_engine(trainer: Trainer) -> str:
 
 
 def set_up_engine(trainer: Any, optimizer: str) -> None:
-    """Check the optimiser, and compute the forward pass in bfloat16 if the run does: Accelerate
-    puts no autocast around a model that an engine has.
+    """Check the optimiser, and compute the forward pass in bfloat16 if the run does.
+
+    Accelerate puts no autocast around a model that an engine has.
     """
     engine = trainer.engine
     if engine == NO_ENGINE:
@@ -60,17 +58,13 @@ def set_up_engine(trainer: Any, optimizer: str) -> None:
 
 
 def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str, Any]:
-    """Set what engines leave to their user, in the arguments that the Trainer has built for
-    Accelerate.
-    """
+    """Set what engines leave to their user, in the arguments `built` for Accelerate."""
     deepspeed = built["deepspeed_plugin"]
     if deepspeed is None and not asks_for_fsdp(args):
         return built
     if args.fp16:
         raise InputError("precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32")
     if deepspeed is not None:
-        if args.device.type == "cpu":
-            announce_compilation()
         built["mixed_precision"] = "no"
         _complete_deepspeed(deepspeed.deepspeed_config)
     else:
@@ -112,25 +106,8 @@ def _complete_fsdp(args: TrainingArguments, plugin: Any) -> None:
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 
 
-def announce_compilation() -> None:
-    """Log before DeepSpeed compiles its communication of CPUs, once a machine, that it will: it
-    takes minutes and prints nothing.
-    """
-    # Imported here, for it takes time and is needed here only.
-    from torch.utils.cpp_extension import get_default_build_root
-
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
-    if not any(folder.rglob("deepspeed_shm_comm.so")):
-        logger.info(
-            "DeepSpeed compiles its communication between CPU processes, once a machine: this "
-            "takes minutes"
-        )
-
-
 def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a model's layers, which are what stands in its lists of
-    modules.
-    """
+    """Return the names of the classes of a model's layers: what stands in its lists of modules."""
     names: set[str] = set()
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList):
@@ -140,11 +117,11 @@ def layer_classes(model: torch.nn.Module) -> list[str]:
 
 @contextmanager
 def fsdp_groups(trainer: Trainer) -> Iterator[None]:
-    """Let FSDP wrap a model's layers inside of the block, and keep its embeddings in one group with
-    the heads, which share weight and bias with them.
+    """Let FSDP wrap a model's layers inside of the block.
 
-    In a group of their own they would leave the other name of the decoder's bias,
-    `cls.predictions.bias`, in another.
+    Its embeddings stay in one group with the heads, which share weight and bias with them. In a
+    second group they would leave the other name of the decoder's bias, `cls.predictions.bias`, in
+    the first.
     """
     model: Any = trainer.model
     plugin: Any = trainer.accelerator.state.fsdp_plugin
@@ -157,8 +134,9 @@ def fsdp_groups(trainer: Trainer) -> Iterator[None]:
 
 
 def load_fsdp_weights(trainer: Any, checkpoint: Path) -> None:
-    """Load the weights of a checkpoint into a model under FSDP; the main process reads them, where
-    stock needs a second copy of them in a file of its own.
+    """Load the weights of a checkpoint into a model under FSDP; the main process reads them.
+
+    Stock needs a second copy of them in another file.
     """
     model = trainer.model
     # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.

@@ -43,7 +43,7 @@ class _StepTimer(TrainerCallback):
 
     @property
     def is_slow(self) -> bool:
-        """Tell whether so much time has passed that fewer steps are enough."""
+        """Return whether so much time has passed that fewer steps are enough."""
         return self.times[-1] - self.times[0] > MOST_SECONDS
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -51,14 +51,16 @@ class _StepTimer(TrainerCallback):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
-        control.should_save = control.should_evaluate = False
+        control.should_save = False
+        control.should_evaluate = False
         if self.is_slow or len(self.times) > WARMUP_STEPS + TIMED_STEPS:
             control.should_training_stop = True
 
 
 def measure_steps(trainer: RecipeTrainer) -> Estimate:
-    """Train a few steps, in all processes, and return what the run will take; the model is
-    changed.
+    """Train a few steps, in all processes, and return what the run will take.
+
+    The model is changed.
     """
     args = trainer.args
     timer = _StepTimer()
@@ -89,8 +91,9 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
 
 
 def print_estimate(trainer: RecipeTrainer) -> None:
-    """Train a few steps, in all processes, and print what the run will take; leaves nothing on
-    disk, and the model changed.
+    """Train a few steps, in all processes, and print what the run will take.
+
+    Nothing is left on the disk; the model is changed.
     """
     try:
         estimate = measure_steps(trainer)

@@ -9,12 +9,13 @@ class LateNumber:
     """A tensor () on its way to the host.
 
     `tensor.item()` waits for all work that has been given to a GPU, that of the coming step too.
-    This waits only for what was given to it before the
-    number was made: nearly nothing, one step later.
+    This waits only for what was given to it before the number was made: nearly nothing, one step
+    later.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._value, self._event = tensor, None
+        self._value = tensor
+        self._event = None
         if tensor.is_cuda:
             self._value = torch.empty_like(tensor, device="cpu", pin_memory=True)
             self._value.copy_(tensor, non_blocking=True)

@@ -35,8 +35,9 @@ def check_gpus() -> None:
 
 
 def join_processes_on_cpus(timeout: timedelta) -> None:
-    """Form the group of several processes on CPUs, so that none waits longer for a frozen one: the
-    Trainer leaves the timeout out.
+    """Form the group of several processes on CPUs, so that none waits longer for a frozen one.
+
+    The Trainer leaves the timeout out.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", timeout=timeout)
@@ -46,22 +47,21 @@ Answer = TypeVar("Answer")
 
 
 def run_on_main_process(args: TrainingArguments, question: Callable[[], Answer]) -> Answer:
-    """Let the main process find something out, so that all processes do the same and the world is
-    asked once.
+    """Return, in all processes, what the main one has found out.
 
     An `InputError` of the question is raised in every process; so is an `OSError`, as one.
     """
-    found: list[Any] = [None, None]
+    answer_and_error: list[Any] = [None, None]
     if args.process_index == 0:
         try:
-            found[0] = question()
+            answer_and_error[0] = question()
         except InputError as error:
-            found[1] = error
+            answer_and_error[1] = error
         except OSError as error:
-            found[1] = InputError(describe_os_error(error))
+            answer_and_error[1] = InputError(describe_os_error(error))
     if args.world_size > 1:
-        broadcast_object_list(found)
-    if found[1] is not None:
-        raise found[1]
-    answer: Answer = found[0]
+        broadcast_object_list(answer_and_error)
+    answer, failure = answer_and_error
+    if failure is not None:
+        raise failure
     return answer

@@ -1,10 +1,11 @@
-"""Optimisers and schedules by name: the paper's Adam and its schedule, AdamW, LAMB, Muon, and
-everything of the Trainer.
+"""Optimisers and schedules by name.
+
+The paper's Adam and its schedule, AdamW, LAMB, Muon, and everything of the Trainer.
 """
 
 import logging
-import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +44,9 @@ class BertAdam(torch.optim.AdamW):
         # A loss scaler must skip a step from outside: the steps are counted here, without asking
         # the device.
         self._step_supports_amp_scaling = False
-        # id of a parameter -> its steps up to now; read off its state when it is first met.
-        self._counts: dict[int, int] = {}
-        self._counted: list[int] = []  # in the last step
+        # Parameter -> its steps up to now; read off its state when it is first met.
+        self._step_counts: dict[torch.Tensor, int] = {}
+        self._parameters_of_last_step: list[torch.Tensor] = []
         # float (), 1 where the coming step shall change nothing: it is decided on the device.
         self.found_inf: torch.Tensor | None = None
         self._found_inf_before: LateNumber | None = None
@@ -53,60 +54,60 @@ class BertAdam(torch.optim.AdamW):
     def load_state_dict(self, state_dict: Any) -> None:
         """Load the state of torch's optimiser; the steps are those of the state."""
         super().load_state_dict(state_dict)
-        self._counts, self._found_inf_before = {}, None
+        self._step_counts = {}
+        self._found_inf_before = None
 
     def step(self, closure: Any = None) -> Any:
         """Update all parameters that have a gradient."""
         if self._found_inf_before is not None and self._found_inf_before.read() > 0:
-            for key in self._counted:
-                self._counts[key] -= 1  # the step before was none
+            for parameter in self._parameters_of_last_step:
+                self._step_counts[parameter] -= 1  # the step before was none
         self._found_inf_before = None if self.found_inf is None else LateNumber(self.found_inf)
-        self._counted = []
+        self._parameters_of_last_step = []
         # lr, eps and weight_decay are set so that AdamW's bias correction cancels, and put back.
-        plain = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
+        plain_groups = [dict(group) for group in self.param_groups]
         try:
             for group in self.param_groups:
-                if (step := self._count_step(group["params"])) == 0:
-                    continue
-                beta1, beta2 = group["betas"]
-                root = (1 - beta2**step) ** 0.5
-                scale = (1 - beta1**step) / root
-                group["lr"], group["eps"] = group["lr"] * scale, group["eps"] / root
-                group["weight_decay"] = group["weight_decay"] / scale
+                step = self._count_step(group["params"])
+                if step > 0:
+                    beta1, beta2 = group["betas"]
+                    root = (1 - beta2**step) ** 0.5
+                    scale = (1 - beta1**step) / root
+                    group["lr"] *= scale
+                    group["eps"] /= root
+                    group["weight_decay"] /= scale
             return super().step(closure)
         finally:
-            for group, (lr, eps, weight_decay) in zip(self.param_groups, plain, strict=True):
-                group["lr"], group["eps"], group["weight_decay"] = lr, eps, weight_decay
+            for group, plain_group in zip(self.param_groups, plain_groups, strict=True):
+                group.update(plain_group)
 
     def _count_step(self, parameters: Iterable[torch.Tensor]) -> int:
-        """Number of the coming step of those with a gradient, from 1; 0 where none has one."""
-        numbers = set()
+        """Return the number of the coming step, from 1; 0 where no parameter has a gradient."""
+        steps = set()
         for parameter in parameters:
-            if parameter.grad is not None:
-                key = id(parameter)
-                if key not in self._counts:
-                    self._counts[key] = (
-                        int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
-                    )
-                self._counts[key] += 1
-                self._counted.append(key)
-                numbers.add(self._counts[key])
-        if len(numbers) > 1:
+            if parameter.grad is None:
+                continue
+            if parameter not in self._step_counts:
+                state = self.state.get(parameter, {})
+                self._step_counts[parameter] = int(state.get("step", 0))
+            self._step_counts[parameter] += 1
+            self._parameters_of_last_step.append(parameter)
+            steps.add(self._step_counts[parameter])
+        if len(steps) > 1:
             raise RuntimeError(
                 "parameters of one group have had a gradient in different numbers of steps; put "
-                "those that are trained at other "
-                "times into a group of their own"
+                "those that are trained at other times into a group of their own"
             )
-        return numbers.pop() if numbers else 0
+        return max(steps, default=0)
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al. 2020) as in google-research/albert lamb_optimizer.py, `LAMBOptimizer`:
-    without bias correction.
+    """LAMB (You et al. 2020) without bias correction.
 
     u = m / (sqrt(v) + eps) + decay theta, with the moments of `BertAdam`;  theta <- theta - lr
     (|theta| / |u|) u for each tensor. The ratio is 1 where either norm is 0, and in groups with
-    `layer_adaptation` False: LayerNorm and biases.
+    `layer_adaptation` False: LayerNorm and biases. Source: google-research/albert
+    lamb_optimizer.py, `LAMBOptimizer`.
     """
 
     def __init__(
@@ -116,9 +117,7 @@ class Lamb(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
     ) -> None:
-        """Groups may have `weight_decay` and `layer_adaptation`; the parameters are whole
-        tensors.
-        """
+        """Take groups, which may have `weight_decay` and `layer_adaptation`, of whole tensors."""
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -133,52 +132,51 @@ class Lamb(torch.optim.Optimizer):
         """Update all parameters that have a gradient."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not parameters:
-                continue
-            for parameter in parameters:
-                if not (state := self.state[parameter]):
-                    state |= {
-                        "exp_avg": torch.zeros_like(parameter),
-                        "exp_avg_sq": torch.zeros_like(parameter),
-                    }
-            gradients = [parameter.grad for parameter in parameters]
-            means, squares = (
-                [self.state[each][name] for each in parameters]
-                for name in ("exp_avg", "exp_avg_sq")
-            )
-            beta1, beta2 = group["betas"]
-            torch._foreach_lerp_(means, gradients, 1 - beta1)
-            torch._foreach_mul_(squares, beta2)
-            torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
-            updates = torch._foreach_sqrt(squares)
-            torch._foreach_add_(updates, group["eps"])
-            torch._foreach_reciprocal_(updates)
-            torch._foreach_mul_(updates, means)
-            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-            if group["layer_adaptation"]:
-                weights, lengths = (
-                    torch.stack(torch._foreach_norm(tensors)) for tensors in (parameters, updates)
-                )
-                ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
-                torch._foreach_mul_(updates, ratios.unbind())
-            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+            if parameters:
+                self._update(parameters, group)
+
+    def _update(self, parameters: list[torch.Tensor], group: Mapping[str, Any]) -> None:
+        gradients = [parameter.grad for parameter in parameters]
+        means = []
+        squares = []
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            means.append(state["exp_avg"])
+            squares.append(state["exp_avg_sq"])
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+
+        updates = torch._foreach_sqrt(squares)
+        torch._foreach_add_(updates, group["eps"])
+        torch._foreach_reciprocal_(updates)
+        torch._foreach_mul_(updates, means)
+        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+        if group["layer_adaptation"]:
+            weight_norms = torch.stack(torch._foreach_norm(parameters))
+            update_norms = torch.stack(torch._foreach_norm(updates))
+            has_norms = (weight_norms > 0) & (update_norms > 0)
+            ratios = torch.where(has_norms, weight_norms / update_norms, 1.0)
+            torch._foreach_mul_(updates, ratios.unbind())
+        torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
 class Muon(torch.optim.Optimizer):
-    """`torch.optim.Muon` (Jordan et al. 2024) for groups with `momentum`, fused AdamW for those
-    with `betas`: one state, one file.
+    """`torch.optim.Muon` for groups with `momentum`, fused AdamW for those with `betas`.
 
-    The matrices of one shape are orthogonalised together, which torch's class does one by one; that
-    is the only difference.
+    Both have one state and one file. The matrices of one shape are orthogonalised together, which
+    torch's class does one by one; that is the only difference. Source: Jordan et al. 2024.
     """
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         super().__init__(groups, {})
-        self._adam: Any = torch.optim.AdamW(
-            [group for group in self.param_groups if "betas" in group], fused=True
-        )
-        for group, complete in zip(self._adam_groups(), self._adam.param_groups, strict=True):
-            group |= {name: value for name, value in complete.items() if name != "params"}
+        self._adam: Any = torch.optim.AdamW(self._adam_groups(), fused=True)
+        for group, adam_group in zip(self._adam_groups(), self._adam.param_groups, strict=True):
+            group.update(adam_group)
         # float (), 1 where the coming step shall change nothing: it is decided on the device.
         self.found_inf: torch.Tensor | None = None
 
@@ -188,135 +186,150 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Update all parameters that have a gradient."""
-        self._adam.param_groups, self._adam.state = self._adam_groups(), self.state
+        self._adam.param_groups = self._adam_groups()
+        self._adam.state = self.state
         self._adam.found_inf = self.found_inf
         self._adam.step()
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[torch.Tensor]] = {}
-            for parameter in group["params"] if "momentum" in group else ():
-                if parameter.grad is not None:
-                    by_shape.setdefault(parameter.shape, []).append(parameter)
-            for parameters in by_shape.values():
-                self._update_matrices(
-                    parameters, group["lr"], group["momentum"], group["weight_decay"]
-                )
+            if "momentum" not in group:
+                continue
+            matrices_by_shape = defaultdict(list)
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    matrices_by_shape[matrix.shape].append(matrix)
+            for matrices in matrices_by_shape.values():
+                self._update(matrices, group)
 
-    def _update_matrices(
-        self, parameters: list[torch.Tensor], rate: float, momentum: float, weight_decay: float
-    ) -> None:
+    def _update(self, matrices: list[torch.Tensor], group: Mapping[str, Any]) -> None:
         """Update matrices of one shape together."""
-        for parameter in parameters:
-            if not (state := self.state[parameter]):
-                state["momentum_buffer"] = torch.zeros_like(parameter)
-        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        buffers = []
+        for matrix in matrices:
+            state = self.state[matrix]
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(matrix)
+            buffers.append(state["momentum_buffer"])
         means = torch.stack(buffers)
-        gradients = torch.stack(
-            [parameter.grad for parameter in parameters if parameter.grad is not None]
-        )
-        decay: float | torch.Tensor = 1 - rate * weight_decay
+        gradients = torch.stack([matrix.grad for matrix in matrices])  # type: ignore[misc]
+        decay: float | torch.Tensor = 1 - group["lr"] * group["weight_decay"]
         if self.found_inf is not None:
             # The momentum and the weights then stay what they are: the update is 0 below.
             is_skipped = self.found_inf.bool()
             gradients = torch.where(is_skipped, means, gradients)
             decay = torch.where(is_skipped, 1.0, decay)
-        means.lerp_(gradients, 1 - momentum)
+        means.lerp_(gradients, 1 - group["momentum"])
         torch._foreach_copy_(buffers, list(means.unbind()))
-        nesterov = gradients.lerp(means, momentum)
-        rows, columns = nesterov.shape[1:]
+
+        nesterov = gradients.lerp(means, group["momentum"])
+        _, rows, columns = nesterov.shape
         updates = orthogonalise(nesterov.mT).mT if rows > columns else orthogonalise(nesterov)
         if self.found_inf is not None:
             updates = updates.masked_fill(is_skipped, 0.0)
-        if weight_decay:
-            torch._foreach_mul_(parameters, decay)
-        scale = rate * max(1.0, rows / columns) ** 0.5
-        for parameter, update in zip(parameters, updates, strict=True):
-            parameter.add_(update, alpha=-scale)
+        if group["weight_decay"]:
+            torch._foreach_mul_(matrices, decay)
+        scale = group["lr"] * max(1.0, rows / columns) ** 0.5
+        for matrix, update in zip(matrices, updates, strict=True):
+            matrix.add_(update, alpha=-scale)
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
-    """(N, R, C) with singular values near 1, of (N, R, C) with R <= C: Newton-Schulz with the
-    constants of torch.optim.Muon.
+    """Return (N, R, C) with singular values near 1, of (N, R, C) with R <= C.
 
-    In bfloat16 as there, but in float32 where products of bfloat16 are emulated: on a CPU with AVX2
-    alone they take more than half of a step.
+    Newton-Schulz with the constants of torch.optim.Muon, in bfloat16 as there, but in float32 where
+    products of bfloat16 are emulated: on a CPU with AVX2 alone they take more than half of a step.
     """
     x = matrices.to(torch.bfloat16 if bfloat16_units(matrices.device.type) else torch.float32)
     x /= x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT
-        x = torch.baddbmm(
-            x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445
-        )
+        polynomial = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
+        x = torch.baddbmm(x, polynomial, x, beta=3.4445)
     return x
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing), as torch's
-    fused ones do under a loss scaler.
+    """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing).
+
+    Ours do, and torch's fused ones under a loss scaler.
     """
-    return hasattr(optimizer, "found_inf") or getattr(
-        optimizer, "_step_supports_amp_scaling", False
-    )
+    is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return hasattr(optimizer, "found_inf") or is_fused
 
 
 def bfloat16_units(device_type: str) -> list[str]:
     """Return the hardware units that multiply bfloat16, on a CPU or else on the current GPU."""
-    if device_type == "cpu":
-        units = {
-            "AMX": torch.cpu._is_amx_tile_supported,
-            "AVX512_BF16": torch.cpu._is_avx512_bf16_supported,
-        }
-        return [name for name, is_there in units.items() if is_there()]
-    # including_emulation=False: older GPUs emulate it, slower than float32.
-    return ["GPU"] if torch.cuda.is_bf16_supported(including_emulation=False) else []
+    units = []
+    if device_type != "cpu":
+        # Older GPUs emulate it, slower than float32.
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            units.append("GPU")
+        return units
+    if torch.cpu._is_amx_tile_supported():
+        units.append("AMX")
+    if torch.cpu._is_avx512_bf16_supported():
+        units.append("AVX512_BF16")
+    return units
 
 
 def muon_groups(
     model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any
 ) -> list[dict[str, Any]]:
-    """The weights of all linear layers but pooler and output layers for Muon; the rest as
-    `decay_groups` for AdamW with `adam`.
+    """Return groups for `Muon`: its matrices, and as `decay_groups` all others, with `adam`.
+
+    The matrices are the weights of all linear layers but pooler and output layers.
     """
-    # The pooler sees one token of a sequence: next sentences are learned sooner without.
-    modules = [module for name, module in model.named_modules() if "pooler" not in name]
-    layers = [module.weight for module in modules if isinstance(module, nn.Linear)]
-    tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    matrices = [
-        each
-        for each in layers
-        if each.requires_grad and min(each.shape) >= MIN_MATRIX and id(each) not in tied
-    ]
-    chosen, groups = set(map(id, matrices)), decay_groups(model, weight_decay)
-    for group in groups:
-        group |= {"params": [each for each in group["params"] if id(each) not in chosen], **adam}
-    number = sum(matrix.numel() for matrix in matrices)
-    logger.info(
-        "optimizer: Muon for %d matrices (%d parameters), AdamW for the rest", len(matrices), number
-    )
-    settings = {
+    matrices = _muon_matrices(model)
+    groups = []
+    for group in decay_groups(model, weight_decay):
+        parameters = [parameter for parameter in group["params"] if parameter not in matrices]
+        if parameters:
+            groups.append({**group, **adam, "params": parameters})
+    muon_group = {
+        "params": list(matrices),
         "lr": learning_rate,
         "momentum": 0.95,
         "weight_decay": 0.0,
         "rate_ratio": learning_rate / adam["lr"],
     }
-    return [*(group for group in groups if group["params"]), {"params": matrices, **settings}]
+    logger.info(
+        "optimizer: Muon for %d matrices (%d parameters), AdamW for the rest",
+        len(matrices),
+        sum(matrix.numel() for matrix in matrices),
+    )
+    return [*groups, muon_group]
+
+
+def _muon_matrices(model: nn.Module) -> dict[nn.Parameter, None]:
+    """Return the matrices for Muon, in order, as keys."""
+    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    matrices: dict[nn.Parameter, None] = {}
+    for name, module in model.named_modules():
+        # The pooler sees one token of a sequence: next sentences are learned sooner without.
+        if not isinstance(module, nn.Linear) or "pooler" in name:
+            continue
+        is_large = min(module.weight.shape) >= MIN_MATRIX
+        if is_large and module.weight.requires_grad and module.weight not in embeddings:
+            matrices[module.weight] = None
+    return matrices
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: with decay, embeddings too as in the original, and without for names that contain
-    one of `NO_DECAY`.
+    """Return a group with decay and one without, for names that contain one of `NO_DECAY`.
+
+    Embeddings have decay, as in the original. A group without parameters is left out.
     """
-    pattern = re.compile("|".join(NO_DECAY))
-    named = [
-        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
-    ]
-    decayed = [parameter for name, parameter in named if not pattern.search(name)]
-    plain = [parameter for name, parameter in named if pattern.search(name)]
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    decayed = []
+    plain = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        has_decay = not any(word in name for word in NO_DECAY)
+        (decayed if has_decay else plain).append(parameter)
+    groups = []
+    if decayed:
+        groups.append({"params": decayed, "weight_decay": weight_decay})
+    if plain:
+        groups.append({"params": plain, "weight_decay": 0.0})
+    return groups
 
 
 def create_optimizer(
@@ -329,8 +342,16 @@ def create_optimizer(
     weight_decay: float = 0.01,
     muon_learning_rate: float = 0.02,
 ) -> torch.optim.Optimizer:
-    """Build "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" or "muon" over
-    `decay_groups`.
+    """Return the optimiser of a model.
+
+    Args:
+        name: "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" or "muon".
+        model: Its parameters are in `decay_groups`.
+        learning_rate: At its peak.
+        betas: Of the moments.
+        epsilon: Of Adam.
+        weight_decay: Of the group that has one.
+        muon_learning_rate: Of Muon's matrices.
     """
     settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
     if name == "bert_adam":
@@ -339,21 +360,17 @@ def create_optimizer(
         return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
     if name == "muon":
         return Muon(muon_groups(model, weight_decay, muon_learning_rate, **settings))
-    # LAMB. Which ones have neither decay nor ratio their names say: the others may have no decay
-    # either.
+    # With a decay of 1 both groups can be told apart also where `weight_decay` is 0.
     groups = decay_groups(model, 1.0)
     for group in groups:
-        group |= {
-            "weight_decay": weight_decay * group["weight_decay"],
-            "layer_adaptation": group["weight_decay"] > 0,
-        }
+        group["layer_adaptation"] = group["weight_decay"] > 0
+        group["weight_decay"] *= weight_decay
     return Lamb(groups, **settings)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A warm-up and a decay; `start` is the step of the run that is step 0 of the schedule, `steps`
-    are all of it.
+    """A warm-up and a decay.
 
     step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0,
     the decay counts from step 0, so the peak is (1 - warmup / total) ^ power. Source:
@@ -361,28 +378,28 @@ class Schedule:
     DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
     """
 
-    start: int
-    steps: int
+    start: int  # the step of the run that is step 0 of the schedule
+    steps: int  # with those of the warm-up
     warmup_steps: int
     learning_rate: float
     power: float = 1.0
 
     def factor(self, step: int) -> float:
-        """Factor of the learning rate at a step of the run; before the start it is that of the
-        start.
+        """Return the factor of the learning rate at a step of the run.
+
+        Before the start it is that of the start.
         """
-        own = max(step - self.start, 0)
-        if own < self.warmup_steps:
-            return own / self.warmup_steps
-        return max(0.0, 1.0 - own / self.steps) ** self.power
+        step = max(step - self.start, 0)
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        return max(0.0, 1.0 - step / self.steps) ** self.power
 
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
-    """Give a scheduler that was loaded from a checkpoint another peak: that of the phase which
-    begins.
-    """
+    """Give a scheduler that was loaded from a checkpoint the peak of the phase which begins."""
     groups = scheduler.optimizer.param_groups
     scheduler.base_lrs = [learning_rate * group.get("rate_ratio", 1.0) for group in groups]
     for group, peak, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
-        group |= {"initial_lr": peak, "lr": peak * factor(scheduler.last_epoch)}
-    scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]
+        group["initial_lr"] = peak
+        group["lr"] = peak * factor(scheduler.last_epoch)
+    scheduler._last_lr = [group["lr"] for group in groups]

@@ -1,5 +1,6 @@
-"""The parts of a pre-training run: data of a store or of instance files, a model, and the trainer
-of both.
+"""Build data, model and trainer of a pre-training run.
+
+The data are those of a store or of instance files.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ def describe_inputs(
 
 @dataclass(frozen=True)
 class PreTrainingData:
-    """The data of a run: tokenizer, training and held-out inputs; `identity` must be the same at a
-    resume.
+    """Hold the data of a run: tokenizer, training and held-out inputs.
+
+    `identity` must be the same at a resume.
     """
 
     tokenizer: OriginalBertTokenizer
@@ -143,8 +145,9 @@ class PreTrainingData:
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
-        """int64 (V,), how often each token stands in the training data; counted when it is first
-        asked for.
+        """Return how often each token stands in the training data, int64 (V,).
+
+        They are counted when it is first asked for.
         """
         return self.count_tokens()
 
@@ -172,8 +175,9 @@ def load_phases(data_args: DataArguments, phases: Sequence[Phase], seed: int) ->
 
 
 def load_data(data: DataArguments, seed: int) -> PreTrainingData:
-    """Open the store or the instance files; `seed` is that of training, the held-out pairs and
-    masks do not depend on it.
+    """Open the store or the instance files.
+
+    `seed` is that of training; the held-out pairs and masks do not depend on it.
     """
     if data.store is None:
         return _load_instances(data, seed)
@@ -362,8 +366,9 @@ def _load_checkpoint(model: ModelArguments, *, needs_head: bool) -> PreTrainingM
 
 
 def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
-    """Refuse data that was not made with the checkpoint's tokenizer: its ids would mean other
-    pieces.
+    """Refuse data that was not made with the checkpoint's tokenizer.
+
+    Its ids would mean other pieces.
     """
     advice = (
         "both belong together: give the checkpoint's own tokenizer and data made with it, or "
@@ -379,7 +384,7 @@ def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
 
 
 def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrainingModel | None:
-    """The teacher of a distillation; None without one."""
+    """Return the teacher of a distillation; None without one."""
     if distillation.teacher is None:
         return None
     # TinyBERT learns from layers alone, so any BERT will do.

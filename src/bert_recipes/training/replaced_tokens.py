@@ -15,21 +15,23 @@ from bert_recipes.training.speed import BatchStats, training_flops
 
 
 class ReplacedTokenSums(PreTrainingSums):
-    """Sums over held-out batches, with the discriminator's: it is right where its output is above 0
-    for a replaced token, and not for another one.
+    """Sums over held-out batches, with those of the discriminator.
+
+    It is right where its output is above 0 for a replaced token, and not for another one.
     """
 
     NAMES = (*PreTrainingSums.NAMES, "disc_loss", "disc_correct", "tokens", "replaced", "found")
 
     def _sums(self, output: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-        says, replaced = output.disc_logits > 0, output.replaced
-        return super()._sums(output, batch) | {
-            "disc_loss": output.disc_loss.double() * len(replaced),
-            "disc_correct": (says == replaced).sum(),
-            "tokens": len(replaced),
-            "replaced": replaced.sum(),
-            "found": (says & replaced).sum(),
-        }
+        is_replaced = output.replaced
+        verdicts = output.disc_logits > 0
+        sums = super()._sums(output, batch)
+        sums["disc_loss"] = output.disc_loss.double() * len(is_replaced)
+        sums["disc_correct"] = (verdicts == is_replaced).sum()
+        sums["tokens"] = len(is_replaced)
+        sums["replaced"] = is_replaced.sum()
+        sums["found"] = (verdicts & is_replaced).sum()
+        return sums
 
     def metrics(self, prefix: str = "eval", pairs_task: str = "disc") -> dict[str, float]:
         """Return the metrics of both networks, beside what needs no look at the text.
@@ -38,24 +40,19 @@ class ReplacedTokenSums(PreTrainingSums):
         replaced; `disc_accuracy` beside `original_accuracy`, that of always saying original.
         `replaced_recall` is the fraction of the replaced tokens that is found.
         """
-        result, sums = (
-            super().metrics(prefix, pairs_task),
-            dict(zip(self.NAMES, self.values.tolist(), strict=True)),
-        )
+        metrics = super().metrics(prefix, pairs_task)
+        sums = self.sums_by_name()
         tokens, replaced = sums["tokens"], sums["replaced"]
+        disc_loss = sums["disc_loss"] / tokens
         base_rate = torch.tensor(replaced / tokens, dtype=torch.float64)
-        own = {
-            "disc_loss": sums["disc_loss"] / tokens,
-            "base_rate_loss": F.binary_cross_entropy(base_rate, base_rate).item(),
-            "disc_accuracy": sums["disc_correct"] / tokens,
-            "original_accuracy": 1 - replaced / tokens,
-            "replaced_recall": sums["found"] / max(replaced, 1),
-        }
-        result |= {f"{prefix}_{name}": value for name, value in own.items()}
-        result[f"{prefix}_loss"] = (
-            result.get(f"{prefix}_mlm_loss", 0.0) + DISCRIMINATOR_WEIGHT * own["disc_loss"]
-        )
-        return result
+        mlm_loss = metrics.get(f"{prefix}_mlm_loss", 0.0)
+        metrics[f"{prefix}_disc_loss"] = disc_loss
+        metrics[f"{prefix}_base_rate_loss"] = F.binary_cross_entropy(base_rate, base_rate).item()
+        metrics[f"{prefix}_disc_accuracy"] = sums["disc_correct"] / tokens
+        metrics[f"{prefix}_original_accuracy"] = 1 - replaced / tokens
+        metrics[f"{prefix}_replaced_recall"] = sums["found"] / max(replaced, 1)
+        metrics[f"{prefix}_loss"] = mlm_loss + DISCRIMINATOR_WEIGHT * disc_loss
+        return metrics
 
 
 class ElectraTrainer(BertTrainer):
@@ -64,26 +61,25 @@ class ElectraTrainer(BertTrainer):
     pairs_task = "disc"
     logged_losses = ("mlm_loss", "disc_loss")
 
-    def _enter(self, part: TrainingPhase) -> None:
+    def _enter(self, training_phase: TrainingPhase) -> None:
         """Add the numbers that decide the generator's samples."""
-        super()._enter(part)
-        collators: Any = self.data_collator, self.eval_collator
-        self.data_collator, self.eval_collator = (
-            replace(each, has_draws=True) for each in collators
-        )
+        super()._enter(training_phase)
+        collator: Any = self.data_collator
+        self.data_collator = replace(collator, has_draws=True)
+        self.eval_collator = replace(self.eval_collator, has_draws=True)
 
     def new_sums(self) -> Any:
-        """`ReplacedTokenSums`."""
+        """Return `ReplacedTokenSums`."""
         return ReplacedTokenSums(self.args.device, self.unigram)
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """int64 (2,): predicted tokens, and real ones."""
+        """Return the predicted tokens, and the real ones, int64 (2,)."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """Generator's and discriminator's loss."""
+        """Return the sum of generator's and discriminator's loss, and the output."""
         masked, tokens = counts
         if self.args.random_replacements and model.training:
             inputs = {**inputs, "random_share": counts.new_full((), self.random_share)}
@@ -92,26 +88,24 @@ class ElectraTrainer(BertTrainer):
 
     @property
     def random_share(self) -> float:
-        """The share of the predicted tokens that random words fill: it falls to 0 at the end of the
-        run.
+        """Return the share of the predicted tokens that random words fill.
+
+        It falls to 0 at the end of the run.
         """
-        done = (
-            self.clock
-            if self.args.max_minutes is not None
-            else self.state.global_step / self.state.max_steps
-        )
-        return self.args.random_replacements * max(0.0, 1 - done)
+        progress = self.clock
+        if self.args.max_minutes is None:
+            progress = self.state.global_step / self.state.max_steps
+        return self.args.random_replacements * max(0.0, 1 - progress)
 
     def flops_of(self, work: BatchStats) -> int:
         """Return the model FLOPs of both networks; only the generator meets the vocabulary."""
         model: Any = self.model
-        of_generator = training_flops(model.generator.config, work, nsp=False, pooler=False)
-        return of_generator + training_flops(
-            model.config, replace(work, masked=0), nsp=False, pooler=False
-        )
+        generator_flops = training_flops(model.generator.config, work, nsp=False, pooler=False)
+        work = replace(work, masked=0)
+        return generator_flops + training_flops(model.config, work, nsp=False, pooler=False)
 
     def read_weights(self, checkpoint: Path) -> dict[str, torch.Tensor]:
-        """Return those of the discriminator, and the generator's."""
+        """Return the weights of both networks."""
         weights = super().read_weights(checkpoint)
         for name, weight in super().read_weights(checkpoint / GENERATOR_FOLDER).items():
             weights[f"generator.{name}"] = weight

@@ -1,5 +1,6 @@
-"""Check the output folder, find the checkpoint to resume from and read its trainer state; read
-DeepSpeed's checkpoints as one model.
+"""Check the output folder, find the checkpoint to resume from and read its trainer state.
+
+Read DeepSpeed's checkpoints as one model.
 """
 
 import contextlib
@@ -41,29 +42,29 @@ FACTS_FILE = "report.json"
 UNFINISHED_FILE = "unfinished"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    *(
-        "run.yaml",
-        "task.yaml",
-        "*.json",
-        "predictions_*",
-        "*.safetensors",
-        "vocab.txt",
-        "generator",
-        UNFINISHED_FILE,
-    ),
-    # training_args.bin is the Trainer's and removed at once, if the process lives.
-    *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*", "training_args.bin"),
-    *(
-        "report.md",
-        "report.html",
-        "losses.png",
-        "README.md",
-        "card.yaml",
-        ".gitattributes",
-    ),
-    # Of sweeps, and of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets
-    # aside).
-    *("weights_removed.txt", "runs", "wandb", "emissions.csv*"),
+    "run.yaml",
+    "task.yaml",
+    "*.json",
+    "predictions_*",
+    "*.safetensors",
+    "vocab.txt",
+    "generator",
+    UNFINISHED_FILE,
+    "checkpoint-*",
+    "abandoned-checkpoint-*",
+    ".aside-*",
+    "training_args.bin",  # the Trainer's; removed at once, if the process lives
+    "report.md",
+    "report.html",
+    "losses.png",
+    "README.md",
+    "card.yaml",
+    ".gitattributes",
+    "weights_removed.txt",  # of sweeps
+    # Of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
+    "runs",
+    "wandb",
+    "emissions.csv*",
 )
 # Stock settings that change nothing of what the remaining steps learn: where files lie, what is
 # logged, saved and measured, how the work is shared out. Ours say it in their metadata, {"resume":
@@ -80,67 +81,63 @@ _FREE_PREFIXES = (
     "fsdp",
     "torch_compile",
 )
-_FREE = frozenset(
-    [
-        *(
-            "output_dir",
-            "run_name",
-            "report_to",
-            "project",
-            "trackio_space_id",
-            "disable_tqdm",
-            "debug",
-        ),
-        *(
-            "log_level",
-            "log_level_replica",
-            "do_train",
-            "do_eval",
-            "do_predict",
-            "prediction_loss_only",
-        ),
-        *(
-            "load_best_model_at_end",
-            "metric_for_best_model",
-            "greater_is_better",
-            "batch_eval_metrics",
-        ),
-        *("include_for_metrics", "per_device_eval_batch_size", "deepspeed", "accelerator_config"),
-        *("parallelism_config", "local_rank", "skip_memory_metrics", "enable_jit_checkpoint"),
-        *(
-            "torch_empty_cache_steps",
-            "average_tokens_across_devices",
-            "include_num_input_tokens_seen",
-        ),
-    ]
-)
+_FREE = {
+    "output_dir",
+    "run_name",
+    "report_to",
+    "project",
+    "trackio_space_id",
+    "disable_tqdm",
+    "debug",
+    "log_level",
+    "log_level_replica",
+    "do_train",
+    "do_eval",
+    "do_predict",
+    "prediction_loss_only",
+    "load_best_model_at_end",
+    "metric_for_best_model",
+    "greater_is_better",
+    "batch_eval_metrics",
+    "include_for_metrics",
+    "per_device_eval_batch_size",
+    "deepspeed",
+    "accelerator_config",
+    "parallelism_config",
+    "local_rank",
+    "skip_memory_metrics",
+    "enable_jit_checkpoint",
+    "torch_empty_cache_steps",
+    "average_tokens_across_devices",
+    "include_num_input_tokens_seen",
+}
 
 
 # The output folder
 
 
 def check_output_dir(args: Any) -> None:
-    """Refuse at once what `prepare_output_dir` would refuse of the folder; the main process looks,
-    nothing is changed.
+    """Refuse at once what `prepare_output_dir` would refuse of the folder.
+
+    The main process looks; nothing is changed.
     """
+    if args.estimate or os.environ.get("RANK", "0") != "0":
+        return
     folder = Path(args.output_dir)
-    begins = (
-        args.overwrite_run
-        or args.resume == "no"
-        or (args.resume == "auto" and not is_unfinished(folder))
-    )
-    if begins and not args.estimate and os.environ.get("RANK", "0") == "0":
+    if args.overwrite_run or _starts_from_scratch(args.resume, folder):
         _check_free(folder, args)
 
 
 def prepare_output_dir(
     args: Any, configs: Sequence[Any], sources: Mapping[str, str | None] | None = None
 ) -> str | None:
-    """Make the output folder this run's own; returns the checkpoint folder to resume from, or None.
+    """Take the output folder for this run; return the checkpoint folder to resume from, or None.
 
-    A run is resumed with the settings (`configs`) that it was started with. `sources` are the files
-    and folders that the run reads,
-    by setting: they are not deleted with an old run.
+    Args:
+        args: Of the run.
+        configs: All of its settings. A run is resumed with those that it was started with.
+        sources: The files and folders that the run reads, by setting: they are not deleted with an
+            old run.
     """
     return run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
 
@@ -148,7 +145,7 @@ def prepare_output_dir(
 def _lock_and_prepare(
     args: Any, configs: Sequence[Any], sources: Mapping[str, str | None]
 ) -> str | None:
-    """Look at what is there, and only then change anything."""
+    """Look at the folder, and only then change anything."""
     folder = Path(args.output_dir)
     lock_run(folder)
     resume_from = None if args.overwrite_run else _find_checkpoint(args.resume, folder)
@@ -156,22 +153,12 @@ def _lock_and_prepare(
         _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
     if resume_from is None or resume_from.parent.resolve() != folder.resolve():
         _check_free(folder, args)
-        for name, path in sources.items():
-            # A Hub name is no path that is there.
-            if (
-                path is not None
-                and Path(path).exists()
-                and Path(path).resolve().is_relative_to(folder.resolve())
-            ):
-                raise InputError(
-                    f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would "
-                    "delete; give another --output_dir"
-                )
+        _check_sources(folder, sources)
     else:
-        for later in retire_later_checkpoints(folder, resume_from):
+        for checkpoint in retire_later_checkpoints(folder, resume_from):
             logger.warning(
                 "%s: later than %s, from which the run is resumed; it is not used again",
-                later,
+                checkpoint,
                 resume_from.name,
             )
         # The run is unfinished again.
@@ -183,10 +170,20 @@ def _lock_and_prepare(
     return None if resume_from is None else str(resume_from)
 
 
+def _check_sources(folder: Path, sources: Mapping[str, str | None]) -> None:
+    """Refuse to read from a folder that may be deleted."""
+    for name, path in sources.items():
+        if path is None or not Path(path).exists():  # a Hub name
+            continue
+        if Path(path).resolve().is_relative_to(folder.resolve()):
+            raise InputError(
+                f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would "
+                "delete; give another --output_dir"
+            )
+
+
 def is_run_file(path: Path) -> bool:
-    """Tell whether a run leaves files of this name in its folder, also one that is killed while it
-    writes one.
-    """
+    """Return whether a run leaves files of this name in its folder, also when it is killed."""
     name = Path(final_name(path.name))
     return any(name.match(pattern) for pattern in RUN_FILES)
 
@@ -198,32 +195,38 @@ def run_name(folder: Path) -> str:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Tell whether a folder holds a run that has not come to its end."""
-    is_measured, is_on = (folder / RESULTS_FILE).is_file(), (folder / UNFINISHED_FILE).is_file()
-    return (folder / CONFIG_FILE).is_file() and (is_on or not is_measured)
+    """Return whether a folder holds a run that has not come to its end."""
+    if not (folder / CONFIG_FILE).is_file():
+        return False
+    return (folder / UNFINISHED_FILE).is_file() or not (folder / RESULTS_FILE).is_file()
 
 
-def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
-    """The checkpoint that `resume` names; None when the run starts from scratch."""
-    if wanted == "no" or (wanted == "auto" and not is_unfinished(folder)):
+def _starts_from_scratch(resume: str, folder: Path) -> bool:
+    return resume == "no" or (resume == "auto" and not is_unfinished(folder))
+
+
+def _find_checkpoint(resume: str, folder: Path) -> Path | None:
+    """Return the checkpoint that `resume` names; None when the run starts from scratch."""
+    if _starts_from_scratch(resume, folder):
         return None
-    if wanted not in ("auto", "last"):
-        if (reason := why_incomplete(Path(wanted))) is None:
-            return Path(wanted)
-        raise InputError(f"resume: {wanted} is no complete checkpoint: {reason}")
-    found, incomplete = last_complete(folder)
+    if resume not in ("auto", "last"):
+        reason = why_incomplete(Path(resume))
+        if reason is not None:
+            raise InputError(f"resume: {resume} is no complete checkpoint: {reason}")
+        return Path(resume)
+    checkpoint, incomplete = last_complete(folder)
     for path, reason in incomplete:
         logger.warning("%s is skipped: %s", path, reason)
-    if found is not None:
-        logger.info("the run in %s is resumed from %s", folder, found.name)
-    elif wanted == "last" or incomplete or (folder / RESULTS_FILE).is_file():
+    if checkpoint is not None:
+        logger.info("the run in %s is resumed from %s", folder, checkpoint.name)
+    elif resume == "last" or incomplete or (folder / RESULTS_FILE).is_file():
         raise InputError(
             f"{folder} holds no complete checkpoint to resume from; start from scratch with "
             "--overwrite_run true"
         )
     else:
         logger.info("the run in %s has no checkpoint yet: it starts from scratch", folder)
-    return found
+    return checkpoint
 
 
 def _check_free(folder: Path, args: Any) -> None:
@@ -235,27 +238,29 @@ def _check_free(folder: Path, args: Any) -> None:
             f"output_dir {folder} holds files that are no run of this project; give another "
             "--output_dir"
         )
-    if not args.overwrite_run and args.resume == "auto" and is_unfinished(folder):
-        return
-    if not args.overwrite_run:
-        what = "a finished run" if (folder / RESULTS_FILE).is_file() else "another run"
-        resume = (
-            " without a checkpoint;"
-            if last_complete(folder)[0] is None
-            else "; continue it with --resume last,"
-        )
+    if args.overwrite_run:
+        _check_foreign_files(folder)
+    elif args.resume != "auto" or not is_unfinished(folder):
+        run = "a finished run" if (folder / RESULTS_FILE).is_file() else "another run"
+        checkpoint, _ = last_complete(folder)
+        if checkpoint is None:
+            advice = " without a checkpoint;"
+        else:
+            advice = "; continue it with --resume last,"
         raise InputError(
-            f"output_dir {folder} holds {what}{resume} replace it with --overwrite_run true, or "
+            f"output_dir {folder} holds {run}{advice} replace it with --overwrite_run true, or "
             "give another --output_dir"
         )
+
+
+def _check_foreign_files(folder: Path) -> None:
     foreign = sorted(path.name for path in folder.iterdir() if not is_run_file(path))
     if not is_generated_card(folder):
         foreign.append(f"{CARD_FILE}, which was edited")
     if foreign:
         raise InputError(
             f"output_dir {folder} holds more than a run ({', '.join(foreign[:3])}), so it is not "
-            "replaced; move that away "
-            "or give another --output_dir"
+            "replaced; move that away or give another --output_dir"
         )
 
 
@@ -263,36 +268,43 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
     """Refuse to resume with settings under which the run would become another one."""
     if not file.is_file():  # a checkpoint that was not written by a recipe
         return
-    before = yaml.safe_load(file.read_text(encoding="utf-8"))
-    now = resolved_values(*configs)
+    defaults = {}
     free = set(_FREE)
-    # A run that was begun before a setting existed has its default.
-    defaults: dict[str, Any] = {}
     for config in configs:
         for field in fields(config):
-            if field.default is not MISSING:
-                defaults[field.name] = field.default
-        for kind in filter(is_dataclass, type(config).__mro__):
-            free.update(
-                field.name for field in fields(kind) if field.metadata.get("resume") == "may change"
-            )
-    for name in dict.fromkeys([*before, *now]):
-        was = before.get(name, defaults.get(name))
-        new = now.get(name)
-        if was == new or name in free or name.startswith(_FREE_PREFIXES):
+            defaults[field.name] = None if field.default is MISSING else field.default
+        free.update(_free_fields(config))
+    settings = resolved_values(*configs)
+    settings_before = yaml.safe_load(file.read_text(encoding="utf-8"))
+
+    for name in dict.fromkeys([*settings_before, *settings]):
+        # A run that was begun before a setting existed has its default.
+        before = settings_before.get(name, defaults.get(name))
+        now = settings.get(name)
+        if before == now or name in free or name.startswith(_FREE_PREFIXES):
             continue
-        mend = f"leave --{name} out" if was is None else f"give --{name} {_format(was)}"
+        advice = f"leave --{name} out" if before is None else f"give --{name} {_format(before)}"
         _refuse_change(
-            f"resume: {name} is {_format(new)}, but in {file} {_format(was)}",
-            f"a run is resumed with its own settings: {mend}, start from scratch with "
+            f"resume: {name} is {_format(now)}, but in {file} {_format(before)}",
+            f"a run is resumed with its own settings: {advice}, start from scratch with "
             "--overwrite_run true,",
             allow=allow,
         )
 
 
-def _refuse_change(message: str, mend: str, *, allow: bool) -> None:
+def _free_fields(config: Any) -> set[str]:
+    """Return the names of the fields that may change, also of a class that redefines them."""
+    names = set()
+    for kind in filter(is_dataclass, type(config).__mro__):
+        for field in fields(kind):
+            if field.metadata.get("resume") == "may change":
+                names.add(field.name)
+    return names
+
+
+def _refuse_change(message: str, advice: str, *, allow: bool) -> None:
     if not allow:
-        raise InputError(f"{message}; {mend} or resume with --allow_changes true")
+        raise InputError(f"{message}; {advice} or resume with --allow_changes true")
     logger.warning("%s; the run is resumed with it, as allow_changes is true", message)
 
 
@@ -313,57 +325,62 @@ def read_trainer_state(
     *,
     allow_changes: bool,
 ) -> dict[str, Any]:
-    """Read the trainer state of a complete checkpoint; refuse another run's, and an optimiser that
-    this engine cannot open.
+    """Read the trainer state of a complete checkpoint.
+
+    Another run's is refused, and that of an optimiser which this engine cannot open.
     """
     state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
-    before, parts = state["engine"], len(state["processes"])
-    # DeepSpeed opens parts of its own stage from as many processes only; nobody else opens them.
-    if before != engine or (parts != processes and engine.startswith("DeepSpeed")):
+    engine_before = state["engine"]
+    processes_before = len(state["processes"])
+    is_deepspeed = engine.startswith("DeepSpeed")
+    # DeepSpeed opens files of its stage from as many processes only; nobody else opens them.
+    if engine_before != engine or (is_deepspeed and processes_before != processes):
         raise InputError(
-            f"{checkpoint} was written by {parts} process(es) with engine {before}, this run has "
-            f"{processes} with engine {engine} and "
-            "cannot load its optimizer state; launch it as before, or start a new run from its "
-            "weights with --model_name_or_path (of "
-            "DeepSpeed's checkpoints recipes/convert_checkpoint.py makes a model)"
+            f"{checkpoint} was written by {processes_before} process(es) with engine "
+            f"{engine_before}, this run has {processes} with engine {engine} and cannot load its "
+            "optimizer state; launch it as before, or start a new run from its weights with "
+            "--model_name_or_path (of DeepSpeed's checkpoints recipes/convert_checkpoint.py "
+            "makes a model)"
         )
-    if engine.startswith("DeepSpeed"):
+    if is_deepspeed:
         logger.info(
             "%s holds pickles, as DeepSpeed writes them: opening them runs what code they hold",
             checkpoint,
         )
     for name, value in fingerprint.items():
-        if (was := state["identity"].get(name)) != value:
-            message = f"{name} is {value}, {checkpoint} was made with {was}"
+        before = state["identity"].get(name)
+        if before != value:
+            message = f"{name} is {value}, {checkpoint} was made with {before}"
             _refuse_change(message, "restore it, start from scratch,", allow=allow_changes)
     return state
 
 
-def own_state(everyone: Sequence[dict[str, Any]], index: int, processes: int) -> dict[str, Any]:
-    """Return one process' part of the state; if there were more or fewer processes, an equal part
-    of the sum.
-    """
-    if len(everyone) == processes:
-        return everyone[index]
-    return {
-        name: np.mean([each[name] for each in everyone], axis=0).tolist() for name in everyone[0]
-    }
+def state_of_process(
+    states: Sequence[dict[str, Any]], index: int, processes: int
+) -> dict[str, Any]:
+    """Return the state of a process; the mean if there were more or fewer processes."""
+    if len(states) == processes:
+        return states[index]
+    means = {}
+    for name in states[0]:
+        means[name] = np.mean([state[name] for state in states], axis=0).tolist()
+    return means
 
 
 # DeepSpeed's checkpoints
 
 
 def check_zero_checkpoint(checkpoint: Path) -> None:
-    """See that a folder is a complete checkpoint of DeepSpeed.
+    """Refuse a folder that is no complete checkpoint of DeepSpeed.
 
-    The parts are pickles, as DeepSpeed writes them: opening one from elsewhere may run code. The
-    manifest says that they are what was written, not who wrote them.
+    Its files are pickles: opening one from elsewhere may run code. The manifest says that they are
+    what was written, not who wrote them.
     """
-    if (reason := why_incomplete(checkpoint)) is not None:
+    reason = why_incomplete(checkpoint)
+    if reason is not None:
         raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
-    if not (
-        checkpoint / "latest"
-    ).is_file():  # DeepSpeed's name of the folder with the parts of all processes
+    # DeepSpeed's name of the folder with the files of all processes.
+    if not (checkpoint / "latest").is_file():
         raise InputError(
             f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens "
             "with from_pretrained"
@@ -371,8 +388,9 @@ def check_zero_checkpoint(checkpoint: Path) -> None:
 
 
 def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedModel":
-    """The model of a checkpoint that passed `check_zero_checkpoint`, in float32, with stock's class
-    and names.
+    """Return the model of a checkpoint that passed `check_zero_checkpoint`.
+
+    It is in float32, with stock's class and names.
     """
     try:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
@@ -385,16 +403,17 @@ def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedMod
     # It tells what it does on stdout, which is ours.
     with contextlib.redirect_stdout(sys.stderr):
         weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
-    # Shared weights come as one tensor under two names, which safetensors does not write.
-    found = model.load_state_dict(
-        {name: weight.clone() for name, weight in weights.items()}, strict=False
-    )
+    # Loading copies them: shared weights come as one tensor under two names, which safetensors does
+    # not write.
+    keys = model.load_state_dict(weights, strict=False)
     model.tie_weights()
-    # A shared weight may be there under one of its names only.
-    missing = [key for key in found.missing_keys if key not in (model.all_tied_weights_keys or {})]
-    if missing or found.unexpected_keys:
-        wrong = ", ".join([*missing, *found.unexpected_keys][:3])
+    # A shared weight may have one of its names only.
+    tied = model.all_tied_weights_keys or {}
+    wrong_keys = [key for key in keys.missing_keys if key not in tied]
+    wrong_keys += keys.unexpected_keys
+    if wrong_keys:
         raise InputError(
-            f"checkpoint: {checkpoint} and its config.json do not belong together ({wrong})"
+            f"checkpoint: {checkpoint} and its config.json do not belong together "
+            f"({', '.join(wrong_keys[:3])})"
         )
     return model

@@ -1,6 +1,4 @@
-"""A run from its start to its results: launch checks, log, training, evaluation, files; and what it
-was made from.
-"""
+"""A run from its start to its results: launch checks, log, training, evaluation, files."""
 
 import ctypes
 import json
@@ -41,7 +39,7 @@ logger = logging.getLogger(__name__)
 WEIGHTS_FILE = "model.safetensors"
 
 
-# What it was made from
+# The data and the checkpoint that a run begins with
 
 
 def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
@@ -50,30 +48,34 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
         return describe_store(settings.store)
     files = {}
     for split in ("train", "validation"):
-        if (part := getattr(data, split)) is not None:
+        dataset = getattr(data, split)
+        if dataset is not None:
             files[split] = {
-                "files": len(part.paths),
-                "bytes": sum(path.stat().st_size for path in part.paths),
-                "names": [path.name for path in part.paths[:MAX_NAMED_SOURCES]],
-                "instances": len(part),
-                "fingerprint": fingerprint_files(part.paths),
+                "files": len(dataset.paths),
+                "bytes": sum(path.stat().st_size for path in dataset.paths),
+                "names": [path.name for path in dataset.paths[:MAX_NAMED_SOURCES]],
+                "instances": len(dataset),
+                "fingerprint": fingerprint_files(dataset.paths),
             }
     return {"tokenizer_fingerprint": data.tokenizer.fingerprint, "instance_files": files}
 
 
 def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
-    """Describe the checkpoint that a run began with: its folder's or Hub name, the hash of one
-    local file of weights, the Hub's revision.
+    """Describe the checkpoint that a run began with.
+
+    A folder has its name and the hash of its file of weights, a checkpoint of the Hub its revision.
     """
     folder = Path(name)
-    if not folder.is_dir():
-        revision = getattr(config, "_commit_hash", None)
-        return {"name": name, "is_local": False} | (
-            {} if revision is None else {"revision": revision}
-        )
-    weights = folder / WEIGHTS_FILE
-    facts = {"name": folder.resolve().name, "is_local": True}
-    return facts | ({"sha256": hash_of(weights)} if weights.is_file() else {})
+    if folder.is_dir():
+        facts: dict[str, Any] = {"name": folder.resolve().name, "is_local": True}
+        if (folder / WEIGHTS_FILE).is_file():
+            facts["sha256"] = hash_of(folder / WEIGHTS_FILE)
+        return facts
+    facts = {"name": name, "is_local": False}
+    revision = getattr(config, "_commit_hash", None)
+    if revision is not None:
+        facts["revision"] = revision
+    return facts
 
 
 # Launch and log
@@ -84,32 +86,28 @@ _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 def check_launch(args: TrainingArguments) -> None:
     """Refuse a launch that would train something else than it seems to."""
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started > 1 and (
-        args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED
-    ):
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    is_alone = args.world_size != processes or args.parallel_mode != ParallelMode.DISTRIBUTED
+    if processes > 1 and is_alone:
         raise InputError(
-            f"{started} processes were started but this one trains alone (world size "
-            f"{args.world_size}): all would write "
-            "to the same output_dir; on CPUs give --use_cpu true or use "
-            "accelerate_configs/ddp_cpu.yaml, and leave "
-            "ddp_backend to the default"
+            f"{processes} processes were started but this one trains alone (world size "
+            f"{args.world_size}): all would write to the same output_dir; on CPUs give --use_cpu "
+            "true or use accelerate_configs/ddp_cpu.yaml, and leave ddp_backend to the default"
         )
     tasks = max(int(os.environ.get(name, "1")) for name in _TASK_COUNTS)
-    if started == 1 and args.world_size == 1 and tasks > 1:
+    if processes == 1 and args.world_size == 1 and tasks > 1:
         raise InputError(
             f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same "
-            "output_dir; start one launcher a "
-            "machine, as recipes/cluster/pretrain.slurm does, or one task"
+            "output_dir; start one launcher a machine, as recipes/cluster/pretrain.slurm does, or "
+            "one task"
         )
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) "
-            "for one process a GPU, or "
-            "CUDA_VISIBLE_DEVICES=0 for one GPU"
+            "for one process a GPU, or CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
     if args.device.type == "cpu":
-        _check_cpu(args, started)
+        _check_cpu(args, processes)
     # Accelerate's launcher sets it, and passes no signal on to a process that it starts alone;
     # torch's, which passes them on, may be killed. The system sends SIGTERM then
     # (PR_SET_PDEATHSIG).
@@ -118,37 +116,35 @@ def check_launch(args: TrainingArguments) -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def _check_cpu(args: TrainingArguments, started: int) -> None:
-    """Engines are for GPUs; a run that is on CPUs for want of a GPU says so."""
-    if asks_for_fsdp(args) and torch.accelerator.is_available():
+def _check_cpu(args: TrainingArguments, processes: int) -> None:
+    """Refuse an engine, which is for GPUs; warn of a run that is on CPUs for want of a GPU."""
+    has_fsdp = asks_for_fsdp(args)
+    has_deepspeed = "ACCELERATE_USE_DEEPSPEED" in os.environ
+    if has_fsdp and torch.accelerator.is_available():
         raise InputError(
             "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu "
             "is for that"
         )
-    engine = (
-        "DeepSpeed"
-        if "ACCELERATE_USE_DEEPSPEED" in os.environ
-        else "FSDP"
-        if asks_for_fsdp(args)
-        else None
-    )
-    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
-    sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
-    is_deepspeed_on_cpu = engine == "DeepSpeed" and os.environ.get("DS_ACCELERATOR") == "cpu"
-    if getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none or is_deepspeed_on_cpu:
+    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is how DeepSpeed is asked for CPUs.
+    first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    is_deepspeed_on_cpu = has_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu"
+    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu)
+    if is_chosen or first_gpu in ("", "-1") or is_deepspeed_on_cpu:
         return
-    if engine is not None:
+    if has_deepspeed or has_fsdp:
         raise InputError(
-            f"{engine} is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or give "
-            "--use_cpu true"
+            f"{'DeepSpeed' if has_deepspeed else 'FSDP'} is for GPUs, and torch can use none here; "
+            "on CPUs: LAUNCH=ddp_cpu, or give --use_cpu true"
         )
     if args.process_index == 0:
-        threads, cores = torch.get_num_threads(), (os.cpu_count() or 1) // started
-        message = (
-            "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) "
-            "each (OMP_NUM_THREADS)"
+        threads = torch.get_num_threads()
+        cores = (os.cpu_count() or 1) // processes
+        logger.warning(
+            "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each "
+            "(OMP_NUM_THREADS)",
+            processes,
+            threads,
         )
-        logger.warning(message, started, threads)
         if threads < cores:
             logger.warning("OMP_NUM_THREADS=%d lets each process use %d cores", cores, cores)
 
@@ -173,8 +169,7 @@ def run_training(
     facts: Mapping[str, Any] | None = None,
     finish: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
-    """Train, evaluate, save; the same for every recipe. Returns the results that all_results.json
-    holds.
+    """Train, evaluate, save; the same for every recipe.
 
     Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved
     configuration), all_results.json, trainer_state.json (with the logged history). The training
@@ -187,19 +182,15 @@ def run_training(
         resume_from: Checkpoint folder of `prepare_output_dir`.
         facts: What else all_results.json is to say, for example about the data.
         finish: Called with the results in all processes: predictions, report, card, push.
+
+    Returns:
+        The results that all_results.json holds.
     """
     args = trainer.args
     folder = Path(args.output_dir)
     tracking: dict[str, str] = {}
     if trainer.is_world_process_zero():
-        folder.mkdir(parents=True, exist_ok=True)
-        save_config(folder / CONFIG_FILE, *configs)
-        # As it was given: training fills in what follows from it, for example the number of steps.
-        text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
-        trainer.checkpoint_files[CONFIG_FILE] = lambda path: path.write_text(text, encoding="utf-8")
-        run_id = keep_run_id(folder, None if resume_from is None else Path(resume_from))
-        trainer.checkpoint_files[IDENTITY_FILE] = partial(write_run_id, run_id=run_id)
-        tracking = name_run(args, run_id)
+        tracking = _name_run(trainer, configs, resume_from)
     trainer.accelerator.wait_for_everyone()
     trainer.ends_with_checkpoint = True
     with patch_environment(**tracking), trainer.stoppable():
@@ -221,6 +212,21 @@ def run_training(
     return results
 
 
+def _name_run(
+    trainer: RecipeTrainer, configs: Sequence[Any], resume_from: str | None
+) -> dict[str, str]:
+    """Write run.yaml and the run's id, also into each checkpoint; return variables of trackers."""
+    folder = Path(trainer.args.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_config(folder / CONFIG_FILE, *configs)
+    # As it was given: training fills in what follows from it, for example the number of steps.
+    config = (folder / CONFIG_FILE).read_bytes()
+    trainer.checkpoint_files[CONFIG_FILE] = lambda path: path.write_bytes(config)
+    run_id = keep_run_id(folder, None if resume_from is None else Path(resume_from))
+    trainer.checkpoint_files[IDENTITY_FILE] = partial(write_run_id, run_id=run_id)
+    return name_run(trainer.args, run_id)
+
+
 def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[str, Any]:
     trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {
@@ -231,8 +237,8 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
         results["skipped_steps"] = trainer.skipped_steps
     if resume_from is not None:  # the rates are those since then
         results["resumed_at_step"] = trainer.steps_done
-    results |= cost_facts(trainer.cost.so_far(), trainer.args.energy)
-    results |= trainer.measure_all()
+    results.update(cost_facts(trainer.run_time, trainer.args.energy))
+    results.update(trainer.measure_all())
     for name, digits in (("tokens_per_second", 1), ("data_wait_share", 4)):
         values = [line[name] for line in trainer.state.log_history if name in line]
         if values:
@@ -246,7 +252,10 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
 
 
 def results_text(results: Mapping[str, Any]) -> str:
-    """Results as JSON, which has no NaN and no infinity: a value that is not defined is null."""
+    """Return results as JSON.
+
+    It has no NaN and no infinity: a value that is not defined is null.
+    """
     return json.dumps(strict(results), indent=2) + "\n"
 
 

@@ -7,7 +7,6 @@ length of a sequence, M predicted tokens, B sequences.
 """
 
 import ctypes
-import itertools
 import logging
 import os
 import platform
@@ -15,7 +14,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,46 +36,50 @@ DENSE_PEAK_TFLOPS = {
 
 @dataclass(frozen=True)
 class BatchStats:
-    """The work of some steps: T real tokens, the sum of l^2 over the sequences, B sequences, M
-    predicted tokens.
-    """
+    """Hold the work of some steps."""
 
-    tokens: int
-    squares: int
-    sequences: int
-    masked: int = 0
+    tokens: int  # T, real ones
+    squares: int  # the sum of l^2 over the sequences
+    sequences: int  # B
+    masked: int = 0  # M
 
 
 def inner_size(config: Any) -> int:
-    """Size of the feed-forward part, which DistilBERT calls hidden_dim."""
+    """Return the size of the feed-forward layers, which DistilBERT calls hidden_dim."""
     return getattr(config, "intermediate_size", None) or config.hidden_dim
 
 
 def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
-    """FLOPs of the matrix products of a forward pass; a product (a, b) x (b, c) has 2abc.
+    """Return the FLOPs of the matrix products of a forward pass; (a, b) x (b, c) has 2abc.
 
     Each layer has, for a token, the projections to query, key, value and output, 4 x 2 H^2, and two
     feed-forward products, 2 x 2 H I. A sequence of l tokens adds Q K^T and P V over all heads, 2 x
-    2 l^2 H. The masked-LM head is counted for the
-    M predicted tokens alone: the transform 2 H^2 and the vocabulary 2 H V. The pooler has 2 H^2 a
-    sequence (models of tokens have none), the next-sentence head 4 H. Embeddings of another size E
-    add 2 E H a token, and the head is 2 H E + 2 E V then. A task's own head is less than a
-    thousandth of the total and is not counted.
+    2 l^2 H. The masked-LM head is counted for the M predicted tokens alone: the transform 2 H^2 and
+    the vocabulary 2 H V. The pooler has 2 H^2 a sequence (models of tokens have none), the
+    next-sentence head 4 H. Embeddings of another size E add 2 E H a token, and the head is
+    2 H E + 2 E V then. A task's head is less than a thousandth of the total and is not counted.
     """
-    hidden, inner = config.hidden_size, inner_size(config)
-    size = getattr(config, "embedding_size", hidden)
+    hidden = config.hidden_size
+    inner = inner_size(config)
+    embedding = getattr(config, "embedding_size", hidden)
+    projects = embedding != hidden or config.model_type == "albert"
+
     layer = work.tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * hidden * work.squares
-    head = work.masked * (2 * hidden * size + 2 * size * config.vocab_size)
-    mapped = (
-        2 * size * hidden * work.tokens if size != hidden or config.model_type == "albert" else 0
-    )
-    pooled = work.sequences * (2 * hidden**2 + (4 * hidden if nsp else 0)) if pooler else 0
-    return config.num_hidden_layers * layer + head + mapped + pooled
+    flops = config.num_hidden_layers * layer
+    flops += work.masked * (2 * hidden * embedding + 2 * embedding * config.vocab_size)
+    if projects:
+        flops += work.tokens * 2 * embedding * hidden
+    if pooler:
+        flops += work.sequences * 2 * hidden**2
+        if nsp:
+            flops += work.sequences * 4 * hidden
+    return flops
 
 
 def training_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
-    """Three times the forward pass: each product has two more in the backward pass, for its input
-    and its weight.
+    """Return three times the FLOPs of the forward pass.
+
+    Each product has two more in the backward pass, for its input and its weight.
     """
     return 3 * forward_flops(config, work, nsp=nsp, pooler=pooler)
 
@@ -97,23 +100,25 @@ _NUMBERS = {
 
 
 def describe_machine() -> dict[str, Any]:
-    """Machine and versions, for results files.
+    """Return machine and versions, for results files.
 
     `processor` is the name the system gives; virtual machines often hide all but the maker, so
     `processor_model` (family and model, or part, as the processor numbers itself) and
     `instructions` tell those of one name apart, where the system says them.
     """
-    facts = _cpu_facts()
-    flags = (facts.get("flags") or facts.get("Features") or "").split()
-    known = {
-        "processor": facts.get("model name") or platform.processor() or platform.machine(),
-        "processor_model": ", ".join(
-            f"{name} {facts[key]}" for key, name in _NUMBERS.items() if key in facts
-        ),
-        "instructions": [name for name in _INSTRUCTIONS if name in flags],
+    cpu_facts = _read_cpu_facts()
+    flags = (cpu_facts.get("flags") or cpu_facts.get("Features") or "").split()
+    numbers = [f"{name} {cpu_facts[key]}" for key, name in _NUMBERS.items() if key in cpu_facts]
+    instructions = [name for name in _INSTRUCTIONS if name in flags]
+    machine: dict[str, Any] = {
+        "processor": cpu_facts.get("model name") or platform.processor() or platform.machine(),
     }
+    if numbers:
+        machine["processor_model"] = ", ".join(numbers)
+    if instructions:
+        machine["instructions"] = instructions
     return {
-        **{key: value for key, value in known.items() if value},
+        **machine,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
@@ -123,11 +128,16 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _cpu_facts(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """The lines of the first processor; empty where the system has no such file."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
-    return {key.strip(): value.strip() for key, _, value in lines}
+def _read_cpu_facts(file: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return the lines of the first processor; none where the system has no such file."""
+    if not file.is_file():
+        return {}
+    facts = {}
+    first_processor = file.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+    for line in first_processor.splitlines():
+        key, _, value = line.partition(":")
+        facts[key.strip()] = value.strip()
+    return facts
 
 
 # One product that takes longer than this is repeated less often.
@@ -135,36 +145,44 @@ REPETITIONS, SLOW_SECONDS, SLOW_REPETITIONS = 20, 0.5, 5
 
 
 def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, int, int]]:
-    """Name -> (a, b, c) of the products (a, b) x (b, c) of a step with that many tokens, `masked`
-    of them predicted.
+    """Return the (a, b, c) of the products (a, b) x (b, c) of a step, by name.
+
+    Args:
+        tokens: Of the step.
+        masked: How many of them are predicted.
+        config: Of the model.
     """
     hidden, inner = config.hidden_size, inner_size(config)
-    shapes = {"square": (4096, 4096, 4096), "projection": (tokens, hidden, hidden)}
-    shapes |= {
+    shapes = {
+        "square": (4096, 4096, 4096),
+        "projection": (tokens, hidden, hidden),
         "feed_forward_in": (tokens, hidden, inner),
         "feed_forward_out": (tokens, inner, hidden),
     }
-    return shapes | ({"vocabulary": (masked, hidden, config.vocab_size)} if masked else {})
+    if masked:
+        shapes["vocabulary"] = (masked, hidden, config.vocab_size)
+    return shapes
 
 
 def measure_rates(
     shapes: dict[str, tuple[int, int, int]], precision: str, device: torch.device
 ) -> dict[str, dict[str, Any]]:
-    """Name of `model_shapes` -> {"shape", "gflops" (median, GFLOP/s), "repetitions"}, in "fp32",
-    "bf16" or "fp16".
+    """Return the rate of each product of `model_shapes`, in "fp32", "bf16" or "fp16".
+
+    Returns:
+        {name: {"shape", "gflops" (median, GFLOP/s), "repetitions"}}.
     """
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    generator = torch.Generator(device).manual_seed(0)  # a run's own numbers stay as they are
+    generator = torch.Generator(device).manual_seed(0)  # the run's numbers stay as they are
     rates = {}
     for name, (rows, inner, columns) in shapes.items():
-        left = torch.randn(rows, inner, device=device, generator=generator).to(dtype)
-        right = torch.randn(inner, columns, device=device, generator=generator).to(dtype)
-        _time(left, right)  # the first one allocates and chooses
-        times = [_time(left, right)]
-        times += [
-            _time(left, right)
-            for _ in range((SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS) - 1)
-        ]
+        a = torch.randn(rows, inner, device=device, generator=generator).to(dtype)
+        b = torch.randn(inner, columns, device=device, generator=generator).to(dtype)
+        _time_product(a, b)  # the first one allocates and chooses
+        times = [_time_product(a, b)]
+        repetitions = SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS
+        while len(times) < repetitions:
+            times.append(_time_product(a, b))
         gflops = 2 * rows * inner * columns / statistics.median(times) / 1e9
         rates[name] = {
             "shape": [rows, inner, columns],
@@ -175,31 +193,33 @@ def measure_rates(
 
 
 def best_rate(config: Any, tokens: int, precision: str, device: torch.device) -> float:
-    """FLOP/s that the machine can reach: by its data sheet where that is known, else the best of
-    the products of a micro-batch.
+    """Return the FLOP/s that the machine can reach.
+
+    They are those of its data sheet, or else the best of the products of a micro-batch.
     """
-    known = (
-        DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    )
-    if known is not None and precision != "fp32":
-        return known * 1e12
-    shapes = {
-        name: shape for name, shape in model_shapes(tokens, 0, config).items() if name != "square"
-    }  # slow on a CPU
-    return max(rate["gflops"] for rate in measure_rates(shapes, precision, device).values()) * 1e9
+    if device.type == "cuda" and precision != "fp32":
+        tflops = DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device))
+        if tflops is not None:
+            return tflops * 1e12
+    shapes = model_shapes(tokens, 0, config)
+    del shapes["square"]  # slow on a CPU
+    rates = measure_rates(shapes, precision, device)
+    return max(rate["gflops"] for rate in rates.values()) * 1e9
 
 
-def _time(left: torch.Tensor, right: torch.Tensor) -> float:
-    if left.is_cuda:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        left @ right
+def _time_product(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the seconds of a @ b."""
+    if a.is_cuda:
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        start.record()
+        a @ b
         end.record()
         torch.cuda.synchronize()
-        return begin.elapsed_time(end) / 1000
-    start = time.perf_counter()
-    left @ right
-    return time.perf_counter() - start
+        return start.elapsed_time(end) / 1000
+    start_time = time.perf_counter()
+    a @ b
+    return time.perf_counter() - start_time
 
 
 # <malloc.h> of glibc
@@ -207,37 +227,34 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep the blocks that a training step frees, for the next step; the process never
-    gives memory back.
+    """Let glibc keep the blocks that a training step frees, for the next step.
 
     By default every block above 32 MB goes back to the kernel when it is freed and comes back as
-    empty pages, one page fault each. The logits of one batch of 32 x 128 alone are 75 MB. Elsewhere
-    than on Linux with glibc nothing is changed (False).
+    empty pages, one page fault each. The logits of one batch of 32 x 128 alone are 75 MB. The
+    process never gives memory back then. Elsewhere than on Linux with glibc nothing is changed
+    (False).
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
     # An older glibc takes no more than 32 MB. If it takes neither, nothing is changed: setting the
     # others alone would freeze the threshold at its low start.
-    if not any(mallopt(_M_MMAP_THRESHOLD, size) == 1 for size in (1 << 30, 1 << 25)):
+    if not (mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 1 << 25)):
         logger.info("glibc does not keep freed memory; steps will be slower")
         return False
     # -1: the heap is never trimmed. Any number of bytes would be too small for somebody's step.
-    is_done = all(
-        mallopt(name, value) == 1
-        for name, value in ((_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20))
+    if not (mallopt(_M_TRIM_THRESHOLD, -1) and mallopt(_M_TOP_PAD, 64 << 20)):
+        return False
+    logger.info(
+        "freed memory is reused, not returned to the system (--keep_freed_memory false returns it)"
     )
-    if is_done:
-        logger.info(
-            "freed memory is reused, not returned to the system (--keep_freed_memory false "
-            "returns it)"
-        )
-    return is_done
+    return True
 
 
 def peak_memory_mb() -> float:
-    """Peak memory of this process in MB: resident memory, or allocated GPU memory where there is a
-    GPU.
+    """Return the peak memory of this process in MB.
+
+    It is resident memory, or allocated GPU memory where there is a GPU.
     """
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
@@ -246,8 +263,9 @@ def peak_memory_mb() -> float:
 
 
 class ThroughputMeter:
-    """Sums between two lines of the training log, kept where their parts are so that no step waits
-    for the device.
+    """Sum losses, tokens and times between two lines of the training log.
+
+    The sums are on the devices of what is summed, so that no step waits.
 
     Args:
         device: Of the losses.
@@ -256,11 +274,11 @@ class ThroughputMeter:
 
     def __init__(self, device: torch.device, work_device: torch.device) -> None:
         self._losses = torch.zeros(2, dtype=torch.float64, device=device)
-        self._work = torch.zeros(
-            4, dtype=torch.float64, device=work_device
-        )  # the fields of `BatchStats`
         self._has_loss = [False, False]
-        self._steps = self._timed_steps = 0
+        # The fields of `BatchStats`.
+        self._work = torch.zeros(4, dtype=torch.float64, device=work_device)
+        self._steps = 0
+        self._timed_steps = 0
         self._waited = 0.0
         self._since: Any = None  # a time; None before measuring begins
         # What the steps since the reading before have computed, their seconds and number; None
@@ -268,26 +286,28 @@ class ThroughputMeter:
         self.interval: tuple[BatchStats, float, int] | None = None
 
     def count_step(self, work: torch.Tensor, waited: float) -> None:
-        """Count an optimiser step: float64 (4,), the fields of `BatchStats` over all processes;
-        seconds for which it waited for data.
+        """Count an optimiser step.
+
+        Args:
+            work: float64 (4,), the fields of `BatchStats` over all processes.
+            waited: Seconds for which the step waited for data.
         """
         self._steps += 1
         self._timed_steps += 1
         self._work += work
         self._waited += waited
 
-    def add_losses(
-        self, mlm_loss: torch.Tensor | None, nsp_loss: torch.Tensor | None, scale: int
-    ) -> None:
-        """Add this micro-batch's parts of the step's losses."""
-        for position, loss in enumerate((mlm_loss, nsp_loss)):
+    def add_losses(self, losses: Sequence[torch.Tensor | None], scale: int) -> None:
+        """Add the two losses of a micro-batch, None if there is none."""
+        for position, loss in enumerate(losses):
             if loss is not None:
                 self._losses[position] += loss.detach() * scale
                 self._has_loss[position] = True
 
     def sums(self) -> list[float]:
-        """The sums of this process since the last reading, for a checkpoint: both losses, steps,
-        which losses are known.
+        """Return the sums of this process since the last reading, for a checkpoint.
+
+        They are both losses, the steps, and which losses there are.
         """
         return [*self._losses.tolist(), float(self._steps), *map(float, self._has_loss)]
 
@@ -295,12 +315,13 @@ class ThroughputMeter:
         """Take the sums of a checkpoint; the clock starts again."""
         self._losses.copy_(torch.tensor(sums[:2], dtype=torch.float64))
         self._steps = round(sums[2])
-        self._has_loss = [bool(known) for known in sums[3:]]
+        self._has_loss = [bool(flag) for flag in sums[3:]]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude from the measurement what is done inside. Measuring begins with the first pause:
-        after the first step, which is slow everywhere.
+        """Exclude from the measurement what is done inside.
+
+        Measuring begins with the first pause: after the first step, which is slow everywhere.
         """
         start = time.perf_counter()
         if self._since is None:
@@ -310,31 +331,34 @@ class ThroughputMeter:
         self._since += time.perf_counter() - max(start, self._since)
 
     def read(self, accelerator: Accelerator) -> dict[str, float]:
-        """Means since the last reading; the sums start again.
+        """Return the means since the last reading; the sums start again.
 
         Losses in nats; `data_wait_share` is the fraction of the time (0 to 1) for which the model
         waited for its data.
         """
-        losses = (
-            accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)
-        ).tolist()
-        result = dict(
-            itertools.compress(zip(("mlm_loss", "nsp_loss"), losses, strict=True), self._has_loss)
-        )
-        now, work = time.perf_counter(), BatchStats(*map(round, self._work.tolist()))
+        sums = accelerator.reduce(self._losses.clone(), reduction="mean")
+        mlm_loss, nsp_loss = (sums / max(self._steps, 1)).tolist()
+        has_mlm_loss, has_nsp_loss = self._has_loss
+        means = {}
+        if has_mlm_loss:
+            means["mlm_loss"] = mlm_loss
+        if has_nsp_loss:
+            means["nsp_loss"] = nsp_loss
+        now = time.perf_counter()
+        work = BatchStats(*map(round, self._work.tolist()))
         self.interval = None
         if work.tokens and self._since is not None:
             seconds = now - self._since
             self.interval = work, seconds, self._timed_steps
-            result |= {
-                "tokens_per_second": work.tokens / seconds,
-                "data_wait_share": self._waited / seconds,
-            }
+            means["tokens_per_second"] = work.tokens / seconds
+            means["data_wait_share"] = self._waited / seconds
         self._losses.zero_()
         self._steps = 0
         self._start_interval(now)
-        return result
+        return means
 
     def _start_interval(self, now: float) -> None:
-        self._since, self._waited, self._timed_steps = now, 0.0, 0
+        self._since = now
+        self._waited = 0.0
+        self._timed_steps = 0
         self._work.zero_()

@@ -1,7 +1,7 @@
-"""TinyBERT: a student learns its teacher's embeddings, hidden states and attention scores, of text
-or of a task's examples.
+"""TinyBERT: a student learns its teacher's embeddings, hidden states and attention scores.
 
-Layers are stock's: the packed ones hold neither attention scores nor all hidden states.
+They are of text or of a task's examples. Layers are stock's: the packed ones hold neither attention
+scores nor all hidden states.
 
 Legend: B batch, S positions, h heads, L layers of the student, D its hidden size, E the teacher's.
 Source: Jiao et al. 2020, section 3; huawei-noah/Pretrained-Language-Model,
@@ -36,13 +36,14 @@ FIT_FILE = "fit_dense.safetensors"
 
 
 def attend(
-    module: Any, query: torch.Tensor, key: torch.Tensor, *others: Any, scaling: float, **kwargs: Any
+    module: Any, query: torch.Tensor, key: torch.Tensor, *args: Any, scaling: float, **kwargs: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend as stock's sdpa, and return the scores before mask and softmax, (B, h, S, S), as
-    `attentions`.
+    """Attend as stock's sdpa, with the scores before mask and softmax as `attentions`.
+
+    They are (B, h, S, S).
     """
-    out, _ = sdpa_attention_forward(module, query, key, *others, scaling=scaling, **kwargs)
-    return out, query @ key.transpose(2, 3) * scaling
+    output, _ = sdpa_attention_forward(module, query, key, *args, scaling=scaling, **kwargs)
+    return output, query @ key.transpose(2, 3) * scaling
 
 
 AttentionInterface.register(SCORED, attend)
@@ -51,35 +52,37 @@ AttentionMaskInterface.register(SCORED, sdpa_mask)
 
 def check_pair(teacher: Any, student: Any) -> None:
     """Refuse a teacher and a student whose layers and heads cannot be compared."""
-    own, other = student.config, teacher.config
-    for name, config in (("teacher", other), ("student", own)):
-        if config.model_type != "bert":
+    for name, model in (("teacher", teacher), ("student", student)):
+        if model.config.model_type != "bert":
             raise InputError(
-                f"the {name} is a {config.model_type}; TinyBERT's teacher and student are BERTs"
+                f"the {name} is a {model.config.model_type}; TinyBERT's teacher and student are "
+                "BERTs"
             )
-    if own.num_attention_heads != other.num_attention_heads:
+    student_heads = student.config.num_attention_heads
+    teacher_heads = teacher.config.num_attention_heads
+    if student_heads != teacher_heads:
         raise InputError(
-            f"the teacher has {other.num_attention_heads} heads, the student "
-            f"{own.num_attention_heads}; scores are compared head by "
-            "head: give a student of as many"
+            f"the teacher has {teacher_heads} heads, the student {student_heads}; scores are "
+            "compared head by head: give a student of as many"
         )
-    if other.num_hidden_layers % own.num_hidden_layers:
+    student_layers = student.config.num_hidden_layers
+    teacher_layers = teacher.config.num_hidden_layers
+    if teacher_layers % student_layers:
         raise InputError(
-            f"the teacher has {other.num_hidden_layers} layers, the student "
-            f"{own.num_hidden_layers}; each layer of the student learns "
-            "from every n-th of the teacher: give a student whose layers divide the teacher's"
+            f"the teacher has {teacher_layers} layers, the student {student_layers}; each layer of "
+            "the student learns from every n-th of the teacher: give a student whose layers divide "
+            "the teacher's"
         )
 
 
 def imitation_losses(
     student: Any, teacher: Any, fit: nn.Module, attention_mask: torch.Tensor
 ) -> torch.Tensor:
-    """float32 (3,): squared errors of attention scores, hidden states and embeddings, summed over
-    the layers.
+    """Return the squared errors of attention scores, hidden states and embeddings, float32 (3,).
 
-    Scores are summed over the pairs of real tokens and averaged over the heads; states are summed
-    over the real tokens and averaged over E. Layer m of L learns from layer m * n of L * n. The
-    original averages over padding too: its loss depends on it.
+    They are summed over the layers. Scores are summed over the pairs of real tokens and averaged
+    over the heads; states are summed over the real tokens and averaged over E. Layer m of L learns
+    from layer m * n of L * n. The original averages over padding too: its loss depends on it.
 
     Args:
         student: Output with `hidden_states` and `attentions` (`attend`); `teacher` too.
@@ -87,19 +90,22 @@ def imitation_losses(
             has two.
         attention_mask: int64 (B, S).
     """
-    every = len(teacher.attentions) // len(student.attentions)
     pairs = attention_mask[:, None, :, None] * attention_mask[:, None, None, :]
-    scores = [
-        ((own.float() - other.float()).square() * pairs).sum() / own.shape[1]
-        for own, other in zip(
-            student.attentions, teacher.attentions[every - 1 :: every], strict=True
-        )
-    ]
-    embeddings, *states = [
-        ((fit(own.float()) - other.float()).square().mean(-1) * attention_mask).sum()
-        for own, other in zip(student.hidden_states, teacher.hidden_states[::every], strict=True)
-    ]
-    return torch.stack([sum(scores), sum(states), embeddings])
+
+    def score_error(scores: torch.Tensor, taught_scores: torch.Tensor) -> torch.Tensor:
+        errors = (scores.float() - taught_scores.float()).square()
+        return (errors * pairs).sum() / scores.shape[1]
+
+    def state_error(states: torch.Tensor, taught_states: torch.Tensor) -> torch.Tensor:
+        errors = (fit(states.float()) - taught_states.float()).square()
+        return (errors.mean(-1) * attention_mask).sum()
+
+    n = len(teacher.attentions) // len(student.attentions)
+    score_errors = map(score_error, student.attentions, teacher.attentions[n - 1 :: n])
+    embedding_error, *state_errors = map(
+        state_error, student.hidden_states, teacher.hidden_states[::n]
+    )
+    return torch.stack([sum(score_errors), sum(state_errors), embedding_error])
 
 
 def prepare_student(student: Any, teacher: Any) -> None:
@@ -110,7 +116,7 @@ def prepare_student(student: Any, teacher: Any) -> None:
     check_pair(teacher, student)
     for model in (student, teacher):
         model.set_attn_implementation(SCORED)
-    # A part of the model, so that optimiser and DDP know it.
+    # A module of the model, so that optimiser and DDP know it.
     student.fit_dense = nn.Linear(student.config.hidden_size, teacher.config.hidden_size)
     student._init_weights(student.fit_dense)
     student._keys_to_ignore_on_save = {"fit_dense.weight", "fit_dense.bias"}
@@ -199,24 +205,28 @@ class ImitationSums:
     def add(self, losses: torch.Tensor, batch: dict[str, torch.Tensor]) -> None:
         """Add one batch and its `imitation_losses`."""
         lengths = batch["attention_mask"].sum(dim=-1)
-        self.values += torch.cat(
-            [losses.double(), torch.stack([lengths.square().sum(), lengths.sum()]).double()]
-        )
+        self.values[:3] += losses
+        self.values[3] += lengths.square().sum()
+        self.values[4] += lengths.sum()
 
     def metrics(self, prefix: str = "eval", _: str = "") -> dict[str, float]:
-        """`attention_loss`, `hidden_loss`, `embedding_loss`, and `loss`, their weighed sum."""
-        *sums, pairs, tokens = self.values.tolist()
-        values = [total / count for total, count in zip(sums, (pairs, tokens, tokens), strict=True)]
-        result = dict(zip(("attention_loss", "hidden_loss", "embedding_loss"), values, strict=True))
-        result["loss"] = sum(
-            weight * value for weight, value in zip(self.weights.tolist(), values, strict=True)
-        )
-        return {f"{prefix}_{name}": value for name, value in result.items()}
+        """Return the three losses, and `loss`, their weighed sum."""
+        attention, hidden, embedding, pairs, tokens = self.values.tolist()
+        losses = [attention / pairs, hidden / tokens, embedding / tokens]
+        attention_weight, hidden_weight, embedding_weight = self.weights.tolist()
+        loss = attention_weight * losses[0] + hidden_weight * losses[1]
+        return {
+            f"{prefix}_attention_loss": losses[0],
+            f"{prefix}_hidden_loss": losses[1],
+            f"{prefix}_embedding_loss": losses[2],
+            f"{prefix}_loss": loss + embedding_weight * losses[2],
+        }
 
 
 class TinyBertTrainer(BertTrainer):
-    """The general stage: the student learns from text, as it is in the data or masked, from a
-    teacher that was pre-trained only.
+    """The Trainer of the general stage, whose teacher was pre-trained only.
+
+    The student learns from text, as it is in the data or masked.
     """
 
     def __init__(

@@ -70,7 +70,8 @@ def _check_space(space: str) -> None:
 def name_run(args: Any, run_id: str) -> dict[str, str]:
     """Name a run to its trackers, so that it goes on in the same run of theirs when it resumes.
 
-    Returns variables that the environment is to have while the run trains; those that are set stay.
+    Returns:
+        Variables that the environment is to have while the run trains; those that are set stay.
     """
     folder = Path(args.output_dir)
     title = f"{run_name(folder)}-{run_id[:8]}"

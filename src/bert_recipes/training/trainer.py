@@ -1,5 +1,6 @@
-"""`RecipeTrainer`: the loss of the global batch, one order of examples, exact resume, an orderly
-end at a signal.
+"""`RecipeTrainer`: the base of the Trainers of pre-training and fine-tuning.
+
+The loss of the global batch, one order of examples, exact resume, an orderly end at a signal.
 """
 
 import itertools
@@ -50,7 +51,7 @@ from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
 from bert_recipes.training.callbacks import ClockIntervals, StopOnSignal, ignore_signals
 from bert_recipes.training.console import Lines, LinesAboveBar
-from bert_recipes.training.emissions import CostMeter, EnergySettings
+from bert_recipes.training.emissions import EnergySettings, RunTime
 from bert_recipes.training.engines import (
     asks_for_fsdp,
     complete_engine,
@@ -66,7 +67,7 @@ from bert_recipes.training.optimization import (
     set_peak_rate,
     skips_on_device,
 )
-from bert_recipes.training.resume import own_state, read_trainer_state
+from bert_recipes.training.resume import read_trainer_state, state_of_process
 from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
 from bert_recipes.training.trackers import prepare_trackers
 
@@ -75,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 # Our settings, for stock `TrainingArguments`, which lack them; optimiser and schedule are then the
 # Trainer's.
-OWN_DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "optimizer": "trainer",
     "schedule": "trainer",
     "fast_layers": "auto",
@@ -110,15 +111,15 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 class RecipeTrainer(Trainer):
-    """`Trainer` whose loss is a mean over the global batch, whose step s trains on fixed examples,
-    and whose checkpoints are complete or absent.
+    """`Trainer` with fixed examples in each step, and checkpoints that are complete or absent.
 
-    The global batch G is all micro-batches of all processes; stock BERT heads scale the loss with
-    both. Step s trains on the samples [s * G, (s + 1) * G) of one order, however G is split.
-    SIGTERM and SIGINT end the run after the step that is being computed, with a checkpoint. A step
-    whose gradient is not finite changes nothing and is counted. A subclass says what the loss is a
-    mean over (`num_items`), and computes its part of it (`part_of_loss`). `resume_fingerprint`
-    names what must be the same where a run is resumed, such as the data and the tokenizer.
+    The loss is a mean over the global batch G: all micro-batches of all processes. Stock BERT heads
+    scale the loss with both. Step s trains on the samples [s * G, (s + 1) * G) of one order,
+    however G is split. SIGTERM and SIGINT end the run after the step that is being computed, with a
+    checkpoint. A step whose gradient is not finite changes nothing and is counted. A subclass says
+    what the loss is a mean over (`num_items`), and computes the loss of a micro-batch
+    (`part_of_loss`). `resume_fingerprint` names what must be the same where a run is resumed, such
+    as the data and the tokenizer.
     """
 
     args: Any
@@ -137,7 +138,7 @@ class RecipeTrainer(Trainer):
         resume_fingerprint: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for name, value in OWN_DEFAULTS.items():
+        for name, value in DEFAULTS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
         for library in ("DeepSpeed", "transformers.trainer_utils"):
@@ -158,35 +159,31 @@ class RecipeTrainer(Trainer):
             patch_environment(TENSORBOARD_LOGGING_DIR=events),
         ):
             super().__init__(model=model, args=args, **kwargs)
-        stock_console = PrinterCallback if args.disable_tqdm else ProgressCallback
-        if self.pop_callback(stock_console) is not None:
-            has_bar = not args.disable_tqdm and sys.stderr.isatty()
-            self.add_callback(LinesAboveBar() if has_bar else Lines())
         set_up_engine(self, args.optimizer)
         # No second copy of the gradients.
         self.accelerator.ddp_handler.gradient_as_bucket_view = True
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them
         # again.
         self.model_accepts_loss_kwargs = True
-        self.meter = ThroughputMeter(
-            args.device, args.device if args.world_size > 1 else torch.device("cpu")
-        )
-        self.cost = CostMeter(args)
-        self.skipped_steps = 0  # their gradients were not finite
-        self._skipped_in_a_row = 0
-        # A step, and the norm of its gradient.
-        self._unread_norm: tuple[int, LateNumber] | None = None
-        self.precision = "fp32"
-        if args.bf16 or args.fp16:
-            self.precision = "bf16" if args.bf16 else "fp16"
+        self._set_up_state()
         self.resume_fingerprint = {
             "precision": self.precision,  # "auto" may be another one on another machine
             "global batch": self.global_batch_size,
             **(resume_fingerprint or {}),
         }
-        self.stop_request = StopOnSignal()
-        self.add_callback(self.stop_request)
-        self.add_callback(_Boundaries(self))
+        self._set_up_callbacks()
+
+    def _set_up_state(self) -> None:
+        args = self.args
+        work_device = args.device if args.world_size > 1 else torch.device("cpu")
+        self.meter = ThroughputMeter(args.device, work_device)
+        self._peak_rate: float | None = None  # FLOP/s of matrix products of a process
+        self.run_time = RunTime()
+        # Gradients that were not finite.
+        self.skipped_steps = 0
+        self._skipped_in_a_row = 0
+        self._unread_norm: tuple[int, LateNumber] | None = None  # a step, and its gradient's norm
+
         self.steps_done = 0  # before this call of train()
         # Name of a file -> what writes it into each checkpoint: what a resumed run must find again.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
@@ -196,30 +193,48 @@ class RecipeTrainer(Trainer):
         # while it is measured is resumed from it.
         self.ends_with_checkpoint = False
         self._save_total_limit = args.save_total_limit
-        self._loaded: dict[str, Any] = {}
+        self._staging: Path | None = None  # while a checkpoint is written
+        self._loaded_state: dict[str, Any] = {}
         # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed
         # run begins with it.
         self._evaluation_is_due = False
         # Step and metrics of the last evaluation while training.
-        self._last_metrics: tuple[int, dict[str, float]] | None = None
-        self._writes_to: Path | None = None
-        self._peak: float | None = None  # FLOP/s of matrix products of a process
+        self._last_metrics: tuple[int | None, dict[str, float]] = None, {}
+
         # Of a run by the clock: the fraction of its minutes that are over, the same in all
-        # processes, and the longest evaluation.
+        # processes; that of the last two steps; and the seconds of the longest evaluation.
         self.clock = 0.0
+        self._fractions: list[LateNumber] = []
         self._longest_pause = 0.0
+
+    def _set_up_callbacks(self) -> None:
+        args = self.args
+        stock_console = PrinterCallback if args.disable_tqdm else ProgressCallback
+        if self.pop_callback(stock_console) is not None:
+            has_bar = not args.disable_tqdm and sys.stderr.isatty()
+            self.add_callback(LinesAboveBar() if has_bar else Lines())
+        self.stop_request = StopOnSignal()
+        self.add_callback(self.stop_request)
+        self.add_callback(_Boundaries(self))
         if args.max_minutes is not None:
             self.add_callback(ClockIntervals(self))
-        # Of the minutes that were over, by step, the last two.
-        self._fractions: list[LateNumber] = []
+
+    @property
+    def precision(self) -> str:
+        """Return fp32, bf16 or fp16."""
+        if self.args.bf16:
+            return "bf16"
+        return "fp16" if self.args.fp16 else "fp32"
 
     # 1. A run
 
     def train(
         self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any
     ) -> TrainOutput:
-        """Train as stock; raise `Interrupted` where a signal asked for the end, when everything is
-        saved.
+        """Train as stock.
+
+        Raises:
+            Interrupted: A signal asked for the end; everything is saved.
         """
         args = self.args
         checkpoint = self._find_checkpoint(resume_from_checkpoint)
@@ -238,7 +253,7 @@ class RecipeTrainer(Trainer):
         # its checkpoint after this.
         if args.process_index > 0:
             torch.manual_seed(args.seed + args.process_index)
-        with self.cost:
+        with self.run_time:
             self._start_from(checkpoint)
             self.stop_request.begin()
             # A resumed run has its first evaluation in its log.
@@ -265,24 +280,25 @@ class RecipeTrainer(Trainer):
         everything else is loaded.
         """
         self.steps_done = 0
-        self._loaded = {}
+        self._loaded_state = {}
         if checkpoint is not None:
             self.steps_done = read_step(checkpoint)
-            self._loaded = read_trainer_state(
+            self._loaded_state = read_trainer_state(
                 checkpoint,
                 self.resume_fingerprint,
                 self.engine,
                 self.args.world_size,
                 allow_changes=self.args.allow_changes,
             )
-        self.skipped_steps = self._loaded.get("skipped_steps", 0)
+        self.skipped_steps = self._loaded_state.get("skipped_steps", 0)
         self._skipped_in_a_row = 0
-        self.clock = self._loaded.get("clock", 0.0)
+        self.clock = self._loaded_state.get("clock", 0.0)
         self._evaluation_is_due = False
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
-        """Return the folder that stock's `resume_from_checkpoint` means; True: the newest complete
-        one in output_dir.
+        """Return the folder that stock's `resume_from_checkpoint` means.
+
+        True is the newest complete checkpoint in output_dir.
         """
         if resume is not True:
             return Path(resume) if resume else None
@@ -302,10 +318,11 @@ class RecipeTrainer(Trainer):
 
     @property
     def mean_loss(self) -> float:
-        """Return the mean of the training loss over all steps of the run, those before a resume
-        too; after `train`.
+        """Return, after `train`, the mean of the training loss over all steps of the run.
+
+        Those before a resume count too.
         """
-        # What came after the last line of the log is each process' own.
+        # What came after the last line of the log differs between processes.
         total = torch.tensor([self._total_loss_scalar], dtype=torch.float64)
         totals = self.accelerator.gather(total.to(self.args.device))
         return totals.mean().item() / max(self.state.global_step, 1)
@@ -314,54 +331,57 @@ class RecipeTrainer(Trainer):
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Let a signal end what is measured or predicted inside of the block, in all processes,
-        where `check_stop` is called, and at the end.
+        """Let a signal end what is measured or predicted inside of the block, in all processes.
+
+        It ends where `check_stop` is called, and at the end of the block.
         """
         with self.stop_request.listening():
             yield
             self.check_stop()
 
     def check_stop(self) -> None:
-        """Raise `Interrupted` between two batches that are measured or predicted; all processes
-        call it together.
+        """Raise `Interrupted` between two batches that are measured or predicted.
+
+        All processes call it together.
         """
         # At the end of a phase the next one's data would be measured when the run is resumed.
-        if not self._ends_here() and (number := self._signal_of_any()):
+        if self._is_end_of_phase():
+            return
+        number = self._signal_of_any()
+        if number:
             self._interrupt(number, "before all was measured and predicted", "does the rest")
 
     def _stop_if_asked(self) -> None:
         """Raise where any process was asked to stop, also after the last step."""
-        if not (number := self._signal_of_any()):
+        number = self._signal_of_any()
+        if not number:
             return
         is_saved = self.stop_request.is_stopped or self._checkpoint_folder().is_dir()
         if not is_saved and not self.args.load_best_model_at_end:
             self._save_checkpoint(self.model_wrapped, None)
-        self._interrupt(
-            number,
-            f"after step {self.state.global_step} of {self.state.max_steps}",
-            "resumes from there",
-        )
+        place = f"after step {self.state.global_step} of {self.state.max_steps}"
+        self._interrupt(number, place, "resumes from there")
 
     def _signal_of_any(self) -> int:
-        """Return the signal by which any process was asked to stop, 0 for none; all call it
-        together.
+        """Return the signal by which any process was asked to stop, 0 for none.
+
+        All processes call it together.
         """
         number = self.stop_request.signal or 0
         if self.args.world_size == 1:
             return number
-        return int(self.accelerator.gather(torch.tensor([number], device=self.args.device)).max())
+        numbers = self.accelerator.gather(torch.tensor([number], device=self.args.device))
+        return int(numbers.max())
 
-    def _interrupt(self, number: int, where: str, what: str) -> NoReturn:
-        message = f"stopped by {signal.Signals(number).name} {where}"
+    def _interrupt(self, number: int, place: str, continuation: str) -> NoReturn:
+        message = f"stopped by {signal.Signals(number).name} {place}"
         if self.state.max_steps:  # what only measures or predicts begins again
             flags = "" if self.args.resume == "auto" else " with --resume auto"
-            message += f"; the same command{flags} {what}"
+            message += f"; the same command{flags} {continuation}"
         raise Interrupted(message, 128 + number)
 
-    def _ends_here(self) -> bool:
-        """Tell whether this step is the last one of a part of the run, which ends with a
-        checkpoint.
-        """
+    def _is_end_of_phase(self) -> bool:
+        """Return whether this step is the last one of a phase, which ends with a checkpoint."""
         return False
 
     # 3. Examples of a step
@@ -373,11 +393,15 @@ class RecipeTrainer(Trainer):
         first_step: int = 0,
         dataset: Any = None,
     ) -> DataLoader:
-        """Return the micro-batches of this process as one pass over the whole run; those that are
-        done are not read.
+        """Return the micro-batches of this process as one pass over the whole run.
 
-        `keys` and `num_samples` are of the samples from step `first_step` on; `dataset` (default:
-        train_dataset) takes its keys.
+        Those that are done are not read.
+
+        Args:
+            keys: Of the samples from step `first_step` on.
+            num_samples: Of them.
+            first_step: Of the run.
+            dataset: Takes the keys; None: train_dataset.
         """
         args = self.args
         batches = ResumableBatchSampler(
@@ -405,9 +429,8 @@ class RecipeTrainer(Trainer):
 
     def device_collator(self, collator: Callable[[list[Any]], Any]) -> DeviceCollator:
         """Return what collates batches for the device and the encoder of this run."""
-        base = getattr(
-            self.model, "base_model", None
-        )  # what an export compares is no model of transformers
+        # What an export compares is no model of transformers.
+        base = getattr(self.model, "base_model", None)
         return DeviceCollator(
             collator,
             plans_rows=isinstance(base, PackedModel) and base.reads_plans_on(self.args.device),
@@ -421,67 +444,72 @@ class RecipeTrainer(Trainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return what stock does; the counts are float64 (K,): `num_items` of the step over all
-        micro-batches and processes, 1 instead of 0.
+        """Return what stock does; the counts are `num_items` of the step, 1 instead of 0.
 
-        They are on the CPU where there is one process. Nothing waits for the device.
+        They are float64 (K,), over all micro-batches and processes, and on the CPU where there is
+        one process. Nothing waits for the device.
         """
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
         waited = time.perf_counter() - start
         if not batches:
             return batches, None
-        counts = torch.stack([self._counts_of(batch) for batch in batches]).sum(
-            dim=0, dtype=torch.float64
-        )
-        batches = [
-            self._prepare_input(batch) if isinstance(batch, BatchBuffer) else batch
-            for batch in batches
-        ]
+        micro_counts = torch.stack([self._counts_of(batch) for batch in batches])
+        counts = micro_counts.sum(dim=0, dtype=torch.float64)
+        for number, batch in enumerate(batches):
+            if isinstance(batch, BatchBuffer):
+                batches[number] = self._prepare_input(batch)
         fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
-            # The request to stop and the clock travel with the counts: no collective of its own in
-            # each step.
-            shared = counts.new_tensor(
-                [self.stop_request.signal is not None, fraction / self.args.world_size]
-            )
-            counts = torch.cat([counts, shared]).to(device, non_blocking=True)
-            counts = self.accelerator.reduce(counts, reduction="sum")
-            self.stop_request.flags.append(LateNumber(counts[-2]))
-            # Those of the step before; reading this one's would make the host wait.
-            self._fractions.append(LateNumber(counts[-1]))
-            fraction = self._fractions[0].read()
-            del self._fractions[:-1]
-            counts = counts[:-2]
+            counts, fraction = self._share_counts(counts.to(device, non_blocking=True), fraction)
         self.clock = min(fraction, 1.0)
         # `num_items`, then the four fields of BatchStats.
         items, work = counts[:-4], counts[-4:]
         self.meter.count_step(work, waited)
         return batches, torch.where(items > 0, items, 1.0)
 
+    def _share_counts(self, counts: torch.Tensor, fraction: float) -> tuple[torch.Tensor, float]:
+        """Return the counts of all processes, and the elapsed fraction of the step before.
+
+        The request to stop and the clock travel with the counts: no second collective in each
+        step. Reading this step's fraction would make the host wait.
+        """
+        is_asked = self.stop_request.signal is not None
+        extra = counts.new_tensor([is_asked, fraction / self.args.world_size])
+        counts = self.accelerator.reduce(torch.cat([counts, extra]), reduction="sum")
+        self.stop_request.flags.append(LateNumber(counts[-2]))
+        self._fractions.append(LateNumber(counts[-1]))
+        fraction_before = self._fractions[0].read()
+        del self._fractions[:-1]
+        return counts[:-2], fraction_before
+
     def _counts_of(self, batch: Any) -> torch.Tensor:
-        """Return int64 (K + 4,) on the CPU where the batch comes from the loader: `num_items` and
-        `count_work`.
+        """Return int64 (K + 4,), `num_items` and `count_work` of a micro-batch.
+
+        They are on the CPU where the batch comes from the loader.
         """
         tensors = batch.tensors() if isinstance(batch, BatchBuffer) else batch
         items = self.num_items(tensors)
         return torch.cat([items, self.count_work(tensors, items)])
 
     def _elapsed_fraction(self) -> float:
-        """Return the fraction of `max_minutes` that is over in this process; the last evaluation
-        and checkpoint are inside of the minutes.
+        """Return the fraction of `max_minutes` that is over in this process.
+
+        The last evaluation and checkpoint are inside of the minutes.
         """
         if not self.args.max_minutes:
             return 0.0
-        return self.cost.seconds / max(60 * self.args.max_minutes - self._longest_pause, 1e-9)
+        seconds = 60 * self.args.max_minutes - self._longest_pause
+        return self.run_time.seconds / max(seconds, 1e-9)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
-        """Count nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of
-        one batch.
+        """Count nothing: `get_batch_samples` counts.
+
+        Stock asks in `predict` too, whose loss is of one batch.
         """
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return int64 (K,), what each part of the loss is a mean over, in this batch."""
+        """Return int64 (K,), what each of the K losses is a mean over, in this batch."""
         raise NotImplementedError
 
     def compute_loss(
@@ -491,49 +519,46 @@ class RecipeTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
-        """Return the loss of one micro-batch; those of a step add up to that of the global batch,
-        of which num_items_in_batch is `num_items`.
+        """Return the loss of one micro-batch; those of a step add up to that of the global batch.
 
-        Autocast is Accelerate's, around the model's `forward`.
+        `num_items_in_batch` is `num_items` of the global batch. Autocast is Accelerate's, around
+        the model's `forward`.
         """
         counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
         loss, output = self.part_of_loss(model, inputs, torch.where(counts > 0, counts, 1).float())
         if num_items_in_batch is not None:
-            # Processes average their gradients, our parts are to be added up.
-            first, second = (getattr(output, name, None) for name in self.logged_losses)
-            self.meter.add_losses(first, second, self.args.world_size)
+            # Processes average their gradients; the losses of micro-batches are to be added up.
+            losses = [getattr(output, name, None) for name in self.logged_losses]
+            self.meter.add_losses(losses, self.args.world_size)
             loss = loss * self.args.world_size
         return (loss, output) if return_outputs else loss
 
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
-        """Return what a micro-batch adds to the loss, and the model's output; float32 `counts` are
-        those of `num_items`, of the whole step.
+        """Return what a micro-batch adds to the loss, and the model's output.
+
+        `counts`, float32 (K,), are those of `num_items` of the whole step.
         """
         raise NotImplementedError
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """Return int64 (4,), the fields of `BatchStats` for a batch; `items` are those of
-        `num_items`.
-        """
-        mask = (
-            batch["attention_mask"]
-            if "attention_mask" in batch
-            else torch.ones_like(batch["input_ids"])
-        )
+        """Return int64 (4,), the fields of `BatchStats` for a batch with these `num_items`."""
+        mask = batch.get("attention_mask")
+        if mask is None:
+            mask = torch.ones_like(batch["input_ids"])
         lengths = mask.sum(dim=-1).flatten()  # without padding
-        number, none = lengths.new_tensor([len(lengths), 0])
-        return torch.stack([lengths.sum(), (lengths**2).sum(), number, none])
+        num_sequences, num_masked = lengths.new_tensor([len(lengths), 0])
+        return torch.stack([lengths.sum(), (lengths**2).sum(), num_sequences, num_masked])
 
     def autocast(self) -> torch.autocast:
-        """Return the autocast of the run's precision, for a teacher: Accelerate's has no effect
-        under an engine.
+        """Return the autocast of the run's precision, for a teacher.
+
+        Accelerate's has no effect under an engine.
         """
         dtype = torch.float16 if self.args.fp16 else torch.bfloat16
-        return torch.autocast(
-            self.args.device.type, dtype, enabled=self.args.bf16 or self.args.fp16
-        )
+        is_half = self.args.bf16 or self.args.fp16
+        return torch.autocast(self.args.device.type, dtype, enabled=is_half)
 
     # 4. Optimiser and engine
 
@@ -543,10 +568,15 @@ class RecipeTrainer(Trainer):
         if args.optimizer == "trainer":
             return super().create_optimizer(model)
         if self.optimizer is None:
-            settings = {"betas": (args.adam_beta1, args.adam_beta2), "epsilon": args.adam_epsilon}
-            settings |= {"learning_rate": args.learning_rate, "weight_decay": args.weight_decay}
-            settings |= {"muon_learning_rate": args.muon_learning_rate or 0.02}
-            self.optimizer = create_optimizer(args.optimizer, model or self.model, **settings)
+            self.optimizer = create_optimizer(
+                args.optimizer,
+                model or self.model,
+                learning_rate=args.learning_rate,
+                betas=(args.adam_beta1, args.adam_beta2),
+                epsilon=args.adam_epsilon,
+                weight_decay=args.weight_decay,
+                muon_learning_rate=args.muon_learning_rate or 0.02,
+            )
         return self.optimizer
 
     def create_scheduler(
@@ -586,7 +616,7 @@ class RecipeTrainer(Trainer):
         """Leave everything as it is where the gradient is not finite.
 
         On a GPU the optimiser decides that on the device, and the host reads the norm one step
-        later: it would wait otherwise.
+        later, as it would wait otherwise.
         """
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is None:
@@ -615,8 +645,9 @@ class RecipeTrainer(Trainer):
             self._note_norm(step, norm.read())
 
     def _note_norm(self, step: int, norm: Any) -> bool:
-        """Return whether the gradient of a step is finite; count, report and at last refuse those
-        that are not.
+        """Return whether the gradient of a step is finite.
+
+        Those that are not are counted, reported and at last refused.
         """
         if math.isfinite(norm):
             self._skipped_in_a_row = 0
@@ -624,32 +655,33 @@ class RecipeTrainer(Trainer):
         self.skipped_steps += 1
         self._skipped_in_a_row += 1
         scaler = self.accelerator.scaler
-        # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is
-        # not the scale that is wrong.
-        if scaler is None or scaler.get_scale() < 1:
-            times = self._skipped_in_a_row
-            # DeepSpeed has updated the weights by the time that it tells the norm.
-            if times >= self.args.max_skipped_steps or self.is_deepspeed_enabled:
-                why = ", and DeepSpeed cannot leave a step out" if self.is_deepspeed_enabled else ""
-                raise InputError(
-                    f"step {step}: the gradient was not finite for "
-                    f"{f'{times} steps in a row' if times > 1 else 'one step'}{why}; the "
-                    "checkpoints are from before. Lower learning_rate, give more warmup_steps, or "
-                    "--precision fp32"
-                )
-            if self.is_world_process_zero():
-                logger.warning(
-                    "step %d is skipped: its gradient is not finite (%s)", step, float(norm)
-                )
+        if scaler is not None and scaler.get_scale() >= 1:
+            # This is how a loss scaler finds its scale, which halves every time; below 1 it is not
+            # the scale that is wrong.
+            return False
+        if self.is_deepspeed_enabled:
+            # It has updated the weights by the time that it tells the norm.
+            self._refuse_gradient(step, "one step, and DeepSpeed cannot leave a step out")
+        if self._skipped_in_a_row >= self.args.max_skipped_steps:
+            self._refuse_gradient(step, f"{self._skipped_in_a_row} step(s) in a row")
+        if self.is_world_process_zero():
+            logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
         return False
+
+    def _refuse_gradient(self, step: int, duration: str) -> NoReturn:
+        raise InputError(
+            f"step {step}: the gradient was not finite for {duration}; the checkpoints are from "
+            "before. Lower learning_rate, give more warmup_steps, or --precision fp32"
+        )
 
     @cached_property
     def _flops_per_token(self) -> int:
         return 6 * self.model.num_parameters(exclude_embeddings=True)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Count as stock, 6 x parameters x tokens; stock walks through all modules at every step to
-        count the parameters.
+        """Count as stock, 6 x parameters x tokens.
+
+        Stock walks through all modules at every step to count the parameters.
         """
         return self._flops_per_token * inputs[self.model.main_input_name].numel()
 
@@ -662,14 +694,12 @@ class RecipeTrainer(Trainer):
         return complete_engine(self.args, super()._build_accelerator_args(**kwargs))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn as stock, which takes the second name of a tied weight for a missing one:
-        safetensors keeps one name of each.
+        """Warn as stock, but not of the second name of a tied weight.
+
+        Safetensors keeps one name of a weight; stock takes the other for a missing one.
         """
-        missing = [
-            name
-            for name in load_result.missing_keys
-            if name not in self.model.all_tied_weights_keys
-        ]
+        tied = self.model.all_tied_weights_keys
+        missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
@@ -699,8 +729,9 @@ class RecipeTrainer(Trainer):
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
-        """Save as stock; engines give a tied weight under both of its names, of which the file
-        keeps the first.
+        """Save as stock, but a tied weight under its first name alone.
+
+        Engines give it under both.
         """
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
@@ -714,11 +745,12 @@ class RecipeTrainer(Trainer):
         return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
 
     def _get_output_dir(self, trial: Any) -> str:
-        return super()._get_output_dir(trial) if self._writes_to is None else str(self._writes_to)
+        return super()._get_output_dir(trial) if self._staging is None else str(self._staging)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write everything into a staging folder, seal it, and only then give it its name; rotate
-        when that is done.
+        """Write everything into a staging folder, seal it, and only then give it its name.
+
+        Rotate when that is done.
         """
         target = self._checkpoint_folder()
         staging = staging_dir(target.parent)
@@ -727,7 +759,7 @@ class RecipeTrainer(Trainer):
                 if self.args.should_save:
                     shutil.rmtree(staging, ignore_errors=True)
                 self.accelerator.wait_for_everyone()
-                self._writes_to = staging
+                self._staging = staging
                 super()._save_checkpoint(model, trial)
                 self._name_best(target)
                 state = self.state_dict()
@@ -737,7 +769,7 @@ class RecipeTrainer(Trainer):
                     self._finish_checkpoint(staging / target.name, target, state)
             self.accelerator.wait_for_everyone()
         finally:
-            self._writes_to = None
+            self._staging = None
             if self.args.should_save:
                 shutil.rmtree(staging, ignore_errors=True)
 
@@ -750,11 +782,12 @@ class RecipeTrainer(Trainer):
         # Under FSDP it writes the weights a second time, not as safetensors.
         (written / "pytorch_model_fsdp.bin").unlink(missing_ok=True)
         self.state.save_to_json(str(written / STATE_FILE))
-        if (states := len(list(written.glob("rng_state*.pth")))) != self.args.world_size:
+        num_states = len(list(written.glob("rng_state*.pth")))
+        if num_states != self.args.world_size:
             raise InputError(
-                f"output_dir {target.parent}: {states} of {self.args.world_size} processes wrote "
-                "their part of the checkpoint "
-                "there; it must be one folder that all machines share"
+                f"output_dir {target.parent}: {num_states} of {self.args.world_size} processes "
+                "wrote their part of the checkpoint there; it must be one folder that all machines "
+                "share"
             )
         for name, write in self.checkpoint_files.items():
             write(written / name)
@@ -763,26 +796,26 @@ class RecipeTrainer(Trainer):
         self._rotate(target)
 
     def _rotate(self, newest: Path) -> None:
-        best = self.state.best_model_checkpoint
-        rotate(
-            newest.parent,
-            self._save_total_limit,
-            keep=[newest] if best is None else [newest, Path(best)],
-        )
+        keep = [newest]
+        if self.state.best_model_checkpoint is not None:
+            keep.append(Path(self.state.best_model_checkpoint))
+        rotate(newest.parent, self._save_total_limit, keep=keep)
 
     def _name_best(self, target: Path) -> None:
-        """Return the best checkpoint by its final name; stock looks for it in the folder that is
-        being written to.
+        """Give the best checkpoint its final name in the state.
+
+        Stock looks for it in the folder that is being written to.
         """
-        if self.state.best_global_step:
-            best = target.with_name(f"checkpoint-{self.state.best_global_step}")
-            self.state.best_model_checkpoint = (
-                str(best) if best == target or best.is_dir() else None
-            )
+        if not self.state.best_global_step:
+            return
+        best = target.with_name(f"checkpoint-{self.state.best_global_step}")
+        is_kept = best == target or best.is_dir()
+        self.state.best_model_checkpoint = str(best) if is_kept else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside stock's files, JSON; all processes call it
-        together. `process` is this process' own part.
+        """Return what a checkpoint keeps beside stock's files, JSON.
+
+        All processes call it together. `process` is the state of this process alone.
         """
         return {
             "identity": self.resume_fingerprint,
@@ -791,21 +824,24 @@ class RecipeTrainer(Trainer):
             "last_logged_step": self._globalstep_last_logged,
             "skipped_steps": self.skipped_steps,
             "evaluation_is_due": self._evaluation_is_due,
-            "cost": self.cost.so_far(),
+            "cost": self.run_time.state_dict(),
             "clock": self.clock,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the sums where the checkpoint left them, and make up for an evaluation;
-        everything else is loaded by now.
+        """Restore the sums where the checkpoint left them, and make up for an evaluation.
+
+        Everything else is loaded by now.
         """
-        own = own_state(state["processes"], self.args.process_index, self.args.world_size)
-        self._tr_loss.fill_(own["loss"])
-        self.meter.take_sums(own["meter"])
+        process_state = state_of_process(
+            state["processes"], self.args.process_index, self.args.world_size
+        )
+        self._tr_loss.fill_(process_state["loss"])
+        self.meter.take_sums(process_state["meter"])
         self._total_loss_scalar = state["total_loss"]
         self._globalstep_last_logged = state["last_logged_step"]
-        self.cost.resume(state.get("cost"))
+        self.run_time.load_state_dict(state.get("cost"))
         if state.get("evaluation_is_due") and self.args.eval_strategy != "no":
             self._determine_best_metric(self._evaluate(None, None), None)
             self._name_best(self._checkpoint_folder())
@@ -813,25 +849,29 @@ class RecipeTrainer(Trainer):
     # 6. Log
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; `train_loss` at the end is the mean over all steps, where stock divides the sum of
-        all by the steps since a resume.
+        """Log as stock, but with the mean over all steps as `train_loss` at the end.
+
+        Stock divides the sum of all by the steps since a resume.
         """
         if "train_loss" in logs:
             logs["train_loss"] = self.mean_loss
         super().log(logs, start_time)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Save the last step before it is measured; an evaluation that a signal ends is made up for
-        by the resumed run.
+        """Save the last step before it is measured.
+
+        An evaluation that a signal ends is made up for by the resumed run.
         """
         start = time.perf_counter()
-        if self.control.should_log or self.control.should_save or self.control.should_evaluate:
+        control = self.control
+        if control.should_log or control.should_save or control.should_evaluate:
             self._read_norm()
         with self.meter.paused():
-            control, is_last = self.control, self.state.global_step >= self.state.max_steps
+            is_last = self.state.global_step >= self.state.max_steps
             saves_first = is_last and control.should_evaluate and control.should_save
             if saves_first:
-                self._evaluation_is_due, self.control.should_evaluate = True, False
+                self._evaluation_is_due = True
+                self.control.should_evaluate = False
                 super()._maybe_log_save_evaluate(*args, **kwargs)
                 self.control.should_evaluate = True
             try:
@@ -839,7 +879,8 @@ class RecipeTrainer(Trainer):
             except Interrupted:
                 self._evaluation_is_due = True
                 self.stop_request.stop(self.control)
-                self.control.should_evaluate, self.control.should_save = False, not saves_first
+                self.control.should_evaluate = False
+                self.control.should_save = not saves_first
                 super()._maybe_log_save_evaluate(*args, **kwargs)
             if saves_first:  # it may be the best one
                 self._name_best(self._checkpoint_folder())
@@ -855,19 +896,18 @@ class RecipeTrainer(Trainer):
         return metrics
 
     def evaluate_at_end(self) -> dict[str, float]:
-        """Return the metrics of the finished model; they are measured now unless its step was the
-        last one measured.
+        """Return the metrics of the finished model.
+
+        It is measured now unless its step was the last one measured.
         """
         step = self.state.global_step
         if self.args.load_best_model_at_end and self.state.best_global_step:
             step = self.state.best_global_step
-        measured_step, metrics = self._last_metrics or (None, {})
+        measured_step, metrics = self._last_metrics
         return metrics if measured_step == step else self.evaluate()
 
     def flops_of(self, work: BatchStats) -> int | None:
-        """Return the model FLOPs of training steps (`speed.training_flops`); None where nobody
-        knows them.
-        """
+        """Return the model FLOPs of training steps (`speed.training_flops`), None if unknown."""
         return None
 
     def measure_all(self) -> dict[str, Any]:
@@ -875,28 +915,33 @@ class RecipeTrainer(Trainer):
         return {} if self.eval_dataset is None else self.evaluate_at_end()
 
     def throughput(self) -> dict[str, float]:
-        """Return, of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix
-        products, and `hours_left`.
+        """Return `mfu` and `hours_left` by the meter's last reading.
+
+        `mfu` is the fraction of the machine's rate of matrix products.
         """
         if self.meter.interval is None:
             return {}
-        args, (work, seconds, steps) = self.args, self.meter.interval
-        pace = {
-            "hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600
-        }
+        args = self.args
+        work, seconds, steps = self.meter.interval
+        steps_left = self.state.max_steps - self.state.global_step
+        hours_left = steps_left * seconds / steps / 3600
         if args.max_minutes is not None:
-            pace = {"hours_left": (1 - self.clock) * args.max_minutes / 60}
-        if (flops := self.flops_of(work)) is None:
-            return pace
-        if self._peak is None:  # measuring it takes seconds for a large model on a CPU
-            tokens = round(work.tokens / steps / args.gradient_accumulation_steps / args.world_size)
-            self._peak = best_rate(self.model.config, max(tokens, 1), self.precision, args.device)
-        return {"mfu": flops / seconds / (self._peak * args.world_size), **pace}
+            hours_left = (1 - self.clock) * args.max_minutes / 60
+        flops = self.flops_of(work)
+        if flops is None:
+            return {"hours_left": hours_left}
+        if self._peak_rate is None:  # measuring it takes seconds for a large model on a CPU
+            num_passes = steps * args.gradient_accumulation_steps * args.world_size
+            tokens = max(round(work.tokens / num_passes), 1)
+            self._peak_rate = best_rate(self.model.config, tokens, self.precision, args.device)
+        mfu = flops / seconds / (self._peak_rate * args.world_size)
+        return {"mfu": mfu, "hours_left": hours_left}
 
 
 class _Boundaries(TrainerCallback):
-    """Restore a checkpoint's state where training begins, and ask for a checkpoint where a part of
-    the run ends.
+    """Restore a checkpoint's state where training begins.
+
+    Ask for a checkpoint where a phase or the run ends.
     """
 
     def __init__(self, trainer: RecipeTrainer) -> None:
@@ -906,16 +951,17 @@ class _Boundaries(TrainerCallback):
         # How often to log: as this run says, where stock would take the checkpoint's, and before
         # stock's loop reads it.
         state.compute_steps(args, state.max_steps)
-        if self.trainer._loaded:
-            self.trainer.load_state_dict(self.trainer._loaded)
+        if self.trainer._loaded_state:
+            self.trainer.load_state_dict(self.trainer._loaded_state)
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        if self.trainer._ends_here():
-            control.should_training_stop = control.should_save = True
+        if self.trainer._is_end_of_phase():
+            control.should_training_stop = True
+            control.should_save = True
         if self.trainer.clock >= 1.0:
-            state.max_steps, control.should_training_stop = state.global_step, True
-            control.should_save = (
-                control.should_save or args.save_strategy == "steps"
-            )  # as stock at max_steps
+            state.max_steps = state.global_step
+            control.should_training_stop = True
+            if args.save_strategy == "steps":  # as stock at max_steps
+                control.should_save = True
         if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True
