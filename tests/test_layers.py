@@ -177,6 +177,39 @@ def test_help_is_short_loads_no_model_and_that_of_reports_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_new_option_is_counted():
+    """Raise a number only for an option that cannot follow from another one or from the data."""
+    from transformers import TrainingArguments
+
+    from bert_recipes.config import field_types
+    from bert_recipes.finetuning import arguments as finetuning
+    from bert_recipes.training import arguments as training
+
+    names_of_library = set(field_types(TrainingArguments))
+    for num_options, settings_classes in (
+        (
+            70,
+            [
+                training.ModelArguments,
+                training.DataArguments,
+                training.PreTrainingArguments,
+                training.PhaseArguments,
+                training.DistillationArguments,
+            ],
+        ),
+        (
+            49,
+            [
+                finetuning.TaskArguments,
+                finetuning.FineTuningArguments,
+                finetuning.TeachingArguments,
+            ],
+        ),
+    ):
+        names = {name for kind in settings_classes for name in field_types(kind)}
+        assert len(names - names_of_library) <= num_options
+
+
 def test_every_public_name_is_there():
     import bert_recipes
 
