@@ -80,8 +80,9 @@ def names_in(folder):
 
 
 def test_the_command_writes_a_store_and_reports_it(
-    repository, start_recipe, vocabulary, corpus, tmp_path
+    repository, start_recipe, vocabulary, corpus, tmp_path, caplog
 ):
+    caplog.set_level("INFO")
     flags = {
         "config": repository / "recipes" / "configs" / "corpus" / "books_and_articles.yaml",
         "files": corpus,
@@ -100,7 +101,7 @@ def test_the_command_writes_a_store_and_reports_it(
     assert facts["validation sentences"] == "60"
     assert facts["rate"].endswith(" MB/s")
     assert facts["store"] == str(tmp_path / "store")
-    assert "10 files of --files are held out" in result.stderr
+    assert "10 files of --files are held out" in caplog.text
 
     store = open_store(tmp_path / "store")
     tokenizer = load_tokenizer(store.tokenizer_path)
