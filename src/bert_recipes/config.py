@@ -1,9 +1,7 @@
-"""A flat YAML file and ``--field value`` to dataclasses, and back: the one place that knows
-argparse.
+"""Read a flat YAML file and ``--field value`` into dataclasses, and write them back.
 
-Values are read by the type of the field that they are for, from their text, so that a file and the
-command line mean the
-same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and False for ``bf16``,
+Values are read from their text by the type of their field, so that a file and the command line mean
+the same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and False for ``bf16``,
 ``012`` is twelve.
 """
 
@@ -78,45 +76,60 @@ def parse_arguments(
         >>> args.learning_rate
         2e-05
     """
-    hints = {name: hint for kind in dataclass_types for name, hint in field_types(kind).items()}
-    given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv)
-    files = given.pop("config", [])
-    if len(files) > 1:
-        raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
-    config_file = Path(files[0]) if files else default_config
+    hints: dict[str, Any] = {}
+    for settings_class in dataclass_types:
+        hints.update(field_types(settings_class))
+    arguments = sys.argv[1:] if argv is None else argv
+    texts = _parse_command_line(dataclass_types, hints, arguments)
+    config_file = _choose_config_file(texts.pop("config", []), default_config)
     in_file = {} if config_file is None else read_flat_yaml(config_file, hints)
     values = dict(in_file)
-    for name, raw in given.items():
-        values[name] = _read_flag(name, hints[name], raw)
+    for name, text in texts.items():
+        values[name] = _read_flag(name, hints[name], text)
     set_by_user = dict(values)
-    for kind in dataclass_types:
-        if hasattr(
-            kind, "settle"
-        ):  # what was typed on the command line, and what is in the file, is known here alone
-            values = kind.settle(values, given.keys(), in_file)
-    first = _build(dataclass_types[0], values)
+    for settings_class in dataclass_types:
+        # Only here it is known what was typed and what is in the file.
+        if hasattr(settings_class, "settle"):
+            values = settings_class.settle(values, texts.keys(), in_file)
+    instances = [_build(dataclass_types[0], values)]
     if check_first is not None:
-        check_first(first)
-    instances = (first, *(_build(kind, values) for kind in dataclass_types[1:]))
-    _name_settings_without_effect(instances, set_by_user, typed=given.keys())
-    return instances
+        check_first(instances[0])
+    instances.extend(_build(settings_class, values) for settings_class in dataclass_types[1:])
+    _name_settings_without_effect(instances, set_by_user, typed=texts.keys())
+    return tuple(instances)
+
+
+def _choose_config_file(files: Sequence[str], default: Path | None) -> Path | None:
+    if len(files) > 1:
+        raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
+    return Path(files[0]) if files else default
 
 
 def _name_settings_without_effect(
     instances: Sequence[Any], values: Mapping[str, Any], typed: Collection[str]
 ) -> None:
-    """Name in one warning what the user set and nothing in this run reads; a file may repeat a
-    default.
+    """Name in one warning the settings of the user that nothing in this run reads.
+
+    A file may repeat a default.
     """
     changed = {name: values[name] for name in typed}
     for instance in instances:
         for field in dataclasses.fields(instance):
-            factory = field.default_factory
-            default = field.default if factory is dataclasses.MISSING else factory()
-            if field.name in values and values[field.name] != default:
+            if field.name in values and values[field.name] != _default_of(field):
                 changed[field.name] = values[field.name]
-    if without := settings_without_effect(instances, changed):
-        warn_early("without effect here: %s", "; ".join(without))
+    without_effect = settings_without_effect(instances, changed)
+    if without_effect:
+        warn_early("without effect here: %s", "; ".join(without_effect))
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is dataclasses.MISSING:
+        return field.default
+    return field.default_factory()
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,15 +138,14 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, line, node in pairs(path, root):
         where = f"{path}, line {line}"
-        if key not in hints:
-            if isinstance(node, yaml.MappingNode):
-                raise InputError(
-                    f"{where}: {key!r} opens a section, but settings are flat: write its keys "
-                    "without it"
-                )
+        if key not in hints and isinstance(node, yaml.MappingNode):
             raise InputError(
-                f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), hints)}"
+                f"{where}: {key!r} opens a section, but settings are flat: write its keys "
+                "without it"
             )
+        if key not in hints:
+            nearest = nearest_name(key.replace("-", "_"), hints)
+            raise InputError(f"{where}: unknown key {key!r}{nearest}")
         try:
             values[key] = _read_node(hints[key], node, loader)
         except (ValueError, yaml.YAMLError) as error:
@@ -142,8 +154,7 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_config(path: str | Path, *instances: Any) -> None:
-    """Write the resolved values as a flat YAML file that ``--config`` reads back to the same
-    values.
+    """Write the resolved values as a flat YAML file; ``--config`` reads the same values from it.
 
     Left out: None where that is the default, secrets (``hub_token`` and whatever else is named like
     one) and what belongs to the launch: ``local_rank``, fields with ``is_saved=False`` and those in
@@ -153,22 +164,26 @@ def save_config(path: str | Path, *instances: Any) -> None:
     for instance in instances:
         lines.append(f"\n# {type(instance).__name__}")
         for name, value in resolved_values(instance).items():
-            # None: PyYAML's word for a collection of plain values on one line.
-            style = None if isinstance(value, dict | list) else False
-            options: Any = {"sort_keys": False, "allow_unicode": True, "width": sys.maxsize}
-            lines.append(
-                yaml.safe_dump({name: value}, default_flow_style=style, **options).removesuffix(
-                    "\n"
-                )
-            )
+            lines.append(_yaml_line(name, value))
     with atomic_write(Path(path)) as aside:
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def _yaml_line(name: str, value: Any) -> str:
+    is_collection = isinstance(value, dict | list)
+    text = yaml.safe_dump(
+        {name: value},
+        # None is PyYAML's word for a collection of plain values on one line.
+        default_flow_style=None if is_collection else False,
+        sort_keys=False,
+        allow_unicode=True,
+        width=sys.maxsize,
+    )
+    return text.removesuffix("\n")
+
+
 def resolved_values(*instances: Any) -> dict[str, Any]:
-    """Return what `save_config` writes, in the types that YAML and JSON have, by the names of the
-    fields.
-    """
+    """Return what `save_config` writes: field -> value in the types that YAML and JSON have."""
     values = {}
     for instance in instances:
         metadata = metadata_of(type(instance))
@@ -191,9 +206,11 @@ def resolved_values(*instances: Any) -> dict[str, Any]:
 def field_types(dataclass_type: type) -> dict[str, Any]:
     """Return {name: annotation} of the fields that can be given, in their order."""
     hints = get_type_hints(dataclass_type)
-    return {
-        field.name: hints[field.name] for field in dataclasses.fields(dataclass_type) if field.init
-    }
+    types_of_fields = {}
+    for field in dataclasses.fields(dataclass_type):
+        if field.init:
+            types_of_fields[field.name] = hints[field.name]
+    return types_of_fields
 
 
 def members(hint: Any) -> tuple[Any, ...]:
@@ -202,25 +219,22 @@ def members(hint: Any) -> tuple[Any, ...]:
 
 
 def accepts_list(hint: Any) -> bool:
-    """Tell whether a list is one of the alternatives."""
+    """Return whether a list is one of the alternatives."""
     return list in map(_origin, members(hint))
 
 
 def element_type(hint: Any) -> Any:
     """Return the type of a list's elements; text where the annotation does not say."""
-    return next(
-        (
-            get_args(member)[0]
-            for member in members(hint)
-            if _origin(member) is list and get_args(member)
-        ),
-        str,
-    )
+    for member in members(hint):
+        if _origin(member) is list and get_args(member):
+            return get_args(member)[0]
+    return str
 
 
 def read_text(hint: Any, text: str) -> Any:
-    """Read a text as a field's type; in ``SomeEnum | str`` the enumeration counts, as for
-    `HfArgumentParser`.
+    """Read a text as a field's type.
+
+    In ``SomeEnum | str`` the enumeration counts, as for `HfArgumentParser`.
 
     Raises:
         ValueError: no alternative of the type takes the text; the message says what was given and
@@ -231,17 +245,22 @@ def read_text(hint: Any, text: str) -> Any:
         (2e-05, None, False)
     """
     kinds = _alternatives(hint)
+    origins = [_origin(kind) for kind in kinds]
     if types.NoneType in kinds and text in _NULL_WORDS:
         return None
-    if {_origin(kind) for kind in kinds} <= {list, types.NoneType}:
+    if set(origins) <= {list, types.NoneType}:
         return [read_text(element_type(hint), text)]
-    order = list(_KINDS)
-    for kind in sorted(
-        kinds, key=lambda kind: order.index(_origin(kind)) if _origin(kind) in order else -1
-    ):
+    for kind in sorted(kinds, key=_order_of_reading):
         with contextlib.suppress(ValueError, TypeError):
             return _read_as(kind, text, beside_text=str in kinds)
     raise ValueError(f"expected {_describe(hint)}, got {text!r}")
+
+
+def _order_of_reading(kind: Any) -> int:
+    """Return the place of a type in `_KINDS`; choices come first."""
+    order = list(_KINDS)
+    origin = _origin(kind)
+    return order.index(origin) if origin in order else -1
 
 
 def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
@@ -257,19 +276,28 @@ def _origin(hint: Any) -> Any:
 
 
 def _choices(hint: Any) -> dict[str, Any]:
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+    """Return {text: value} of an enumeration's or a Literal's values, else {}."""
+    if _is_enum(hint):
         return {str(member.value): member for member in hint}
-    # Literal[False] is written "false" in YAML and "False" on a command line.
-    literals = get_args(hint) if get_origin(hint) is Literal else ()
-    return {
-        str(value).lower() if isinstance(value, bool) else str(value): value for value in literals
-    }
+    if get_origin(hint) is not Literal:
+        return {}
+    choices = {}
+    for value in get_args(hint):
+        # Literal[False] is written "false" in YAML and "False" on a command line.
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        choices[text] = value
+    return choices
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, enum.Enum)
 
 
 def _alternatives(hint: Any) -> list[Any]:
     kinds = list(members(hint))
-    has_enum = any(isinstance(kind, type) and issubclass(kind, enum.Enum) for kind in kinds)
-    return [kind for kind in kinds if kind is not str] if has_enum else kinds
+    if any(map(_is_enum, kinds)):
+        return [kind for kind in kinds if kind is not str]
+    return kinds
 
 
 def _describe(hint: Any) -> str:
@@ -281,29 +309,52 @@ def _describe(hint: Any) -> str:
 
 
 def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
-    word, choices, kind = text.lower(), _choices(kind), _origin(kind)
+    """Read a text as one type; `beside_text`: as text is an alternative, only true and false."""
+    choices = _choices(kind)
     if choices:
-        if text not in choices and isinstance(choices.get(word, ""), str):
+        return _read_choice(choices, text)
+    origin = _origin(kind)
+    if origin is bool:
+        return _read_bool(text, beside_text=beside_text)
+    if origin is float:
+        return _read_float(text)
+    if origin is dict:
+        value = json.loads(text)
+        if not isinstance(value, dict):
             raise ValueError(text)
-        return choices[text if text in choices else word]
-    if kind is bool:
-        if word not in (("true", "false") if beside_text else _TRUE_WORDS | _FALSE_WORDS):
-            raise ValueError(text)
-        return word in _TRUE_WORDS
-    if kind is float:
-        number = float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", word))  # as YAML writes them
-        if math.isnan(number):  # compares as false with every limit
-            raise ValueError(text)
-        return number
-    value = json.loads(text) if kind is dict else text
+        return value
     # A truth value where text is expected is more likely a mistake.
-    if (kind is dict and not isinstance(value, dict)) or (
-        kind is str and word in ("true", "false")
-    ):
+    if origin is str and text.lower() in ("true", "false"):
         raise ValueError(text)
-    if kind not in (int, Path, str, dict):
-        raise TypeError(f"{kind} has no form as text")
-    return kind(value)
+    if origin not in (int, Path, str):
+        raise TypeError(f"{origin} has no form as text")
+    return origin(text)
+
+
+def _read_choice(choices: Mapping[str, Any], text: str) -> Any:
+    if text in choices:
+        return choices[text]
+    value = choices.get(text.lower())
+    if value is None or isinstance(value, str):  # only truth values may be written in capitals
+        raise ValueError(text)
+    return value
+
+
+def _read_bool(text: str, *, beside_text: bool) -> bool:
+    word = text.lower()
+    is_truth_value = (
+        word in ("true", "false") if beside_text else word in _TRUE_WORDS | _FALSE_WORDS
+    )
+    if not is_truth_value:
+        raise ValueError(text)
+    return word in _TRUE_WORDS
+
+
+def _read_float(text: str) -> float:
+    number = float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower()))  # as YAML writes them
+    if math.isnan(number):  # compares as false with every limit
+        raise ValueError(text)
+    return number
 
 
 def _to_plain(value: Any) -> Any:
@@ -324,18 +375,25 @@ def _to_plain(value: Any) -> Any:
 
 def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
     if isinstance(node, yaml.ScalarNode):
-        is_quoted = node.style is not None
-        if is_quoted and not node.value.strip():
-            raise ValueError(_EMPTY)
-        return (
-            node.value if is_quoted and str in _alternatives(hint) else read_text(hint, node.value)
-        )
-    if isinstance(node, yaml.MappingNode) and dict in map(_origin, members(hint)):
-        return loader.construct_object(node, deep=True)
-    if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
-        return [_read_node(element_type(hint), child, loader) for child in node.value]
-    given = "a mapping" if isinstance(node, yaml.MappingNode) else f"a list of {len(node.value)}"
-    raise ValueError(f"expected one value ({_describe(hint)}), got {given}")
+        return _read_scalar(hint, node)
+    if isinstance(node, yaml.MappingNode):
+        if dict in map(_origin, members(hint)):
+            return loader.construct_object(node, deep=True)
+        node_kind = "a mapping"
+    else:
+        if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
+            return [_read_node(element_type(hint), child, loader) for child in node.value]
+        node_kind = f"a list of {len(node.value)}"
+    raise ValueError(f"expected one value ({_describe(hint)}), got {node_kind}")
+
+
+def _read_scalar(hint: Any, node: yaml.ScalarNode) -> Any:
+    is_quoted = node.style is not None
+    if is_quoted and not node.value.strip():
+        raise ValueError(_EMPTY)
+    if is_quoted and str in _alternatives(hint):
+        return node.value
+    return read_text(hint, node.value)
 
 
 # The command line
@@ -356,25 +414,25 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
         return super()._get_help_string(action) if has_default else action.help
 
 
+# What argparse takes of a field's metadata, which `settings.check` reads too.
+_ARGPARSE_KEYS = (
+    "dest",
+    "type",
+    "default",
+    "required",
+    "action",
+    "nargs",
+    "const",
+    "choices",
+    "metavar",
+    "help",
+)
+
+
 class _Parser(HfArgumentParser):
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
-        # The metadata of a field, which other readers have too: `settings.check`,
-        # `training.resume`.
-        known = (
-            "dest",
-            "type",
-            "default",
-            "required",
-            "action",
-            "nargs",
-            "const",
-            "choices",
-            "metavar",
-            "help",
-        )
-        return super().add_argument(
-            *args, **{name: value for name, value in kwargs.items() if name in known}
-        )
+        argparse_kwargs = {name: kwargs[name] for name in kwargs if name in _ARGPARSE_KEYS}
+        return super().add_argument(*args, **argparse_kwargs)
 
     def error(self, message: str) -> NoReturn:
         # "argument --max_steps/--max-steps: expected one argument" -> "--max_steps: ..."
@@ -382,37 +440,38 @@ class _Parser(HfArgumentParser):
 
 
 def _parse_command_line(
-    dataclass_types: Sequence[Any],
-    hints: Mapping[str, Any],
-    argv: Sequence[str],
+    dataclass_types: Sequence[Any], hints: Mapping[str, Any], argv: Sequence[str]
 ) -> dict[str, Any]:
-    """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given
-    fields only.
+    """Split the command line into {field: text, list of texts, or True for a bare flag}.
+
+    Only fields that were typed are in it.
     """
-    description = sys.modules["__main__"].__doc__
-    usage, form = "%(prog)s [--config FILE] [--field value ...]", _HelpFormatter
+    parser = _make_parser(dataclass_types, hints)
+    _group_options(parser, dataclass_types, lists_all="--help_all" in argv)
+    _refuse_repeated_flags(parser, argv)
+    # argparse fills in defaults only where a value is missing: here none is, so that fields that
+    # were typed can be told from the others.
+    missing = object()
+    untouched = Namespace(**dict.fromkeys(hints, missing))
+    namespace, unknown = parser.parse_known_args(list(argv), untouched)
+    if unknown:
+        _refuse_argument(unknown[0], hints)
+    return {name: value for name, value in vars(namespace).items() if value is not missing}
+
+
+def _make_parser(dataclass_types: Sequence[Any], hints: Mapping[str, Any]) -> _Parser:
+    """Return a parser that only splits; `read_text` converts, for file and command line alike."""
     parser = _Parser(
         dataclass_types,
-        usage=usage,
+        usage="%(prog)s [--config FILE] [--field value ...]",
         allow_abbrev=False,
-        formatter_class=form,
-        description=description,
+        formatter_class=_HelpFormatter,
+        description=sys.modules["__main__"].__doc__,
     )
-    helps = {}
     for settings_class in dataclass_types:
         for name, metadata in metadata_of(settings_class).items():
-            helps[name] = metadata.get("help")
-    for name, hint in hints.items():
-        action = parser._option_string_actions[f"--{name}"]
-        action.help = helps[name]
-        # argparse only splits; `read_text` converts, for the file and the command line alike.
-        action.type, action.required = str, False
-        if action.choices is not None:
-            action.metavar, action.choices = "{" + ",".join(map(str, action.choices)) + "}", None
-        if accepts_list(hint):
-            action.nargs = "+"
-        elif bool in members(hint) and str not in members(hint):
-            action.nargs, action.const = "?", True
+            if name in hints:
+                _loosen(parser._option_string_actions[f"--{name}"], hints[name], metadata)
     parser.add_argument("--help_all", action="help", help=SUPPRESS)
     parser.add_argument(
         "--config",
@@ -421,42 +480,49 @@ def _parse_command_line(
         default=SUPPRESS,
         help="flat YAML file; flags win over it",
     )
-    _group_options(parser, dataclass_types, lists_all="--help_all" in argv)
-    _refuse_repeated_flags(parser, argv)
-    # Values that are there already keep argparse from filling in defaults: what is given can be
-    # told from what is not.
-    missing = object()
-    namespace, unknown = parser.parse_known_args(
-        list(argv), Namespace(**dict.fromkeys(hints, missing))
-    )
-    if unknown and not unknown[0].startswith("-"):
-        hint = (
-            f"; a configuration is given as --config {unknown[0]}"
-            if unknown[0].endswith((".yaml", ".yml"))
-            else ""
-        )
-        raise InputError(
-            f"unexpected argument {unknown[0]!r}: every value follows its --field{hint}"
-        )
-    if unknown:
-        flag = unknown[0].split("=")[0]
-        nearest = nearest_name(flag.lstrip("-").replace("-", "_"), [*hints, "config"], prefix="--")
-        raise InputError(f"unknown option {flag}{nearest}")
-    return {name: value for name, value in vars(namespace).items() if value is not missing}
+    return parser
+
+
+def _loosen(action: Any, hint: Any, metadata: Mapping[str, Any]) -> None:
+    """Let an option take any text."""
+    action.help = metadata.get("help")
+    action.type = str
+    action.required = False
+    if action.choices is not None:
+        action.metavar = "{" + ",".join(map(str, action.choices)) + "}"
+        action.choices = None
+    if accepts_list(hint):
+        action.nargs = "+"
+    elif bool in members(hint) and str not in members(hint):
+        action.nargs = "?"
+        action.const = True
+
+
+def _refuse_argument(argument: str, names: Iterable[str]) -> NoReturn:
+    """Refuse an argument that is no option, or an option that there is not."""
+    if not argument.startswith("-"):
+        hint = ""
+        if argument.endswith((".yaml", ".yml")):
+            hint = f"; a configuration is given as --config {argument}"
+        raise InputError(f"unexpected argument {argument!r}: every value follows its --field{hint}")
+    flag = argument.split("=")[0]
+    nearest = nearest_name(flag.lstrip("-").replace("-", "_"), [*names, "config"], prefix="--")
+    raise InputError(f"unknown option {flag}{nearest}")
 
 
 def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
-    """Refuse a setting that stands twice on the command line; --config, which may not either, has
-    its own words.
+    """Refuse a setting that stands twice on the command line.
+
+    `parse_arguments` refuses a second --config.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for argument in argv:
         action = parser._option_string_actions.get(argument.split("=")[0])
         if action is None or action.dest in ("config", "help"):
             continue
-        if action.dest in seen:
+        if action.dest in names:
             raise InputError(f"--{action.dest} is given twice on the command line; give it once")
-        seen.add(action.dest)
+        names.add(action.dest)
 
 
 def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_all: bool) -> None:
@@ -502,10 +568,10 @@ def _help_title(settings_class: type, name: str) -> str:
     return (declaring_class.__doc__ or declaring_class.__name__).split("\n")[0].rstrip(".")
 
 
-def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:
-    if isinstance(raw, bool):
-        return raw
-    texts = [raw] if isinstance(raw, str) else raw
+def _read_flag(name: str, hint: Any, value: str | bool | list[str]) -> Any:
+    if isinstance(value, bool):
+        return value
+    texts = [value] if isinstance(value, str) else value
     try:
         if not all(text.strip() for text in texts):
             raise ValueError(_EMPTY)
@@ -516,109 +582,112 @@ def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:
         raise InputError(f"--{name}: {error}") from error
 
 
-def _build(kind: type, values: Mapping[str, Any]) -> Any:
-    fields = [field for field in dataclasses.fields(kind) if field.init]
-    needed = []
-    for field in fields:
-        if (
-            field.default is field.default_factory is dataclasses.MISSING
-            and field.name not in values
-        ):
-            needed.append(f"--{field.name}")
-    if needed:
-        raise InputError(f"missing: give {', '.join(needed)}, or the key in the YAML file")
+def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
+    arguments = {}
+    missing = []
+    for field in dataclasses.fields(settings_class):
+        if field.init and field.name in values:
+            arguments[field.name] = values[field.name]
+        elif field.init and _has_no_default(field):
+            missing.append(f"--{field.name}")
+    if missing:
+        raise InputError(f"missing: give {', '.join(missing)}, or the key in the YAML file")
     try:
-        settings = kind(
-            **{field.name: values[field.name] for field in fields if field.name in values}
-        )
+        settings = settings_class(**arguments)
         check(settings)
-        return settings
     except ValueError as error:
         # The checks of a dataclass's __post_init__ are about what the user gave.
         raise InputError(str(error)) from error
+    return settings
 
 
 # Batch sizes and intervals
 
-# What makes the batch of a step, with the number of processes; and that batch.
-PARTS, TOTAL = (
-    ("per_device_train_batch_size", "gradient_accumulation_steps"),
-    "global_train_batch_size",
-)
+# Their product with the number of processes is the batch of a step; and that batch.
+MICRO_BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+BATCH_FACTORS = (MICRO_BATCH, ACCUMULATION)
+GLOBAL_BATCH = "global_train_batch_size"
+INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 
 def settle(
     values: Mapping[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> dict[str, Any]:
-    """Make the settings of a file agree with those that were typed: `values` are of both,
-    `defaults` of `PARTS` and `TOTAL`.
+    """Make the settings of a file agree with those that were typed.
 
     Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a
-    file that are longer than
-    the run become a fifth of it: it would never be logged, measured or saved.
+    file that are longer than the run become a fifth of it: it would never be logged, measured or
+    saved.
+
+    Args:
+        values: Of the file and the command line.
+        typed: Names of those on the command line.
+        defaults: Of `BATCH_FACTORS` and `GLOBAL_BATCH`.
+        processes: Number of processes of the run.
     """
-    values = dict(values)
-    _settle_batch(values, typed, defaults, processes)
-    steps = values.get("max_steps", -1)
+    settled = dict(values)
+    _settle_batch(settled, typed, defaults, processes)
+    _shorten_intervals(settled, typed)
+    return settled
+
+
+def _shorten_intervals(values: dict[str, Any], typed: Collection[str]) -> None:
+    num_steps = values.get("max_steps", -1)
     too_long = []
-    for name in ("logging_steps", "eval_steps", "save_steps"):
-        if name not in typed and (values.get(name) or 0) > steps > 0:
+    for name in INTERVALS:
+        if name not in typed and (values.get(name) or 0) > num_steps > 0:
             too_long.append(name)
+    if not too_long:
+        return
     for name in too_long:
-        # As often as it is measured: with load_best_model_at_end a checkpoint must have been.
-        measured = (
-            values.get("eval_steps")
-            if name == "save_steps" and "eval_steps" not in too_long
-            else None
-        )
-        values[name] = measured or -(-steps // 5)
-    if too_long:
-        warn_early(
-            "the file's %s exceed this %d-step run; shortened to %s",
-            ", ".join(too_long),
-            steps,
-            ", ".join(str(values[name]) for name in too_long),
-        )
-    return values
+        values[name] = math.ceil(num_steps / 5)
+    # With load_best_model_at_end a checkpoint must have been measured.
+    if "save_steps" in too_long and "eval_steps" not in too_long:
+        values["save_steps"] = values.get("eval_steps") or values["save_steps"]
+    warn_early(
+        "the file's %s exceed this %d-step run; shortened to %s",
+        ", ".join(too_long),
+        num_steps,
+        ", ".join(str(values[name]) for name in too_long),
+    )
 
 
 def _settle_batch(
     values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> None:
-    """Let what was typed of a batch make the rest of it: the parts the total, or the total the part
-    that is missing.
-    """
-    total = values.get(TOTAL, defaults[TOTAL])
-    typed_product = product = processes
-    factors = []
-    for name in PARTS:
+    """Make the global batch of the factors that were typed, or the factor that is missing of it."""
+    global_batch = values.get(GLOBAL_BATCH, defaults[GLOBAL_BATCH])
+    product = processes
+    typed_product = processes
+    typed_flags = []
+    for name in BATCH_FACTORS:
         product *= values.get(name, defaults[name])
         if name in typed:
             typed_product *= values[name]
-            factors.append(f"--{name} {values[name]}")
-    flags = " x ".join([*factors, f"{processes} processes"])
-    if factors and TOTAL not in typed and product > 0:
-        values[TOTAL] = product
-        if total not in (None, product):
+            typed_flags.append(f"--{name} {values[name]}")
+    flags = " x ".join([*typed_flags, f"{processes} processes"])
+    if typed_flags and GLOBAL_BATCH not in typed and product > 0:
+        values[GLOBAL_BATCH] = product
+        if global_batch not in (None, product):
             message = (
                 "%s: a step takes %d examples instead of %d; give --global_train_batch_size "
                 "%d too to keep these"
             )
-            warn_early(message, flags, product, total, total)
-    elif factors and total and typed_product > 0:
-        has_all_parts = len(factors) == len(PARTS)
-        if total % typed_product or (has_all_parts and total != typed_product):
+            warn_early(message, flags, product, global_batch, global_batch)
+    elif typed_flags and global_batch and typed_product > 0:
+        has_all_factors = len(typed_flags) == len(BATCH_FACTORS)
+        if global_batch % typed_product or (has_all_factors and global_batch != typed_product):
             raise InputError(
-                f"--{TOTAL} {total} does not agree with {flags} ({typed_product}); leave one of "
-                "them out"
+                f"--{GLOBAL_BATCH} {global_batch} does not agree with {flags} ({typed_product}); "
+                "leave one of them out"
             )
-        if PARTS[0] not in typed:
-            values[PARTS[0]] = total // typed_product
-    if TOTAL in typed and PARTS[1] not in typed:
-        values.pop(PARTS[1], None)
+        if MICRO_BATCH not in typed:
+            values[MICRO_BATCH] = global_batch // typed_product
+    if GLOBAL_BATCH in typed and ACCUMULATION not in typed:
+        values.pop(ACCUMULATION, None)
 
 
-def warn_early(message: str, *parts: object) -> None:
+def warn_early(message: str, *values: object) -> None:
     """Warn in the main process alone, before logging is set up."""
     if os.environ.get("RANK", "0") == "0":
-        logger.warning(message, *parts)
+        logger.warning(message, *values)

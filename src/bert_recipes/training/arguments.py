@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from transformers import TrainingArguments
 
-from bert_recipes.config import PARTS, TOTAL, settle, warn_early
+from bert_recipes.config import BATCH_FACTORS, GLOBAL_BATCH, settle, warn_early
 from bert_recipes.data.formats import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
@@ -366,7 +366,7 @@ class RunArguments(TrainingArguments):
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
         """See `config.settle`."""
-        defaults = {name: getattr(cls, name) for name in (*PARTS, TOTAL)}
+        defaults = {name: getattr(cls, name) for name in (*BATCH_FACTORS, GLOBAL_BATCH)}
         return settle(values, typed, defaults, cls._num_processes())
 
     def split_batch(self, total: int, most: int) -> tuple[int, int]:
