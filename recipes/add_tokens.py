@@ -1,5 +1,4 @@
-r"""Give a BERT whole words for its new domain before it is trained on: a larger vocabulary, and a
-model that fits it.
+r"""Give a BERT whole words of its new domain: a larger vocabulary, and a model that fits it.
 
     python recipes/add_tokens.py --model_name_or_path my_bert --files domain_texts/ \
         --num_tokens 1000 --output_dir my_domain_bert
@@ -38,7 +37,7 @@ REPORT_FILE = "new_tokens.json"
 
 @dataclass
 class AddTokensArguments:
-    """Which words, for which model."""
+    """Choose the words and the model."""
 
     model_name_or_path: str = required("checkpoint with its tokenizer (folder or Hub name)")
     output_dir: str = required("folder to write; must not exist or be empty")

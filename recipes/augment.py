@@ -1,12 +1,12 @@
-r"""More training rows for a task of classes or numbers, by TinyBERT's augmentation: words that a
-BERT expects in their places.
+r"""Write more training rows for a task, with TinyBERT's augmentation.
+
+Words are replaced by those that a BERT expects in their places; for tasks of classes or numbers.
 
     python recipes/augment.py --task sst2 --data_dir DATA --model_name_or_path runs/my_bert \
         --output_dir augmented
     python recipes/finetune.py --task sst2 --data_dir augmented ...
 
 The folder has train.jsonl, each row followed by its copies, and the other splits as they are.
-`--help` lists the fields.
 """
 
 import logging
@@ -29,7 +29,7 @@ logger = logging.getLogger("augment")
 
 @dataclass
 class AugmentArguments:
-    """Which task, with which model; the rules of Jiao et al. 2020, Algorithm 1."""
+    """Choose task, model and rules (Jiao et al. 2020, Algorithm 1)."""
 
     model_name_or_path: str = required(
         "BERT with its masked-LM head and tokenizer (folder or Hub name)"

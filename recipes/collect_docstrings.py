@@ -1,5 +1,4 @@
-"""The quickstart's corpus: the English documentation inside Python and the packages that this
-project installs.
+"""Collect the quickstart's corpus: the English documentation inside the installed packages.
 
     python recipes/collect_docstrings.py --output_dir data/quickstart
 
@@ -32,7 +31,7 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 @dataclass
 class CollectArguments:
-    """What to collect, and where to."""
+    """Choose what is collected, and where to."""
 
     output_dir: Path = option(Path("data/quickstart"), "gets train/, validation/ and corpus.json")
     validation_fraction: float = option(

@@ -16,7 +16,7 @@ PAPER_TOTALS = {"base": "110M", "large": "340M"}
 
 @dataclass
 class CountArguments:
-    """Which model."""
+    """Choose the model."""
 
     size: str = option("base", "tiny, mini, small, medium, base or large")
     vocab_size: int = option(30522, "30522 is the published uncased vocabulary", least=1)

@@ -1,5 +1,4 @@
-r"""Text to masked training instances: a drop-in for create_pretraining_data.py of
-google-research/bert.
+r"""Make masked training instances of text, as google-research/bert's create_pretraining_data.py.
 
     python recipes/create_pretraining_data.py --input_file=sample_text.txt \
         --output_file=tf_examples.tfrecord \
@@ -114,9 +113,7 @@ def main() -> None:
 
 
 def translate_absl_flags(argv: Sequence[str]) -> list[str]:
-    """Write the forms that TensorFlow's flags also take as ``--flag=value``: ``-flag``,
-    ``--noflag``.
-    """
+    """Write TensorFlow's other forms of a flag, ``-flag`` and ``--noflag``, as ``--flag=value``."""
     switches = "|".join(
         item.name for item in fields(CreatePretrainingDataArguments) if item.type is bool
     )

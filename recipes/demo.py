@@ -24,7 +24,7 @@ logger = logging.getLogger("demo")
 
 @dataclass
 class DemoArguments:
-    """Which checkpoint is shown, and where the page is served."""
+    """Choose the checkpoint, and where the page is served."""
 
     model_name_or_path: str = required(
         "run folder, any BERT checkpoint with its tokenizer, or Hub name"

@@ -52,7 +52,7 @@ SPECIAL = "further flags of this task's runs, in quotes"
 
 @dataclass
 class GlueArguments:
-    """Which tasks, how often, and what is special about each."""
+    """Choose the tasks, the seeds, and further flags of a task."""
 
     output_dir: str = required("folder of all runs")
     tasks: list[str] = field(

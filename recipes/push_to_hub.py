@@ -21,7 +21,7 @@ from bert_recipes.settings import option, required
 
 @dataclass
 class PushArguments:
-    """What is pushed where."""
+    """Choose what is pushed, and where to."""
 
     run: str = required("folder of a finished run or of a checkpoint")
     repo: str = required("owner/name on the Hub")

@@ -1,4 +1,4 @@
-r"""How likely your sentences are to a masked LM, or which of two BLiMP's pairs have it prefer.
+r"""Score how likely sentences are to a masked LM, or measure it on BLiMP's pairs.
 
     python recipes/score_sentences.py --model_name_or_path runs/my_bert \
         --input_file sentences.txt --output_file scores.jsonl

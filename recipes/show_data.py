@@ -1,5 +1,4 @@
-"""Print pairs as the model sees them: pieces, segments, positions, what was masked and how, the
-label.
+"""Print pairs as the model sees them: pieces, segments, positions, masks, the label.
 
 python recipes/show_data.py --store data/quickstart/store --num_pairs 3
 """
@@ -31,7 +30,7 @@ LABELS = {
 
 @dataclass
 class ShowArguments:
-    """What to show."""
+    """Choose what is shown."""
 
     num_pairs: int = option(3, "pairs to print", least=1)
     epoch: int = option(0, "epoch to take them from", least=0)

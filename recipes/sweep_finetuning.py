@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 
 @dataclass
 class SweepArguments:
-    """What is swept, and how often."""
+    """Choose what is swept, and how often."""
 
     output_dir: str = required("folder of the sweep; each run gets its own inside")
     sweep: str = option("paper", "name in recipes/configs/sweep, or a YAML file")

@@ -1,10 +1,10 @@
-"""The texts of a task as a corpus, for pre-training on them before fine-tuning (TAPT): those of its
-training split alone.
+r"""Write the training texts of a task as a corpus, to pre-train on them before fine-tuning (TAPT).
 
-python recipes/task_texts.py --task sst2 --data_dir DATA --output_file sst2_texts.jsonl
-python recipes/prepare_corpus.py --files sst2_texts.jsonl --tokenizer runs/my_bert
---validation_fraction 0.05 --output_dir sst2_store make pretrain CONFIG=tapt
-ARGS="--model_name_or_path runs/my_bert --store sst2_store --old_store my_store"
+    python recipes/task_texts.py --task sst2 --data_dir DATA --output_file sst2_texts.jsonl
+    python recipes/prepare_corpus.py --files sst2_texts.jsonl --tokenizer runs/my_bert \
+        --validation_fraction 0.05 --output_dir sst2_store
+    make pretrain CONFIG=tapt \
+        ARGS="--model_name_or_path runs/my_bert --store sst2_store --old_store my_store"
 
 Source: Gururangan et al. 2020, section 4.
 """
@@ -27,7 +27,7 @@ from bert_recipes.tasks.task_file import read_task_file
 
 @dataclass
 class TaskTextArguments:
-    """Which texts, and where they go."""
+    """Choose the texts, and where they go."""
 
     output_file: str = required("JSON Lines with a document a row: the texts of an example")
     task: str | None = option(None, "name of a task")

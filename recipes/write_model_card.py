@@ -19,7 +19,7 @@ from bert_recipes.settings import option, required
 
 @dataclass
 class CardTargetArguments:
-    """Which card."""
+    """Choose the run."""
 
     run_dir: str = required(
         "folder of a finished run of recipes/pretrain.py or recipes/finetune.py"

@@ -18,7 +18,7 @@ from bert_recipes.settings import option, required
 
 @dataclass
 class ReportArguments:
-    """Which runs, and where to."""
+    """Choose the runs, and where the report goes."""
 
     runs: list[str] = required("output_dir of a finished run or sweep; of several runs: compare")
     output_dir: str = option(

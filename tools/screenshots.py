@@ -1,5 +1,4 @@
-r"""Pictures of pages for the documentation, by an installed Chromium without a window; nothing is
-fetched.
+r"""Take pictures of pages for the documentation with an installed Chromium; nothing is fetched.
 
     python tools/screenshots.py runs/quickstart runs/sst2 --output_dir docs/pictures \
         --parts held-out-sentences

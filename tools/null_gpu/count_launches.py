@@ -1,5 +1,4 @@
-r"""Run a recipe on a GPU that computes nothing, and count what each step launches, copies and waits
-for.
+r"""Run a recipe on a GPU that computes nothing, and count launches, copies and waits of each step.
 
 It finds, without a GPU, whatever breaks on the way to one: types, devices, compilers, versions,
 places where the host waits. Numbers are garbage, so losses mean nothing, and what a shape depends

@@ -47,10 +47,9 @@ class IntermediateTrainer(FineTuningTrainer):
 
 
 class AnswerTrainer(FineTuningTrainer):
-    """The student learns the teacher's probabilities; a regression's numbers are the labels, as in
-    the original.
+    """Train a student on the teacher's probabilities.
 
-    A loss is summed over the classes, as in the paper; the original's code averages over them.
+    Of a regression it learns the numbers of the labels, as in the original. A loss is summed over the classes, as in the paper; the original's code averages over them.
     """
 
     def __init__(
