@@ -130,13 +130,13 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         check_pattern(pattern)
         names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))
-        found = [Path(name) for name in names if Path(name).is_file()]
-        if not found:
+        paths = [Path(name) for name in names if Path(name).is_file()]
+        if not paths:
             raise InputError(
                 f"--input_file: no file matches {pattern!r}; give text files or globs, separated "
                 "by commas"
             )
-        files += found
+        files += paths
     return files
 
 

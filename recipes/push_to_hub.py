@@ -70,9 +70,9 @@ def main() -> None:
 
         name_repository(folder, target.repo_id)
         names = collect_files(folder, with_checkpoints=args.checkpoints)
-    what = f"step {read_step(folder)}" if STATE_FILE in names else "a model"
+    content = f"step {read_step(folder)}" if STATE_FILE in names else "a model"
     try:
-        page = push(target, folder, names, args.message or f"Upload of {what}")
+        page = push(target, folder, names, args.message or f"Upload of {content}")
     except PushError as error:
         raise PushError(
             f"{error}; what is uploaded already is not sent again: {push_command(folder, target)}"

@@ -49,15 +49,13 @@ def main() -> None:
     (args,) = parse_arguments(TaskTextArguments)
     task = get_task(args.task) if args.task is not None else read_task_file(str(args.task_file))
     splits = args.splits or [task.train_split]
-    if not args.include_held_out and (
-        others := [name for name in splits if name != task.train_split]
-    ):
+    held_out_splits = [name for name in splits if name != task.train_split]
+    if held_out_splits and not args.include_held_out:
         raise InputError(
-            f"splits: {', '.join(others)} of {task.name} is what a model is measured on, and its "
-            "texts would be known; leave it out, "
-            "or give --include_held_out true"
+            f"splits: {', '.join(held_out_splits)} of {task.name} is what a model is measured on, "
+            "and its texts would be known; leave it out, or give --include_held_out true"
         )
-    seen: set[str] = set()
+    written_texts: set[str] = set()
     with (
         saving(args.output_file),
         atomic_write(Path(args.output_file)) as aside,
@@ -65,11 +63,14 @@ def main() -> None:
     ):
         for name in splits:
             for example in load_split(task, name, data_dir=args.data_dir).examples:
-                texts = [text for text in list_texts(example) if text and text not in seen]
-                seen.update(texts)
+                texts = []
+                for text in list_texts(example):
+                    if text and text not in written_texts:
+                        texts.append(text)
+                written_texts.update(texts)
                 if texts:
                     file.write(json.dumps({"text": "\n".join(texts)}, ensure_ascii=False) + "\n")
-    print(f"{args.output_file}: {len(seen):,} texts of {', '.join(splits)} of {task.name}")
+    print(f"{args.output_file}: {len(written_texts):,} texts of {', '.join(splits)} of {task.name}")
 
 
 if __name__ == "__main__":

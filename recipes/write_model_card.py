@@ -32,17 +32,17 @@ class CardTargetArguments:
 
 def main() -> None:
     """Check, probe, write."""
-    target, given = parse_arguments(CardTargetArguments, CardArguments)
+    target, card_args = parse_arguments(CardTargetArguments, CardArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.bias_probe import refresh_probe
     from bert_recipes.reports.card import check_card, write_card
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     folder = Path(target.run_dir)
-    card = check_card(folder, given, overwrite=target.overwrite)
+    card = check_card(folder, card_args, overwrite=target.overwrite)
     if target.probe and card.takes_probe:
         refresh_probe(folder)
-    print(write_card(folder, given, overwrite=target.overwrite))
+    print(write_card(folder, card_args, overwrite=target.overwrite))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ class IntermediateTrainer(FineTuningTrainer):
 class AnswerTrainer(FineTuningTrainer):
     """Train a student on the teacher's probabilities.
 
-    Of a regression it learns the numbers of the labels, as in the original. A loss is summed over the classes, as in the paper; the original's code averages over them.
+    Of a regression it learns the numbers of the labels, as in the original. A loss is summed over
+    the classes, as in the paper; the original's code averages over them.
     """
 
     def __init__(
