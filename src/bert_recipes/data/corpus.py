@@ -577,7 +577,7 @@ def check_options(
         )
 
     for path in paths:
-        choices = ("auto", "row")
+        choices: tuple[str, ...] = ("auto", "row")
         if _is_text(path):
             choices = ("auto", "blank_line", "line", "file")
         if document_boundary not in choices:

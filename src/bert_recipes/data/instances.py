@@ -154,7 +154,7 @@ def _encode_features(
     num_predictions = len(instance.masked_ids)
     padding = [0] * (max_seq_length - length)
     unused = [0] * (max_predictions - num_predictions)
-    features = {
+    features: dict[str, list[Any]] = {
         "input_ids": [*instance.input_ids, *padding],
         "input_mask": [1] * length + padding,
         "segment_ids": [0] * boundary + [1] * (length - boundary) + padding,

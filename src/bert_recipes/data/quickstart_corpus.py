@@ -69,7 +69,7 @@ def _strings(statements: Iterable[ast.stmt]) -> Iterator[str]:
     for statement in statements:
         for decorator in getattr(statement, "decorator_list", []):
             yield from _handed_over(decorator)
-        value = getattr(statement, "value", None)
+        value: Any = getattr(statement, "value", None)
         if isinstance(statement, ast.Expr) and _is_string(value):
             yield value.value
         elif isinstance(value, ast.Call):

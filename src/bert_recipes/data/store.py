@@ -18,6 +18,7 @@ is complete.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -79,9 +80,9 @@ def _columns(vocab_size: int) -> Iterator[tuple[str, pa.Schema]]:
 
 def _damaged(path: Path, error: Exception | None = None) -> InputError:
     """Return the error of a file that is not what was written, or that the system cannot read."""
-    is_unreadable = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-    if is_unreadable and error.errno is not None:
-        reason = os.strerror(error.errno)
+    code = error.errno if isinstance(error, OSError) else None
+    if code is not None and code != errno.ENOENT:
+        reason = os.strerror(code)
         return InputError(f"{path}: cannot be read ({reason}); nothing says that it is damaged")
     return InputError(f"{path}: damaged or incomplete: prepare the store again")
 
