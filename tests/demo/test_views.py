@@ -42,7 +42,6 @@ def test_every_mask_gets_its_own_guesses(demo_model):
         logits = demo_model.network(input_ids=torch.tensor([ids])).prediction_logits[0].softmax(-1)
 
     expected = []
-
     for number, position in ((1, 2), (2, 4)):
         values, indices = logits[position].topk(3)
         tokens = tokenizer.convert_ids_to_tokens(indices.tolist())

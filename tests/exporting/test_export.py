@@ -147,8 +147,8 @@ def test_the_example_prints_the_outputs_by_name(
         batch = {name: values[None] for name, values in batch.items()}
     run_head = head_of(read_model_config(run), run)
     outputs = open_stock(run, run_head)(**batch)
-    logits = []
 
+    logits = []
     for name in run_head.outputs:
         logits.extend(outputs[name][0].reshape(-1, outputs[name].shape[-1]))
 

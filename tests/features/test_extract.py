@@ -255,8 +255,8 @@ def test_an_input_has_the_vector_of_cls_or_a_mean(checkpoint, stock_states, pool
     extractor = make_extractor(checkpoint, ["last"], pooling=pooling, batch_size=4)
     tokenizer = extractor.tokenizer
     inputs = random_inputs(tokenizer)
-    cases = set()
 
+    cases = set()
     for item, vector in zip(inputs, extractor.extract(inputs)["last"], strict=True):
         states = stock_states(item.input_ids, item.token_type_ids)[6]
         words = [token not in (tokenizer.cls_token_id, tokenizer.sep_token_id) for token in item[0]]

@@ -88,8 +88,8 @@ def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document
     )
     assert np.diff(features.starts).tolist() == [len(example.tokens) for example in examples]
     plain = make_encoder().eval()
-    expected = []
 
+    expected = []
     for document in range(3):
         ids, firsts = [tokenizer.cls_token_id], []
         for example in examples[3 * document : 3 * document + 3]:
@@ -234,10 +234,10 @@ def toy_corpus(
     embedding = np.random.default_rng(99).normal(size=(5, num_words, hidden_size))
     label_after = np.random.default_rng(98).integers(1, 4, num_words)
     rng = np.random.default_rng(seed)
+
     words = []
     labels = []
     starts = [0]
-
     for _ in range(num_sentences):
         sentence = rng.integers(0, num_words, rng.integers(1, 9))
         words.append(sentence)

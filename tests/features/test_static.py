@@ -15,11 +15,9 @@ from sklearn.metrics.pairwise import cosine_similarity
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import StaticArguments
 from bert_recipes.features.static import (
-    STRENGTHS,
     compare,
     cosines,
     find_mentions,
-    fit_classifier,
     frozen_features,
     make_table,
     measure_words,
@@ -60,8 +58,8 @@ def test_neighbors_and_ppmi_equal_the_plain_formula():
                     pairs[word, neighbor] += 1
 
     table = positive_pmi(counts).toarray()
-    totals = Counter()
 
+    totals = Counter()
     for (word, _), count in pairs.items():
         totals[word] += count
 
@@ -243,17 +241,6 @@ def test_c_is_chosen_without_the_evaluation_labels(planted_results, checkpoint, 
         assert swapped_row["figures"]["accuracy"][0] == pytest.approx(1 - accuracy)
 
 
-def test_c_is_the_best_on_the_part_that_was_left_out():
-    rng = np.random.default_rng(0)
-    vectors, labels = rng.normal(size=(200, 30)), rng.integers(0, 2, 200)
-    vectors[:, 0] += labels
-    search = fit_classifier(vectors, labels, "accuracy")
-    scores = search.cv_results_["mean_test_score"]
-    assert len(scores) == len(STRENGTHS)
-    assert search.best_params_["C"] == STRENGTHS[int(scores.argmax())]
-    assert scores.max() > scores.min()
-
-
 @pytest.fixture(scope="module")
 def finetuned(tiny_runs):
     return tiny_runs("sequence_classification")
@@ -333,8 +320,8 @@ def test_figures_of_words():
     train = {"a": [("X", 0), ("Y", 1), ("X", 2)], "b": [("X", 3), ("Y", 4), ("Y", 5)]}
     held_out = {"a": [("X", 0), ("Y", 1)], "b": [("Y", 2)]}
     tables = {"a": np.array([[0.8, 0.2, 0.6], [0.1, 0.9, 0.3]]), "b": np.array([[0.4, 0.5, 0.7]])}
-    figures = {}
 
+    figures = {}
     for name, (value, _, _) in measure_words(train, held_out, tables).items():
         figures[name] = value
 

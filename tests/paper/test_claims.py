@@ -369,8 +369,8 @@ def test_means_of_columns_and_claims_between_columns_have_their_rows_too(tmp_pat
         rows=[Row("a", {"size": "a"}), Row("b", {"size": "b"})],
     )
     rng = np.random.default_rng(0)
-    counts = np.zeros(2)
 
+    counts = np.zeros(2)
     for _ in range(600):
         described = describe(table, drawn_runs(tmp_path, rng, table, seeds))
         for number, claim in enumerate(described["claims"]):

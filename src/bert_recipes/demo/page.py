@@ -97,7 +97,8 @@ def _render(model: DemoModel, tab: Tab) -> None:
     if tab.fields[0].value:
         # A run's example can lack a text: then the tab waits for one.
         with suppress(InputError):
-            values = tab.view(model, *(field.value for field in tab.fields))
+            example = [field.value for field in tab.fields]
+            values = tab.view(model, *example)
             for result, value in zip(results, values, strict=True):
                 result.value = result.postprocess(value)
 

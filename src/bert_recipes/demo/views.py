@@ -140,7 +140,7 @@ def predict(model: DemoModel, row: dict[str, Any]) -> tuple[Any, str]:
 
 def make_row(model: DemoModel, *texts: str) -> dict[str, Any]:
     """Return the row of a task's data file with these texts."""
-    row = {}
+    row: dict[str, Any] = {}
     for name, text in zip(model.predictor.task.text_columns, texts, strict=True):
         is_second = len(row) > 0
         row[name] = check_text(text, name, is_optional=model.second_is_optional and is_second)

@@ -294,10 +294,10 @@ class FeatureExtractor:
         """Yield the vectors of all inputs in their order, about `CHUNK_BYTES` at once."""
         num_layers = sum(len(column.layers) for column in self.columns)
         bytes_per_token = 4 * self.encoder.config.hidden_size * num_layers
+
         first_row = 0
         num_bytes = 0
         block: list[EncodedInput] = []
-
         for item in inputs:
             size = len(item.input_ids) * bytes_per_token
             if block and num_bytes + size > CHUNK_BYTES:
@@ -331,10 +331,14 @@ class FeatureExtractor:
         features = []
         for item in batch:
             features.append({"input_ids": item.input_ids, "token_type_ids": item.token_type_ids})
-        layers = sorted(set().union(*(column.layers for column in self.columns)))
+        layers: set[int] = set()
+        for column in self.columns:
+            layers.update(column.layers)
         is_bf16 = self.args.precision == "bf16"
         with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=is_bf16):
-            return hidden_states(self.encoder, features, self.tokenizer.pad_token_id, layers)
+            return hidden_states(
+                self.encoder, features, self.tokenizer.pad_token_id, sorted(layers)
+            )
 
     def _as_dtype(self, name: str, vectors: np.ndarray) -> np.ndarray:
         if not np.isfinite(vectors).all():

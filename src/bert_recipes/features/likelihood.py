@@ -58,8 +58,8 @@ class SentenceScorer:
         progress = Progress(sentences, desc="encode", leave=False)
         encoded = [self._encode(sentence) for sentence in progress]
         num_pieces = np.array([len(words) for _, words in encoded])
-        sums = np.zeros(len(sentences))
 
+        sums = np.zeros(len(sentences))
         with Progress(
             total=len(sentences),
             desc="score",
@@ -229,17 +229,17 @@ def measure_blimp(args: SentenceArguments) -> dict[str, Any]:
         )
 
     paradigms = [read_paradigm(file, args.max_pairs) for file in files]
-    sentences: list[str] = []
 
+    sentences: list[str] = []
     for paradigm in paradigms:
         for pair in paradigm.pairs:
             sentences.extend(pair)
 
     scores = iter(open_scorer(args).score(sentences))
+
     all_verdicts: list[bool] = []
     by_phenomenon: defaultdict[str, list[bool]] = defaultdict(list)
     by_paradigm = {}
-
     for paradigm in paradigms:
         verdicts = []
         for _ in paradigm.pairs:

@@ -329,8 +329,8 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
         use_cpu=args.use_cpu,
     )
     extractor = open_extractor(settings)
-    vectors_of_splits = []
 
+    vectors_of_splits = []
     for split in splits:
         inputs = []
         for example in cast(Sequence[TextExample], split.examples):
@@ -374,7 +374,6 @@ def read_finetuned(folder: Path, task: Task, splits: Splits) -> Row:
             )
 
     figures = {}
-
     for name in figure_names(task.metrics, task.validation_splits):
         value = results[f"eval_{name}"]
         low, high = results["intervals"].get(name, (value, value))
@@ -434,7 +433,9 @@ def compare_words(
     def vectors_of(examples: Sequence[TaggedExample]) -> list[np.ndarray]:
         """Return the vectors of all words: static, then every hidden state."""
         features = word_features(encoder, tokenizer, examples, max_seq_length=args.max_seq_length)
-        tokens = itertools.chain(*(example.tokens for example in examples))
+        tokens: list[str] = []
+        for example in examples:
+            tokens.extend(example.tokens)
         return [static.mean(tokens), *features.vectors]
 
     rows = []

@@ -80,9 +80,9 @@ def count_neighbors(
     """
     analyze = CountVectorizer(token_pattern=WORD_PATTERN).build_analyzer()
     gap = [""] * window
+
     all_numbers = {"": 0}
     text_ids = array("q")
-
     for text in texts:
         for word in analyze(text) + gap:
             text_ids.append(all_numbers.setdefault(word, len(all_numbers)))

@@ -122,17 +122,18 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
     """Probe a checkpoint by its folder or Hub name; raise `NoProbe` where that is not possible."""
     cached_only = check_checkpoint(name)
     with opening(name):
-        model, new = open_checkpoint(name, cached_only=cached_only)
+        model, new_weights = open_checkpoint(name, cached_only=cached_only)
     if hasattr(model, "generator"):
         raise NoProbe(
             f"{name} is ELECTRA's discriminator, which predicts no tokens: there is nothing to "
             "probe"
         )
 
-    lost = [key for key in new if key.startswith(MASKED_LM_HEADS)]
-    if lost:
+    missing = [key for key in new_weights if key.startswith(MASKED_LM_HEADS)]
+    if missing:
         raise NoProbe(
-            f"{name} has no masked-LM head (no weights for {min(lost)}): there is nothing to probe"
+            f"{name} has no masked-LM head (no weights for {min(missing)}): there is nothing to "
+            "probe"
         )
     try:
         return probe_pronouns(model, load_tokenizer(name))

@@ -382,8 +382,8 @@ def _split_results(
     if data.get("partial") is not False:
         return []
     is_hub_dataset = card.reads_hub_dataset or data.get("published") is not None
-    results = []
 
+    results = []
     for metric in ("loss", *figure_names(task.metrics, [split])):
         key = prefix + with_suffix(suffix, metric)
         result = EvalResult(

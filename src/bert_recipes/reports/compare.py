@@ -68,8 +68,8 @@ def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
 
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
-    runs: dict[str, RunFiles] = {}
 
+    runs: dict[str, RunFiles] = {}
     for folder, path in zip(folders, paths, strict=True):
         if paths.count(path) > 1:
             raise InputError(
@@ -119,9 +119,9 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
     panels = _panels(runs)
     names = _metric_names(runs)
     results = [run.results for run in runs.values()]
-    rows = []
-    best_cells = []
 
+    rows = []
+    best_cells: list[tuple[int, int]] = []
     for number, name in enumerate(names):
         cells = [format_number(result[name]) if name in result else "" for result in results]
         rows.append([words_of(name), *cells])
@@ -210,8 +210,8 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     if name.endswith(_BASELINES) or not name.endswith((*_LESS_IS_BETTER, *_MORE_IS_BETTER)):
         return []
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1
-    values = {}
 
+    values = {}
     for column, result in enumerate(results):
         value = result.get(name)
         if isinstance(value, int | float) and math.isfinite(value):

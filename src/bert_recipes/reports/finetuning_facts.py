@@ -35,7 +35,8 @@ Texts = list[list[str]]
 
 def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
     """Gather what report.json holds from the predictions of the last evaluation."""
-    trainer, task = run.trainer, run.task
+    trainer = run.trainer
+    task = run.task
     if not trainer.is_world_process_zero():
         return {}
     facts: Facts = {
@@ -312,7 +313,6 @@ def _tag_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) 
     gold: list[int] = []
     labels: list[str] = []
     probabilities: list[float] = []
-
     for example, prediction in zip(examples, predictions, strict=True):
         words.extend((example.tokens, number) for number in range(len(example.tokens)))
         gold.extend(example.labels)
@@ -405,10 +405,10 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
     """Gather the facts of answers; a probability is the fraction among the best answers."""
     answers = [str(prediction.value) for prediction in predictions]
     probabilities = [float(prediction.probabilities) for prediction in predictions]
+
     is_exact = []
     overlaps = []
     truths = []
-
     for example, answer in zip(examples, answers, strict=True):
         scores = score_answer(task, example, answer)
         is_exact.append(scores.get("exact", scores.get("exact_match")) == 100)

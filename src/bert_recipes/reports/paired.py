@@ -55,8 +55,8 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
     first = runs[names[0]]
     task = first.task
     assert task is not None
-    table = []
 
+    table = []
     for split in task.validation_splits:
         scorers = [_make_scorer(run, split, data_dir) for run in runs.values()]
         samples = _score_samples(scorers, first.results["splits"][split]["examples"])
@@ -173,8 +173,8 @@ def _make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
     arguments = TaskArguments(task_file=str(run.folder / TASK_FILE))
     tokenizer = load_tokenizer(run.folder)
     kind = KIND_CLASSES[task.kind](task, tokenizer, arguments, label_numbers)
-    predictions = []
 
+    predictions = []
     for example, value in zip(examples, values, strict=True):
         predictions.append(Prediction(example.idx, value))
 

@@ -180,7 +180,6 @@ def make_panel(history: History, curves: Curves) -> Panel:
             lines.append(Line(name, steps, values, "sky" if name == "training" else color))
 
     baselines = []
-
     for metric, name in curves.baselines.items():
         steps, values = thin(*series(history, metric)).tolist()
         if steps:
