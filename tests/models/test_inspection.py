@@ -79,6 +79,11 @@ def test_a_padded_vocabulary_and_few_pieces_give_pieces_only(tokenizer):
     assert all(isinstance(piece, str) for piece, _ in guesses)
 
 
+def test_every_mask_of_a_text_has_guesses(tokenizer):
+    guesses = fill_every_mask(make_model(), tokenizer, "w1 [MASK] w3 [MASK]", top_k=3).guesses
+    assert [len(pieces) for pieces in guesses] == [3, 3]
+
+
 def test_a_text_without_a_mask_is_refused(tokenizer):
     with pytest.raises(InputError, match=r"no \[MASK\] in 'w1'"):
         fill_every_mask(make_model(), tokenizer, "w1")
