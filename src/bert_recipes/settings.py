@@ -68,7 +68,7 @@ def metadata_of(settings_class: type) -> dict[str, Mapping[str, Any]]:
     For fields that a library declares the class's `LIBRARY_FIELDS` adds to theirs.
     """
     library_fields = getattr(settings_class, "LIBRARY_FIELDS", {})
-    metadata = {}
+    metadata: dict[str, Mapping[str, Any]] = {}
     for item in fields(settings_class):
         metadata[item.name] = {**item.metadata, **library_fields.get(item.name, {})}
     return metadata
