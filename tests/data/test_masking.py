@@ -237,6 +237,13 @@ def test_units_of_one_token_are_taken_as_larger_ones_are():
     assert np.array_equal(in_order.sum(axis=1), np.minimum(limits, is_open.sum(axis=1)))
 
 
+def test_numbers_of_a_key_stay_the_same():
+    """Runs of a release that is out have these masks."""
+    keys = hash_keys(1, np.array([2]), np.array([3]))
+    expected = [0.4460305134137651, 0.08244216643885538, 0.8718779120061685]
+    assert keyed_uniforms(keys, 0, np.arange(3)).tolist() == expected
+
+
 def test_numbers_are_uniform_and_uncorrelated_between_neighbours_and_streams():
     keys = hash_keys(5, np.zeros(4000, dtype=np.int64), np.arange(4000))
     first, second = (keyed_uniforms(keys[:, None], stream, np.arange(64)) for stream in (0, 1))
