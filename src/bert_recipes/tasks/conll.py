@@ -122,6 +122,7 @@ def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
                 f"has {layout.width}{hint if line.startswith('#') else ''}"
             )
         words.append((number, cells))
+
     if words:
         yield marks, words
 
@@ -246,9 +247,11 @@ def _find_tags(
     number = _find_column(path, column, names, survey.width)
     if number is not None:
         return number
+
     if column not in ("", *LABEL_COLUMNS):
         columns = ", ".join(names) or f"0 to {survey.width - 1}, without names"
         raise InputError(f"{path}: no column '{column}' (label_column); its columns: {columns}")
+
     if names:
         return None
     candidates = survey.columns_of_tags(behind)
@@ -256,8 +259,10 @@ def _find_tags(
         logger.warning(
             "%s: several columns hold tags; the last is read: label_column chooses another", path
         )
+
     if not candidates:
         candidates = survey.columns_without_numbers(behind)
+
     if candidates:
         return candidates[-1]
     return survey.width - 1 if behind + 1 < survey.width else None
@@ -313,6 +318,7 @@ def has_columns(path: Path, task: Task) -> bool:
     width = len(rows[0])
     if any(len(cells) != width for cells in rows):
         return False
+
     if len(rows) > 1 and width == 1:
         return True
     survey = _Survey(frozenset({*task.labels, *task.column_labels}))

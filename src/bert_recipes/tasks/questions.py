@@ -204,12 +204,14 @@ class AnswerOffsets:
                 "no training question has an answer in its paragraph: "
                 "answer_start counts the characters before the answer, from 0"
             )
+
         if self.num_mended:
             message = (
                 "%s: %d answers did not stand at their answer_start; "
                 "where their text stands once nearby is taken"
             )
             logger.warning(message, source, self.num_mended)
+
         if self.num_left_out:
             message = (
                 "%s: %d of %d questions are left out: "

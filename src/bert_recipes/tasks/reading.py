@@ -79,6 +79,7 @@ def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, Tex
             label=labels[index],
         )
         yield number, example
+
     if num_empty:
         logger.info(
             "%s: %d texts are empty; they are kept, as every row counts", rows.source, num_empty
@@ -93,6 +94,7 @@ def _labels_of_table(
     have_labels = any(not row.keys().isdisjoint(columns) for _, row in table)
     if split in task.test_splits and not have_labels:
         return [None] * len(table)
+
     if task.label_columns:
         return [labels_of_columns(task, row, rows.where(number)) for number, row in table]
 
@@ -100,6 +102,7 @@ def _labels_of_table(
     for number, row in table:
         where = rows.where(number)
         cells.append((where, column_value(row, task.label_column, where)))
+
     if task.problem_type == "multi_label_classification":
         return label_sets(task, cells)
     read: Callable[[Any, str], float | None] = ClassLabels(task).class_of
@@ -167,6 +170,7 @@ def _choices_of(task: Task, row: Row, where: str) -> tuple[list[str], Sequence[s
     # A table of lists may fill the shorter ones up.
     while isinstance(value, list) and value and is_missing(value[-1]):
         value = value[:-1]
+
     if not isinstance(value, list) or any(map(is_missing, value)):
         raise InputError(
             f"{where}: column '{column}' holds {value!r:.60}; a list of texts is expected"
@@ -253,6 +257,7 @@ def question_examples(
             idx=idx, question=question, context=context, answers=answers, title=title
         )
         yield number, example
+
     if offsets is not None:
         offsets.report(rows.source, num_questions)
 
@@ -355,14 +360,17 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
             continue
         first.setdefault("hidden" if label_of(example) is None else "labelled", number)
         examples.append(example)
+
     if not examples:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
+
     if len(first) == 2:
         raise InputError(
             f"{rows.where(first['hidden'])}: the label is hidden (-1 or empty), but {rows.unit} "
             f"{first['labelled']} has one: label all or "
             "none; where -1 is a class, write labels: [-1, 0, 1]"
         )
+
     if need_labels and "hidden" in first:
         raise InputError(
             f"{rows.where(first['hidden'])}: the label is hidden (-1 or empty): a test set with "

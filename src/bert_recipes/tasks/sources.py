@@ -66,6 +66,7 @@ def load_split(
         raise InputError(
             f"task {task.name} has no split '{split}'; it has: {', '.join(task.splits)}"
         )
+
     if data_dir is None and not task.files:
         rows = open_hub(task, split)
     else:
@@ -171,6 +172,7 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
                 "task file, or give --data_dir"
             )
         return path
+
     if not Path(data_dir).is_dir():
         raise InputError(
             f"--data_dir {data_dir}: no such folder; give the one with the data of task {task.name}"
@@ -265,6 +267,7 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
                 f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official "
                 f"{layout.folder} file of the split '{split}' has {width}"
             )
+
     if left_out:
         message = "%s: %d lines with too few or too many columns were left out: %s"
         logger.warning(message, path, len(left_out), shorten(left_out))

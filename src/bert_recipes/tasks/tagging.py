@@ -132,8 +132,10 @@ def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
     length = label_text(content.get("length"))
     if end is None and label_text(start).isdecimal() and length.isdecimal():
         end = int(label_text(start)) + int(length)
+
     if start is None or end is None or name is None:
         raise _no_span(content, where)
+
     if isinstance(name, list) and len(name) == 1:
         name = name[0]
 
@@ -161,6 +163,7 @@ def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
     behind = label_text(end)
     if not first.isdecimal() or not behind.isdecimal() or not isinstance(name, str):
         raise _no_span([start, end, name], where)
+
     if name.startswith(("B-", "I-")):
         raise InputError(
             f"{where}: the label {name!r} of a span has the prefix of a word's tag; write "
@@ -172,6 +175,7 @@ def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
             f"{where}: the span {first} to {behind} ({name}) does not lie in its text of "
             f"{len(text)} characters"
         )
+
     if not covered.strip():
         raise InputError(
             f"{where}: the span {first} to {behind} ({name}) holds nothing but white space"
@@ -269,6 +273,7 @@ class TaggedRows:
                 f"{where}: column '{column}' holds {words!r:.60}; a list of words, or a text, is "
                 "expected"
             )
+
         if not texts or not all(map(str.strip, texts)):
             raise InputError(
                 f"{where}: column '{column}' has no word, or an empty one: {words!r:.60}"
@@ -403,12 +408,14 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
         for column in columns:
             value = column_value(row, column, where)
             sentences[-1][column].append("" if is_missing(value) else value)
+
     if num_repeated:
         message = (
             "%s: %d times '%s' is that of an earlier sentence, as where each document "
             "counts anew; it is taken for a new one"
         )
         logger.warning(message, rows.source, num_repeated, sentence_column)
+
     for sentence in sentences:
         yield sentence[LINES][0], sentence
 
@@ -431,14 +438,18 @@ def _sentence_column(
     label_column = label_column_of(task, first)
     if not all(_is_word(row.get(text_column)) for _, row in start):
         return None
+
     if label_column is None and not is_test:
         return None
+
     if label_column is not None and not all(_is_word(row[label_column]) for _, row in start):
         return None
+
     for name in first:
         letters = "".join(filter(str.isalpha, name.lower()))
         if name != text_column and letters in _SENTENCE_COLUMNS:
             return name
+
     if len(start) == 1 or label_column is None:
         return None
     raise InputError(

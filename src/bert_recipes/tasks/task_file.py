@@ -242,6 +242,7 @@ def _with_labels_of_data(task: Task) -> Task:
         raise InputError(
             f"{path}: its labels are numbers with fractions; problem_type: regression?"
         )
+
     if len(labels) > MAX_FOUND_LABELS:
         raise InputError(
             f"{path}: {len(labels)} different labels in the label_column; "
@@ -281,12 +282,14 @@ def _check_splits(task: Task) -> None:
     splits = task.splits
     if not task.files and task.hub_dataset is None:
         raise _Slip("files", "give `files` ({train: train.csv}), or hub_dataset")
+
     if task.files and set(task.files) != set(splits):
         raise _Slip(
             "files",
             f"there are {', '.join(task.files)}, but the splits are {', '.join(splits) or 'none'} "
             "(train, validation..., test..., or as *_splits say)",
         )
+
     for name in splits:
         if re.search(r"[/\\\0]", name):  # predictions_NAME.jsonl
             raise _Slip(
@@ -294,6 +297,7 @@ def _check_splits(task: Task) -> None:
                 f"{name!r} is no name of a split, "
                 "of which files of predictions are named; leave / and \\ out",
             )
+
     for key in ("validation_splits", "test_splits"):
         names = getattr(task, key)
         if any(splits.count(name) > 1 for name in names):
@@ -310,16 +314,21 @@ def _check_columns(task: Task) -> None:
     if len(task.text_columns) not in num_texts:
         allowed = " or ".join(map(str, num_texts))
         raise _Slip("text_columns", f"{kind} takes {allowed}, {len(task.text_columns)} given")
+
     if kind == "multiple_choice" and not task.choice_columns:
         raise _Slip("choice_columns", "the columns of the choices are missing")
+
     if task.problem_type not in PROBLEM_TYPES:
         allowed = ", ".join(PROBLEM_TYPES)
         raise _Slip("problem_type", f"'{task.problem_type}'; allowed: {allowed}")
+
     if kind != "sequence_classification" and task.problem_type != PROBLEM_TYPES[0]:
         raise _Slip("problem_type", f"belongs to sequence_classification, not to {kind}")
+
     for key, (field, value) in _ONLY_FOR.items():
         if getattr(task, key) not in (None, ()) and getattr(task, field) != value:
             raise _Slip(key, f"only for {field}: {value}")
+
     if task.label_columns and task.label_columns != task.labels:
         columns = ", ".join(task.label_columns)
         raise _Slip("labels", f"with label_columns they are the columns in their order: {columns}")
@@ -330,11 +339,14 @@ def _check_labels(task: Task) -> None:
     names = ", ".join(labels)
     if not task.column_labels and (len(set(labels)) < len(labels) or "" in labels):
         raise _Slip("labels", f"[{names}] has an empty name, or one twice; name each class once")
+
     for word in (task.kind, task.problem_type):
         if labels and word in ("question_answering", "regression"):
             raise _Slip("labels", f"{word} has none")
+
     if labels and len(task.choice_columns) > 1 and len(labels) != len(task.choice_columns):
         raise _Slip("labels", f"{len(labels)} names for {len(task.choice_columns)} choice_columns")
+
     if task.kind == "token_classification":
         _check_tags(labels)
     least = 1 if task.problem_type == "multi_label_classification" else 2
@@ -346,6 +358,7 @@ def _check_labels(task: Task) -> None:
     ends = task.label_range
     if ends is not None and (len(ends) != 2 or ends[0] >= ends[1]):
         raise _Slip("label_range", "two numbers are expected, the lesser first, like [0, 5]")
+
     if task.label_separator == "":
         message = "empty; give what stands between two labels, like ';', or leave it out"
         raise _Slip("label_separator", message)
@@ -377,8 +390,10 @@ def _check_metrics(task: Task) -> None:
             "metrics",
             f"[{', '.join(metrics)}] does not measure this task; allowed: {', '.join(allowed)}",
         )
+
     if "squad" in metrics and "squad_v2" in metrics:
         raise _Slip("metrics", "squad and squad_v2 exclude each other")
+
     if "f1" in metrics and len(task.labels) != 2:
         raise _Slip(
             "metrics",
