@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import read_model_config
 
 
-FILES = (
-    STATE_FILE,
-    PROGRESS_FILE,
-    "scheduler.pt",
-    "model.safetensors",
-    "optimizer.pt",
-    "rng_state.pth",
-)
+FILES = (STATE_FILE, PROGRESS_FILE, "scheduler.pt", "model.safetensors", "optimizer.pt")
 
 
 def write_parts(folder: Path, step: int) -> Path:
@@ -70,35 +64,28 @@ def test_a_sealed_folder_is_complete_and_says_what_it_holds(tmp_path: Path):
     assert last_complete(tmp_path) == (checkpoint, [])
 
 
-def damage(path: Path, how: str) -> None:
-    if how == "missing":
-        path.unlink()
-    elif how == "cut short":
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "one bit":
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(bytes(content))
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
 
 
-@pytest.mark.parametrize("how", ["missing", "cut short", "empty", "one bit"])
-@pytest.mark.parametrize("name", [*FILES, "global_step3/shard.pt", MANIFEST_FILE])
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_short, flip_a_bit])
+@pytest.mark.parametrize("name", [STATE_FILE, "global_step3/shard.pt", MANIFEST_FILE])
 def test_whatever_is_damaged_is_seen_and_the_one_before_is_taken(
-    tmp_path: Path, name: str, how: str
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
 ):
     good, bad = save(tmp_path, 9), save(tmp_path, 10)
-    damage(bad / name, how)
+    damage(bad / name)
     reason = why_incomplete(bad)
     assert reason is not None
-    assert Path(name).name in reason or (name, how) == (
-        MANIFEST_FILE,
-        "one bit",
-    )  # then another file is not what it says
-    found, passed = last_complete(tmp_path)
-    assert found == good
-    assert passed == [(bad, reason)]
+    # A bit of the manifest: then another file is not what it says.
+    assert Path(name).name in reason or damage is flip_a_bit
+    assert last_complete(tmp_path) == (good, [(bad, reason)])
 
 
 def test_files_without_a_manifest_and_a_model_alone_are_no_checkpoint(tmp_path: Path):
@@ -115,15 +102,7 @@ def test_files_without_a_manifest_and_a_model_alone_are_no_checkpoint(tmp_path: 
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "[]",
-        "{}",
-        '{"files": [], "format": 1, "format_version": 1}',
-        "\x00",
-        '{"files"',
-        '{"files": {}, "format": "x"}',
-        "[" * 100_000,
-    ],
+    ["[]", "{}", "\x00", '{"files": {}, "format": "x"}', "[" * 100_000],
 )
 def test_a_manifest_that_is_none_is_a_reason_and_no_traceback(tmp_path: Path, content: str):
     checkpoint = save(tmp_path, 1)
@@ -134,7 +113,7 @@ def test_a_manifest_that_is_none_is_a_reason_and_no_traceback(tmp_path: Path, co
     assert why_incomplete(checkpoint) == "manifest.json is damaged or of another format"
 
 
-@pytest.mark.parametrize("name", ["a" * 300, "\ud800", "a\0b", "../" * 2000, ""])
+@pytest.mark.parametrize("name", ["a" * 300, "\ud800", "a\0b"])
 def test_a_manifest_that_names_no_possible_file_does_not_end_the_search_for_an_older_one(
     tmp_path: Path, name: str
 ):
@@ -142,15 +121,13 @@ def test_a_manifest_that_names_no_possible_file_does_not_end_the_search_for_an_o
     manifest = json.loads((bad / MANIFEST_FILE).read_text())
     manifest["files"][name] = {"size": 1, "sha256": ""}
     (bad / MANIFEST_FILE).write_text(json.dumps(manifest))
-    found, passed = last_complete(tmp_path)
-    assert found == good
-    assert [path for path, _ in passed] == [bad]
+    newest, [(incomplete, _)] = last_complete(tmp_path)
+    assert (newest, incomplete) == (good, bad)
 
 
 def test_ten_comes_after_nine(tmp_path: Path):
-    for step in (9, 10, 2):
-        save(tmp_path, step)
-    (tmp_path / "checkpoint-x").mkdir()
+    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-2", "checkpoint-x"):
+        (tmp_path / name).mkdir()
     (tmp_path / "checkpoint-11").write_text("a file")
     assert names(tmp_path) == ["checkpoint-2", "checkpoint-9", "checkpoint-10"]
 
@@ -180,7 +157,7 @@ def test_rotation_never_removes_the_last_good_one(tmp_path: Path):
     """A newer folder that is damaged does not count as one that is kept."""
     for step in (1, 2, 3):
         save(tmp_path, step)
-    damage(tmp_path / "checkpoint-3" / "optimizer.pt", "cut short")
+    cut_short(tmp_path / "checkpoint-3" / "optimizer.pt")
     rotate(tmp_path, 1)
     assert last_complete(tmp_path)[0] == tmp_path / "checkpoint-2"
 
@@ -263,7 +240,7 @@ def test_a_folder_that_is_no_run_under_way_is_asked_for_a_checkpoint(
         check_checkpoint(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["null", "[]", "3", "", "{", "[" * 100_000, "\xff"])
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, "\xff"])
 def test_a_configuration_that_is_no_object_is_one_line(tmp_path: Path, text: str):
     (tmp_path / "config.json").write_text(text, encoding="latin-1")
     (tmp_path / "model.safetensors").touch()
@@ -274,13 +251,7 @@ def test_a_configuration_that_is_no_object_is_one_line(tmp_path: Path, text: str
 
 @pytest.mark.parametrize(
     "values",
-    [
-        {"model_type": []},
-        {"id2label": 5},
-        {"dtype": "floaty"},
-        {"quantization_config": 3},
-        {"auto_map": 4},
-    ],
+    [{"model_type": []}, {"id2label": 5}, {"dtype": "floaty"}, {"auto_map": 4}],
 )
 def test_a_configuration_with_values_of_other_types_is_one_line(tmp_path: Path, values: dict):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | values))

@@ -1,10 +1,17 @@
 """Scripts end with one line and the right exit code; only our own bugs show a traceback."""
 
+import resource
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from bert_recipes.errors import InputError, describe_os_error, saving
 
@@ -20,27 +27,23 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("body", "code", "said"),
+    ("body", "code", "text"),
     [
         ("pass", 0, ""),
-        (
-            r"raise InputError('a.yaml, line 3: no such\n   key')",
-            1,
-            "error: a.yaml, line 3: no such key\n",
-        ),
+        (r"raise InputError('a.yaml:\n   no such\n   key')", 1, "error: a.yaml: no such key\n"),
         ("open('/no/such/file')", 1, "error: /no/such/file: No such file or directory\n"),
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
     ],
 )
-def test_a_script_ends_with_its_code_and_at_most_one_line(body: str, code: int, said: str):
-    result = run(body)
-    assert (result.returncode, result.stdout, result.stderr) == (code, "", said)
+def test_a_script_ends_with_its_code_and_at_most_one_line(body: str, code: int, text: str):
+    process = run(body)
+    assert (process.returncode, process.stdout, process.stderr) == (code, "", text)
 
 
 def test_a_bug_of_ours_keeps_its_traceback():
-    result = run("raise ValueError('a bug')")
-    assert result.returncode == 1
-    assert "Traceback" in result.stderr
+    process = run("raise ValueError('a bug')")
+    assert process.returncode == 1
+    assert "Traceback" in process.stderr
 
 
 def test_a_reader_that_goes_away_is_no_mistake():
@@ -77,11 +80,9 @@ def test_describe_os_error(error: OSError, text: str):
     assert describe_os_error(error) == text
 
 
-@pytest.mark.parametrize(("rank", "speaker"), [("0", ""), ("3", "process 3: ")])
-def test_each_process_says_its_mistake(monkeypatch, rank: str, speaker: str):
-    monkeypatch.setenv("RANK", rank)
-    result = run("raise InputError('no such key')")
-    assert (result.returncode, result.stderr) == (1, f"error: {speaker}no such key\n")
+def test_another_process_than_the_main_one_is_named(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert run("raise InputError('no such key')").stderr == "error: process 3: no such key\n"
 
 
 # As torch's handler does for a data worker that ends while the message is being written.
@@ -98,34 +99,22 @@ ONE_MORE = """
 
 
 def test_a_worker_that_ends_while_the_line_is_written_adds_nothing():
-    result = run(ONE_MORE)
-    assert (result.returncode, result.stderr) == (1, "error: the one line\n")
+    process = run(ONE_MORE)
+    assert (process.returncode, process.stderr) == (1, "error: the one line\n")
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (OSError(28, "No space left on device"), "No space left on device"),
         (OSError(28, "No space left on device", "out/model"), "No space left on device"),
         (PermissionError(13, "Permission denied", "out/model/a"), "out/model/a: Permission denied"),
+        (SafetensorError("I/O error: No space left"), "I/O error: No space left"),
         (
-            SafetensorError(
-                "Error while serializing: I/O error: No space left on device (os error 28)"
-            ),
-            "Error while serializing: I/O error: No space left on device (os error 28)",
+            RuntimeError("[enforce fail] . unexpected pos 64\nvs 0"),
+            "[enforce fail] . unexpected pos 64 vs 0",
         ),
-        (
-            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64\nvs 0"),
-            "[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0",
-        ),
-        (
-            RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
-            "PytorchStreamWriter failed writing file data/0: file write failed",
-        ),
-        (
-            Exception("No space left on device (os error 28)"),
-            "No space left on device (os error 28)",
-        ),
+        (RuntimeError("PytorchStreamWriter failed writing"), "PytorchStreamWriter failed writing"),
+        (Exception("No space left (os error 28)"), "No space left (os error 28)"),
     ],
 )
 def test_what_cannot_be_written_is_one_line(error, reason):
@@ -153,23 +142,32 @@ def test_other_errors_pass_while_saving(error):
     assert caught.value is error
 
 
-WRITERS = {
-    "safetensors": "from safetensors.torch import save_file; save_file({'a': torch.zeros(10**6)}, "
-    "path)",
-    "torch": "torch.save({'a': torch.zeros(10**6)}, path)",
-    "tokenizers": "import tokenizers; tokenizers.Tokenizer(tokenizers.models.WordLevel({str(i): i "
-    "for i in range(10**5)}, '0')).save(path)",
-    "python": "open(path, 'w').write('x' * 10**6)",
-}
+def save_tensors(path: Path) -> None:
+    save_file({"a": torch.zeros(10**6)}, path)
 
 
-@pytest.mark.parametrize("library", WRITERS)
-def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, library):
-    body = "import resource, torch; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-    body += f"    path = {str(tmp_path / 'file')!r}\n    from bert_recipes.errors import saving\n"
-    result = run(f"{body}    with saving(path):\n        {WRITERS[library]}")
-    assert result.returncode == 1, result.stderr
-    assert result.stderr.startswith(f"error: {tmp_path / 'file'}: cannot be written: "), (
-        result.stderr
-    )
-    assert result.stderr.count("\n") == 1
+def save_pickle(path: Path) -> None:
+    torch.save({"a": torch.zeros(10**6)}, path)
+
+
+def save_tokenizer(path: Path) -> None:
+    vocabulary = {str(number): number for number in range(10**4)}
+    Tokenizer(WordLevel(vocabulary, "0")).save(str(path))
+
+
+def save_text(path: Path) -> None:
+    path.write_text("x" * 10**6)
+
+
+@pytest.mark.parametrize("write", [save_tensors, save_pickle, save_tokenizer, save_text])
+def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, write):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(InputError) as caught, saving(tmp_path / "file"):
+            write(tmp_path / "file")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert str(caught.value).startswith(f"{tmp_path / 'file'}: cannot be written: ")

@@ -19,40 +19,24 @@ def settings(folder: Path, **values: object) -> PreTrainingArguments:
     return PreTrainingArguments(output_dir=str(folder), use_cpu=True, **values)
 
 
-@pytest.mark.parametrize("push", ["true", "false"])
-def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path, push: str):
-    flags = [
-        "--output_dir",
-        str(tmp_path),
-        "--use_cpu",
-        "true",
-        "--push_to_hub",
-        push,
-        "--hub_token",
-        "hf_abcdefgh",
-    ]
+def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path):
+    flags = ["--output_dir", str(tmp_path), "--use_cpu", "true", "--hub_token", "hf_abcdefgh"]
     with pytest.raises(InputError, match="hub_token: a token on the command line") as caught:
         parse_arguments(PreTrainingArguments, argv=flags)
     assert "hf_abcdefgh" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "message"),
+    ("values", "message"),
     [
-        (
-            "run",
-            {"hub_strategy": "checkpoint"},
-            "would upload the optimiser's state, which is a pickle",
-        ),
-        ("run", {}, "HF_HUB_OFFLINE is set, so .*; train without .*/run --repo NAMESPACE/run$"),
-        ("run", {"hub_model_id": "me/x"}, "; train without .*/run --repo me/x$"),
+        ({"hub_strategy": "checkpoint"}, "would upload the optimiser's state, which is a pickle"),
+        ({}, "HF_HUB_OFFLINE is set, so .*; train without .*/run --repo NAMESPACE/run$"),
+        ({"hub_model_id": "me/x"}, "; train without .*/run --repo me/x$"),
     ],
 )
-def test_settings_that_cannot_be_followed_are_refused(
-    tmp_path: Path, name: str, values: dict, message: str
-):
+def test_settings_that_cannot_be_followed_are_refused(tmp_path: Path, values: dict, message: str):
     with pytest.raises(InputError, match=message):
-        check_push(settings(tmp_path / name, push_to_hub=True, **values))
+        check_push(settings(tmp_path / "run", push_to_hub=True, **values))
 
 
 def test_without_push_to_hub_nobody_is_asked(tmp_path: Path):
@@ -76,14 +60,15 @@ def test_a_push_is_private_unless_one_says_otherwise_and_run_yaml_has_no_launch_
 
 
 def test_a_run_may_replace_what_it_pushed_itself(tmp_path: Path):
-    folder, other = tmp_path / "run", tmp_path / "checkpoint-2"
-    for path, run_id in ((folder, "here"), (other, "there")):
+    folder, checkpoint = tmp_path / "run", tmp_path / "checkpoint-2"
+    for path, run_id in ((folder, "of the run"), (checkpoint, "of the checkpoint")):
         path.mkdir()
         write_run_id(path / IDENTITY_FILE, run_id)
-    assert _target(settings(folder)).run_ids == {"here"}
-    assert _target(settings(folder)).repo_id == "run"
+    target = _target(settings(folder))
+    assert (target.repo_id, target.run_ids) == ("run", {"of the run"})
     assert _target(settings(folder, overwrite_run=True)).run_ids == set()
-    assert _target(settings(tmp_path / "new", resume=str(other))).run_ids == {"there"}
+    resumed = settings(tmp_path / "new", resume=str(checkpoint))
+    assert _target(resumed).run_ids == {"of the checkpoint"}
 
 
 def test_checkpoints_are_pushed_beside_the_training(

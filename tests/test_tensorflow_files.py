@@ -47,7 +47,7 @@ def shown_id(value):
 
 
 def test_values_of_all_sizes_come_back():
-    integers = [0, 1, 127, 128, 16383, 16384, 30521, 2**31, 2**63 - 1]
+    integers = [0, 1, 127, 128, 16383, 16384, 30521, 2**31, 2**63 - 1, *range(5000)]
     floats = [0.0, 1.0, 0.5]
     data = encode_example([encode_int64_feature("a", integers), encode_float_feature("b", floats)])
     decoded = decode_example(data)
@@ -56,31 +56,19 @@ def test_values_of_all_sizes_come_back():
     assert decoded["b"].tolist() == floats
 
 
-def test_long_features_come_back():
-    values = list(range(5000))
-    assert (
-        decode_example(encode_example([encode_int64_feature("a", values)]))["a"].tolist() == values
-    )
-
-
 def test_messages_of_other_writers_are_read():
     # Negative number (10 bytes), not packed; fields of other types and lists of bytes are passed
     # over.
     minus_two = b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
-    feature = (
-        b"\x0a\x01x\x12"
-        + bytes([len(minus_two) + 4])
-        + b"\x1a"
-        + bytes([len(minus_two) + 2])
-        + minus_two
-        + b"\x08\x05"
-    )
-    bytes_feature = b"\x0a\x01y\x12\x05\x0a\x03\x0a\x01z"
-    body = b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in (feature, bytes_feature))
-    message = b"\x0a" + bytes([len(body)]) + body + b"\x10\x07" + b"\x1d\x00\x00\x00\x00"
-    assert {name: values.tolist() for name, values in decode_example(message).items()} == {
-        "x": [-2, 5]
-    }
+    numbers = encode_bytes(3, minus_two + b"\x08\x05")
+    entries = [
+        encode_bytes(1, b"x") + encode_bytes(2, numbers),
+        encode_bytes(1, b"y") + encode_bytes(2, encode_bytes(1, encode_bytes(1, b"z"))),
+    ]
+    features = b"".join(encode_bytes(1, entry) for entry in entries)
+    message = encode_bytes(1, features) + b"\x10\x07" + b"\x1d\x00\x00\x00\x00"
+    (values,) = decode_example(message).values()
+    assert values.tolist() == [-2, 5]
 
 
 def test_cut_messages_are_errors():
@@ -90,15 +78,18 @@ def test_cut_messages_are_errors():
             decode_example(data[:end])
 
 
-def test_wrong_headers_and_checksums_are_errors():
-    with pytest.raises(ValueError, match="cut short"):
-        read_length(b"1234")
-    with pytest.raises(ValueError, match="wrong checksum of the length"):
-        read_length(b"123456789012")
-    with pytest.raises(ValueError, match="wrong checksum"):
-        check_record(b"abc", b"1234")
-    with pytest.raises(ValueError, match="cut short"):
-        check_record(b"abc", b"12")
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        (read_length, [b"1234"], "cut short"),
+        (read_length, [b"123456789012"], "wrong checksum of the length"),
+        (check_record, [b"abc", b"1234"], "wrong checksum"),
+        (check_record, [b"abc", b"12"], "cut short"),
+    ],
+)
+def test_wrong_headers_and_checksums_are_errors(function, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        function(*arguments)
 
 
 # Tables
@@ -113,13 +104,9 @@ PAIRS = {b"": b"header", **dict(sorted(PAIRS.items()))}
 
 @pytest.mark.parametrize("rows_a_block", [1, 7, 1000])
 def test_pairs_come_back_in_blocks_of_any_size(tmp_path, rows_a_block):
-    write_table(tmp_path / "t.index", PAIRS, rows_a_block)
-    assert list(read_table(tmp_path / "t.index").items()) == list(PAIRS.items())
-
-
-def test_a_table_may_be_empty(tmp_path):
-    write_table(tmp_path / "t.index", {})
-    assert read_table(tmp_path / "t.index") == {}
+    for table in (PAIRS, {}):
+        write_table(tmp_path / "t.index", table, rows_a_block)
+        assert list(read_table(tmp_path / "t.index").items()) == list(table.items())
 
 
 def test_snappy_blocks_are_read(tmp_path):
@@ -134,31 +121,25 @@ def test_snappy_blocks_are_read(tmp_path):
 def test_a_changed_byte_is_seen_wherever_it_counts(tmp_path):
     write_table(tmp_path / "t.index", PAIRS, 7)
     data = (tmp_path / "t.index").read_bytes()
-    seen = 0
+    num_seen = 0
     for place in range(0, len(data), 29):
-        (tmp_path / "t.index").write_bytes(
-            data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
-        )
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        (tmp_path / "t.index").write_bytes(damaged)
         try:
             assert read_table(tmp_path / "t.index") == PAIRS
         except InputError:
-            seen += 1
+            num_seen += 1
     # Only the empty block for metadata and the padding of the footer say nothing.
-    assert seen >= (len(data) - 60) // 29
-
-
-def test_a_table_cut_short_is_refused(tmp_path):
-    write_table(tmp_path / "t.index", PAIRS)
-    data = (tmp_path / "t.index").read_bytes()
-    for length in (0, 47, len(data) - 1):
-        (tmp_path / "t.index").write_bytes(data[:length])
-        with pytest.raises(InputError, match=DAMAGED):
-            read_table(tmp_path / "t.index")
+    assert num_seen >= (len(data) - 60) // 29
 
 
 @pytest.mark.parametrize(
     "data",
     [
+        b"",
+        table_of(block_of())[-47:],
+        table_of(block_of())[:-1],
         table_of(block_of((0, b"a", b"")), handles=[(0, 1 << 60)]),
         table_of(block_of((0, b"b", b""), (0, b"a", b""))),
         table_of(block_of((9, b"a", b""))),
@@ -202,10 +183,6 @@ VALUES = {
 }
 
 
-def write(prefix, values=VALUES):
-    return write_bundle(prefix, values)
-
-
 def rewrite(prefix, entries: dict[bytes, bytes]) -> None:
     """Replace entries of the index."""
     path = prefix.with_name(f"{prefix.name}.index")
@@ -223,7 +200,7 @@ def read_all(prefix) -> None:
 
 
 def test_values_of_all_types_come_back(tmp_path):
-    reader = BundleReader(write(tmp_path / "model.ckpt"))
+    reader = BundleReader(write_bundle(tmp_path / "model.ckpt", VALUES))
     assert list(reader.variables) == sorted(VALUES)
     for name, array in VALUES.items():
         assert reader.variables[name].shape == array.shape
@@ -231,14 +208,12 @@ def test_values_of_all_types_come_back(tmp_path):
         values = reader.read(name)
         assert values.dtype == array.dtype
         np.testing.assert_array_equal(values, array)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "model.ckpt.index",
-        "model.ckpt.data-00000-of-00001",
-    }
 
 
 def test_bfloat16_becomes_the_same_numbers_in_float32(tmp_path):
-    prefix = write(tmp_path / "m", {"a": np.asarray([1.0, -3.140625, 1e30, 0.0], dtype=np.float32)})
+    prefix = write_bundle(
+        tmp_path / "m", {"a": np.asarray([1.0, -3.140625, 1e30, 0.0], dtype=np.float32)}
+    )
     exact = BundleReader(prefix).read("a").view(np.uint32) >> 16
     data = exact.astype("<u2").tobytes()
     (tmp_path / "m.data-00000-of-00001").write_bytes(data)
@@ -252,7 +227,7 @@ def test_bfloat16_becomes_the_same_numbers_in_float32(tmp_path):
 
 def test_data_of_a_big_endian_machine_is_read(tmp_path):
     data = np.asarray([1.5, -2.0], dtype=">f4").tobytes()
-    prefix = write(tmp_path / "m", {"a": np.asarray([1.5, -2.0], dtype=np.float32)})
+    prefix = write_bundle(tmp_path / "m", {"a": np.asarray([1.5, -2.0], dtype=np.float32)})
     (tmp_path / "m.data-00000-of-00001").write_bytes(data)
     entry = dataclasses.replace(entry_of(prefix, "a"), crc=masked_crc32c(data))
     header = serialize_header(1, is_big_endian=True)
@@ -285,21 +260,21 @@ def test_keys_of_slices(name, extents, key):
 # Partitioned variables
 
 
-def partition(prefix, cuts: list[tuple[int, int]], *, whole=(4, 3), lose: int | None = None):
-    """Write "table", float32 `whole`, as slices of rows; slice number `lose` has an entry of the
-    whole only.
-    """
+def partition(prefix, cuts: list[tuple[int, int]], *, shape=(4, 3), lost: int | None = None):
+    """Write "table", float32 of a shape, as slices of rows; slice number `lost` has no entry."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
-    write(prefix, {f"{start} {length}": values[start : start + length] for start, length in cuts})
+    write_bundle(
+        prefix, {f"{start} {length}": values[start : start + length] for start, length in cuts}
+    )
     table = read_table(prefix.with_name(f"{prefix.name}.index"))
     slices = b""
     for number, (start, length) in enumerate(cuts):
         rows = encode_bytes(1, encode_int(1, start) + encode_int(2, length))
         slices += encode_bytes(7, rows + encode_bytes(1, b""))
-        part = table.pop(f"{start} {length}".encode())
-        if number != lose:
-            table[slice_key(b"table", ((start, length), (0, -1)))] = part
-    dimensions = b"".join(encode_bytes(2, encode_int(1, size)) for size in whole)
+        entry = table.pop(f"{start} {length}".encode())
+        if number != lost:
+            table[slice_key(b"table", ((start, length), (0, -1)))] = entry
+    dimensions = b"".join(encode_bytes(2, encode_int(1, size)) for size in shape)
     table[b"table"] = encode_int(1, 1) + encode_bytes(2, dimensions) + slices
     write_table(prefix.with_name(f"{prefix.name}.index"), table)
     return values
@@ -308,9 +283,7 @@ def partition(prefix, cuts: list[tuple[int, int]], *, whole=(4, 3), lose: int | 
 def test_a_partitioned_variable_is_read_as_one(tmp_path):
     values = partition(tmp_path / "m", [(0, 1), (1, 2), (3, 1)])
     reader = BundleReader(tmp_path / "m")
-    assert {name: variable.shape for name, variable in reader.variables.items()} == {
-        "table": (4, 3)
-    }
+    assert list(reader.variables) == ["table"]
     np.testing.assert_array_equal(reader.read("table"), values)
 
 
@@ -319,9 +292,9 @@ def test_a_partitioned_variable_is_read_as_one(tmp_path):
     [
         ([(0, 1), (1, 2)], {}),
         ([(0, 2), (1, 2)], {}),
-        ([(0, 2), (2, 2)], {"lose": 1}),
-        ([(0, 4)], {"whole": (2, 3)}),
-        ([(0, 4)], {"whole": (4, 3, 1)}),
+        ([(0, 2), (2, 2)], {"lost": 1}),
+        ([(0, 4)], {"shape": (2, 3)}),
+        ([(0, 4)], {"shape": (4, 3, 1)}),
     ],
 )
 def test_slices_that_are_not_their_variable_are_refused(tmp_path, cuts, settings):
@@ -334,7 +307,7 @@ def test_slices_that_are_not_their_variable_are_refused(tmp_path, cuts, settings
 
 
 def test_a_changed_byte_of_data_is_seen_when_it_is_read(tmp_path):
-    path = shard_file(write(tmp_path / "m"), 0, 1)
+    path = shard_file(write_bundle(tmp_path / "m", VALUES), 0, 1)
     data = bytearray(path.read_bytes())
     data[3] ^= 1
     path.write_bytes(data)
@@ -345,7 +318,7 @@ def test_a_changed_byte_of_data_is_seen_when_it_is_read(tmp_path):
 
 
 def test_data_that_is_cut_short_or_missing_is_named(tmp_path):
-    path = shard_file(write(tmp_path / "m"), 0, 1)
+    path = shard_file(write_bundle(tmp_path / "m", VALUES), 0, 1)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match=f"{path}: {DAMAGED}"):
         read_all(tmp_path / "m")
@@ -378,14 +351,14 @@ def changed(**values) -> bytes:
     ids=shown_id,
 )
 def test_an_index_that_cannot_be_is_refused_before_there_is_memory_for_it(tmp_path, key, value):
-    prefix = write(tmp_path / "m")
+    prefix = write_bundle(tmp_path / "m", VALUES)
     rewrite(prefix, {key: value})
     with pytest.raises(InputError, match=DAMAGED):
         read_all(prefix)
 
 
 def test_types_that_are_no_numbers_are_listed_but_not_read(tmp_path):
-    prefix = write(tmp_path / "m")
+    prefix = write_bundle(tmp_path / "m", VALUES)
     text = serialize_entry(entry_of(prefix, "double")).replace(b"\x08\x02", b"\x08\x07", 1)
     empty = dataclasses.replace(entry_of(prefix, "half"), shape=(0, 5), size=0)
     rewrite(prefix, {b"text": text, b"empty": serialize_entry(empty)})

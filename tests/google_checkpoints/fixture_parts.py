@@ -1,6 +1,4 @@
-"""The small model that the checkpoints in tests/fixtures/google are of, and the inputs of their
-outputs. Needs numpy alone.
-"""
+"""The small model of the checkpoints in tests/fixtures/google, and inputs. Needs numpy alone."""
 
 import string
 

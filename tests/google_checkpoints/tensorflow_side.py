@@ -1,13 +1,11 @@
 """What only TensorFlow can do: run by an interpreter that has it, never imported by a test.
 
-    uv venv --python 3.11 tfvenv && VIRTUAL_ENV=tfvenv uv pip install tensorflow-cpu==2.15.1
-    bert-tensorflow==1.0.1 tfvenv/bin/python tests/google_checkpoints/tensorflow_side.py fixtures
-    tests/fixtures/google
+It makes and trains the checkpoints in tests/fixtures/google by the code of google-research/bert,
+and computes their outputs:
 
-    write FILE.npz PREFIX       a checkpoint of such a file, as TensorFlow writes it
-    outputs FOLDER FILE.npz     what the code of google-research/bert computes from
-    FOLDER/bert_model.ckpt for the inputs in the file fixtures FOLDER             the checkpoints in
-    tests/fixtures/google, made and trained by that code
+    uv venv --python 3.11 tfvenv
+    VIRTUAL_ENV=tfvenv uv pip install tensorflow-cpu==2.15.1 bert-tensorflow==1.0.1
+    tfvenv/bin/python tests/google_checkpoints/tensorflow_side.py tests/fixtures/google
 
 bert-tensorflow is google-research/bert as a package. It is of TensorFlow 1; the one thing that it
 needs and TensorFlow 2 does not have, tf.contrib.layers.layer_norm, is given to it below.
@@ -176,22 +174,6 @@ def make_fixtures(folder: Path) -> None:
     make_fixture(folder / "squad", "bert_model.ckpt", "squad", sharded=True)
 
 
-def write(file: str, prefix: str) -> None:
-    """As `tf.train.Saver` does: in the order of the names."""
-    values = dict(np.load(file))
-    names = sorted(values)
-    with tf.Graph().as_default(), tf.Session() as session:
-        tensors = [tf.constant(values[name]) for name in names]
-        session.run(
-            tf.raw_ops.SaveV2(
-                prefix=prefix,
-                tensor_names=names,
-                shape_and_slices=[""] * len(names),
-                tensors=tensors,
-            )
-        )
-
-
 def outputs(folder: str, file: str) -> None:
     """Load a checkpoint as the original's scripts do, and compute; the file gets what comes out."""
     config = json.loads((Path(folder) / "bert_config.json").read_text())
@@ -223,9 +205,4 @@ def outputs(folder: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    command, *words = sys.argv[1:]
-    {
-        "write": write,
-        "outputs": outputs,
-        "fixtures": lambda folder: make_fixtures(Path(folder)),
-    }[command](*words)
+    make_fixtures(Path(sys.argv[1]))

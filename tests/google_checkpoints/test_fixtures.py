@@ -29,17 +29,14 @@ def original(request, repository):
     return repository / "tests" / "fixtures" / "google" / request.param, request.param
 
 
-def prefix_in(folder):
-    return find_files(str(folder), None, None).prefix
-
-
 def test_they_have_the_variables_that_the_tests_write_themselves(original):
     folder, head = original
-    wanted = shapes(CONFIG, HEADS[head])
+    expected = shapes(CONFIG, HEADS[head])
     if head == "pretraining":
-        wanted = {name: array.shape for name, array in draw_variables(with_adam=True).items()}
-    found = BundleReader(prefix_in(folder)).variables
-    assert {name: variable.shape for name, variable in found.items()} == wanted
+        expected = {name: array.shape for name, array in draw_variables(with_adam=True).items()}
+    prefix = find_files(str(folder), None, None).prefix
+    variables = BundleReader(prefix).variables
+    assert {name: variable.shape for name, variable in variables.items()} == expected
 
 
 def test_they_are_partitioned_and_in_several_files(repository):
@@ -68,13 +65,15 @@ def test_stock_computes_what_googles_code_computed(
     repository, tmp_path, name, skipped, architecture
 ):
     folder = repository / "tests" / "fixtures" / "google" / name
-    done = to_hub(folder, tmp_path / "hub", skipped=list(skipped))
-    assert done.architecture == architecture
+    converted = to_hub(folder, tmp_path / "hub", skipped=list(skipped))
+    assert converted.architecture == architecture
     model = getattr(transformers, architecture).from_pretrained(tmp_path / "hub")
-    with np.load(folder / "outputs.npz") as wanted:
-        check_outputs(model, {key: wanted[key] for key in wanted if key not in skipped.values()})
-    num_variables = done.num_variables + len(done.skipped)
-    assert done.num_of_optimizer == (2 * num_variables + 1 if name == "pretraining" else 0)
+    with np.load(folder / "outputs.npz") as outputs:
+        computed = [key for key in outputs if key not in skipped.values()]
+        check_outputs(model, {key: outputs[key] for key in computed})
+    num_variables = converted.num_variables + len(converted.skipped)
+    num_of_optimizer = 2 * num_variables + 1 if name == "pretraining" else 0
+    assert converted.num_of_optimizer == num_of_optimizer
 
 
 def test_half_of_two_files_is_not_enough(repository, tmp_path):

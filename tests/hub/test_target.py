@@ -54,9 +54,7 @@ def test_a_token_that_does_not_do_is_said_and_not_repeated(
     assert not hub.repositories
 
 
-@pytest.mark.parametrize(
-    "flag", ["--hub_token", "--hub-token", "--token", "--hub_token=hf_abcdefgh"]
-)
+@pytest.mark.parametrize("flag", ["--hub-token", "--token", "--hub_token=hf_abcdefgh"])
 def test_a_token_on_the_command_line_is_refused_and_not_repeated(flag: str):
     with pytest.raises(InputError, match="log in with `hf auth login`, or set HF_TOKEN") as caught:
         refuse_token_flags(["--run", "x", flag, "hf_abcdefgh"])
@@ -65,6 +63,7 @@ def test_a_token_on_the_command_line_is_refused_and_not_repeated(flag: str):
 
 
 def test_somebody_elses_place_is_refused(hub):
+    refused("my bert cannot be pushed to: Repo id must use", "my bert")
     hub.add_repository("stranger/public", {}, private=False)
     for name in ("stranger/bert", "stranger/public"):
         refused(f"{name} cannot be pushed to: 403.*; give a repository", name, private=False)
@@ -85,10 +84,6 @@ def test_a_public_repository_is_refused_unless_that_is_meant(hub):
     hub.add_repository("me/my-bert", {}, private=False)
     refused(r"is a public repository.*--private false")
     assert ask(private=False).repo_id == "me/my-bert"
-
-
-def test_a_name_that_cannot_be_is_one_line(hub):
-    refused("my bert cannot be pushed to: Repo id must use", "my bert")
 
 
 def test_what_cannot_be_reached_is_said(hub, monkeypatch: pytest.MonkeyPatch):

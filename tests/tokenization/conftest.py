@@ -1,6 +1,4 @@
-"""google-research/bert's tokenization.py, re-implemented plainly in tests/fixtures, and a
-vocabulary for it.
-"""
+"""google-research/bert's tokenization.py, plainly in tests/fixtures, and a vocabulary for it."""
 
 import runpy
 from collections.abc import Callable
@@ -19,6 +17,12 @@ def original_words() -> Callable[[str, bool], list[str]]:
 
 
 @pytest.fixture(scope="session")
+def original_pieces() -> Callable[[str, dict[str, int]], list[str]]:
+    """`WordpieceTokenizer.tokenize`: (word, vocabulary) -> pieces."""
+    return ORIGINAL["word_pieces"]
+
+
+@pytest.fixture(scope="session")
 def original_tokenize() -> Callable[[str, dict[str, int], bool], list[str]]:
     """`FullTokenizer.tokenize`: (text, vocabulary, do_lower_case) -> pieces."""
     return ORIGINAL["tokenize"]
@@ -27,20 +31,10 @@ def original_tokenize() -> Callable[[str, dict[str, int], bool], list[str]]:
 @pytest.fixture(scope="session")
 def vocabulary() -> dict[str, int]:
     """A vocabulary that cuts many words of several scripts, so that few of them are [UNK]."""
-    characters = [chr(cp) for cp in range(33, 127)]
-    characters += [chr(cp) for cp in range(0xC0, 0x250)] + [chr(cp) for cp in range(0x386, 0x3D0)]
-    characters += [chr(cp) for cp in range(0x1100, 0x1200)] + [
-        chr(cp) for cp in range(0x4E00, 0x4E40)
-    ]
-    words = ("hello Hello world un ##want ##ed runn ##ing sep SEP mask MASK aa ##aaaa").split()  # noqa: SIM905
-    pieces = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *characters,
-        *("##" + c for c in characters),
-        *words,
-    ]
-    return {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    ranges = ((33, 127), (0xC0, 0x250), (0x386, 0x3D0), (0x1100, 0x1200), (0x4E00, 0x4E40))
+    characters = [chr(code_point) for start, end in ranges for code_point in range(start, end)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters]
+    pieces += [f"##{character}" for character in characters]
+    pieces += ["hello", "Hello", "world", "un", "##want", "##ed", "runn", "##ing", "aa", "##aaaa"]
+    pieces += ["sep", "SEP", "mask", "MASK"]
+    return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}

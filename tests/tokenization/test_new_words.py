@@ -1,6 +1,4 @@
-"""Words put at the end of a vocabulary: which, where they come from, and how text is cut with
-them.
-"""
+"""Words put at the end of a vocabulary: which, where from, and how text is cut with them."""
 
 import pytest
 
@@ -17,21 +15,9 @@ from bert_recipes.tokenization.new_words import (
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
-PIECES = [
-    *SPECIAL_TOKENS,
-    "the",
-    "heart",
-    "in",
-    "##farct",
-    "my",
-    "##o",
-    "##card",
-    "##ial",
-    "##s",
-    "2",
-    "##1",
-    ".",
-]
+PIECES = [*SPECIAL_TOKENS, "the", "heart", "in", "##farct", "my", "##o", "##card", "##ial", "##s"]
+PIECES += ["2", "##1", "."]
+TEXT = ["The Heart. Infarct infarct infarct", "myocardial myocardial 21 21 21 21 21 21 ünknown"]
 
 
 @pytest.fixture
@@ -40,12 +26,9 @@ def tokenizer(tmp_path):
     return load_tokenizer(tmp_path / "vocab.txt", do_lower_case=True)
 
 
-TEXT = ["The Heart. Infarct infarct infarct", "myocardial myocardial 21 21 21 21 21 21 ünknown"]
-
-
-def choose(tokenizer, **settings):
-    counts = count_for(tokenizer, TEXT, show_progress=False)
-    return choose_words(tokenizer, counts, **({"num_words": 10, "min_frequency": 1} | settings))
+def choose(tokenizer, texts=TEXT, num_words=10, min_frequency=1):
+    counts = count_for(tokenizer, texts, show_progress=False)
+    return choose_words(tokenizer, counts, num_words=num_words, min_frequency=min_frequency)
 
 
 def test_words_that_spare_the_most_pieces_come_first(tokenizer):
@@ -61,20 +44,14 @@ def test_limits_and_any_order_of_the_texts(tokenizer):
     assert [new.word for new in choose(tokenizer, num_words=1)] == ["myocardial"]
     assert [new.word for new in choose(tokenizer, min_frequency=3)] == ["infarct"]
     assert choose(tokenizer, min_frequency=4) == []
-    counts = count_for(tokenizer, TEXT[::-1], show_progress=False)
-    assert choose_words(tokenizer, counts, num_words=10, min_frequency=1) == choose(tokenizer)
+    assert choose(tokenizer, TEXT[::-1]) == choose(tokenizer)
 
 
 def test_old_ids_stay_and_new_words_are_whole(tokenizer, tmp_path):
     larger = extend_tokenizer(tokenizer, choose(tokenizer))
     assert [larger.convert_tokens_to_ids(piece) for piece in PIECES] == list(range(len(PIECES)))
-    assert larger.tokenize("Infarcts, MYOCARDIAL heart") == [
-        "infarct",
-        "##s",
-        "[UNK]",
-        "myocardial",
-        "heart",
-    ]
+    pieces = larger.tokenize("Infarcts, MYOCARDIAL heart")
+    assert pieces == ["infarct", "##s", "[UNK]", "myocardial", "heart"]
     assert len(tokenizer) == len(PIECES)
     larger.save_pretrained(tmp_path / "larger")
     again = load_tokenizer(tmp_path / "larger")

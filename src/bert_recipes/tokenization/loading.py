@@ -306,15 +306,15 @@ def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
     """
     decoder = settings.get("added_tokens_decoder")
     if isinstance(decoder, dict):
-        tokens = {number: token for number, token in decoder.items() if isinstance(token, dict)}
-        return [{**token, "id": number} for number, token in tokens.items()]
+        valid = {number: token for number, token in decoder.items() if isinstance(token, dict)}
+        return [{**token, "id": number} for number, token in valid.items()]
     special = settings.get("additional_special_tokens") or []
-    special = [token["content"] if isinstance(token, dict) else token for token in special]
+    names = [token.get("content") if isinstance(token, dict) else token for token in special]
     file = folder / ADDED_TOKENS_FILE
     ids = read_json_object(file) if file.exists() else {}
     tokens = []
     for content, number in ids.items():
-        is_special = content in special
+        is_special = content in names
         tokens.append(
             {"id": number, "content": content, "special": is_special, "normalized": not is_special}
         )
