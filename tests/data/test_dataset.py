@@ -347,6 +347,17 @@ def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
             assert len({document_of[token] for token in block if token > 4}) == 1
 
 
+def test_documents_that_do_not_fill_an_input_wait_for_the_next_ones(tmp_path, monkeypatch):
+    """Of the first documents no row is made: the block ends with the documents that follow."""
+    monkeypatch.setattr(formats, "BLOCK_SENTENCES", 2)
+    store = write_store(tmp_path / "store", [[[5, 6]], [[7], [8], [9]]])
+    dataset = PreTrainingDataset(
+        store, **IDS, max_seq_length=64, input_format="full_sentences", pair_label="none"
+    )
+    (item,) = items_of(dataset)
+    assert item["input_ids"].tolist() == [CLS, 5, 6, SEP, SEP, 7, SEP, 8, SEP, 9, SEP]
+
+
 def test_blocks_are_the_same_in_every_epoch_and_dupe_factor_repeats_pairs(make):
     blocks = make(input_format="full_sentences", pair_label="none")
 

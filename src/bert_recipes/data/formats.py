@@ -503,8 +503,9 @@ def document_ends(items: np.ndarray) -> np.ndarray:
 
 def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
     """Return a `BLOCK_DTYPE` row for the items between each bound and the next."""
-    begins = np.array(bounds[:-1])
-    ends = np.array(bounds[1:])
+    # Without rows, where all items wait for the next documents, an index array must be of integers.
+    begins = np.array(bounds[:-1], dtype=np.int64)
+    ends = np.array(bounds[1:], dtype=np.int64)
     first_items = items[begins]
     last_items = items[ends - 1]
     ends_of_items = np.cumsum(items["size"])
