@@ -89,8 +89,8 @@ corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer
 show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 	$(PYTHON) recipes/show_data.py --store $(STORE) $(ARGS)
 
-pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
-	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(ARGS)
+pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_store LAUNCH=ddp ARGS="--max_steps 1000"
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(if $(filter command%,$(origin STORE)),--store $(STORE)) $(MODEL_FLAG) $(ARGS)
 
 ## Fine-tune
 

@@ -61,6 +61,8 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
             ["glue", "TASK=mrpc", "SWEEP=conf/my.yaml"],
             "--sweep conf/my.yaml --output_dir runs/mrpc_my ",
         ),
+        (["pretrain", "STORE=my_store"], "configs/pretrain/quickstart.yaml --store my_store"),
+        (["pretrain", "MODEL=a"], "quickstart.yaml  --model_name_or_path a"),
         (["push", "RUN=runs/x", "REPO=me/x"], "recipes/push_to_hub.py --run runs/x --repo me/x"),
         (
             ["push", "RUN=a", "REPO=me/x", "REVISION=b", "ARGS=--tags c"],

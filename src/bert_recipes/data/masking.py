@@ -158,7 +158,7 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         never_drawn: Ids that no selection draws.
 
     Returns:
-        masked: int64 (B, S), a new array.
+        masked: int64 (B, S); a new array, or `input_ids` where nothing is masked.
         labels: int64 (B, S), the original id where the model predicts, -100 elsewhere.
     """
     batch = _Batch(input_ids, candidates, lengths, keys, is_continuation)
