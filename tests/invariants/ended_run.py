@@ -8,47 +8,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 STEPS = 160
-FLAGS = ["--size", "tiny", "--max_seq_length", "48", "--global_train_batch_size", "8"]
-FLAGS += ["--per_device_train_batch_size", "4"]
-FLAGS += [
-    "--max_steps",
-    str(STEPS),
-    "--warmup_steps",
-    "10",
-    "--learning_rate",
-    "1e-3",
-    "--logging_steps",
-    "3",
-]
-FLAGS += [
-    "--save_steps",
-    "2",
-    "--save_total_limit",
-    "2",
-    "--eval_strategy",
-    "steps",
-    "--eval_steps",
-    "50",
-]
-FLAGS += [
-    "--max_eval_pairs",
-    "8",
-    "--use_cpu",
-    "true",
-    "--disable_tqdm",
-    "true",
-    "--dropout",
-    "0.1",
-]
 # Across the end of an epoch, with accumulation, evaluation, dropout, the end of phase one.
-FLAGS += [
-    "--phase2_steps",
-    "60",
-    "--phase2_max_seq_length",
-    "64",
-    "--phase2_per_device_train_batch_size",
-    "4",
-]
+FLAGS = f"""
+--size tiny --max_seq_length 48 --global_train_batch_size 8 --per_device_train_batch_size 4
+--max_steps {STEPS} --warmup_steps 10 --learning_rate 1e-3 --logging_steps 3
+--save_steps 2 --save_total_limit 2 --eval_strategy steps --eval_steps 50 --max_eval_pairs 8
+--use_cpu true --disable_tqdm true --dropout 0.1
+--phase2_steps 60 --phase2_max_seq_length 64 --phase2_per_device_train_batch_size 4
+""".split()
 
 
 def flags_for(store: Path, folder: Path) -> list[str]:

@@ -47,7 +47,7 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
             name: torch.tensor(COUNT) for name in ("num_items_in_batch", "num_pairs_in_batch")
         }
         shared = trainer.model_wrapped(**batch, **by_count)
-    found = {
+    facts = {
         "wrapped": type(trainer.model_wrapped).__name__,
         "loss_types": [str(loss.dtype) for loss in (once.mlm_loss, once.nsp_loss)],
         "weight_types": sorted(
@@ -62,7 +62,7 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
     )
     metrics = finetuning["trainer"].evaluate()
     predictions = [item.probabilities for item in finetuning["trainer"].predictions["validation"]]
-    found["finetuning"] = {
+    facts["finetuning"] = {
         "history": finetuning["history"],
         "metrics": metrics,
         "predictions": predictions,
@@ -71,7 +71,7 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         save_file(gradient, f"{output_dir}/gradient.safetensors")
         save_file(weights, f"{output_dir}/weights.safetensors")
-    return found
+    return facts
 
 
 def first_moments(trainer: Any) -> dict[str, torch.Tensor]:
@@ -112,10 +112,10 @@ def use_gloo() -> None:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def leave(file: Path, found: Any) -> None:
-    """Write what was found, in the main process, and end all processes."""
+def leave(file: Path, facts: Any) -> None:
+    """Write the facts, in the main process, and end all processes."""
     if os.environ.get("RANK", "0") == "0":
-        file.write_text(json.dumps(found))
+        file.write_text(json.dumps(facts))
     gc.collect()
     if torch.distributed.is_initialized():
         torch.distributed.barrier()

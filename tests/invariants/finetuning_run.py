@@ -4,7 +4,6 @@ torchrun --nproc-per-node 2 tests/invariants/finetuning_run.py '{"output_dir": .
 ...}'
 """
 
-import gc
 import json
 import os
 import sys
@@ -12,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
-from small_run import Recorder
+from small_run import DEFAULTS, Recorder
 from transformers import BertConfig, set_seed
+from two_processes import end_processes, save_gradients
 
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import KIND_CLASSES
@@ -131,27 +130,14 @@ def finetuning_run(
     """
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    defaults = {
-        "max_steps": 3,
-        "logging_steps": 1,
-        "warmup_steps": 2,
-        "max_grad_norm": 0.0,
-        "precision": "fp32",
-    }
-    defaults |= {
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "learning_rate": 1e-3,
-        "use_cpu": True,
-    }
-    defaults |= {"global_train_batch_size": 16, "per_device_train_batch_size": 16, "seed": 7}
-    args = FineTuningArguments(output_dir=output_dir, **(defaults | settings))
+    batch = {"global_train_batch_size": 16, "per_device_train_batch_size": 16}
+    args = FineTuningArguments(output_dir=output_dir, **(DEFAULTS | batch | {"seed": 7} | settings))
     check_launch(args)
-    own = folder / f"own-{os.environ.get('RANK', '0')}"
-    own.mkdir(exist_ok=True)
-    tokenizer = make_tokenizer(own)
+    folder_of_process = folder / f"process-{os.environ.get('RANK', '0')}"
+    folder_of_process.mkdir(exist_ok=True)
+    tokenizer = make_tokenizer(folder_of_process)
     task = get_task(TASKS[kind])
-    choices = TaskArguments(
+    task_args = TaskArguments(
         task=task.name,
         max_seq_length=48,
         doc_stride=16,
@@ -159,7 +145,7 @@ def finetuning_run(
         class_weights=class_weights,
     )
     label2id = {name: number for number, name in enumerate(task.labels)}
-    encoder = KIND_CLASSES[kind](task, tokenizer, choices, label2id)
+    encoder = KIND_CLASSES[kind](task, tokenizer, task_args, label2id)
     model = make_model(kind, len(tokenizer), len(task.labels) or 2, dropout)
     model.base_model.requires_grad_(not freeze_encoder)
     recorder = Recorder(model)
@@ -192,26 +178,13 @@ def finetuning_run(
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    folder = Path(given.pop("output_dir"))
-    for kind in given.pop("kinds"):
-        result = finetuning_run(kind, output_dir=str(folder / kind), **given)
+    settings = json.loads(sys.argv[1])
+    folder = Path(settings.pop("output_dir"))
+    for kind in settings.pop("kinds"):
+        result = finetuning_run(kind, output_dir=str(folder / kind), **settings)
         if os.environ.get("RANK", "0") == "0":
-            from safetensors.torch import save_file
-
-            flat = {
-                f"{step}/{name}": g
-                for step, each in enumerate(result["gradients"])
-                for name, g in each.items()
-            }
-            save_file(flat, folder / kind / "gradients.safetensors")
+            save_gradients(result["gradients"], folder / kind / "gradients.safetensors")
             logs = [result["history"], result["metrics"], result["predictions"]]
             (folder / kind / "logs.json").write_text(json.dumps(logs))
-    # The wrapped model and its Trainer hold on to each other and to the process group: they go
-    # before it, and all processes together, or a thread of gloo may still want the interpreter's
-    # lock when that is going down (SIGABRT).
     del result
-    gc.collect()
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+    end_processes()

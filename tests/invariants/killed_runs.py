@@ -101,24 +101,24 @@ def where_it_fell(folder: Path) -> str:
     return "between saves" if list_checkpoints(folder) else "before the first save"
 
 
-def is_enough(lives: list[dict[str, Any]], told: dict[str, Any]) -> bool:
+def is_enough(lives: list[dict[str, Any]], settings: dict[str, Any]) -> bool:
     """Whether there were kills enough, and enough of them inside a save, for which as many kills
     again may be spent.
     """
     inside = sum(life["fell"] == WRITING for life in lives)
-    return len(lives) >= told["kills"] and (
-        inside >= told["inside_a_save"] or len(lives) >= 2 * told["kills"]
+    return len(lives) >= settings["kills"] and (
+        inside >= settings["inside_a_save"] or len(lives) >= 2 * settings["kills"]
     )
 
 
-def check_where_it_began(said: str, before: Path | None, after: list[Path]) -> None:
+def check_where_it_began(output_text: str, before: Path | None, after: list[Path]) -> None:
     """A life is resumed from the newest checkpoint that was whole, and from nothing else."""
-    started = re.search(r"is resumed from (checkpoint-\d+)", said)
+    started = re.search(r"is resumed from (checkpoint-\d+)", output_text)
     if started:
-        assert before is not None, said[-2000:]
+        assert before is not None, output_text[-2000:]
         assert started[1] == before.name, (started[1], before.name)
     elif before is not None:  # it ended before it came to that
-        assert after[-1] == before, said[-2000:]
+        assert after[-1] == before, output_text[-2000:]
 
 
 def keep(folder: Path, number: int) -> None:
@@ -130,24 +130,24 @@ def keep(folder: Path, number: int) -> None:
 
 def main() -> None:
     """Kill until it is enough, checking what each life leaves; the last run comes to its end."""
-    told: dict[str, Any] = json.loads(sys.argv[1])
-    folder, rng = Path(told["output_dir"]), random.Random(told["seed"])
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    folder, rng = Path(settings["output_dir"]), random.Random(settings["seed"])
     log = folder.parent / "child.log"
-    to_first_save = seconds_to_first_save(told["argv"], folder, log)
+    to_first_save = seconds_to_first_save(settings["argv"], folder, log)
     lives: list[dict[str, Any]] = []
     finished = 0
-    while not (enough := is_enough(lives, told)) or folder.exists():
+    while not (enough := is_enough(lives, settings)) or folder.exists():
         before, _ = last_complete(folder)
-        pid = start(told["argv"], log)
-        share = rng.uniform(*told["between"])
+        pid = start(settings["argv"], log)
+        share = rng.uniform(*settings["between"])
         code = wait(pid, 600 if enough else share * to_first_save)
         if code is None:
-            os.kill(pid, told["signal"])
+            os.kill(pid, settings["signal"])
             code = wait(pid, 120)
             assert code is not None, "the child does not end"
-        said = log.read_text(encoding="utf-8", errors="replace")
+        output_text = log.read_text(encoding="utf-8", errors="replace")
         checkpoints = list_checkpoints(folder)
-        check_where_it_began(said, before, checkpoints)
+        check_where_it_began(output_text, before, checkpoints)
         for path in checkpoints:
             # A name is given to what is whole, and to nothing else.
             assert why_incomplete(path) is None, (path, why_incomplete(path))
@@ -155,9 +155,9 @@ def main() -> None:
         # with those.
         has_results = (folder / RESULTS_FILE).is_file()
         is_finished = has_results and not (folder / UNFINISHED_FILE).is_file()
-        assert is_finished or code != 0, said[-2000:]
+        assert is_finished or code != 0, output_text[-2000:]
         if code != 0:
-            assert not enough, said[-2000:]
+            assert not enough, output_text[-2000:]
             lives.append(
                 {
                     "code": code,

@@ -69,8 +69,8 @@ if __name__ == "__main__":
     settings = json.loads(sys.argv[1])
     use_gloo()
     output_dir = Path(settings["output_dir"])
-    found = {
+    logs = {
         member: member_run(member, settings["store"], str(output_dir / member))
         for member in MEMBERS
     }
-    leave(output_dir / "found.json", found)
+    leave(output_dir / "found.json", logs)

@@ -4,7 +4,6 @@ torchrun.
 torchrun --nproc-per-node 2 tests/invariants/small_run.py '{"store": ..., "output_dir": ..., ...}'
 """
 
-import gc
 import json
 import os
 import sys
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import TrainerCallback
+from two_processes import end_processes, save_gradients
 
 from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.sizes import pretraining_config
@@ -60,14 +61,12 @@ class Recording:
     ) -> torch.Tensor:
         for row in range(len(inputs["input_ids"])):
             length = int(inputs["attention_mask"][row].sum())
-            ids, labels = (
-                inputs["input_ids"][row, :length].tolist(),
-                inputs["labels"][row, :length].tolist(),
-            )
-            label = (
-                int(inputs["next_sentence_label"][row]) if "next_sentence_label" in inputs else -100
-            )
-            self.rows.append((self.state.global_step, tuple(ids), tuple(labels), label))
+            ids = tuple(inputs["input_ids"][row, :length].tolist())
+            labels = tuple(inputs["labels"][row, :length].tolist())
+            pair_label = -100
+            if "next_sentence_label" in inputs:
+                pair_label = int(inputs["next_sentence_label"][row])
+            self.rows.append((self.state.global_step, ids, labels, pair_label))
         return super().training_step(model, inputs, *args, **kwargs)
 
 
@@ -99,6 +98,25 @@ def make_distilbert(
     )
 
 
+DEFAULTS = {
+    "max_steps": 3,
+    "logging_steps": 1,
+    "warmup_steps": 2,
+    "max_grad_norm": 0.0,
+    "precision": "fp32",
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "learning_rate": 1e-3,
+    "use_cpu": True,
+}
+
+
+def values_for(settings_class: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a dataclass."""
+    names = {field.name for field in fields(settings_class)}
+    return {name: value for name, value in values.items() if name in names}
+
+
 def small_run(
     *,
     store: str,
@@ -116,41 +134,22 @@ def small_run(
         rows of all steps of this process, gradients a step, logged history, final weights, held-out
         metrics, what DDP was given and the seed of this process' generator, the Trainer.
     """
-    given = ModelArguments.settle({"objective": objective, **(inputs or {})}, (), {})
-    own = {field.name for field in fields(DataArguments)}
+    values = ModelArguments.settle({"objective": objective, **(inputs or {})}, (), {})
     data_args = DataArguments(
-        store=store,
-        max_seq_length=48,
-        max_eval_pairs=27,
-        **{name: given[name] for name in given if name in own},
+        store=store, max_seq_length=48, max_eval_pairs=27, **values_for(DataArguments, values)
     )
-    defaults = {
-        "max_steps": 3,
-        "logging_steps": 1,
-        "warmup_steps": 2,
-        "max_grad_norm": 0.0,
-        "precision": "fp32",
-    }
-    defaults |= {
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "learning_rate": 1e-3,
-        "use_cpu": True,
-    }
-    args = PreTrainingArguments(output_dir=output_dir, **(defaults | settings))
+    args = PreTrainingArguments(output_dir=output_dir, **(DEFAULTS | settings))
     check_launch(args)
     data = load_data(data_args, args.seed)
-    kind: Any = RecordingElectraTrainer if objective == "electra" else RecordingTrainer
+    trainer_class: Any = RecordingElectraTrainer if objective == "electra" else RecordingTrainer
     if objective == "distilbert":
-        model, kind = make_distilbert(given, len(data.tokenizer), args.seed)
+        model, trainer_class = make_distilbert(values, len(data.tokenizer), args.seed)
     else:
-        of_model = {
-            field.name: given[field.name] for field in fields(ModelArguments) if field.name in given
-        }
-        model_args = ModelArguments(**{"size": "tiny"} | of_model | {"dropout": dropout})
+        model_values = values_for(ModelArguments, values) | {"dropout": dropout}
+        model_args = ModelArguments(**{"size": "tiny"} | model_values)
         model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     recorder = Recorder(model)
-    trainer = kind(
+    trainer = trainer_class(
         model,
         args,
         data.collator,
@@ -186,21 +185,8 @@ if __name__ == "__main__":
     (folder / f"rows-{rank}.json").write_text(json.dumps(result["rows"]))
     (folder / f"settings-{rank}.json").write_text(json.dumps(result["settings"]))
     if rank == 0:
-        from safetensors.torch import save_file
-
-        flat = {
-            f"{step}/{name}": g
-            for step, gradient in enumerate(result["gradients"])
-            for name, g in gradient.items()
-        }
-        save_file(flat, folder / "gradients.safetensors")
+        save_gradients(result["gradients"], folder / "gradients.safetensors")
         save_file(result["weights"], folder / "weights.safetensors")
         (folder / "logs.json").write_text(json.dumps([result["history"], result["metrics"]]))
-    # The wrapped model and its Trainer hold on to each other and to the process group: they go
-    # before it, and all processes together, or a thread of gloo may still want the interpreter's
-    # lock when that is going down (SIGABRT).
     del result
-    gc.collect()
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
+    end_processes()

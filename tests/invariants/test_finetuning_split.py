@@ -4,17 +4,14 @@ nothing.
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from finetuning_run import TASKS, finetuning_run
-from safetensors.torch import load_file
 from sklearn.utils.class_weight import compute_class_weight
 from transformers import Trainer, TrainingArguments
+from two_processes import assert_same_gradients, load_gradients, run_two
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.kind import NOT_FINITE
@@ -32,52 +29,22 @@ def whole_batch(tmp_path_factory):
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    settings = {"output_dir": str(folder), "kinds": KINDS, "per_device_train_batch_size": 4}
-    settings["per_device_eval_batch_size"] = 5
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-    ]
-    script = Path(__file__).with_name("finetuning_run.py")
-    done = subprocess.run(
-        [*command, str(script), json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    batches = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 5}
+    run_two("finetuning_run.py", {"output_dir": str(folder), "kinds": KINDS, **batches})
     return folder
 
 
-def assert_same_gradients(left, right, tolerance=1e-6):
-    """Of the first two steps: the first update has rate 0, so that both gradients come from equal
-    weights.
-    """
-    assert len(left) == len(right) == 3
-    for step, (a, b) in enumerate(zip(left[:2], right[:2], strict=True)):
-        assert a.keys() == b.keys()
-        norm = torch.stack([g.norm() for g in a.values()]).norm()
-        assert norm > 0
-        difference = torch.stack([(a[name] - b[name]).norm() for name in a]).norm()
-        assert difference / norm < tolerance, f"step {step}: {difference / norm}"
+def assert_same_predictions(predictions, expected):
+    for (index, value, probabilities), (*row, theirs) in zip(predictions, expected, strict=True):
+        assert [index, value] == row
+        assert probabilities == pytest.approx(theirs, abs=1e-5)
 
 
-def assert_same_predictions(left, right):
-    assert [(idx, value) for idx, value, _ in left] == [(idx, value) for idx, value, _ in right]
-    for (_, _, shares), (_, _, others) in zip(left, right, strict=True):
-        assert shares == pytest.approx(others, abs=1e-5)
-
-
-def assert_same_figures(left, right):
-    names = left.keys() - {"eval_seconds"}
+def assert_same_figures(metrics, expected):
+    names = metrics.keys() - {"eval_seconds"}
     assert len(names) >= 2
     for name in names:
-        assert left[name] == pytest.approx(right[name], rel=1e-6), name
+        assert metrics[name] == pytest.approx(expected[name], rel=1e-6), name
 
 
 def losses(history):
@@ -103,38 +70,34 @@ def test_class_weights_are_those_of_torch_and_scikit_learn_however_the_batch_is_
     """The mean of `torch.nn.CrossEntropyLoss(weight=...)`, which divides by the sum of the
     weights.
     """
-    runs = [
-        finetuning_run(
-            kind,
-            output_dir=str(tmp_path / str(size)),
-            per_device_train_batch_size=size,
-            class_weights="auto",
-        )
-        for size in (16, 4)
-    ]
-    assert_same_gradients(runs[0]["gradients"], runs[1]["gradients"])
-    trainer = runs[0]["trainer"]
+    settings = {"output_dir": str(tmp_path), "class_weights": "auto"}
+    result = finetuning_run(kind, **settings)
+    split_result = finetuning_run(kind, **settings, per_device_train_batch_size=4)
+    assert_same_gradients(split_result["gradients"], result["gradients"])
+    plain = finetuning_run(kind, output_dir=str(tmp_path), train=False)
+    assert result["metrics"]["eval_loss"] == plain["metrics"]["eval_loss"]
+
+    trainer = result["trainer"]
     trainer.model.eval()
-    classes = np.concatenate(
-        [np.ravel(feature["labels"]) for feature in trainer.train_dataset.features]
-    )
-    present, classes = np.unique(classes[classes != -100]), classes[classes != -100]
-    balanced = compute_class_weight("balanced", classes=present, y=classes) * len(present)
+    labels = np.concatenate([np.ravel(row["labels"]) for row in trainer.train_dataset.features])
+    labels = labels[labels != -100]
+    classes = np.unique(labels)
     weights = torch.zeros(trainer.model.config.num_labels, dtype=torch.float64)
-    weights[torch.from_numpy(present)] = torch.from_numpy(balanced)
-    batch = trainer.kind.collate([trainer.train_dataset[number] for number in range(6)])
-    inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
-    logits = trainer.model(**inputs).logits.flatten(0, -2).double()
-    wanted = torch.nn.CrossEntropyLoss(weight=weights)(logits, batch["labels"].flatten())
-    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(
-        wanted.item(), rel=1e-6
-    )
-    plain = torch.nn.CrossEntropyLoss()(logits, batch["labels"].flatten())
-    assert abs(plain.item() - wanted.item()) > 1e-4
-    assert (
-        runs[0]["metrics"]["eval_loss"]
-        == finetuning_run(kind, output_dir=str(tmp_path / "x"))["metrics"]["eval_loss"]
-    )
+    balanced = compute_class_weight("balanced", classes=classes, y=labels) * len(classes)
+    weights[classes] = torch.from_numpy(balanced)
+    batch, logits = logits_of(trainer, 6)
+    expected = torch.nn.CrossEntropyLoss(weight=weights)(logits, batch["labels"].flatten())
+    loss = trainer.compute_loss(trainer.model, batch)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    plain_loss = torch.nn.CrossEntropyLoss()(logits, batch["labels"].flatten())
+    assert abs(plain_loss.item() - expected.item()) > 1e-4
+
+
+def logits_of(trainer, number):
+    """A batch of the first rows, and their logits (rows or tokens, labels)."""
+    batch = trainer.kind.collate([trainer.train_dataset[index] for index in range(number)])
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    return batch, trainer.model(**inputs).logits.flatten(0, -2).double()
 
 
 @pytest.mark.parametrize(
@@ -166,15 +129,13 @@ def test_two_processes_have_the_same_loss_gradient_and_predictions(
     kind, whole_batch, two_processes
 ):
     """A batch of 5 over 27 examples leaves the processes different numbers of batches."""
-    gradients = [{} for _ in range(3)]
-    for key, gradient in load_file(two_processes / kind / "gradients.safetensors").items():
-        step, name = key.split("/", 1)
-        gradients[int(step)][name] = gradient
-    assert_same_gradients(gradients, whole_batch[kind]["gradients"])
-    history, metrics, predictions = json.loads((two_processes / kind / "logs.json").read_text())
-    assert losses(history) == pytest.approx(losses(whole_batch[kind]["history"]), rel=1e-6)
-    assert_same_figures(metrics, whole_batch[kind]["metrics"])
-    assert_same_predictions(predictions, json.loads(json.dumps(whole_batch[kind]["predictions"])))
+    expected, folder = whole_batch[kind], two_processes / kind
+    gradients = load_gradients(folder / "gradients.safetensors")
+    assert_same_gradients(gradients, expected["gradients"])
+    history, metrics, predictions = json.loads((folder / "logs.json").read_text())
+    assert losses(history) == pytest.approx(losses(expected["history"]), rel=1e-6)
+    assert_same_figures(metrics, expected["metrics"])
+    assert_same_predictions(predictions, json.loads(json.dumps(expected["predictions"])))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,48 +150,40 @@ def test_the_size_of_evaluation_batches_changes_no_prediction_and_no_figure(
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_equals_uninterrupted_bit_for_bit(kind, tmp_path):
     """Across the end of an epoch, with dropout, accumulation and evaluation in between."""
-    common = {
+    settings = {
         "dropout": 0.1,
         "per_device_train_batch_size": 8,
         "max_grad_norm": 1.0,
         "max_steps": 7,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
     }
-    common |= {"eval_strategy": "steps", "eval_steps": 3}
-    straight = finetuning_run(kind, output_dir=str(tmp_path / "a"), **common)
-    finetuning_run(
-        kind,
-        output_dir=str(tmp_path / "b"),
-        **(common | {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 2}),
-    )
-    checkpoint = tmp_path / "b" / "checkpoint-4"
-    resumed = finetuning_run(
-        kind, output_dir=str(tmp_path / "c"), resume_from=str(checkpoint), **common
-    )
+    saving = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 2}
+    straight = finetuning_run(kind, output_dir=str(tmp_path / "a"), **settings)
+    finetuning_run(kind, output_dir=str(tmp_path / "b"), **settings | saving)
+    settings["resume_from"] = str(tmp_path / "b" / "checkpoint-4")
+    resumed = finetuning_run(kind, output_dir=str(tmp_path / "c"), **settings)
     assert len(resumed["gradients"]) == 3
     assert losses(resumed["history"]) == losses(straight["history"])
+    torch.testing.assert_close(resumed["weights"], straight["weights"], rtol=0, atol=0)
     for name, weights in straight["weights"].items():
-        assert torch.equal(weights, resumed["weights"][name]), name
-        assert not torch.equal(weights, straight["first_weights"][name]) or ".key.bias" in name, (
-            name
-        )
+        has_learned = not torch.equal(weights, straight["first_weights"][name])
+        assert has_learned or ".key.bias" in name, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frozen_encoder_keeps_its_weights_and_has_no_dropout(kind, tmp_path):
     settings = {"freeze_encoder": True, "dropout": 0.5, "learning_rate": 0.1}
     run = finetuning_run(kind, output_dir=str(tmp_path), **settings)
-    changed = {
-        name for name, p in run["weights"].items() if not torch.equal(p, run["first_weights"][name])
-    }
-    assert changed == {name for name in run["weights"] if not name.startswith("bert.")}
+    for name, weights in run["weights"].items():
+        is_frozen = name.startswith("bert.")
+        assert torch.equal(weights, run["first_weights"][name]) == is_frozen, name
     trainer = run["trainer"]
     batch = trainer.kind.collate([trainer.train_dataset[number] for number in range(4)])
-    inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
-    flat = {key: value.view(-1, value.shape[-1]) for key, value in inputs.items()}
-    trainer.model.train()
-    trainer.compute_loss(trainer.model, batch)
-    states = [trainer.model.base_model(**flat).last_hidden_state for _ in range(2)]
-    assert torch.equal(*states)
+    trainer.compute_loss(trainer.model.train(), batch)
+    ids = batch["input_ids"].flatten(0, -2)
+    states = trainer.model.base_model(ids).last_hidden_state
+    assert torch.equal(trainer.model.base_model(ids).last_hidden_state, states)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ import pytest
 from ended_run import HERE, STEPS, flags_for, pretrain, wait_for
 from logged_history import history_of
 
-from bert_recipes.checkpointing import last_complete
+from bert_recipes.checkpointing import last_complete, read_step
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +35,29 @@ def assert_resumes(repository: Path, argv: list[str], folder: Path, straight: Pa
     """The same command ends with the weights of a run that was not ended; what it says."""
     done = pretrain(repository, argv)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (
-        straight / "model.safetensors"
-    ).read_bytes()
+    assert_same_weights(folder / "model.safetensors", straight)
     return done.stderr
+
+
+def assert_same_weights(file: Path, straight: Path) -> None:
+    assert file.read_bytes() == (straight / "model.safetensors").read_bytes()
 
 
 def kill_again_and_again(
     store: Path, folder: Path, number: int, kills: int, seed: int, inside_a_save: int = 0
 ) -> dict:
-    # Long enough to start, short enough to end in the middle.
-    told = {
+    settings = {
         "argv": flags_for(store, folder),
         "output_dir": str(folder),
         "kills": kills,
         "signal": int(number),
+        # Long enough to start, short enough to end in the middle.
+        "between": [0.6, 2.4],
+        "inside_a_save": inside_a_save,
+        "seed": seed,
     }
-    told |= {"between": [0.6, 2.4], "inside_a_save": inside_a_save, "seed": seed}
     done = subprocess.run(
-        [sys.executable, str(HERE / "killed_runs.py"), json.dumps(told)],
+        [sys.executable, str(HERE / "killed_runs.py"), json.dumps(settings)],
         capture_output=True,
         text=True,
         timeout=3000,
@@ -67,31 +71,24 @@ def assert_like(straight: Path, folder: Path, finished: int) -> None:
     """The weights bit for bit, and the log but for what the clock says."""
     assert finished >= 1
     for number in range(1, finished + 1):
-        left = {
-            name: folder.parent / f"finished-{number}-{name}"
-            for name in ("model.safetensors", "trainer_state.json")
-        }
-        assert (
-            left["model.safetensors"].read_bytes() == (straight / "model.safetensors").read_bytes()
-        )
-        assert history_of(left["trainer_state.json"]) == history_of(straight / "trainer_state.json")
+        prefix = f"finished-{number}-"
+        assert_same_weights(folder.parent / f"{prefix}model.safetensors", straight)
+        history = history_of(folder.parent / f"{prefix}trainer_state.json")
+        assert history == history_of(straight / "trainer_state.json")
 
 
 @pytest.mark.slow
 def test_fifty_kills_at_random_instants(straight, small_store, tmp_path, capsys):
-    result = kill_again_and_again(
-        small_store, tmp_path / "run", signal.SIGKILL, 50, seed=1, inside_a_save=10
-    )
-    assert len(result["lives"]) >= 50
-    assert all(life["code"] == -signal.SIGKILL for life in result["lives"])
-    fell = collections.Counter(life["fell"] for life in result["lives"])
+    folder = tmp_path / "run"
+    result = kill_again_and_again(small_store, folder, signal.SIGKILL, 50, seed=1, inside_a_save=10)
+    lives, finished = result["lives"], result["finished"]
+    assert len(lives) >= 50
+    assert all(life["code"] == -signal.SIGKILL for life in lives)
+    fell = collections.Counter(life["fell"] for life in lives)
     with capsys.disabled():
-        sys.stdout.write(
-            f"\n{len(result['lives'])} kills fell: {dict(fell)}; {result['finished']} runs came "
-            "to their end\n"
-        )
+        sys.stdout.write(f"\n{len(lives)} kills: {dict(fell)}; {finished} runs came to their end\n")
     assert fell["writing a checkpoint"] >= 10
-    assert_like(straight, tmp_path / "run", result["finished"])
+    assert_like(straight, folder, finished)
 
 
 @pytest.mark.slow
@@ -121,19 +118,15 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(
     assert wait_for((folder / "run.yaml").exists, 120)
     time.sleep(0.5)
     process.send_signal(number)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == code, said[-2000:]
-    assert "Traceback" not in said
-    checkpoint, passed = last_complete(folder)
-    assert checkpoint is not None
-    assert not passed
-    assert (
-        f"stopped by {number.name} after step {checkpoint.name.rpartition('-')[2]} of {STEPS}"
-        in said
-    )
-    assert f"is resumed from {checkpoint.name}" in assert_resumes(
-        repository, argv, folder, straight
-    )
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == code, stderr[-2000:]
+    assert "Traceback" not in stderr
+    checkpoint, incomplete = last_complete(folder)
+    assert not incomplete
+    step = read_step(checkpoint)
+    assert f"stopped by {number.name} after step {step} of {STEPS}" in stderr
+    stderr = assert_resumes(repository, argv, folder, straight)
+    assert f"is resumed from {checkpoint.name}" in stderr
 
 
 @pytest.mark.slow
@@ -175,9 +168,9 @@ def test_a_killed_data_worker_is_told_and_the_run_goes_on(
     ).stdout.split()
     for worker in workers:
         os.kill(int(worker), signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 1, said[-2000:]
-    assert "DataLoader worker" in said
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1, stderr[-2000:]
+    assert "DataLoader worker" in stderr
     assert_resumes(repository, argv, folder, straight)
 
 
@@ -192,11 +185,9 @@ def test_a_store_that_vanishes_stays_open_and_is_missed_by_the_next_start(
     process = begin(repository, argv)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     store.rename(tmp_path / "elsewhere")
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (
-        straight / "model.safetensors"
-    ).read_bytes()
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr[-2000:]
+    assert_same_weights(folder / "model.safetensors", straight)
     done = pretrain(repository, [*argv, "--resume", "last"])
     assert done.returncode == 1
     assert f"error: {store}" in done.stderr.splitlines()[-1]

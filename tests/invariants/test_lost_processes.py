@@ -12,7 +12,7 @@ import pytest
 from ended_run import flags_for, wait_for
 from logged_history import history_of
 
-from bert_recipes.checkpointing import last_complete
+from bert_recipes.checkpointing import last_complete, read_step
 
 
 def launched(
@@ -25,17 +25,10 @@ def launched(
 ) -> subprocess.Popen[str]:
     """A run by `accelerate launch`, by default of two processes."""
     script = script or repository / "recipes" / "pretrain.py"
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--main_process_port",
-        "0",
-        "--config_file",
-    ]
-    command += [str(repository / "accelerate_configs" / f"{launch}.yaml"), str(script)]
+    config = repository / "accelerate_configs" / f"{launch}.yaml"
+    launcher = f"-m accelerate.commands.launch --main_process_port 0 --config_file {config}"
     return subprocess.Popen(
-        [*command, *flags_for(store, folder), *flags],
+        [sys.executable, *launcher.split(), script, *flags_for(store, folder), *flags],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -44,9 +37,9 @@ def launched(
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     """What a run said up to its end, which has that exit code."""
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == code, said[-2000:]
-    return said
+    _, stderr = process.communicate(timeout=600)
+    assert process.returncode == code, stderr[-2000:]
+    return stderr
 
 
 def assert_resumes(
@@ -86,14 +79,12 @@ def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
     process = launched(repository, small_store, folder)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     process.send_signal(number)
-    said = ended(process, 1)
-    checkpoint, passed = last_complete(folder)
-    assert checkpoint is not None
-    assert not passed
+    stderr = ended(process, 1)
+    checkpoint, incomplete = last_complete(folder)
+    assert not incomplete
     # Torch's launcher passes Ctrl-C on as it came, or as SIGTERM.
-    assert re.search(
-        rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said
-    ), said[-2000:]
+    words = rf"stopped by SIG(TERM|INT) after step {read_step(checkpoint)} of"
+    assert re.search(words, stderr), stderr[-2000:]
     assert_resumes(repository, small_store, folder, straight_pair)
 
 
@@ -110,9 +101,8 @@ def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(
     folder = tmp_path / "run"
     process = launched(repository, small_store, folder)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
-    found = children(process)
     begin = time.monotonic()
-    os.kill(int(found[-1]), signal.SIGKILL)
+    os.kill(int(children(process)[-1]), signal.SIGKILL)
     ended(process, 1)
     assert time.monotonic() - begin < 60
     assert last_complete(folder)[0] is not None
@@ -136,14 +126,10 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
     process = launched(
         repository, small_store, folder, limited, flags=("--dataloader_num_workers", "0")
     )
-    said = ended(process, 1)
+    stderr = ended(process, 1)
     assert time.monotonic() - begin < 120
-    errors = [
-        line
-        for line in said.splitlines()
-        if line.startswith("error: ") and "cannot be written" in line
-    ]
-    assert len(errors) == 1, said[-2000:]
+    errors = re.findall("^error: .*cannot be written", stderr, re.MULTILINE)
+    assert len(errors) == 1, stderr[-2000:]
     assert not list(folder.glob("checkpoint-*"))
     assert_resumes(repository, small_store, folder, straight_pair)
 
@@ -158,13 +144,8 @@ os.register_at_fork(after_in_child=lambda: resource.setrlimit(resource.RLIMIT_FS
 def test_a_batch_that_never_comes_ends_the_run(repository, small_store, tmp_path):
     script = repository / "recipes" / "pretrain.py"
     limited = with_preamble(tmp_path / "limited.py", script, WORKERS_CANNOT_SHARE)
-    flags = [
-        *flags_for(small_store, tmp_path / "run"),
-        "--dataloader_num_workers",
-        "1",
-        "--ddp_timeout",
-        "5",
-    ]
+    flags = flags_for(small_store, tmp_path / "run")
+    flags += ["--dataloader_num_workers", "1", "--ddp_timeout", "5"]
     done = subprocess.run(
         [sys.executable, str(limited), *flags],
         capture_output=True,
@@ -202,11 +183,14 @@ def test_a_signal_to_one_process_ends_the_evaluation_of_both(
     program = with_preamble(tmp_path / "told_to_stop.py", script, SIGNAL_AT.format(call=call))
     flags = ("--per_device_eval_batch_size", "2")
     process = launched(repository, small_store, folder, program, flags)
-    said = ended(process, 1)
-    assert "stopped by SIGTERM" in said
+    stderr = ended(process, 1)
+    assert "stopped by SIGTERM" in stderr
     assert_resumes(repository, small_store, folder, straight_pair, flags)
-    logged, expected = (history_of(each / "trainer_state.json") for each in (folder, straight_pair))
-    assert [line["step"] for line in logged] == [line["step"] for line in expected]
+    assert logged_steps(folder) == logged_steps(straight_pair)
+
+
+def logged_steps(folder: Path) -> list[int]:
+    return [line["step"] for line in history_of(folder / "trainer_state.json")]
 
 
 @pytest.mark.slow
@@ -220,11 +204,11 @@ def test_a_killed_launcher_leaves_no_process(repository, small_store, tmp_path, 
     folder = tmp_path / "run"
     process = launched(repository, small_store, folder, launch=launch)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
-    found = children(process)
+    pids = children(process)
     process.send_signal(number)
-    assert wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in found), 60)
-    said = process.communicate()[1]
-    assert "stopped by SIGTERM" in said, said[-2000:]
+    assert wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
+    stderr = process.communicate()[1]
+    assert "stopped by SIGTERM" in stderr, stderr[-2000:]
     assert not (folder / "all_results.json").exists()
 
 
@@ -238,7 +222,7 @@ def test_a_frozen_peer_ends_the_other_process_within_ddp_timeout(repository, sma
     os.kill(int(frozen), signal.SIGSTOP)
     begin = time.monotonic()
     # The launcher then gives the frozen one 30 seconds to end by itself.
-    said = ended(process, 1)
+    stderr = ended(process, 1)
     assert time.monotonic() - begin < timeout + 60
-    assert f"Timed out waiting {1000 * timeout}ms" in said
+    assert f"Timed out waiting {1000 * timeout}ms" in stderr
     assert not Path(f"/proc/{frozen}").exists()

@@ -7,15 +7,13 @@ engines: test_engines.py.
 """
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 import transformers
 from member_run import MEMBERS, member_run
 from safetensors.torch import load_file
+from two_processes import run_two
 
 
 pytestmark = pytest.mark.slow
@@ -34,53 +32,25 @@ CLASSES = {
 def alone(small_store, tmp_path_factory):
     """The logs of one process, and its folder."""
     folder = tmp_path_factory.mktemp("alone")
-    return {
-        member: member_run(member, str(small_store), str(folder / member)) for member in MEMBERS
-    }, folder
+    logs = {}
+    for member in MEMBERS:
+        logs[member] = member_run(member, str(small_store), str(folder / member))
+    return logs, folder
 
 
 @pytest.fixture(scope="module", params=LAUNCHES)
-def launched(request, repository, small_store, tmp_path_factory):
+def launched(request, small_store, tmp_path_factory):
     """The logs of two processes under an engine, and their folder."""
     if request.param.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     folder = tmp_path_factory.mktemp(request.param)
-    command = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--main_process_port",
-        "0",
-        "--num_processes",
-        "2",
-    ]
-    command += [
-        "--config_file",
-        f"accelerate_configs/{request.param}.yaml",
-        "tests/invariants/member_run.py",
-    ]
-    command += [
-        json.dumps({"store": str(small_store), "output_dir": str(folder)}),
-        "--use_cpu",
-        "true",
-    ]
-    environment = os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    options = {
-        "capture_output": True,
-        "text": True,
-        "timeout": 900,
-        "cwd": repository,
-        "env": environment,
-    }
-    done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 0, done.stderr[-3000:]
+    settings = {"store": str(small_store), "output_dir": str(folder)}
+    run_two("member_run.py", settings, launch=request.param)
     return json.loads((folder / "found.json").read_text()), folder
 
 
 def weights_of(folder):
-    """Return the weights of a model's folder by their names; those of ELECTRA's generator begin
-    with its folder's.
-    """
+    """The weights of a model's folder by their names, with those of ELECTRA's generator."""
     weights = load_file(folder / "model.safetensors")
     if (folder / "generator").is_dir():
         generator = load_file(folder / "generator" / "model.safetensors")
@@ -96,12 +66,12 @@ def test_losses_and_the_gradient_are_those_of_one_process(alone, launched, membe
         assert ours.keys() & names == theirs.keys() & names
         for name in theirs.keys() & names:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-5), name
-    gradient, expected = (
-        load_file(folder / member / "gradient.safetensors") for _, folder in (launched, alone)
-    )
+    gradient = load_file(launched[1] / member / "gradient.safetensors")
+    expected = load_file(alone[1] / member / "gradient.safetensors")
     assert gradient.keys() == expected.keys()
     difference = torch.stack([(gradient[name] - expected[name]).norm() for name in expected]).norm()
-    assert difference < 2e-5 * torch.stack([each.norm() for each in expected.values()]).norm()
+    norm = torch.stack([tensor.norm() for tensor in expected.values()]).norm()
+    assert difference < 2e-5 * norm
 
 
 @pytest.mark.parametrize("member", MEMBERS)
@@ -109,12 +79,11 @@ def test_what_is_saved_has_one_name_for_each_weight_and_opens_in_the_stock_class
     alone, launched, member
 ):
     folder = launched[1] / member
-    weights, expected = (weights_of(each / member / "model") for _, each in (launched, alone))
+    weights = weights_of(folder / "model")
+    expected = weights_of(alone[1] / member / "model")
     # Not the second names of tied ones.
-    assert weights.keys() == expected.keys()
+    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=2e-5)
     assert weights_of(folder / "run" / "checkpoint-2").keys() == expected.keys()
-    for name, weight in expected.items():
-        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=2e-5)
     _, info = CLASSES[member].from_pretrained(folder / "model", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -127,5 +96,4 @@ def test_a_resumed_run_ends_where_the_other_one_did(launched, member):
     logs, folder = launched[0][member], launched[1] / member
     assert logs["resumed_metrics"]["eval_loss"] == logs["metrics"]["eval_loss"]
     weights, resumed = weights_of(folder / "model"), weights_of(folder / "resumed_model")
-    assert weights.keys() == resumed.keys()
-    assert all(torch.equal(weight, resumed[name]) for name, weight in weights.items())
+    torch.testing.assert_close(resumed, weights, rtol=0, atol=0)

@@ -2,6 +2,7 @@
 the run.
 """
 
+import copy
 import json
 import multiprocessing
 
@@ -16,106 +17,96 @@ def spoil(monkeypatch, value, steps):
     """After the backward pass of these steps (from 0) one element of the gradient has this
     value.
     """
-    computed = RecordingTrainer.training_step
-    weights = {}
+    training_step = RecordingTrainer.training_step
+    weights = []
 
-    def training_step(self, model, inputs, *args, **kwargs):
-        weights[self.state.global_step] = {
-            name: each.detach().clone() for name, each in model.named_parameters()
-        }
-        loss = computed(self, model, inputs, *args, **kwargs)
+    def spoiled_step(self, model, inputs, *args, **kwargs):
+        weights.append(copy.deepcopy(dict(model.named_parameters())))
+        loss = training_step(self, model, inputs, *args, **kwargs)
         if self.state.global_step in steps:
             next(model.parameters()).grad.view(-1)[7] = value
         return loss
 
-    monkeypatch.setattr(RecordingTrainer, "training_step", training_step)
+    monkeypatch.setattr(RecordingTrainer, "training_step", spoiled_step)
     return weights
+
+
+@pytest.fixture
+def run(small_store, tmp_path):
+    """Train in this process, with a checkpoint of step 5. Args: settings."""
+
+    def run_it(**settings):
+        saving = {"save_strategy": "steps", "save_steps": 5, "per_device_train_batch_size": 16}
+        return small_run(
+            store=str(small_store), output_dir=str(tmp_path / "run"), **saving | settings
+        )
+
+    return run_it
+
+
+@pytest.fixture
+def skipped_steps(tmp_path):
+    """Return a function: the number that the checkpoint of step 5 has."""
+    file = tmp_path / "run" / "checkpoint-5" / "progress.json"
+    return lambda: json.loads(file.read_text())["skipped_steps"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_the_step_changes_no_weight_and_is_counted(
-    small_store, tmp_path, monkeypatch, caplog, value, max_grad_norm
+    run, skipped_steps, monkeypatch, caplog, value, max_grad_norm
 ):
     weights = spoil(monkeypatch, value, steps={1})
-    settings = {"max_steps": 4, "max_grad_norm": max_grad_norm, "per_device_train_batch_size": 16}
-    settings |= {"save_strategy": "steps", "save_steps": 4}
-    result = small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
-    assert all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
-    assert not all(torch.equal(weights[2][name], weights[3][name]) for name in weights[1])
-    assert all(torch.isfinite(each).all() for each in result["weights"].values())
+    result = run(max_steps=5, max_grad_norm=max_grad_norm)
+    torch.testing.assert_close(weights[2], weights[1], rtol=0, atol=0)
+    assert any(not torch.equal(weights[3][name], weights[2][name]) for name in weights[2])
+    assert all(torch.isfinite(tensor).all() for tensor in result["weights"].values())
     assert "step 2 is skipped: its gradient is not finite" in caplog.text
-    assert (
-        json.loads((tmp_path / "checkpoint-4" / "progress.json").read_text())["skipped_steps"] == 1
-    )
-
-
-def test_too_many_in_a_row_end_the_run_with_advice(small_store, tmp_path, monkeypatch):
-    spoil(monkeypatch, float("nan"), steps={0, 2, 3})
-    settings = {"max_steps": 8, "max_skipped_steps": 2, "per_device_train_batch_size": 16}
-    # One, and later one more, are fewer than two in a row.
-    with pytest.raises(
-        InputError,
-        match=r"step 4: the gradient was not finite for 2 steps in a row; .* Lower learning_rate",
-    ):
-        small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
+    assert skipped_steps() == 1
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("optimizer", ["bert_adam", "adamw", "muon"])
 def test_leaving_a_step_out_on_the_device_is_leaving_it_out(
-    small_store, tmp_path, monkeypatch, caplog, optimizer, value
+    run, skipped_steps, monkeypatch, caplog, optimizer, value
 ):
     """On a GPU the optimiser decides, and the host reads the norm one step later; weights, moments
     and counts are the same.
     """
-    settings = {"max_steps": 5, "optimizer": optimizer, "per_device_train_batch_size": 16}
-    settings |= {"save_strategy": "steps", "save_steps": 5, "weight_decay": 0.1}
     spoil(monkeypatch, value, steps={1, 2})
-    results, progress = [], []
-    for skips_on_device in (False, True):
-        folder = tmp_path / str(skips_on_device)
-        monkeypatch.setattr(
-            RecordingTrainer,
-            "_optimizer_skips_on_device",
-            lambda self, norm, it=skips_on_device: it,
-        )
+    weights = []
+    for is_on_device in (False, True):
+        decide(monkeypatch, is_on_device)
         caplog.clear()
-        results.append(small_run(store=str(small_store), output_dir=str(folder), **settings))
+        weights.append(run(max_steps=5, optimizer=optimizer, weight_decay=0.1)["weights"])
         assert "step 2 is skipped" in caplog.text
         assert "step 3 is skipped" in caplog.text
-        progress.append(
-            json.loads((folder / "checkpoint-5" / "progress.json").read_text())["skipped_steps"]
-        )
-    assert progress == [2, 2]
-    host, device = (result["weights"] for result in results)
-    for name in host:
-        torch.testing.assert_close(device[name], host[name], rtol=0, atol=0, msg=name)
+        assert skipped_steps() == 2
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=0)
 
 
-def test_too_many_in_a_row_end_the_run_though_they_are_read_late(
-    small_store, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(RecordingTrainer, "_optimizer_skips_on_device", lambda self, norm: True)
+def decide(monkeypatch, is_on_device):
+    """Let the optimiser leave steps out on the device, as on a GPU, or the host."""
+    name = "_optimizer_skips_on_device"
+    monkeypatch.setattr(RecordingTrainer, name, lambda self, norm: is_on_device)
+
+
+@pytest.mark.parametrize("is_on_device", [False, True])
+def test_too_many_in_a_row_end_the_run_with_advice(run, monkeypatch, is_on_device):
+    """Also where they are read late."""
+    decide(monkeypatch, is_on_device)
+    # One, and later one more, are fewer than two in a row.
     spoil(monkeypatch, float("nan"), steps={0, 2, 3})
-    settings = {"max_steps": 8, "max_skipped_steps": 2, "per_device_train_batch_size": 16}
-    with pytest.raises(
-        InputError, match=r"step 4: the gradient was not finite for 2 steps in a row"
-    ):
-        small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
+    words = r"step 4: the gradient was not finite for 2 step.* in a row; .* Lower learning_rate"
+    with pytest.raises(InputError, match=words):
+        run(max_steps=8, max_skipped_steps=2)
 
 
-def test_a_run_that_ends_by_an_error_leaves_no_data_worker(small_store, tmp_path, monkeypatch):
+def test_a_run_that_ends_by_an_error_leaves_no_data_worker(run, monkeypatch):
     """They ignore SIGTERM, so that Python would wait for them at its end."""
     spoil(monkeypatch, float("nan"), steps={1, 2})
-    settings = {
-        "max_steps": 8,
-        "max_skipped_steps": 2,
-        "per_device_train_batch_size": 16,
-        "dataloader_num_workers": 2,
-    }
-    with pytest.raises(InputError, match="not finite for 2 steps in a row"):
-        small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
+    with pytest.raises(InputError, match=r"not finite for 2 step.* in a row"):
+        run(max_steps=8, max_skipped_steps=2, dataloader_num_workers=2)
     for worker in multiprocessing.active_children():
         worker.join(timeout=10)
         assert not worker.is_alive()

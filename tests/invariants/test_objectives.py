@@ -9,6 +9,7 @@ import pytest
 import torch
 from small_run import small_run
 from transformers import TrainerCallback
+from two_processes import assert_same_gradients
 
 
 ROWS = {
@@ -30,130 +31,100 @@ ROWS = {
 }
 
 
-def run(row, store, folder, **settings):
-    inputs = dict(ROWS[row])
-    settings = inputs.pop("training", {}) | settings
-    return small_run(
-        store=str(store),
-        output_dir=str(folder),
-        objective=inputs.pop("objective", row),
-        inputs=inputs,
-        **settings,
-    )
+@pytest.fixture
+def run(small_store, tmp_path):
+    """Train a row in this process. Args: the row, settings, a folder's name."""
+
+    def run_it(row, name="run", **settings):
+        inputs = dict(ROWS.get(row, {}))
+        settings = {"per_device_train_batch_size": 16, **inputs.pop("training", {}), **settings}
+        return small_run(
+            store=str(small_store),
+            output_dir=str(tmp_path / name),
+            objective=inputs.pop("objective", row),
+            inputs=inputs,
+            **settings,
+        )
+
+    return run_it
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_one_loss_and_one_gradient_and_an_exact_resume(small_store, tmp_path, row):
-    whole = run(
-        row,
-        small_store,
-        tmp_path / "a",
-        per_device_train_batch_size=16,
-        save_strategy="steps",
-        save_steps=2,
-    )
-    parts = run(
-        row,
-        small_store,
-        tmp_path / "b",
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=4,
-        dataloader_num_workers=1,
-    )
-    assert sorted(map(repr, parts["rows"])) == sorted(map(repr, whole["rows"]))
-    for own, other in zip(parts["gradients"][:2], whole["gradients"][:2], strict=True):
-        norm = torch.stack([gradient.norm() for gradient in other.values()]).norm()
-        difference = torch.stack([(own[name] - other[name]).norm() for name in other]).norm()
-        assert difference / norm < 2e-6
-    assert parts["metrics"]["eval_mlm_loss"] == pytest.approx(
-        whole["metrics"]["eval_mlm_loss"], rel=1e-4
-    )
-    assert ("eval_sop_accuracy" in whole["metrics"]) == ("albert" in row)
-    assert ("eval_nsp_accuracy" in whole["metrics"]) == (row in ("sentence pairs", "static masks"))
-    checkpoint = str(tmp_path / "a" / "checkpoint-2")
-    resumed = run(
-        row, small_store, tmp_path / "c", per_device_train_batch_size=16, resume_from=checkpoint
-    )
-    assert all(
-        torch.equal(resumed["weights"][name], weights) for name, weights in whole["weights"].items()
-    )
+def test_one_loss_and_one_gradient_and_an_exact_resume(run, tmp_path, row):
+    result = run(row, "whole", save_strategy="steps", save_steps=2)
+    split = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    split_result = run(row, "parts", **split, dataloader_num_workers=1)
+    assert sorted(map(repr, split_result["rows"])) == sorted(map(repr, result["rows"]))
+    assert_same_gradients(split_result["gradients"], result["gradients"], tolerance=2e-6)
+    metrics = result["metrics"]
+    mlm_loss = split_result["metrics"]["eval_mlm_loss"]
+    assert mlm_loss == pytest.approx(metrics["eval_mlm_loss"], rel=1e-4)
+    assert ("eval_sop_accuracy" in metrics) == ("albert" in row)
+    assert ("eval_nsp_accuracy" in metrics) == (row in ("sentence pairs", "static masks"))
+    resumed = run(row, "resumed", resume_from=str(tmp_path / "whole" / "checkpoint-2"))
+    torch.testing.assert_close(resumed["weights"], result["weights"], rtol=0, atol=0)
 
 
-def test_random_words_fall_to_none_and_are_in_no_evaluation(small_store, tmp_path):
+def test_random_words_fall_to_none_and_are_in_no_evaluation(run):
     shares = []
 
     class Shares(TrainerCallback):
         trainer: Any = None
 
-        def on_step_begin(self, *others, **kwargs):
+        def on_step_begin(self, *args, **kwargs):
             shares.append(self.trainer.random_share)
 
-    found = run("electra, random words", small_store, tmp_path, max_steps=4, callbacks=[Shares()])
-    assert shares == pytest.approx([0.6, 0.45, 0.3, 0.15])
-    assert found["trainer"].random_share == 0
-    metrics = found["metrics"]
-    found["trainer"].state.global_step = 0
-    assert found["trainer"].random_share == 0.6
-    trainer, dataset = found["trainer"], found["trainer"].eval_dataset
+    result = run("electra, random words", max_steps=4, callbacks=[Shares()])
+    trainer, metrics = result["trainer"], result["metrics"]
+    assert [*shares, trainer.random_share] == pytest.approx([0.6, 0.45, 0.3, 0.15, 0])
+    trainer.state.global_step = 0
+    assert trainer.random_share == 0.6
+    dataset = trainer.eval_dataset
     batch = trainer.eval_collator([dataset[(0, index)] for index in range(8)])
-    own, none = trainer.model.eval()(**batch), trainer.compute_loss(trainer.model.eval(), batch)
-    assert none.item() == own.loss.item()
-    assert found["trainer"].evaluate()["eval_disc_loss"] == metrics["eval_disc_loss"]
+    loss = trainer.model.eval()(**batch).loss
+    assert trainer.compute_loss(trainer.model, batch).item() == loss.item()
+    assert trainer.evaluate()["eval_disc_loss"] == metrics["eval_disc_loss"]
     replaced = 1 - metrics["eval_original_accuracy"]
     entropy = -replaced * math.log(replaced) - (1 - replaced) * math.log(1 - replaced)
     assert metrics["eval_base_rate_loss"] == pytest.approx(entropy)
 
 
-def test_static_masks_come_again_and_dynamic_ones_do_not(small_store, tmp_path):
+def test_static_masks_come_again_and_dynamic_ones_do_not(run):
     """Liu et al. 2019, section 4.1."""
-    rows = {}
-    for copies in (1, None):
-        found = small_run(
-            store=str(small_store),
-            output_dir=str(tmp_path / str(copies)),
-            inputs={"dupe_factor": copies},
-            per_device_train_batch_size=64,
-            max_steps=12,
-        )["rows"]
-        rows[copies] = [row[1:] for row in found]
-    assert len(set(rows[1])) < 0.6 * len(rows[1])
-    assert len(set(rows[None])) == len(rows[None])
+    settings = {"per_device_train_batch_size": 64, "max_steps": 12}
+    static = [row[1:] for row in run("static masks", "static", **settings)["rows"]]
+    assert len(set(static)) < 0.6 * len(static)
+    dynamic = [row[1:] for row in run("bert", "dynamic", **settings)["rows"]]
+    assert len(set(dynamic)) == len(dynamic)
 
 
 @pytest.fixture
-def left_to_right(small_store, tmp_path):
+def left_to_right(run):
     """A trainer of `--objective ltr` as a launch makes it."""
-    return run("ltr", small_store, tmp_path, max_steps=1)["trainer"]
+    return run("ltr", max_steps=1)["trainer"]
 
 
 def test_left_to_right_predicts_what_follows_each_token_and_hides_nothing(left_to_right):
     """Devlin et al. 2019, section 5.1, LTR & No NSP."""
     dataset = left_to_right.train_dataset
-    plain = [dataset[(0, index)]["input_ids"] for index in range(8)]
+    features = [dataset[(0, index)] for index in range(8)]
     for collator in (left_to_right.data_collator, left_to_right.eval_collator):
-        batch = collator([dataset[(0, index)] for index in range(8)])
-        for ids, mask, labels, text in zip(
-            batch["input_ids"].tolist(),
-            batch["attention_mask"],
-            batch["labels"].tolist(),
-            plain,
-            strict=True,
-        ):
-            length = int(mask.sum())
-            assert ids[:length] == list(text)
-            assert labels[: length - 1] == ids[1:length]
-            assert set(labels[length - 1 :]) == {-100}
+        batch = collator(features)
+        for row, feature in enumerate(features):
+            text = list(feature["input_ids"])
+            padding = batch["labels"].shape[1] - len(text) + 1
+            assert batch["input_ids"][row, : len(text)].tolist() == text
+            assert batch["labels"][row].tolist() == [*text[1:], *[-100] * padding]
 
 
 def test_left_to_right_sees_nothing_of_what_follows(left_to_right):
     model, dataset = left_to_right.model.eval(), left_to_right.train_dataset
-    batch = left_to_right.data_collator([dataset[(0, index)] for index in range(4)])
+    features = [dataset[(0, index)] for index in range(4)]
+    place = min(len(feature["input_ids"]) for feature in features) // 2
+    batch = left_to_right.data_collator(features)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    place = int(batch["attention_mask"].sum(1).min()) // 2
     changed = inputs["input_ids"].clone()
-    changed[:, place:] = torch.where(
-        inputs["attention_mask"][:, place:] == 1, 7, changed[:, place:]
-    )
+    changed[:, place:] = 7
     with torch.no_grad():
         before = model(**inputs).prediction_logits
         after = model(**inputs | {"input_ids": changed}).prediction_logits
@@ -162,21 +133,15 @@ def test_left_to_right_sees_nothing_of_what_follows(left_to_right):
 
 
 @pytest.mark.parametrize("row", ["mlm", "ltr", "roberta", "albert", "electra"])
-def test_dropout_reaches_every_place_of_a_member(small_store, tmp_path, row):
-    model = run(row, small_store, tmp_path, max_steps=1, dropout=0.3)["trainer"].model
-    rates = {
-        name: module.p
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Dropout)
-    }
-    # google-research/albert run_pretraining.py has none before the head for pairs.
-    assert rates.pop("sop_classifier.dropout", 0.0) == 0.0
-    assert set(rates.values()) == {0.3}
-    # Attention's are no modules everywhere.
-    attention = [
-        value
-        for each in model.modules()
-        for name, value in vars(each).items()
-        if name == "attention_dropout"
-    ]
-    assert set(attention) <= {0.3}
+def test_dropout_reaches_every_place_of_a_member(run, row):
+    model = run(row, max_steps=1, dropout=0.3)["trainer"].model
+    rates = set()
+    for name, module in model.named_modules():
+        if name == "sop_classifier.dropout":
+            # google-research/albert run_pretraining.py has none before the head for pairs.
+            assert module.p == 0.0
+        elif isinstance(module, torch.nn.Dropout):
+            rates.add(module.p)
+        # Attention's are no modules everywhere.
+        rates.add(vars(module).get("attention_dropout", 0.3))
+    assert rates == {0.3}

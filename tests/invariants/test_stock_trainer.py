@@ -2,6 +2,7 @@
 too.
 """
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,105 +16,97 @@ from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
-def first_loss(store_path, output_dir, batch, accumulation):
-    store = open_store(store_path)
-    tokenizer = load_tokenizer(store.tokenizer_path)
-    dataset = PreTrainingDataset(
-        store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint, max_seq_length=48
-    )
+@pytest.fixture
+def data(small_store):
+    """A collator, and a function that makes a data set of a split."""
+    store = open_store(small_store)
+    ids = {"cls_id": 2, "sep_id": 3, "store_fingerprint": store.fingerprint}
+
+    def dataset_of(split, **settings):
+        return PreTrainingDataset(getattr(store, split), max_seq_length=48, **ids, **settings)
+
+    return DataCollatorForPreTraining(load_tokenizer(store.tokenizer_path)), dataset_of
+
+
+@pytest.fixture
+def arguments(tmp_path, monkeypatch):
+    """Return a function that makes stock's. Args: settings."""
+    # Runs in this process before may have left their precision there.
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    plain = {"use_cpu": True, "remove_unused_columns": False, "disable_tqdm": True}
+    return lambda **settings: TrainingArguments(output_dir=str(tmp_path), **plain, **settings)
+
+
+def make_model(collator, **settings):
     torch.manual_seed(0)
-    model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer), dropout=0.0))
-    args = TrainingArguments(
-        output_dir=str(output_dir),
-        use_cpu=True,
-        per_device_train_batch_size=batch,
-        gradient_accumulation_steps=accumulation,
-        max_steps=2,
-        logging_steps=1,
-        save_strategy="no",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        train_sampling_strategy="sequential",
-        max_grad_norm=0.0,
-    )
-    trainer = Trainer(model, args, DataCollatorForPreTraining(tokenizer), train_dataset=dataset)
-    trainer.train()
-    first = trainer.state.log_history[0]
-    return first["loss"], first["grad_norm"]
+    vocab_size = len(collator.tokenizer)
+    return BertForPreTraining(pretraining_config("tiny", vocab_size=vocab_size, **settings))
 
 
-def test_model_and_collator_plug_into_the_stock_trainer(small_store, tmp_path):
-    whole = first_loss(small_store, tmp_path, 16, 1)
-    for batch, accumulation in ((8, 2), (2, 8)):
-        parts = first_loss(small_store, tmp_path, batch, accumulation)
-        # The stock Trainer does not count pairs: each micro-batch's next-sentence mean is weighted
-        # by its masked tokens.
-        assert parts[0] == pytest.approx(whole[0], rel=2e-3)
-        assert parts[1] == pytest.approx(whole[1], rel=2e-2)
+def test_model_and_collator_plug_into_the_stock_trainer(data, arguments):
+    collator, dataset_of = data
+
+    def first_line(batch, accumulation):
+        args = arguments(
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=accumulation,
+            max_steps=1,
+            logging_steps=1,
+            save_strategy="no",
+            train_sampling_strategy="sequential",
+            max_grad_norm=0.0,
+        )
+        model = make_model(collator, dropout=0.0)
+        trainer = Trainer(model, args, collator, train_dataset=dataset_of("train"))
+        trainer.train()
+        return trainer.state.log_history[0]
+
+    result = first_line(16, 1)
+    split_result = first_line(2, 8)
+    # The stock Trainer does not count pairs: each micro-batch's next-sentence mean is weighted by
+    # its masked tokens.
+    assert split_result["loss"] == pytest.approx(result["loss"], rel=2e-3)
+    assert split_result["grad_norm"] == pytest.approx(result["grad_norm"], rel=2e-2)
 
 
 def accuracies(prediction):
     """What a user's `compute_metrics` sees: logits (N, S, V) and (N, 2), labels (N, S) and (N,)."""
     (words, pairs), (labels, is_random) = prediction.predictions, prediction.label_ids
-    chosen = labels != -100
+    is_predicted = labels != -100
     return {
-        "mlm": (words.argmax(-1) == labels)[chosen].mean().item(),
+        "mlm": (words.argmax(-1) == labels)[is_predicted].mean().item(),
         "nsp": (pairs.argmax(-1) == is_random).mean().item(),
     }
 
 
 def test_predictions_and_metrics_of_the_stock_trainer_are_those_of_the_stock_model(
-    small_store, tmp_path, monkeypatch
+    data, arguments, tmp_path
 ):
     """transformers, `Trainer.prediction_step`: what is not in `keys_to_ignore_at_inference` is a
     prediction.
     """
-    # Runs in this process before may have left their precision there.
-    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
-    store = open_store(small_store)
-    tokenizer = load_tokenizer(store.tokenizer_path)
-    dataset = PreTrainingDataset(
-        store.validation,
-        cls_id=2,
-        sep_id=3,
-        store_fingerprint=store.fingerprint,
-        max_seq_length=48,
-        short_seq_prob=1.0,
-    )
-    collator = DataCollatorForPreTraining(tokenizer)
+    collator, dataset_of = data
+    dataset = dataset_of("validation", short_seq_prob=1.0)
     # Eleven pairs in batches of 4, 4 and 3, each as long as its longest pair.
-    features = sorted(
-        (dataset[(0, index)] for index in range(11)), key=lambda pair: len(pair["input_ids"])
-    )
+    features = [dataset[(0, index)] for index in range(11)]
+    features.sort(key=lambda pair: len(pair["input_ids"]))
     widths = {collator(features[start : start + 4])["input_ids"].shape[1] for start in (0, 4, 8)}
     assert len(widths) > 1
-    torch.manual_seed(0)
-    ours = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer)))
+    ours = make_model(collator)
     ours.save_pretrained(tmp_path / "model")
     stock = transformers.BertForPreTraining.from_pretrained(tmp_path / "model")
     assert "mlm_loss" not in (tmp_path / "model" / "config.json").read_text()
-    args = TrainingArguments(
-        output_dir=str(tmp_path),
-        use_cpu=True,
-        per_device_eval_batch_size=4,
-        remove_unused_columns=False,
-        disable_tqdm=True,
-        report_to="none",
-    )
-    trainers = [
-        Trainer(model, args, collator, compute_metrics=accuracies) for model in (ours, stock)
-    ]
-    found, expected = (trainer.predict(features) for trainer in trainers)
-    assert [part.shape for part in found.predictions] == [
-        (11, max(widths), len(tokenizer)),
-        (11, 2),
-    ]
-    for own, other in zip(found.predictions, expected.predictions, strict=True):
-        torch.testing.assert_close(
-            torch.from_numpy(own), torch.from_numpy(other), rtol=1e-4, atol=1e-5
-        )
-    for name in ("test_loss", "test_mlm", "test_nsp"):
-        assert found.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-4)
-    figures = trainers[0].evaluate(features)
-    assert figures["eval_mlm"] == pytest.approx(found.metrics["test_mlm"])
-    assert figures["eval_loss"] == pytest.approx(found.metrics["test_loss"], rel=1e-5)
+    args = arguments(per_device_eval_batch_size=4, report_to="none")
+    trainer = Trainer(ours, args, collator, compute_metrics=accuracies)
+    prediction = trainer.predict(features)
+    expected = Trainer(stock, args, collator, compute_metrics=accuracies).predict(features)
+    logits, pair_logits = prediction.predictions
+    assert logits.shape == (11, max(widths), len(collator.tokenizer))
+    assert pair_logits.shape == (11, 2)
+    for ours, theirs in zip(prediction.predictions, expected.predictions, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    metrics = trainer.evaluate(features)
+    for name in ("loss", "mlm", "nsp"):
+        test_metric = prediction.metrics[f"test_{name}"]
+        assert test_metric == pytest.approx(expected.metrics[f"test_{name}"], rel=1e-4)
+        assert metrics[f"eval_{name}"] == pytest.approx(test_metric, rel=1e-5)

@@ -3,44 +3,20 @@ leaves nothing.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 
-SETTINGS = [
-    "--max_seq_length",
-    "32",
-    "--max_steps",
-    "4",
-    "--warmup_steps",
-    "1",
-    "--learning_rate",
-    "1e-3",
-]
-SETTINGS += [
-    "--per_device_train_batch_size",
-    "2",
-    "--global_train_batch_size",
-    "4",
-    "--logging_steps",
-    "1",
-]
-SETTINGS += [
-    "--max_eval_pairs",
-    "10",
-    "--eval_strategy",
-    "no",
-    "--dropout",
-    "0",
-    "--precision",
-    "fp32",
-]
+SETTINGS = """
+--max_seq_length 32 --max_steps 4 --warmup_steps 1 --learning_rate 1e-3 --dropout 0
+--per_device_train_batch_size 2 --global_train_batch_size 4 --logging_steps 1
+--max_eval_pairs 10 --eval_strategy no --precision fp32
+"""
 SAVING = ["--save_strategy", "steps", "--save_steps", "2"]
 
 
@@ -52,21 +28,16 @@ def run(
     launch: str | None = None,
     ok: bool = True,
 ):
-    command = [sys.executable]
+    launcher = ""
     if launch is not None:
         # As the Makefile has it. Port 0: the launcher takes a free one, so that runs beside each
         # other do not collide.
-        command += ["-m", "accelerate.commands.launch", "--quiet", "--main_process_port", "0"]
-        command += ["--config_file", str(repository / "accelerate_configs" / f"{launch}.yaml")]
-    command += [
-        str(repository / "recipes" / "pretrain.py"),
-        "--store",
-        str(store),
-        "--output_dir",
-        str(output_dir),
-    ]
+        launcher = "-m accelerate.commands.launch --quiet --main_process_port 0"
+        launcher += f" --config_file accelerate_configs/{launch}.yaml"
+    recipe = f"recipes/pretrain.py --store {store} --output_dir {output_dir}"
+    command = [sys.executable, *launcher.split(), *recipe.split()]
     done = subprocess.run(
-        [*command, *SETTINGS, *flags],
+        [*command, *SETTINGS.split(), *flags],
         capture_output=True,
         text=True,
         timeout=300,
@@ -82,11 +53,8 @@ def read(path: Path) -> dict:
 
 
 def losses(folder: Path) -> list[float]:
-    return [
-        line["loss"]
-        for line in read(folder / "trainer_state.json")["log_history"]
-        if "loss" in line
-    ]
+    history = read(folder / "trainer_state.json")["log_history"]
+    return [line["loss"] for line in history if "loss" in line]
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +73,8 @@ def two_processes(repository, small_store, tmp_path_factory) -> Path:
 
 def test_two_processes_leave_one_run(two_processes: Path):
     assert {path.name for path in two_processes.parent.iterdir()} == {"run", ".run.lock"}
-    names = {path.name for path in two_processes.iterdir()}
-    assert {
-        "model.safetensors",
-        "vocab.txt",
-        "run.yaml",
-        "all_results.json",
-        "report.html",
-        "losses.png",
-    } <= names
+    for name in ("model.safetensors", "vocab.txt", "run.yaml", "report.html", "losses.png"):
+        assert (two_processes / name).is_file()
     assert read(two_processes / "report.json")["run"]["global_train_batch_size"] == 4
     results = read(two_processes / "all_results.json")
     assert results["processes"] == 2
@@ -134,12 +95,7 @@ def test_a_mistake_under_two_processes_is_told_and_ends_them(
 ):
     before = sorted(path.name for path in two_processes.iterdir())
     done = run(repository, small_store, two_processes, launch="ddp_cpu", ok=False)
-    errors = [
-        line
-        for line in done.stderr.splitlines()
-        if "error: " in line and "holds a finished run" in line
-    ]
-    assert errors, done.stderr
+    assert re.search("error: .*holds a finished run", done.stderr), done.stderr
     assert sorted(path.name for path in two_processes.iterdir()) == before
 
 
@@ -157,11 +113,8 @@ def test_a_stopped_run_goes_on_to_the_weights_of_one_that_was_not(
     assert (stopped / "checkpoint-2" / "trainer_state.json").stat().st_mtime_ns == written
     assert read(stopped / "all_results.json")["train_steps"] == 4
     assert losses(stopped) == losses(one_process)
-    expected, weights = (
-        load_file(folder / "model.safetensors") for folder in (one_process, stopped)
-    )
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    weights = (stopped / "model.safetensors").read_bytes()
+    assert weights == (one_process / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow
@@ -171,17 +124,8 @@ def test_overwrite_run_replaces_the_whole_folder(
     folder = tmp_path / "run"
     shutil.copytree(one_process, folder)
     assert (folder / "checkpoint-4").is_dir()
-    run(
-        repository,
-        small_store,
-        folder,
-        "--overwrite_run",
-        "true",
-        "--max_steps",
-        "1",
-        "--save_strategy",
-        "no",
-    )
+    flags = ["--overwrite_run", "true", "--max_steps", "1", "--save_strategy", "no"]
+    run(repository, small_store, folder, *flags)
     assert not list(folder.glob("checkpoint-*"))
     assert read(folder / "all_results.json")["train_steps"] == 1
     assert len(losses(folder)) == 1

@@ -5,7 +5,6 @@ answers.
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,23 +13,19 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 
+def results_of(folder):
+    return json.loads((folder / "all_results.json").read_text())
+
+
 def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
     teacher = tiny_runs("sequence_classification")
-    data, start = teacher.parent / "data", teacher.parent / "start"
-    common = [
-        "--task_file",
-        data / "task.yaml",
-        "--teacher",
-        teacher,
-        "--max_seq_length",
-        40,
-        "--max_steps",
-        5,
-    ]
-    common += ["--use_cpu", "true", "--disable_tqdm", "true", "--logging_steps", 1]
-    configs, layers = Path("recipes/configs/finetune"), tmp_path / "layers"
-    first = ["--config", configs / "tinybert_intermediate.yaml", "--learning_rate", 1e-3, *common]
-    call_recipe("finetune", *first, "--model_name_or_path", start, "--output_dir", layers)
+    task, start = teacher.parent / "data" / "task.yaml", teacher.parent / "start"
+    layers, student = tmp_path / "layers", tmp_path / "student"
+    common = f"--task_file {task} --teacher {teacher} --max_seq_length 40 --max_steps 5"
+    common += " --use_cpu true --disable_tqdm true --logging_steps 1"
+    config = "--config recipes/configs/finetune/tinybert_intermediate.yaml --learning_rate 1e-3"
+    paths = f"--model_name_or_path {start} --output_dir {layers}"
+    call_recipe("finetune", *f"{config} {common} {paths}".split())
     _, info = transformers.BertForSequenceClassification.from_pretrained(
         layers, output_loading_info=True
     )
@@ -39,67 +34,36 @@ def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
     history = json.loads((layers / "trainer_state.json").read_text())["log_history"]
     losses = [line["loss"] for line in history if "loss" in line]
     assert losses[-1] < losses[0]
-    assert not any(
-        name.startswith("eval_") for name in json.loads((layers / "all_results.json").read_text())
-    )
-    second = ["--config", configs / "tinybert_prediction.yaml", *common]
-    call_recipe(
-        "finetune", *second, "--model_name_or_path", layers, "--output_dir", tmp_path / "tiny"
-    )
-    assert "eval_accuracy" in json.loads((tmp_path / "tiny" / "all_results.json").read_text())
+    assert not any(name.startswith("eval_") for name in results_of(layers))
+
+    config = "--config recipes/configs/finetune/tinybert_prediction.yaml"
+    paths = f"--model_name_or_path {layers} --output_dir {student}"
+    call_recipe("finetune", *f"{config} {common} {paths}".split())
+    assert "eval_accuracy" in results_of(student)
 
 
 def test_augmented_rows_are_a_folder_that_fine_tuning_reads(
     call_recipe, tiny_runs, tiny_checkpoint, tmp_path
 ):
     data = tiny_runs("sequence_classification").parent / "data"
-    flags = [
-        "--task_file",
-        data / "task.yaml",
-        "--model_name_or_path",
-        tiny_checkpoint,
-        "--num_copies",
-        2,
-    ]
-    call_recipe("augment", *flags, "--output_dir", tmp_path / "more")
-    written = (tmp_path / "more" / "train.jsonl").read_text().splitlines()
+    folder, run = tmp_path / "augmented", tmp_path / "run"
+    common = f"--task_file {data}/task.yaml --model_name_or_path {tiny_checkpoint}"
+    flags = f"{common} --num_copies 2 --output_dir {folder}".split()
+    call_recipe("augment", *flags)
+    written = (folder / "train.jsonl").read_text().splitlines()
     before = (data / "train.jsonl").read_text().splitlines()
     assert 3 * len(before) < len(written) <= 5 * len(before)
-    train = [
-        "--task_file",
-        data / "task.yaml",
-        "--data_dir",
-        tmp_path / "more",
-        "--model_name_or_path",
-        tiny_checkpoint,
-    ]
-    train += [
-        "--max_steps",
-        2,
-        "--use_cpu",
-        "true",
-        "--disable_tqdm",
-        "true",
-        "--output_dir",
-        tmp_path / "run",
-    ]
-    call_recipe("finetune", *train)
-    splits = json.loads((tmp_path / "run" / "all_results.json").read_text())["splits"]
-    assert (splits["train"]["examples"], splits["validation"]["examples"]) == (
-        len(written),
-        len(before),
-    )
-    message = call_recipe("augment", *flags, "--output_dir", tmp_path / "more", code=1)
-    assert "is not empty" in message
-    message = call_recipe(
-        "augment",
-        *flags,
-        "--model_name_or_path",
-        data.parent / "run",
-        "--output_dir",
-        tmp_path / "x",
-        code=1,
-    )
+
+    settings = "--max_steps 2 --use_cpu true --disable_tqdm true"
+    paths = f"--data_dir {folder} --output_dir {run}"
+    call_recipe("finetune", *f"{common} {settings} {paths}".split())
+    splits = results_of(run)["splits"]
+    assert splits["train"]["examples"] == len(written)
+    assert splits["validation"]["examples"] == len(before)
+
+    assert "is not empty" in call_recipe("augment", *flags, code=1)
+    paths = f"--model_name_or_path {data.parent / 'run'} --output_dir {tmp_path / 'x'}"
+    message = call_recipe("augment", *flags, *paths.split(), code=1)
     assert "has no masked-LM head" in message
 
 
@@ -108,58 +72,23 @@ def test_two_processes_train_the_student_of_one(call_recipe, repository, small_s
     """Also where the last layer's values and feed-forward part learn nothing, which DDP waits
     for.
     """
-    common = [
-        "--store",
-        small_store,
-        "--max_seq_length",
-        48,
-        "--max_steps",
-        3,
-        "--warmup_steps",
-        0,
-        "--dropout",
-        0,
-    ]
-    common += [
-        "--global_train_batch_size",
-        16,
-        "--precision",
-        "fp32",
-        "--use_cpu",
-        "true",
-        "--disable_tqdm",
-        "true",
-    ]
-    common += ["--eval_strategy", "no", "--learning_rate", 0.1]
     # Adam and Muon make large steps of gradients that are rounding alone.
-    common += ["--optimizer", "trainer", "--optim", "sgd"]
-    call_recipe("pretrain", *common, "--size", "mini", "--output_dir", tmp_path / "teacher")
+    common = f"""
+    --store {small_store} --max_seq_length 48 --max_steps 3 --warmup_steps 0 --dropout 0
+    --global_train_batch_size 16 --learning_rate 0.1 --optimizer trainer --optim sgd
+    --precision fp32 --use_cpu true --disable_tqdm true --eval_strategy no
+    """
+    teacher = tmp_path / "teacher"
+    call_recipe("pretrain", *f"{common} --size mini --output_dir {teacher}".split())
     # An encoder alone will do.
-    AutoModel.from_pretrained(tmp_path / "teacher").save_pretrained(tmp_path / "teacher")
-    flags = [
-        *common,
-        "--objective",
-        "tinybert",
-        "--teacher",
-        tmp_path / "teacher",
-        "--alpha_hidn",
-        0,
-    ]
-    call_recipe(
-        "pretrain", *flags, "--per_device_train_batch_size", 16, "--output_dir", tmp_path / "1"
-    )
-    start = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        2,
-        "recipes/pretrain.py",
-    ]
-    two = [*start, *flags, "--per_device_train_batch_size", 8, "--output_dir", tmp_path / "2"]
+    AutoModel.from_pretrained(teacher).save_pretrained(teacher)
+    student = f"{common} --objective tinybert --teacher {teacher} --alpha_hidn 0"
+    one = f"{student} --per_device_train_batch_size 16 --output_dir {tmp_path / 'one'}"
+    call_recipe("pretrain", *one.split())
+    two = f"{student} --per_device_train_batch_size 8 --output_dir {tmp_path / 'two'}"
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 recipes/pretrain.py"
     done = subprocess.run(
-        list(map(str, two)),
+        [sys.executable, *launcher.split(), *two.split()],
         cwd=repository,
         capture_output=True,
         text=True,
@@ -167,6 +96,6 @@ def test_two_processes_train_the_student_of_one(call_recipe, repository, small_s
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in "12")
-    for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)
+    expected = load_file(tmp_path / "one" / "model.safetensors")
+    weights = load_file(tmp_path / "two" / "model.safetensors")
+    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)

@@ -17,12 +17,14 @@ pytest.importorskip("tensorboard", reason="the extra `tracking` is not installed
 
 FILES = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tracker_files.py"))
 # Of two phases, which are one run of each tracker.
-SETTINGS = {"max_seq_length": 32, "max_steps": 6, "phase2_steps": 2, "phase2_max_seq_length": 48}
-SETTINGS |= {"per_device_train_batch_size": 4, "global_train_batch_size": 4, "warmup_steps": 1}
-SETTINGS |= {"learning_rate": 2e-5, "max_eval_pairs": 10, "eval_steps": 3, "logging_steps": 1}
-SETTINGS |= {"save_strategy": "steps", "save_steps": 2, "disable_tqdm": "true", "use_cpu": "true"}
+FLAGS = """
+--max_seq_length 32 --max_steps 6 --phase2_steps 2 --phase2_max_seq_length 48
+--per_device_train_batch_size 4 --global_train_batch_size 4 --warmup_steps 1 --learning_rate 2e-5
+--max_eval_pairs 10 --eval_steps 3 --logging_steps 1 --save_strategy steps --save_steps 2
+--disable_tqdm true --use_cpu true --report_to tensorboard wandb trackio
+"""
 # Its home is another one, in which no kernels are compiled yet.
-SETTINGS |= {"fast_layers": "off"}
+FLAGS += "--fast_layers off"
 TOKEN = "hf_" + "a1" * 17
 FIGURES = ("train/loss", "train/mfu", "train/learning_rate", "eval/mlm_loss", "eval/nsp_accuracy")
 
@@ -32,14 +34,11 @@ pytestmark = pytest.mark.slow
 
 def train(repository: Path, store: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """A run as somebody starts it who has set nothing for trackers."""
-    command = [sys.executable, "recipes/pretrain.py", "--store", str(store)]
-    command += ["--output_dir", str(folder), "--report_to", "tensorboard", "wandb", "trackio"]
-    for name, value in SETTINGS.items():
-        command += [f"--{name}", str(value)]
+    recipe = f"recipes/pretrain.py --store {store} --output_dir {folder}"
     environment = {name: value for name, value in os.environ.items() if "WANDB" not in name}
     environment |= {"HOME": str(folder.parent), "TRACKIO_DIR": str(folder.parent / "trackio")}
     done = subprocess.run(
-        command,
+        [sys.executable, *recipe.split(), *FLAGS.split()],
         capture_output=True,
         text=True,
         timeout=300,

@@ -177,8 +177,7 @@ class PreTrainingSums:
     def _sums(self, output: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
         packing: Any = batch.get(PACKING)
         if packing is None:
-            labels = batch["labels"]
-            targets = labels[labels != IGNORE_INDEX]
+            targets = batch["labels"][batch["labels"] != IGNORE_INDEX]
         else:
             targets = packing["targets"]  # finding them on a GPU makes the host wait
         sums: dict[str, Any] = {

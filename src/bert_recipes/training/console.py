@@ -89,11 +89,14 @@ def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
     columns = []
     for name, (label, number_format) in _TRAINING.items():
         if name in logs:
-            columns.append(f"{label} {number_format.format(logs[name])}")
-    if logs.get("data_wait_share", 0.0) >= 0.05:
-        columns.append(f"waiting for data {logs['data_wait_share']:.0%}")
+            number = number_format.format(logs[name])
+            columns.append(f"{label} {number}")
+    data_wait_share = logs.get("data_wait_share", 0.0)
+    if data_wait_share >= 0.05:
+        columns.append(f"waiting for data {data_wait_share:.0%}")
     if "hours_left" in logs and step < max_steps:
-        columns.append(f"{format_hours(logs['hours_left'])} left")
+        duration = format_hours(logs["hours_left"])
+        columns.append(f"{duration} left")
     return _at(step, max_steps) + "  ".join(columns)
 
 

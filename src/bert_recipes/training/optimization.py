@@ -136,7 +136,7 @@ class Lamb(torch.optim.Optimizer):
                 self._update(parameters, group)
 
     def _update(self, parameters: list[torch.Tensor], group: Mapping[str, Any]) -> None:
-        gradients = [parameter.grad for parameter in parameters]
+        gradients: Any = [parameter.grad for parameter in parameters]
         means = []
         squares = []
         for parameter in parameters:
@@ -237,8 +237,10 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
     Newton-Schulz with the constants of torch.optim.Muon, in bfloat16 as there, but in float32 where
     products of bfloat16 are emulated: on a CPU with AVX2 alone they take more than half of a step.
     """
-    x = matrices.to(torch.bfloat16 if bfloat16_units(matrices.device.type) else torch.float32)
-    x /= x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    has_units = bfloat16_units(matrices.device.type)
+    x = matrices.to(torch.bfloat16 if has_units else torch.float32)
+    norm = x.norm(dim=(1, 2), keepdim=True)
+    x /= norm.clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
@@ -278,12 +280,12 @@ def muon_groups(
     The matrices are the weights of all linear layers but pooler and output layers.
     """
     matrices = _muon_matrices(model)
-    groups = []
+    groups: list[dict[str, Any]] = []
     for group in decay_groups(model, weight_decay):
         parameters = [parameter for parameter in group["params"] if parameter not in matrices]
         if parameters:
             groups.append({**group, **adam, "params": parameters})
-    muon_group = {
+    muon_group: dict[str, Any] = {
         "params": list(matrices),
         "lr": learning_rate,
         "momentum": 0.95,
@@ -298,10 +300,10 @@ def muon_groups(
     return [*groups, muon_group]
 
 
-def _muon_matrices(model: nn.Module) -> dict[nn.Parameter, None]:
+def _muon_matrices(model: nn.Module) -> dict[torch.Tensor, None]:
     """Return the matrices for Muon, in order, as keys."""
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    matrices: dict[nn.Parameter, None] = {}
+    matrices: dict[torch.Tensor, None] = {}
     for name, module in model.named_modules():
         # The pooler sees one token of a sequence: next sentences are learned sooner without.
         if not isinstance(module, nn.Linear) or "pooler" in name:
@@ -317,14 +319,14 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
     Embeddings have decay, as in the original. A group without parameters is left out.
     """
-    decayed = []
-    plain = []
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         has_decay = not any(word in name for word in NO_DECAY)
         (decayed if has_decay else plain).append(parameter)
-    groups = []
+    groups: list[dict[str, Any]] = []
     if decayed:
         groups.append({"params": decayed, "weight_decay": weight_decay})
     if plain:
@@ -397,9 +399,11 @@ class Schedule:
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
     """Give a scheduler that was loaded from a checkpoint the peak of the phase which begins."""
-    groups = scheduler.optimizer.param_groups
-    scheduler.base_lrs = [learning_rate * group.get("rate_ratio", 1.0) for group in groups]
-    for group, peak, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+    scheduler.base_lrs = []
+    scheduler._last_lr = []
+    for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+        peak = learning_rate * group.get("rate_ratio", 1.0)
         group["initial_lr"] = peak
         group["lr"] = peak * factor(scheduler.last_epoch)
-    scheduler._last_lr = [group["lr"] for group in groups]
+        scheduler.base_lrs.append(peak)
+        scheduler._last_lr.append(group["lr"])

@@ -43,14 +43,18 @@ class ReplacedTokenSums(PreTrainingSums):
         metrics = super().metrics(prefix, pairs_task)
         sums = self.sums_by_name()
         tokens, replaced = sums["tokens"], sums["replaced"]
-        disc_loss = sums["disc_loss"] / tokens
         base_rate = torch.tensor(replaced / tokens, dtype=torch.float64)
+        disc_loss = sums["disc_loss"] / tokens
+        disc_metrics = {
+            "disc_loss": disc_loss,
+            "base_rate_loss": F.binary_cross_entropy(base_rate, base_rate).item(),
+            "disc_accuracy": sums["disc_correct"] / tokens,
+            "original_accuracy": 1 - replaced / tokens,
+            "replaced_recall": sums["found"] / max(replaced, 1),
+        }
+        for name, value in disc_metrics.items():
+            metrics[f"{prefix}_{name}"] = value
         mlm_loss = metrics.get(f"{prefix}_mlm_loss", 0.0)
-        metrics[f"{prefix}_disc_loss"] = disc_loss
-        metrics[f"{prefix}_base_rate_loss"] = F.binary_cross_entropy(base_rate, base_rate).item()
-        metrics[f"{prefix}_disc_accuracy"] = sums["disc_correct"] / tokens
-        metrics[f"{prefix}_original_accuracy"] = 1 - replaced / tokens
-        metrics[f"{prefix}_replaced_recall"] = sums["found"] / max(replaced, 1)
         metrics[f"{prefix}_loss"] = mlm_loss + DISCRIMINATOR_WEIGHT * disc_loss
         return metrics
 

@@ -64,9 +64,10 @@ def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bo
     embedding = getattr(config, "embedding_size", hidden)
     projects = embedding != hidden or config.model_type == "albert"
 
-    layer = work.tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * hidden * work.squares
-    flops = config.num_hidden_layers * layer
-    flops += work.masked * (2 * hidden * embedding + 2 * embedding * config.vocab_size)
+    token_in_layer = 8 * hidden**2 + 4 * hidden * inner
+    layer = work.tokens * token_in_layer + 4 * hidden * work.squares
+    head = 2 * hidden * embedding + 2 * embedding * config.vocab_size
+    flops = config.num_hidden_layers * layer + work.masked * head
     if projects:
         flops += work.tokens * 2 * embedding * hidden
     if pooler:

@@ -105,7 +105,9 @@ def imitation_losses(
     embedding_error, *state_errors = map(
         state_error, student.hidden_states, teacher.hidden_states[::n]
     )
-    return torch.stack([sum(score_errors), sum(state_errors), embedding_error])
+    score_loss: Any = sum(score_errors)
+    state_loss: Any = sum(state_errors)
+    return torch.stack([score_loss, state_loss, embedding_error])
 
 
 def prepare_student(student: Any, teacher: Any) -> None:

@@ -374,7 +374,8 @@ class RecipeTrainer(Trainer):
         return int(numbers.max())
 
     def _interrupt(self, number: int, place: str, continuation: str) -> NoReturn:
-        message = f"stopped by {signal.Signals(number).name} {place}"
+        signal_name = signal.Signals(number).name
+        message = f"stopped by {signal_name} {place}"
         if self.state.max_steps:  # what only measures or predicts begins again
             flags = "" if self.args.resume == "auto" else " with --resume auto"
             message += f"; the same command{flags} {continuation}"
@@ -461,27 +462,32 @@ class RecipeTrainer(Trainer):
                 batches[number] = self._prepare_input(batch)
         fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
-            counts, fraction = self._share_counts(counts.to(device, non_blocking=True), fraction)
+            counts, fraction = self._share_counts(counts, fraction, device)
         self.clock = min(fraction, 1.0)
         # `num_items`, then the four fields of BatchStats.
         items, work = counts[:-4], counts[-4:]
         self.meter.count_step(work, waited)
         return batches, torch.where(items > 0, items, 1.0)
 
-    def _share_counts(self, counts: torch.Tensor, fraction: float) -> tuple[torch.Tensor, float]:
+    def _share_counts(
+        self, counts: torch.Tensor, fraction: float, device: torch.device
+    ) -> tuple[torch.Tensor, float]:
         """Return the counts of all processes, and the elapsed fraction of the step before.
 
         The request to stop and the clock travel with the counts: no second collective in each
         step. Reading this step's fraction would make the host wait.
         """
         is_asked = self.stop_request.signal is not None
-        extra = counts.new_tensor([is_asked, fraction / self.args.world_size])
-        counts = self.accelerator.reduce(torch.cat([counts, extra]), reduction="sum")
-        self.stop_request.flags.append(LateNumber(counts[-2]))
-        self._fractions.append(LateNumber(counts[-1]))
+        share = fraction / self.args.world_size
+        extra_counts = counts.new_tensor([is_asked, share])
+        all_counts = torch.cat([counts, extra_counts]).to(device, non_blocking=True)
+        all_counts = self.accelerator.reduce(all_counts, reduction="sum")
+        num_asked, fraction_now = all_counts[-2:]
+        self.stop_request.flags.append(LateNumber(num_asked))
+        self._fractions.append(LateNumber(fraction_now))
         fraction_before = self._fractions[0].read()
         del self._fractions[:-1]
-        return counts[:-2], fraction_before
+        return all_counts[:-2], fraction_before
 
     def _counts_of(self, batch: Any) -> torch.Tensor:
         """Return int64 (K + 4,), `num_items` and `count_work` of a micro-batch.
@@ -548,8 +554,10 @@ class RecipeTrainer(Trainer):
         if mask is None:
             mask = torch.ones_like(batch["input_ids"])
         lengths = mask.sum(dim=-1).flatten()  # without padding
+        num_tokens = lengths.sum()
+        num_squares = (lengths**2).sum()
         num_sequences, num_masked = lengths.new_tensor([len(lengths), 0])
-        return torch.stack([lengths.sum(), (lengths**2).sum(), num_sequences, num_masked])
+        return torch.stack([num_tokens, num_squares, num_sequences, num_masked])
 
     def autocast(self) -> torch.autocast:
         """Return the autocast of the run's precision, for a teacher.
