@@ -32,7 +32,6 @@ from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.data.order import training_order
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import (
-    TASK_FILE,
     FineTuningArguments,
     TaskArguments,
     check_access,
@@ -41,9 +40,10 @@ from bert_recipes.finetuning.arguments import (
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.run import FineTuningRun, describe_data, prepare_run
 from bert_recipes.reports.page import finetuning_table
+from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.settings import option
 from bert_recipes.tasks.task_file import write_task_file
-from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, prepare_output_dir
+from bert_recipes.training.resume import prepare_output_dir
 from bert_recipes.training.run import check_launch, results_text, start_logging
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 

@@ -18,7 +18,8 @@ from table import UNTRAINED, Column, Row, Table
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import lock_run, read_json_object, strict, write_json
-from bert_recipes.sweeps.sweep import RESULTS_FILE, TASK_FILE, RunLauncher, as_flags, figure_of
+from bert_recipes.run_folder import RESULTS_FILE, TASK_FILE
+from bert_recipes.sweeps.sweep import RunLauncher, as_flags, figure_of
 
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"

@@ -24,13 +24,13 @@ def main() -> None:
     (args,) = parse_arguments(FeatureNerArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.features.ner import (
-        RESULTS_FILE,
         TABLE_FILE,
         load_feature_data,
         make_table,
         mean_replicates,
         measure_ways,
     )
+    from bert_recipes.run_folder import RESULTS_FILE
 
     logging.basicConfig(
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO

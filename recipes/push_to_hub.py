@@ -12,10 +12,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_recipes.checkpointing import CARD_FILE, STATE_FILE, read_run_id, read_step
+from bert_recipes.checkpointing import read_run_id, read_step
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, PushError, run_cli
 from bert_recipes.hub_access import refuse_token_flags
+from bert_recipes.run_folder import CARD_FILE, STATE_FILE
 from bert_recipes.settings import option, required
 
 

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.checkpointing import (
-    MANIFEST_FILE,
-    PROGRESS_FILE,
-    STATE_FILE,
     check_checkpoint,
     commit,
     last_complete,
@@ -26,6 +23,7 @@ from bert_recipes.checkpointing import (
 )
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import read_model_config
+from bert_recipes.run_folder import MANIFEST_FILE, PROGRESS_FILE, STATE_FILE
 
 
 FILES = (STATE_FILE, PROGRESS_FILE, "scheduler.pt", "model.safetensors", "optimizer.pt")

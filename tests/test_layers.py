@@ -30,6 +30,7 @@ FLOORS = {
             "files",
             "yaml_files",
             "rows",
+            "run_folder",
             "scripts",
             "tags",
             "settings",

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from transformers import TrainerControl, TrainerState
 
-from bert_recipes.checkpointing import IDENTITY_FILE, write_run_id
+from bert_recipes.checkpointing import write_run_id
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
 from bert_recipes.hub import PushCheckpoints, _target, check_push, push_run
+from bert_recipes.run_folder import IDENTITY_FILE
 from bert_recipes.sweeps.sweep import check_flags
 from bert_recipes.training.arguments import PreTrainingArguments
 

@@ -26,21 +26,20 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import hash_of, put_in_place, read_json_object, sync_paths, write_json
 from bert_recipes.hub_access import OLD_WEIGHTS, SAFE_WEIGHTS, is_hub_name, why_unreachable
 from bert_recipes.rows import check_no_lfs_pointer
+from bert_recipes.run_folder import (
+    CARD_FILE,
+    IDENTITY_FILE,
+    MANIFEST_FILE,
+    PROGRESS_FILE,
+    STATE_FILE,
+)
 
 
 logger = logging.getLogger(__name__)
 
-MANIFEST_FILE = "manifest.json"
-IDENTITY_FILE = "run_identity.json"
-CARD_FILE = "README.md"
-TASK_FILE = "task.yaml"
-SWEEP_FILE = "sweep.json"
 _MANIFEST = {"format": "bert-recipes checkpoint", "format_version": 1}
 _IDENTITY = {"format": "bert-recipes run"}
-# What a run is resumed from, beside weights and optimiser in the form of its engine: the Trainer's
-# state, and what it forgets.
-STATE_FILE = "trainer_state.json"
-PROGRESS_FILE = "progress.json"
+# A run is resumed from these, beside weights and optimiser in the form of its engine.
 _REQUIRED = (STATE_FILE, PROGRESS_FILE, "scheduler.pt")
 # Begins the names of folders that are being written or deleted: nothing in them counts.
 ASIDE_PREFIX = ".aside-"

@@ -20,6 +20,7 @@ from transformers import BertConfig
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_dir, read_json_object, write_json
+from bert_recipes.run_folder import WEIGHTS_FILE
 from bert_recipes.tensorflow_files import INDEX_SUFFIX, BundleReader, shown
 from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
 
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_NAME = "bert_model.ckpt"
 CONFIG_NAME = "bert_config.json"
 VOCABULARY_NAME = "vocab.txt"
-WEIGHTS_FILE = "model.safetensors"
 REPORT_FILE = "google_checkpoint.json"
 _SIZES = (
     "vocab_size",

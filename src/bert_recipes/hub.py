@@ -22,10 +22,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from bert_recipes.checkpointing import (
     ASIDE_PREFIX,
-    CARD_FILE,
-    IDENTITY_FILE,
-    MANIFEST_FILE,
-    STATE_FILE,
     is_generated_card,
     last_complete,
     list_checkpoints,
@@ -36,16 +32,27 @@ from bert_recipes.checkpointing import (
 )
 from bert_recipes.errors import InputError, PushError, first_line
 from bert_recipes.hub_access import network_errors, why_unreachable
+from bert_recipes.run_folder import (
+    CARD_FILE,
+    CARD_SETTINGS_FILE,
+    CONFIG_FILE,
+    IDENTITY_FILE,
+    MANIFEST_FILE,
+    MARKDOWN_FILE,
+    MODEL_CONFIG_FILE,
+    PAGE_FILE,
+    PROBE_FILE,
+    RESULTS_FILE,
+    STATE_FILE,
+    TASK_FILE,
+)
 
 
 logger = logging.getLogger(__name__)
 
-MODEL_CONFIG = "config.json"
-SETTINGS_FILE = "run.yaml"
-RESULTS_FILE = "all_results.json"
 # A model; optimiser states are pickles, and are never uploaded.
 MODEL_FILES = (
-    MODEL_CONFIG,
+    MODEL_CONFIG_FILE,
     "generation_config.json",
     "model*.safetensors",
     "model.safetensors.index.json",
@@ -59,15 +66,15 @@ MODEL_FILES = (
 OTHER_FILES = (
     "LICENSE",
     CARD_FILE,
-    "card.yaml",
-    "bias_probe.json",
-    SETTINGS_FILE,
-    "task.yaml",
+    CARD_SETTINGS_FILE,
+    PROBE_FILE,
+    CONFIG_FILE,
+    TASK_FILE,
     IDENTITY_FILE,
     RESULTS_FILE,
     STATE_FILE,
-    "report.md",
-    "report.html",
+    MARKDOWN_FILE,
+    PAGE_FILE,
     "[!.]*.png",
     "[!.]*.svg",
 )
@@ -249,7 +256,7 @@ def collect_files(folder: Path, *, with_checkpoints: bool = False) -> list[str]:
 
 def _check_finished(folder: Path) -> None:
     """Refuse the folder of a run that has not come to its end."""
-    if not (folder / SETTINGS_FILE).is_file() or (folder / RESULTS_FILE).is_file():
+    if not (folder / CONFIG_FILE).is_file() or (folder / RESULTS_FILE).is_file():
         return
     newest, _ = last_complete(folder)
     advice = "it has no complete checkpoint yet"
@@ -261,10 +268,10 @@ def _check_finished(folder: Path) -> None:
 def _check_weights(folder: Path, names: Sequence[str]) -> None:
     """Refuse a folder without configuration or weights, each of which must open as safetensors."""
     weights = [name for name in names if name.endswith(".safetensors")]
-    if MODEL_CONFIG not in names or not weights:
+    if MODEL_CONFIG_FILE not in names or not weights:
         raise InputError(
-            f"{folder} holds no model: it has no {MODEL_CONFIG} or no model.safetensors; weights "
-            "of another form are not uploaded (of a DeepSpeed checkpoint "
+            f"{folder} holds no model: it has no {MODEL_CONFIG_FILE} or no model.safetensors; "
+            "weights of another form are not uploaded (of a DeepSpeed checkpoint "
             "recipes/convert_checkpoint.py makes a model)"
         )
     for name in weights:
@@ -357,7 +364,7 @@ def _check_repository(api: HfApi, target: PushTarget) -> None:
     if IDENTITY_FILE in names:
         file = api.hf_hub_download(name, IDENTITY_FILE, revision=info.sha)
         run_id = parse_run_id(Path(file).read_text(encoding="utf-8"))
-    if MODEL_CONFIG in names and run_id not in target.run_ids and not target.overwrite:
+    if MODEL_CONFIG_FILE in names and run_id not in target.run_ids and not target.overwrite:
         raise InputError(
             f"{name} holds another model; give another repository or branch, or replace it with "
             "--overwrite true (--hub_overwrite true in training): its history stays"

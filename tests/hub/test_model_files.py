@@ -9,7 +9,6 @@ import pytest
 from transformers import BertForPreTraining
 
 from bert_recipes.checkpointing import (
-    IDENTITY_FILE,
     keep_run_id,
     parse_run_id,
     read_run_id,
@@ -18,6 +17,7 @@ from bert_recipes.checkpointing import (
 )
 from bert_recipes.errors import InputError
 from bert_recipes.hub import collect_files
+from bert_recipes.run_folder import IDENTITY_FILE
 
 
 STATES = ("optimizer.pt", "scheduler.pt", "progress.json", "rng_state.pth")

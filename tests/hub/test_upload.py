@@ -8,9 +8,10 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import BertForPreTraining
 
-from bert_recipes.checkpointing import CARD_FILE, is_generated_card, seal_card
+from bert_recipes.checkpointing import is_generated_card, seal_card
 from bert_recipes.errors import PushError
 from bert_recipes.hub import PushTarget, collect_files, open_target, push, push_command
+from bert_recipes.run_folder import CARD_FILE
 
 
 def send(folder: Path, message: str = "Step 4", **values: Any) -> str:

@@ -32,7 +32,7 @@ import bert_recipes.reports.pretraining_facts
 import bert_recipes.training.pretraining
 import bert_recipes.training.run  # noqa: F401
 from bert_recipes.checkpointing import last_complete, list_checkpoints, why_incomplete
-from bert_recipes.training.resume import RESULTS_FILE, UNFINISHED_FILE
+from bert_recipes.run_folder import RESULTS_FILE, UNFINISHED_FILE
 
 
 WRITING = "writing a checkpoint"

@@ -19,8 +19,8 @@ from logged_history import history_of
 from bert_recipes.checkpointing import list_checkpoints
 from bert_recipes.finetuning import question_answering
 from bert_recipes.finetuning.question_answering import QuestionAnswering
+from bert_recipes.run_folder import UNFINISHED_FILE
 from bert_recipes.training.bert_trainer import PreTrainingSums
-from bert_recipes.training.resume import UNFINISHED_FILE
 
 
 CPU = ["--use_cpu", "true", "--disable_tqdm", "true", "--precision", "fp32", "--logging_steps", "1"]

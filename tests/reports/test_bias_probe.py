@@ -14,12 +14,12 @@ from bert_recipes.models.electra import ElectraForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.reports.bias_probe import (
     OCCUPATIONS,
-    PROBE_FILE,
     TEMPLATES,
     NoProbe,
     probe_checkpoint,
     refresh_probe,
 )
+from bert_recipes.run_folder import PROBE_FILE
 from bert_recipes.tokenization.loading import load_tokenizer
 
 

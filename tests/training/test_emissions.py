@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.checkpointing import MANIFEST_FILE, write_manifest
+from bert_recipes.checkpointing import write_manifest
 from bert_recipes.errors import InputError
+from bert_recipes.run_folder import MANIFEST_FILE
 from bert_recipes.training.emissions import EnergySettings, RunTime, cost_facts
 
 

@@ -12,23 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.checkpointing import (
-    PROGRESS_FILE,
-    STATE_FILE,
-    last_complete,
-    write_manifest,
-)
+from bert_recipes.checkpointing import last_complete, write_manifest
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, lock_run
-from bert_recipes.finetuning.arguments import TASK_FILE
-from bert_recipes.reports.bias_probe import PROBE_FILE
-from bert_recipes.reports.card import GIVEN_FILE
-from bert_recipes.sweeps.sweep import NO_WEIGHTS_FILE
+from bert_recipes.run_folder import (
+    CONFIG_FILE,
+    GIVEN_FILE,
+    NO_WEIGHTS_FILE,
+    PROBE_FILE,
+    PROGRESS_FILE,
+    RESULTS_FILE,
+    STATE_FILE,
+    TASK_FILE,
+)
 from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.resume import (
-    CONFIG_FILE,
-    RESULTS_FILE,
     check_output_dir,
     is_run_file,
     prepare_output_dir,

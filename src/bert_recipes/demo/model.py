@@ -17,7 +17,6 @@ from transformers import AutoConfig, BertConfig
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import (
-    TASK_FILE,
     FineTuningArguments,
     InputArguments,
     PredictionArguments,
@@ -29,6 +28,7 @@ from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
 from bert_recipes.models.sizes import num_positions
+from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 

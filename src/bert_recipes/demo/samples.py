@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_recipes.demo.model import FILL_MASK, NEXT_SENTENCE, DemoModel
 from bert_recipes.models.inspection import knows_words
-from bert_recipes.training.resume import FACTS_FILE
+from bert_recipes.run_folder import FACTS_FILE
 
 
 ATTENTION = "attention"

@@ -27,7 +27,6 @@ from bert_recipes.exporting.onnx import (
 )
 from bert_recipes.files import atomic_dir, strict, write_json
 from bert_recipes.finetuning.arguments import (
-    TASK_FILE,
     FineTuningArguments,
     ScoringArguments,
     check_access,
@@ -39,6 +38,7 @@ from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.sizes import num_positions
+from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tasks.task import with_suffix
 
 

@@ -300,7 +300,6 @@ def _gather(
 
 # The table
 
-RESULTS_FILE = "all_results.json"
 TABLE_FILE = "table.md"
 
 

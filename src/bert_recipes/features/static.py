@@ -49,11 +49,11 @@ from bert_recipes.metrics.certainty import (
     wilson_interval,
 )
 from bert_recipes.metrics.classification import compute
+from bert_recipes.run_folder import RESULTS_FILE
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import PROBLEM_TYPES, Task, figure_names, split_suffixes, with_suffix
-from bert_recipes.training.resume import RESULTS_FILE
 
 
 logger = logging.getLogger(__name__)

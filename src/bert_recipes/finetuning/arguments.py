@@ -15,6 +15,7 @@ from bert_recipes.config import field_types, read_text
 from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
 from bert_recipes.models.sizes import num_positions
+from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
 from bert_recipes.settings import check, free, option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import check_source
@@ -22,7 +23,6 @@ from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.arguments import PRECISIONS, RunArguments, key_in_last_phase
 from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
-from bert_recipes.training.resume import CONFIG_FILE
 from bert_recipes.yaml_files import read_tree
 
 
@@ -35,7 +35,6 @@ LONG_DOCUMENTS = ("head", "tail", "head_tail", "windows")
 POOLS = ("mean", "max", "first", "vote")
 # Stages of TinyBERT's task-specific distillation.
 DISTIL = ("intermediate", "prediction")
-TASK_FILE = "task.yaml"
 
 
 @dataclass

@@ -12,7 +12,6 @@ from transformers import PretrainedConfig
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write
 from bert_recipes.finetuning.arguments import (
-    TASK_FILE,
     FineTuningArguments,
     InputArguments,
     PredictionArguments,
@@ -33,6 +32,7 @@ from bert_recipes.rows import (
     is_missing,
     read_lines,
 )
+from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.conll import LINES, has_columns
 from bert_recipes.tasks.examples import Split

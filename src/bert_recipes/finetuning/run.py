@@ -12,7 +12,6 @@ from transformers.trainer_utils import SaveStrategy
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.arguments import (
-    TASK_FILE,
     FineTuningArguments,
     ScoringArguments,
     TaskArguments,
@@ -28,6 +27,7 @@ from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.finetuning.trainer import FineTuningTrainer
+from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Example, Split
 from bert_recipes.tasks.sources import load_split

@@ -20,13 +20,12 @@ from bert_recipes.errors import InputError, saving
 from bert_recipes.files import hash_of, read_json_object, write_json
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
+from bert_recipes.run_folder import PROBE_FILE, WEIGHTS_FILE
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.training.run import WEIGHTS_FILE
 
 
 logger = logging.getLogger(__name__)
 
-PROBE_FILE = "bias_probe.json"
 # What the model predicts for anybody.
 BASELINE = "person"
 # Our own: everyday words, chosen before any model was looked at.

@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import ChainableUndefined
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from bert_recipes.checkpointing import CARD_FILE, is_generated_card, seal_card
+from bert_recipes.checkpointing import is_generated_card, seal_card
 from bert_recipes.config import field_types, read_flat_yaml, save_config
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write
@@ -23,17 +23,20 @@ from bert_recipes.reports.bias_probe import read_probe, refresh_probe
 from bert_recipes.reports.card_arguments import CardArguments
 from bert_recipes.reports.facts import RunFiles, read_object, read_run
 from bert_recipes.reports.page import METRIC_HEADS, environment_of, is_no_better, metrics_of_splits
+from bert_recipes.run_folder import (
+    CARD_FILE,
+    CARD_SETTINGS_FILE,
+    CONFIG_FILE,
+    MODEL_CONFIG_FILE,
+    RESULTS_FILE,
+)
 from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
 from bert_recipes.training.arguments import has_second_phase, key_in_last_phase
 from bert_recipes.training.bert_trainer import MEASURED_WITH
-from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE
 
 
 logger = logging.getLogger(__name__)
 
-# What the user says of the model.
-GIVEN_FILE = "card.yaml"
-MODEL_FILE = "config.json"
 # Objectives whose models predict no masked tokens.
 WITHOUT_MASKED_LM = ("electra", "tinybert", "ltr")
 # Metrics of model-index: key in all_results.json, name of the task, type of the metric on the Hub.
@@ -113,7 +116,7 @@ def write_card(
     text = seal_card(card_text(card))
     with saving(folder):
         if card.arguments != CardArguments():
-            save_config(folder / GIVEN_FILE, card.arguments)
+            save_config(folder / CARD_SETTINGS_FILE, card.arguments)
         with atomic_write(folder / CARD_FILE) as file:
             file.write_text(text, encoding="utf-8", newline="\n")
     return folder / CARD_FILE
@@ -139,10 +142,10 @@ def check_card(
 def read_card(folder: Path) -> RunCard:
     """Read a finished run, and what the user has said of its model."""
     run = read_run(folder)
-    for name in (CONFIG_FILE, MODEL_FILE):
+    for name in (CONFIG_FILE, MODEL_CONFIG_FILE):
         if not (folder / name).is_file():
             raise InputError(f"{folder} has no {name}: it is no run of this project")
-    file = folder / GIVEN_FILE
+    file = folder / CARD_SETTINGS_FILE
     if not file.is_file():
         return RunCard(run)
     return RunCard(run, CardArguments(**read_flat_yaml(file, field_types(CardArguments))))
@@ -170,7 +173,7 @@ def name_repository(folder: Path, repo_id: str) -> None:
 
     An edited card stays, with a warning if it names another repository.
     """
-    names = (CARD_FILE, CONFIG_FILE, RESULTS_FILE, MODEL_FILE)
+    names = (CARD_FILE, CONFIG_FILE, RESULTS_FILE, MODEL_CONFIG_FILE)
     if not all((folder / name).is_file() for name in names):
         return
     try:
@@ -212,7 +215,7 @@ def card_text(card: RunCard) -> str:
         results=run.results,
         facts=run.facts,
         task=task,
-        model=read_object(run.folder / MODEL_FILE),
+        model=read_object(run.folder / MODEL_CONFIG_FILE),
         tokenizer=read_object(run.folder / "tokenizer_config.json"),
         probe=read_probe(run.folder) if card.takes_probe else {},
         metric_heads=METRIC_HEADS,
@@ -251,7 +254,7 @@ def card_data(card: RunCard) -> ModelCardData:
     results = [result for result in results if is_number(result.metric_value)]
     metrics = dict.fromkeys(result.metric_type for result in results)
     metrics.pop("loss", None)
-    model = read_object(run.folder / MODEL_FILE)
+    model = read_object(run.folder / MODEL_CONFIG_FILE)
     return ModelCardData(
         license=arguments.license,
         license_name=arguments.license_name,

@@ -11,15 +11,14 @@ from bert_recipes.metrics.certainty import half_interval
 from bert_recipes.reports import plots
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.reports.page import (
-    MARKDOWN_FILE,
     NUM_PICTURED,
-    PAGE_FILE,
     format_number,
     metric_rows,
     report_files,
     words_of,
 )
 from bert_recipes.reports.paired import HEADS, RESAMPLES, paired_bootstrap
+from bert_recipes.run_folder import MARKDOWN_FILE, PAGE_FILE
 
 
 PLOT_FILE = "curves.png"

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.checkpointing import STATE_FILE, TASK_FILE
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_json_object, strict, write_json
+from bert_recipes.run_folder import CONFIG_FILE, FACTS_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
-from bert_recipes.training.resume import CONFIG_FILE, FACTS_FILE, RESULTS_FILE, run_name
+from bert_recipes.training.resume import run_name
 from bert_recipes.yaml_files import read_tree
 
 

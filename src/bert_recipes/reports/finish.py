@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.checkpointing import TASK_FILE
 from bert_recipes.errors import saving
 from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import read_object, write_facts
-from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, write_report
+from bert_recipes.reports.page import write_report
+from bert_recipes.run_folder import FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.tasks.task_file import read_task_file
-from bert_recipes.training.resume import FACTS_FILE, RESULTS_FILE
 
 
 logger = logging.getLogger(__name__)

@@ -13,17 +13,14 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.errors import saving
 from bert_recipes.files import atomic_write, strict
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.reports import plots
 from bert_recipes.reports.facts import RunFiles, read_object, read_run
-from bert_recipes.training.resume import RESULTS_FILE
+from bert_recipes.run_folder import MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, SWEEP_FILE
 
 
-MARKDOWN_FILE = "report.md"
-PAGE_FILE = "report.html"
 PLOT_FILE = "losses.png"
 # Curves of a run that the picture beside the Markdown shows.
 NUM_PICTURED = 3

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write, read_json_object, strict, write_json
+from bert_recipes.run_folder import SWEEP_FILE
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.task import Task
 

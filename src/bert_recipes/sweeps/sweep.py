@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text
 from bert_recipes.errors import InputError
 from bert_recipes.files import (
@@ -37,6 +36,13 @@ from bert_recipes.finetuning.arguments import (
     TaskArguments,
     TeachingArguments,
     check_access,
+)
+from bert_recipes.run_folder import (
+    NO_WEIGHTS_FILE,
+    RESULTS_FILE,
+    SWEEP_FILE,
+    TASK_FILE,
+    UNFINISHED_FILE,
 )
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.yaml_files import read_tree
@@ -64,10 +70,6 @@ _ON_THE_CPU = {
     "fp16": "false",
     "deepspeed": "null",
 }
-# A finished run has the first, and no longer the last.
-RESULTS_FILE = "all_results.json"
-TASK_FILE = "task.yaml"
-UNFINISHED_FILE = "unfinished"
 _SECONDS_TO_END = 20
 # What takes the space of a run: the model and whatever its checkpoints hold.
 WEIGHT_FILES = (
@@ -76,7 +78,6 @@ WEIGHT_FILES = (
     "pytorch_model*.bin",
     "checkpoint-*",
 )
-NO_WEIGHTS_FILE = "weights_removed.txt"
 # The words that make a list of three a range, where the field takes numbers only.
 SCALES = ("log", "linear", "int")
 

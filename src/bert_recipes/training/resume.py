@@ -19,8 +19,6 @@ import transformers
 import yaml
 
 from bert_recipes.checkpointing import (
-    CARD_FILE,
-    PROGRESS_FILE,
     is_generated_card,
     last_complete,
     remove_leftovers,
@@ -30,20 +28,28 @@ from bert_recipes.checkpointing import (
 from bert_recipes.config import resolved_values
 from bert_recipes.errors import InputError
 from bert_recipes.files import final_name, lock_run
+from bert_recipes.run_folder import (
+    CARD_FILE,
+    CARD_SETTINGS_FILE,
+    CONFIG_FILE,
+    MARKDOWN_FILE,
+    NO_WEIGHTS_FILE,
+    PAGE_FILE,
+    PROGRESS_FILE,
+    RESULTS_FILE,
+    TASK_FILE,
+    UNFINISHED_FILE,
+)
 from bert_recipes.training.launch import run_on_main_process
 
 
 logger = logging.getLogger(__name__)
 
-CONFIG_FILE = "run.yaml"
-RESULTS_FILE = "all_results.json"
-FACTS_FILE = "report.json"
 # Beside the results until all that follows them is done: predictions, report, card, push.
-UNFINISHED_FILE = "unfinished"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    "run.yaml",
-    "task.yaml",
+    CONFIG_FILE,
+    TASK_FILE,
     "*.json",
     "predictions_*",
     "*.safetensors",
@@ -54,13 +60,13 @@ RUN_FILES = (
     "abandoned-checkpoint-*",
     ".aside-*",
     "training_args.bin",  # the Trainer's; removed at once, if the process lives
-    "report.md",
-    "report.html",
+    MARKDOWN_FILE,
+    PAGE_FILE,
     "losses.png",
-    "README.md",
-    "card.yaml",
+    CARD_FILE,
+    CARD_SETTINGS_FILE,
     ".gitattributes",
-    "weights_removed.txt",  # of sweeps
+    NO_WEIGHTS_FILE,  # of sweeps
     # Of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
     "runs",
     "wandb",

@@ -21,22 +21,26 @@ from transformers import Trainer
 from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import ParallelMode, TrainingArguments
 
-from bert_recipes.checkpointing import IDENTITY_FILE, keep_run_id, write_run_id
+from bert_recipes.checkpointing import keep_run_id, write_run_id
 from bert_recipes.config import save_config
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
+from bert_recipes.run_folder import (
+    CONFIG_FILE,
+    IDENTITY_FILE,
+    RESULTS_FILE,
+    UNFINISHED_FILE,
+    WEIGHTS_FILE,
+)
 from bert_recipes.training.emissions import cost_facts
 from bert_recipes.training.engines import asks_for_fsdp
-from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, UNFINISHED_FILE
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 from bert_recipes.training.trackers import name_run
 from bert_recipes.training.trainer import RecipeTrainer
 
 
 logger = logging.getLogger(__name__)
-
-WEIGHTS_FILE = "model.safetensors"
 
 
 # The data and the checkpoint that a run begins with

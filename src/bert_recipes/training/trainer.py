@@ -35,8 +35,6 @@ from transformers import (
 from transformers.trainer_utils import TrainOutput
 
 from bert_recipes.checkpointing import (
-    PROGRESS_FILE,
-    STATE_FILE,
     commit,
     last_complete,
     read_step,
@@ -48,6 +46,7 @@ from bert_recipes.data.order import ResumableBatchSampler
 from bert_recipes.errors import InputError, Interrupted, end_workers, saving
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
+from bert_recipes.run_folder import PROGRESS_FILE, STATE_FILE
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
 from bert_recipes.training.callbacks import ClockIntervals, StopOnSignal, ignore_signals
 from bert_recipes.training.console import Lines, LinesAboveBar
