@@ -45,7 +45,6 @@ from bert_recipes.training.launch import run_on_main_process
 
 logger = logging.getLogger(__name__)
 
-# Beside the results until all that follows them is done: predictions, report, card, push.
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
     CONFIG_FILE,
