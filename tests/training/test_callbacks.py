@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 from transformers import TrainerControl, TrainerState
 
-from bert_recipes.training import callbacks
 from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.callbacks import (
     ClockIntervals,
@@ -68,9 +67,9 @@ def test_too_early_and_without_a_baseline_nothing_is_said(
     args = PreTrainingArguments(
         output_dir=str(tmp_path), warmup_steps=0.1, use_cpu=True, **settings
     )
-    watch, state = LossWatch(), TrainerState(global_step=step, max_steps=args.max_steps)
-    monkeypatch.setattr(callbacks.time, "monotonic", iter([0.0, float(seconds)]).__next__)
-    watch.on_train_begin(args, state, TrainerControl())
+    clock = seconds / 60 / args.max_minutes if args.max_minutes else 0.0
+    watch = LossWatch(SimpleNamespace(clock=clock))
+    state = TrainerState(global_step=step, max_steps=args.max_steps)
     watch.on_evaluate(
         args, state, TrainerControl(), metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}
     )
@@ -92,14 +91,14 @@ def test_a_discriminator_at_the_base_rate_is_said(loss, is_said):
 
 def test_each_loss_is_warned_of_once_a_discriminators_after_half_of_the_run(tmp_path, caplog):
     args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, use_cpu=True)
-    watch, control = LossWatch(), TrainerControl()
+    watch = LossWatch(SimpleNamespace(clock=0.0))
+    control = TrainerControl()
     metrics = {
         "eval_mlm_loss": 6.7,
         "eval_unigram_loss": 6.7,
         "eval_disc_loss": 0.38,
         "eval_base_rate_loss": 0.38,
     }
-    watch.on_train_begin(args, TrainerState(max_steps=100), control)
     for step in (2000, 4000, 6000, 8000):
         state = TrainerState(global_step=step, max_steps=10_000)
         watch.on_evaluate(args, state, control, metrics=metrics)

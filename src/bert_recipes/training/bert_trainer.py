@@ -263,10 +263,11 @@ def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreT
 class TrainingPhase:
     """A phase: its steps, batches and schedule, and its data as `Trainer` takes them."""
 
-    phase: Phase
+    plan: Phase
     train_dataset: Any
     eval_dataset: Any
     data_collator: Callable[[list[Any]], dict[str, torch.Tensor]]
+    old_dataset: Any = None
 
 
 def phase_schedule(
@@ -327,18 +328,19 @@ class BertTrainer(RecipeTrainer):
         self._is_ours = any(isinstance(module, PreTrainingModel) for module in model.modules())
         if phases is None:
             micro = self.args.per_device_train_batch_size
-            phase = Phase(0, self.args.max_steps, self.global_batch_size, micro, 0, None)
+            plan = Phase(0, self.args.max_steps, self.global_batch_size, micro, 0, None)
             phases = [
-                TrainingPhase(phase, self.train_dataset, self.eval_dataset, self.data_collator)
+                TrainingPhase(
+                    plan, self.train_dataset, self.eval_dataset, self.data_collator, old_dataset
+                )
             ]
         self.phases = list(phases)
-        global_batches = [str(phase.phase.global_batch) for phase in self.phases]
+        global_batches = [str(phase.plan.global_batch) for phase in self.phases]
         self.resume_fingerprint["global batch"] = ", then ".join(global_batches)
         self._check_batches()
         self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
-        self.old_dataset = old_dataset
         # Of the last evaluation: its sums, and float64 (1 + batches, sums), what they were before
         # and after each batch.
         self.held_out_sums: tuple[Any, torch.Tensor] | None = None
@@ -352,7 +354,7 @@ class BertTrainer(RecipeTrainer):
         checkpoint = self._find_checkpoint(resume_from_checkpoint)
         num_steps_done = 0 if checkpoint is None else read_step(checkpoint)
         for phase in self.phases[:-1]:
-            if num_steps_done >= phase.phase.end_step:
+            if num_steps_done >= phase.plan.end_step:
                 continue
             self._enter(phase)
             super().train(resume_from_checkpoint=checkpoint, **kwargs)
@@ -368,9 +370,10 @@ class BertTrainer(RecipeTrainer):
     def _enter(self, training_phase: TrainingPhase) -> None:
         """Take a phase's data and batches."""
         self._data_of_phase = training_phase
-        self._phase = training_phase.phase
+        self._phase = training_phase.plan
         self.train_dataset = training_phase.train_dataset
         self.eval_dataset = training_phase.eval_dataset
+        self.old_dataset = training_phase.old_dataset
         collator = training_phase.data_collator
         if isinstance(collator, DataCollatorForPreTraining):
             if counts_from_pad(self.model.config):
@@ -398,16 +401,14 @@ class BertTrainer(RecipeTrainer):
             return
         counts = []
         for phase in self.phases:
-            _, accumulation = self.args.split_batch(
-                phase.phase.global_batch, phase.phase.micro_batch
-            )
+            _, accumulation = self.args.split_batch(phase.plan.global_batch, phase.plan.micro_batch)
             counts.append(accumulation)
         if self.is_deepspeed_enabled and len(set(counts)) > 1:
             raise InputError(
                 "phase2_per_device_train_batch_size: DeepSpeed takes the same number of "
                 "micro-batches per step in both phases, here it would be "
                 f"{' and then '.join(map(str, counts))}; give --global_train_batch_size "
-                f"{self.phases[0].phase.global_batch}, --per_device_train_batch_size and "
+                f"{self.phases[0].plan.global_batch}, --per_device_train_batch_size and "
                 "--phase2_per_device_train_batch_size that fit"
             )
 
@@ -418,7 +419,7 @@ class BertTrainer(RecipeTrainer):
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """Return the schedule of the run, or that of the phase."""
-        phases = [phase.phase for phase in self.phases]
+        phases = [phase.plan for phase in self.phases]
         return phase_schedule(self._phase, phases, self.args, num_training_steps)
 
     # Data
@@ -435,10 +436,10 @@ class BertTrainer(RecipeTrainer):
                 dataset.remember_num_pairs(counted["counts"])
         self._epochs_before = 0.0
         for earlier in self.phases:
-            if earlier.phase.first_step < phase.first_step:
-                num_steps = earlier.phase.end_step - earlier.phase.first_step
+            if earlier.plan.first_step < phase.first_step:
+                num_steps = earlier.plan.end_step - earlier.plan.first_step
                 num_pairs = epoched(earlier.train_dataset).num_pairs(0)
-                self._epochs_before += num_steps * earlier.phase.global_batch / num_pairs
+                self._epochs_before += num_steps * earlier.plan.global_batch / num_pairs
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - phase.first_step

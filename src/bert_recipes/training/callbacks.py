@@ -6,7 +6,6 @@ import os
 import signal
 import statistics
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -114,17 +113,14 @@ class LossWatch(TrainerCallback):
     `describe_discriminator`, each once in a run; after a line of the training log `describe_spike`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
         # What describes an evaluation, until it has warned, and after which fraction of the run
         # past the warm-up.
         self.waiting: dict[Callable[[dict[str, float], int], str | None], float] = {
             describe_progress: STUCK_AFTER_FRACTION,
             describe_discriminator: BASE_RATE_AFTER_FRACTION,
         }
-
-    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Start the clock."""
-        self.begin = time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Warn when the loss jumps."""
@@ -155,10 +151,9 @@ class LossWatch(TrainerCallback):
         if not state.max_steps:  # a finished model is measured
             return 1.0, 0.0
         warmup = args.get_warmup_steps(state.max_steps) / state.max_steps
-        minutes = getattr(args, "max_minutes", None)
-        if minutes is None:
+        if getattr(args, "max_minutes", None) is None:
             return state.global_step / state.max_steps, warmup
-        return (time.monotonic() - self.begin) / (60 * minutes), warmup
+        return self.trainer.clock, warmup
 
 
 class EarlyStopping(TrainerCallback):

@@ -170,7 +170,9 @@ def load_phases(data_args: DataArguments, phases: Sequence[Phase], seed: int) ->
         )
         data = load_data(phase_args, seed)
         data_of_phases.append(data)
-        training_phases.append(TrainingPhase(phase, data.train, data.validation, data.collator))
+        training_phases.append(
+            TrainingPhase(phase, data.train, data.validation, data.collator, data.old)
+        )
     return replace(data_of_phases[0], phases=training_phases)
 
 
@@ -316,13 +318,18 @@ def load_model(
     else:
         model = _load_checkpoint(model_args, needs_head=needs_head)
         _check_tokenizer(model_args.model_name_or_path, model.config.vocab_size, tokenizer)
+    check_positions(model, max_seq_length)
+    return model
+
+
+def check_positions(model: PreTrainingModel, max_seq_length: int) -> None:
+    """Refuse inputs that are longer than the model's positions."""
     max_positions = num_positions(model.config)
     if max_positions < max_seq_length:
         raise InputError(
             f"max_seq_length is {max_seq_length}, the model has {max_positions} positions; lower "
             "it, or train a new model with --max_position_embeddings"
         )
-    return model
 
 
 def _new_model(
@@ -405,7 +412,9 @@ def build_model(
 ) -> PreTrainingModel:
     """Return the model that a run trains: a new one, a checkpoint, or layers of its teacher."""
     if OBJECTIVES[model_args.objective].copies_teacher:
-        return make_student(teacher, distillation_args, seed)
+        student = make_student(teacher, distillation_args, seed)
+        check_positions(student, data.max_seq_length)
+        return student
     # TinyBERT compares attention head by head.
     num_heads = None if teacher is None else teacher.config.num_attention_heads
     model = load_model(model_args, data.tokenizer, data.max_seq_length, seed, num_heads=num_heads)
@@ -457,8 +466,8 @@ def make_trainer(
         max_eval_pairs=max_eval_pairs,
         old_dataset=data.old,
         phases=data.phases,
-        callbacks=[LossWatch()],
         **kwargs,
     )
+    trainer.add_callback(LossWatch(trainer))
     logger.info("precision %s: %s", trainer.precision, args.precision_reason)
     return trainer

@@ -21,7 +21,7 @@ from transformers import Trainer
 from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import ParallelMode, TrainingArguments
 
-from bert_recipes.checkpointing import keep_run_id, write_run_id
+from bert_recipes.checkpointing import keep_run_id, read_step, write_run_id
 from bert_recipes.config import save_config
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
@@ -239,8 +239,8 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
     }
     if trainer.skipped_steps:
         results["skipped_steps"] = trainer.skipped_steps
-    if resume_from is not None:  # the rates are those since then
-        results["resumed_at_step"] = trainer.steps_done
+    if resume_from is not None:
+        results["resumed_at_step"] = read_step(Path(resume_from))
     results.update(cost_facts(trainer.run_time, trainer.args.energy))
     results.update(trainer.measure_all())
     for name, digits in (("tokens_per_second", 1), ("data_wait_share", 4)):
