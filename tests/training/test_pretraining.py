@@ -260,6 +260,13 @@ def test_the_held_out_instances_must_fit_the_model_too(tmp_path, tokenizer):
     assert (data.train.max_seq_length, data.max_seq_length) == (16, 40)
     with pytest.raises(InputError, match="max_seq_length is 40, the model has 32 positions"):
         load_model(ModelArguments(max_position_embeddings=32), tokenizer, data.max_seq_length, 1)
+    config = pretraining_config("2/64", vocab_size=len(tokenizer), max_position_embeddings=32)
+    teacher = BertForPreTraining(config)
+    distillation = DistillationArguments(
+        teacher="x", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0
+    )
+    with pytest.raises(InputError, match="max_seq_length is 40, the model has 32 positions"):
+        build_model(ModelArguments(objective="distilbert"), distillation, data, teacher, 1)
 
 
 def test_values_of_a_new_model_out_of_range_are_refused(tokenizer):
