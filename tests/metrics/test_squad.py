@@ -1,5 +1,4 @@
 import json
-import logging
 import math
 import runpy
 from pathlib import Path
@@ -104,7 +103,7 @@ def read_gold(path):
 
 def test_v1_scores_equal_the_plain_implementation_on_random_answers():
     rng = np.random.default_rng(1)
-    for _ in range(400):
+    for _ in range(150):
         gold = random_gold(rng, with_unanswerable=False)
         predictions = random_predictions(rng, gold)
         expected = OFFICIAL["evaluate_v1"](as_dataset(gold), predictions)
@@ -117,7 +116,7 @@ def test_v1_scores_equal_the_plain_implementation_on_random_answers():
 def test_v2_scores_equal_the_plain_implementation_on_random_answers_and_odds():
     """Odds from few values, so that many are equal; a probability's threshold and others."""
     rng = np.random.default_rng(2)
-    for _ in range(400):
+    for _ in range(150):
         gold = random_gold(rng, with_unanswerable=True)
         predictions = random_predictions(rng, gold)
         assert squad_v2_scores(gold, predictions) == pytest.approx(
@@ -137,7 +136,7 @@ def test_v2_scores_equal_the_plain_implementation_on_random_answers_and_odds():
 def test_best_threshold_is_the_best_of_all_thresholds():
     """Against brute force over every threshold; odds without ties."""
     rng = np.random.default_rng(3)
-    for _ in range(150):
+    for _ in range(60):
         gold = random_gold(rng, with_unanswerable=True)
         predictions = random_predictions(rng, gold)
         # Answers of punctuation only count as answers in the search, but as empty in the score.
@@ -155,51 +154,34 @@ def test_best_threshold_is_the_best_of_all_thresholds():
 
 def test_questions_without_a_prediction_count_0_and_are_reported(caplog):
     """evaluate-v1.1.py: "Unanswered question ... will receive score 0."; evaluate-v2.0.py leaves
-    them out or fails.
+    them out or fails. Predictions for other questions are left aside.
     """
-    with caplog.at_level(logging.WARNING):
-        scores = squad_scores({"a": ["x"], "b": ["y"]}, {"a": "x", "other": "z"})
+    scores = squad_scores({"a": ["x"], "b": ["y"]}, {"a": "x", "other": "z"})
     assert scores == {"exact_match": 50.0, "f1": 50.0, "missing": 1}
     assert "1 of 2 questions have no prediction and count 0; the first is b" in caplog.text
     gold = {"a": ["x"], "b": [], "c": [], "d": ["y"]}
-    scores = squad_v2_scores(gold, {"a": "x", "c": "wrong"}, {"a": -1.0, "b": 5.0, "c": 1.0})
+    odds = {"a": -1.0, "b": 5.0, "c": 1.0, "other": -9.0}
+    scores = squad_v2_scores(gold, {"a": "x", "c": "wrong", "other": "x"}, odds)
     assert (scores["exact"], scores["HasAns_exact"], scores["NoAns_exact"]) == (50.0, 50.0, 50.0)
-    assert (scores["total"], scores["missing"], scores["best_exact"]) == (4, 2, 50.0)
-    assert scores["best_exact_thresh"] == -1.0
-
-
-def test_predictions_for_other_questions_are_left_aside():
-    assert squad_scores({"a": ["x"]}, {"a": "x", "b": "y"}) == {"exact_match": 100.0, "f1": 100.0}
-    scores = squad_v2_scores({"a": ["x"]}, {"a": "x", "b": "y"}, {"a": 0.0, "c": -9.0})
-    assert (scores["total"], scores["best_f1"], scores["best_f1_thresh"]) == (1, 100.0, 0.0)
+    assert (scores["total"], scores["missing"]) == (4, 2)
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (50.0, -1.0)
 
 
 @pytest.mark.parametrize(
-    ("gold", "predictions", "message"),
+    ("score", "gold", "arguments", "message"),
     [
-        ({}, {}, "none of the 0 questions"),
-        ({"a": ["x"]}, {}, "none of the 1 questions has a prediction"),
-        ({"a": ["x"]}, {"b": "x"}, "none of the 1 questions"),
+        (squad_scores, {}, [{}], "none of the 0 questions"),
+        (squad_scores, {"a": ["x"]}, [{"b": "x"}], "none of the 1 questions has a prediction"),
+        (squad_v2_scores, {"a": ["x"]}, [{"b": "x"}], "none of the 1 questions"),
+        (squad_scores, {"a": ["x"], "b": []}, [{"a": "x"}], "question 'b' has no gold .* squad_v2"),
+        (squad_v2_scores, {"a": ["x"]}, [{"a": "x"}, {"a": math.nan}], "nan is no number"),
+        (squad_v2_scores, {"a": ["x"]}, [{"a": "x"}, {"a": 1.0}, math.nan], "nan is no number"),
     ],
 )
-@pytest.mark.parametrize("score", [squad_scores, squad_v2_scores])
-def test_what_cannot_be_scored_is_refused_in_one_line(score, gold, predictions, message):
+def test_what_cannot_be_scored_is_refused_in_one_line(score, gold, arguments, message):
     with pytest.raises(InputError, match=message) as error:
-        score(gold, predictions)
+        score(gold, *arguments)
     assert "\n" not in str(error.value)
-
-
-def test_v1_refuses_a_question_without_gold_answers():
-    with pytest.raises(
-        InputError, match=r"question 'b' has no gold answer, as in SQuAD 2\.0; take squad_v2"
-    ):
-        squad_scores({"a": ["x"], "b": []}, {"a": "x", "b": ""})
-
-
-@pytest.mark.parametrize(("odds", "threshold"), [({"a": math.nan}, 0.0), ({"a": 1.0}, math.nan)])
-def test_odds_that_are_no_numbers_are_refused(odds, threshold):
-    with pytest.raises(InputError, match="nan is no number"):
-        squad_v2_scores({"a": ["x"]}, {"a": "x"}, odds, threshold)
 
 
 @pytest.mark.parametrize("name", ["dev-v1.1.json", "squadshifts_amazon-v1.1.json"])
@@ -210,12 +192,10 @@ def test_real_v1_answers_are_scored_as_the_plain_implementation_does(shared_data
         squad_scores(gold, {q: answers[-1] for q, answers in gold.items()})["exact_match"] == 100.0
     )
     rng = np.random.default_rng(4)
-    predictions = {
-        q: str(rng.choice(answers))
-        if rng.random() < 0.5
-        else changed(rng, str(rng.choice(answers)))
-        for q, answers in gold.items()
-    }
+    predictions = {}
+    for question, answers in gold.items():
+        text = str(rng.choice(answers))
+        predictions[question] = text if rng.random() < 0.5 else changed(rng, text)
     scores = squad_scores(gold, predictions)
     assert scores == pytest.approx(OFFICIAL["evaluate_v1"](dataset, predictions), abs=1e-9)
     assert 50 < scores["exact_match"] < scores["f1"] < 95
@@ -233,15 +213,12 @@ def test_real_v2_answers_are_scored_as_the_plain_implementation_does(shared_data
         predictions[question] = text if rng.random() < 0.5 else changed(rng, text)
         odds[question] = round(float(rng.normal(-1.0 if answers else 1.0, 1.5)), 2)
     plain = OFFICIAL["evaluate_v2"]
-    # The search of the plain implementation takes the square of the questions: part of them is
-    # enough for it.
-    some = dict(list(gold.items())[::6])
-    expected = plain(
-        as_dataset(some), {q: predictions[q] for q in some}, {q: odds[q] for q in some}, 0.0
-    )
-    assert squad_v2_scores(some, predictions, {q: odds[q] for q in some}) == pytest.approx(
-        expected, abs=1e-9
-    )
+    # The search of the plain implementation takes the square of the questions.
+    sixth = dict(list(gold.items())[::6])
+    texts = {question: predictions[question] for question in sixth}
+    some_odds = {question: odds[question] for question in sixth}
+    expected = plain(as_dataset(sixth), texts, some_odds, 0.0)
+    assert squad_v2_scores(sixth, texts, some_odds) == pytest.approx(expected, abs=1e-9)
     scores = squad_v2_scores(gold, predictions)
     assert scores == pytest.approx(plain(dataset, predictions), abs=1e-9)
     assert (scores["total"], scores["HasAns_total"], scores["NoAns_total"]) == (3046, 1506, 1540)

@@ -1,6 +1,4 @@
-"""Ids that are no text: a store of numbers with names, sets without positions, and what can be
-learned of a known chain.
-"""
+"""Ids that are no text: stores of numbers with names, sets without positions, and a known chain."""
 
 import itertools
 import json
@@ -27,7 +25,8 @@ def chain(seed=0):
 
 
 def draw(number, length, seed):
-    (start, step), rng = chain(), np.random.default_rng(seed)
+    start, step = chain()
+    rng = np.random.default_rng(seed)
     rows = np.empty((number, length), dtype=np.int64)
     rows[:, 0] = rng.choice(STATES, number, p=start)
     for place in range(1, length):
@@ -55,38 +54,25 @@ def names(tmp_path):
 
 
 def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, names, tmp_path):
+    rows = ["0 1 5", "2 2", "", "3", "4 4 4 0", "", "5 5"]
+    (tmp_path / "b.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
     documents = [[[0, 1, 5], [2, 2]], [[3], [4, 4, 4, 0]], [[5, 5]]]
-    (tmp_path / "a.jsonl").write_text(
-        "".join(json.dumps({"ids": each}) + "\n" for each in documents), encoding="utf-8"
-    )
-    text = "\n\n".join("\n".join(" ".join(map(str, row)) for row in each) for each in documents)
-    (tmp_path / "b.txt").write_text(text + "\n", encoding="utf-8")
+    lines = [json.dumps({"ids": document}) + "\n" for document in documents]
+    (tmp_path / "a.jsonl").write_text("".join(lines), encoding="utf-8")
     np.save(tmp_path / "c.npy", np.array([[0, 1, 5, -1], [3, 3, 3, 3]]))
-    found = {}
-    for name in ("a.jsonl", "b.txt", "c.npy"):
-        output = tmp_path / f"store-{name}"
-        call_recipe(
-            "prepare_corpus",
-            "--names",
-            names,
-            "--files",
-            tmp_path / name,
-            "--text_column",
-            "ids",
-            "--output_dir",
-            output,
-        )
-        store = open_store(output)
-        found[name] = store.train.tokens(0, store.train.num_sentences).tolist()
-    assert (
-        found["a.jsonl"]
-        == found["b.txt"]
-        == [number + 5 for each in documents for row in each for number in row]
-    )
-    assert found["c.npy"] == [5, 6, 10, 8, 8, 8, 8]
-    assert (tmp_path / "store-c.npy" / "tokenizer" / "vocab.txt").read_text().split()[5:] == [
-        f"gene_{n}" for n in range(STATES)
-    ]
+
+    def tokens_of(name):
+        folder = tmp_path / f"store-{name}"
+        flags = ["--names", names, "--files", tmp_path / name, "--text_column", "ids"]
+        call_recipe("prepare_corpus", *flags, "--output_dir", folder)
+        train = open_store(folder).train
+        return [token - 5 for token in train.tokens(0, train.num_sentences)]
+
+    numbers = [int(number) for number in " ".join(rows).split()]
+    assert tokens_of("a.jsonl") == tokens_of("b.txt") == numbers
+    assert tokens_of("c.npy") == [0, 1, 5, 3, 3, 3, 3]
+    vocabulary = (tmp_path / "store-c.npy" / "tokenizer" / "vocab.txt").read_text().split()
+    assert vocabulary[5:] == names.read_text().split()
 
 
 @pytest.mark.parametrize(
@@ -99,19 +85,10 @@ def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, 
 )
 def test_a_number_without_a_name_is_one_line(call_recipe, names, tmp_path, text, message):
     (tmp_path / "ids.txt").write_text("1 2\n\n" + text, encoding="utf-8")
-    flags = [
-        "--names",
-        names,
-        "--files",
-        tmp_path / "ids.txt",
-        "--output_dir",
-        tmp_path / "store",
-        "--num_processes",
-        1,
-    ]
-    said = call_recipe("prepare_corpus", *flags, code=1)
-    assert message in said
-    assert "Traceback" not in said
+    flags = ["--names", names, "--files", tmp_path / "ids.txt", "--output_dir", tmp_path / "store"]
+    output = call_recipe("prepare_corpus", *flags, "--num_processes", 1, code=1)
+    assert message in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
@@ -133,41 +110,22 @@ def prepare(call_recipe, names, folder, number, length):
     return folder / "store"
 
 
+SETTINGS = "--objective mlm --input_format doc_sentences"
+
+
 def test_without_positions_outputs_move_with_their_ids(call_recipe, names, tmp_path):
     store = prepare(call_recipe, names, tmp_path, 40, 12)
-    flags = [
-        "--store",
-        store,
-        "--objective",
-        "mlm",
-        "--input_format",
-        "doc_sentences",
-        "--positions",
-        "none",
-    ]
-    flags += [
-        "--max_seq_length",
-        16,
-        "--max_steps",
-        5,
-        "--global_train_batch_size",
-        8,
-        "--per_device_train_batch_size",
-        8,
-    ]
-    call_recipe(
-        "pretrain",
-        *flags,
-        "--output_dir",
-        tmp_path / "run",
-        "--learning_rate",
-        "1e-2",
-        "--eval_steps",
-        5,
+    flags = (
+        f"--store {store} --output_dir {tmp_path / 'run'} {SETTINGS} --positions none "
+        "--max_seq_length 16 --max_steps 5 --eval_steps 5 --learning_rate 1e-2 "
+        "--global_train_batch_size 8 --per_device_train_batch_size 8"
     )
+    call_recipe("pretrain", *flags.split())
     model = open_checkpoint(str(tmp_path / "run"), cached_only=True)[0].eval()
-    ids, order = torch.randint(5, 11, (1, 10)), torch.randperm(10)
-    hidden, moved = (model.bert(each).last_hidden_state for each in (ids, ids[:, order]))
+    ids = torch.randint(5, 11, (1, 10))
+    order = torch.randperm(10)
+    hidden = model.bert(ids).last_hidden_state
+    moved = model.bert(ids[:, order]).last_hidden_state
     torch.testing.assert_close(hidden[:, order], moved, rtol=1e-4, atol=1e-4)
     assert not model.bert.embeddings.position_embeddings.weight.requires_grad
 
@@ -177,69 +135,16 @@ def test_the_loss_on_a_markov_chain_comes_down_to_its_entropy_and_no_further(
     call_recipe, names, tmp_path
 ):
     store = prepare(call_recipe, names, tmp_path, 4000, 60)
-    flags = [
-        "--store",
-        store,
-        "--objective",
-        "mlm",
-        "--input_format",
-        "doc_sentences",
-        "--max_seq_length",
-        64,
-    ]
-    flags += [
-        "--mlm_probability",
-        "0.02",
-        "--mask_rate",
-        1,
-        "--keep_rate",
-        0,
-        "--random_rate",
-        0,
-        "--max_eval_pairs",
-        200,
-    ]
-    flags += [
-        "--max_steps",
-        1500,
-        "--global_train_batch_size",
-        32,
-        "--per_device_train_batch_size",
-        32,
-        "--dropout",
-        0,
-    ]
-    flags += [
-        "--optimizer",
-        "muon",
-        "--muon_learning_rate",
-        "0.01",
-        "--learning_rate",
-        "4e-3",
-        "--warmup_steps",
-        "0.06",
-    ]
-    flags += [
-        "--weight_init",
-        "sinusoidal_positions",
-        "--initializer_range",
-        "0.06",
-        "--adam_beta2",
-        "0.98",
-    ]
-    call_recipe(
-        "pretrain",
-        *flags,
-        "--output_dir",
-        tmp_path / "run",
-        "--eval_steps",
-        1500,
-        "--logging_steps",
-        500,
+    flags = (
+        f"--store {store} --output_dir {tmp_path / 'run'} {SETTINGS} --max_seq_length 64 "
+        "--mlm_probability 0.02 --mask_rate 1 --keep_rate 0 --random_rate 0 --max_eval_pairs 200 "
+        "--max_steps 1500 --global_train_batch_size 32 --per_device_train_batch_size 32 "
+        "--dropout 0 --optimizer muon --muon_learning_rate 0.01 --learning_rate 4e-3 "
+        "--warmup_steps 0.06 --weight_init sinusoidal_positions --initializer_range 0.06 "
+        "--adam_beta2 0.98 --eval_steps 1500 --logging_steps 500"
     )
-    loss, known = (
-        json.loads((tmp_path / "run" / "all_results.json").read_text())["eval_mlm_loss"],
-        entropy_between_neighbours(),
-    )
+    call_recipe("pretrain", *flags.split())
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    entropy = entropy_between_neighbours()
     # 200 held-out rows have 200 predicted states: their mean is known to a tenth of a nat.
-    assert known - 0.15 < loss < known + 0.15
+    assert results["eval_mlm_loss"] == pytest.approx(entropy, abs=0.15)

@@ -23,52 +23,19 @@ from bert_recipes.run_folder import UNFINISHED_FILE
 from bert_recipes.training.bert_trainer import PreTrainingSums
 
 
-CPU = ["--use_cpu", "true", "--disable_tqdm", "true", "--precision", "fp32", "--logging_steps", "1"]
+CPU = "--use_cpu true --disable_tqdm true --precision fp32 --logging_steps 1"
 # An evaluation of four batches after each half of the training.
-PRETRAIN = [
-    "--size",
-    "tiny",
-    "--max_seq_length",
-    "48",
-    "--dropout",
-    "0.1",
-    "--per_device_train_batch_size",
-    "4",
-]
-PRETRAIN += [
-    "--global_train_batch_size",
-    "16",
-    "--max_steps",
-    "4",
-    "--warmup_steps",
-    "1",
-    "--learning_rate",
-    "1e-3",
-]
-PRETRAIN += ["--per_device_eval_batch_size", "5"]
-PRETRAIN += ["--eval_strategy", "steps", "--eval_steps", "2", "--max_eval_pairs", "20", *CPU]
-BEST = ["--save_strategy", "steps", "--save_steps", "2", "--load_best_model_at_end", "true"]
-FINETUNE = [
-    "--max_seq_length",
-    "40",
-    "--doc_stride",
-    "8",
-    "--max_query_length",
-    "12",
-    "--learning_rate",
-    "1e-3",
-]
-FINETUNE += [
-    "--num_train_epochs",
-    "2",
-    "--per_device_eval_batch_size",
-    "8",
-    "--dropout",
-    "0.1",
-    "--do_predict",
-    "true",
-]
-FINETUNE += ["--eval_strategy", "epoch", "--load_best_model_at_end", "true", *CPU]
+PRETRAIN = (
+    f"{CPU} --size tiny --max_seq_length 48 --dropout 0.1 --per_device_train_batch_size 4 "
+    "--global_train_batch_size 16 --max_steps 4 --warmup_steps 1 --learning_rate 1e-3 "
+    "--per_device_eval_batch_size 5 --eval_strategy steps --eval_steps 2 --max_eval_pairs 20"
+)
+BEST = "--save_strategy steps --save_steps 2 --load_best_model_at_end true"
+FINETUNE = (
+    f"{CPU} --max_seq_length 40 --doc_stride 8 --max_query_length 12 --learning_rate 1e-3 "
+    "--num_train_epochs 2 --per_device_eval_batch_size 8 --dropout 0.1 --do_predict true "
+    "--eval_strategy epoch --load_best_model_at_end true"
+)
 
 
 def run_main(repository: Path, name: str, *flags: object) -> None:
@@ -108,28 +75,30 @@ def chosen(points, *quick: str) -> list:
 
 def assert_alike(folder: Path, straight: Path) -> None:
     """What a run leaves is there, and is that of a run that nothing ended."""
-    names, left = (
-        {path.name for path in each.iterdir() if "checkpoint-" not in path.name}
-        for each in (straight, folder)
-    )
-    assert left == names
+    names = files_of(straight)
+    assert files_of(folder) == names
     assert {"all_results.json", "report.html", "README.md"} <= names
     assert UNFINISHED_FILE not in names
-    for name in ("model.safetensors", *(name for name in names if name.startswith("predictions_"))):
+    predictions = [name for name in names if name.startswith("predictions_")]
+    for name in ("model.safetensors", *predictions):
         assert (folder / name).read_bytes() == (straight / name).read_bytes(), name
     assert history_of(folder / "trainer_state.json") == history_of(straight / "trainer_state.json")
-    ours, theirs = (
-        json.loads((each / "all_results.json").read_text()) for each in (folder, straight)
-    )
-    same = [
-        name
-        for name in theirs
-        if name.startswith("eval_") and name not in ("eval_seconds", "eval_runtime")
-    ]
-    same = [name for name in same if not name.endswith("_per_second")]
-    assert [ours[name] for name in ("train_loss", *same)] == [
-        theirs[name] for name in ("train_loss", *same)
-    ]
+    assert figures_of(folder) == figures_of(straight)
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if "checkpoint-" not in path.name}
+
+
+def figures_of(folder: Path) -> dict[str, object]:
+    """The results of a run but those of its speed."""
+    results = json.loads((folder / "all_results.json").read_text())
+    figures = {"train_loss": results["train_loss"]}
+    for name, value in results.items():
+        is_speed = name in ("eval_seconds", "eval_runtime") or name.endswith("_per_second")
+        if name.startswith("eval_") and not is_speed:
+            figures[name] = value
+    return figures
 
 
 # Pre-training
@@ -138,14 +107,14 @@ def assert_alike(folder: Path, straight: Path) -> None:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(["--save_strategy", "no"], id="no checkpoints"),
+        pytest.param("--save_strategy no", id="no checkpoints"),
         pytest.param(BEST, id="the best one", marks=pytest.mark.slow),
     ],
 )
 def pretraining(request, repository, small_store, tmp_path_factory):
     """Flags, and the run that nothing ends; the model of its last step is its best one."""
     folder = tmp_path_factory.mktemp("straight") / "run"
-    flags = ["--store", small_store, *PRETRAIN, *request.param]
+    flags = ["--store", small_store, *PRETRAIN.split(), *request.param.split()]
     run_main(repository, "pretrain", *flags, "--output_dir", folder)
     return flags, folder
 
@@ -200,7 +169,8 @@ def questions(tmp_path_factory, tiny_checkpoint):
     (folder / "task.yaml").write_text(
         f"name: mine\nkind: question_answering\nfiles: {files}\nmetrics: squad\n"
     )
-    return ["--task_file", folder / "task.yaml", "--model_name_or_path", tiny_checkpoint, *FINETUNE]
+    files = ["--task_file", folder / "task.yaml", "--model_name_or_path", tiny_checkpoint]
+    return [*files, *FINETUNE.split()]
 
 
 @pytest.fixture(scope="module")
@@ -259,26 +229,18 @@ def test_a_signal_ends_predictions_and_leaves_no_half_of_them(
     call_recipe, finetuning, questions, tmp_path, monkeypatch
 ):
     data = Path(questions[1]).parent / "test.jsonl"
-    flags = [
-        "--model_name_or_path",
-        finetuning[0],
-        "--input_file",
-        data,
-        "--batch_size",
-        "4",
-        "--use_cpu",
-        "true",
-    ]
-    flags += ["--output_file", tmp_path / "out" / "lines.jsonl"]
-    (tmp_path / "out").mkdir()
+    output = tmp_path / "out" / "lines.jsonl"
+    output.parent.mkdir()
+    flags = ["--model_name_or_path", finetuning[0], "--input_file", data, "--output_file", output]
+    flags += ["--batch_size", "4", "--use_cpu", "true"]
     with monkeypatch.context() as patch:
         calls = signal_at(patch, QuestionAnswering, "split_outputs", 2)
-        said = call_recipe("predict", *flags, code=143)
+        text = call_recipe("predict", *flags, code=143)
     assert len(calls) == 2
-    assert "stopped by SIGTERM" in said.splitlines()[-1]
-    assert not list((tmp_path / "out").iterdir())
+    assert "stopped by SIGTERM" in text.splitlines()[-1]
+    assert not list(output.parent.iterdir())
     call_recipe("predict", *flags)
-    assert len((tmp_path / "out" / "lines.jsonl").read_text().splitlines()) == 23
+    assert len(output.read_text().splitlines()) == 23
 
 
 # Kills

@@ -1,7 +1,6 @@
 """Answers in every form, offsets that are a little wrong, ids, and questions without answer."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,29 +11,31 @@ from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task_file import read_task_file
 
 
+ANSWER = (Answer(text="Anna Dahl", answer_start=40),)
 CONTEXT = "The harbour of Vik was built in 1902 by Anna Dahl. Before 1902 there was only a pier."
 
 
-def question(idx: str, text: str | None = None, start: object = None, **more: object) -> dict:
-    answers = [] if text is None else [{"text": text, "answer_start": start}]
-    return {"id": idx, "question": "Which?", "answers": answers} | more
+def question(idx: str | None, text: str, start: object = None, **columns: object) -> dict:
+    answers = [{"text": text, "answer_start": start}]
+    return {"id": idx, "question": "Which?", "answers": answers, **columns}
 
 
-def write(folder: Path, *questions: dict, metrics: str = "squad", file: str = "train.json") -> Path:
-    data = {"data": [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": list(questions)}]}]}
-    (folder / file).write_text(json.dumps(data), encoding="utf-8")
-    split = file.split(".")[0]
-    text = f"kind: question_answering\nfiles: {{{split}: {file}}}\nmetrics: {metrics}\n"
-    (folder / "own.yaml").write_text(text, encoding="utf-8")
-    return folder / "own.yaml"
+@pytest.fixture
+def load(write):
+    """Read a split of questions in SQuAD's form."""
+
+    def load_questions(*questions: dict, metrics: str = "squad", split: str = "train"):
+        paragraphs = [{"context": CONTEXT, "qas": list(questions)}]
+        write(f"{split}.json", json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
+        files = f"files: {{{split}: {split}.json}}\n"
+        path = write("own.yaml", f"kind: question_answering\n{files}metrics: {metrics}\n")
+        return load_split(read_task_file(path), split, data_dir=None)
+
+    return load_questions
 
 
-def load(path: Path, split: str = "train"):
-    return load_split(read_task_file(path), split, data_dir=None)
-
-
-def answers_of(path: Path, split: str = "train") -> list:
-    return [example.answers for example in load(path, split).examples]
+def answers_of(split) -> list:
+    return [example.answers for example in split.examples]
 
 
 @pytest.mark.parametrize(
@@ -65,86 +66,71 @@ def test_an_answer_is_found_where_its_text_stands_once_nearby(text, start, found
         assert answer.text.split() == text.split()
 
 
-def test_offsets_in_utf16_units_are_mended(tmp_path, caplog):
+def test_offsets_in_utf16_units_are_mended():
     """Tools that run in a browser count an emoji twice."""
     context = "Great trip \U0001f600\U0001f389! The boat to Vik was built by Anna Dahl in 1902."
     assert locate_answer("Anna Dahl", 46, context) == Answer(text="Anna Dahl", answer_start=44)
 
 
-def test_wrong_offsets_are_mended_or_left_out_and_counted(tmp_path, caplog):
-    """google-research/bert run_squad.py leaves an answer out that it cannot find, with a
-    warning.
-    """
-    path = write(
-        tmp_path,
+def test_wrong_offsets_are_mended_or_left_out_and_counted(load, caplog):
+    """google-research/bert run_squad.py warns of an answer that it cannot find, and goes on."""
+    split = load(
         question("a", "Anna Dahl", 40),
         question("b", "Anna Dahl", 41),
         question("c", "1902", 45),
         question("d", "1911", 32),
     )
-    split = load(path)
     assert [example.idx for example in split.examples] == ["a", "b"]
-    assert split.examples[1].answers == (Answer(text="Anna Dahl", answer_start=40),)
+    assert answers_of(split) == [ANSWER, ANSWER]
     assert (split.num_rows, split.num_left_out) == (2, 2)
     assert "train.json: 1 answers did not stand at their answer_start" in caplog.text
     assert "2 of 4 questions are left out" in caplog.text
     assert "question 3 (id c): the answer '1902' is not at its answer_start 45" in caplog.text
 
 
-def test_training_in_which_no_answer_is_found_is_refused(tmp_path):
-    path = write(tmp_path, question("a", "Anna  Dahl", -1))
-    with pytest.raises(
-        InputError,
-        match=r"question 1 \(id a\): the answer 'Anna  Dahl' is not at its answer_start -1, "
-        r".*counts the char",
-    ):
-        load(path)
+def test_training_in_which_no_answer_is_found_is_refused(load):
+    message = r"question 1 \(id a\): the answer 'Anna  Dahl' is not at its .* -1, .*counts the char"
+    with pytest.raises(InputError, match=message):
+        load(question("a", "Anna  Dahl", -1))
 
 
-def test_an_evaluation_looks_at_the_texts_of_answers_alone(tmp_path):
+def test_an_evaluation_looks_at_the_texts_of_answers_alone(load):
     """Neither the official scorer nor run_squad.py reads answer_start there."""
-    path = write(
-        tmp_path, question("a", "Anna Dahl", 7), question("b", "1911", -1), file="validation.json"
-    )
-    assert answers_of(path, "validation") == [
+    split = load(question("a", "Anna Dahl", 7), question("b", "1911", -1), split="validation")
+    assert answers_of(split) == [
         (Answer(text="Anna Dahl", answer_start=-1),),
         (Answer(text="1911", answer_start=-1),),
     ]
 
 
-def test_ids_matter_in_an_evaluation_alone(tmp_path):
-    same = (question("a", "Anna Dahl", 40), question("a", "1902", 32), question(None, "1902", 32))
-    assert len(answers_of(write(tmp_path, *same))) == 3
+def test_ids_matter_in_an_evaluation_alone(load):
+    questions = [question("a", "Anna Dahl", 40), question("a", "1902", 32)]
+    assert len(load(*questions, question(None, "1902", 32)).examples) == 3
     with pytest.raises(InputError, match=r"question 2 \(id a\): question 1 has the same id"):
-        answers_of(write(tmp_path, *same, file="validation.json"), "validation")
+        load(*questions, split="validation")
 
 
-@pytest.mark.parametrize("word", ["False", "false", "0", 0, False, None, ""])
-def test_is_impossible_that_says_no_keeps_the_answer(tmp_path, word):
-    path = write(tmp_path, question("a", "Anna Dahl", 40, is_impossible=word), metrics="squad_v2")
-    assert answers_of(path) == [(Answer(text="Anna Dahl", answer_start=40),)]
-
-
-@pytest.mark.parametrize("word", ["True", "true", "1", 1, True])
-def test_is_impossible_that_says_yes_is_a_question_without_answer(tmp_path, word):
+@pytest.mark.parametrize(
+    ("word", "has_answer"),
+    [
+        *((word, True) for word in ("False", "false", "0", 0, False, None, "")),
+        *((word, False) for word in ("True", "true", "1", 1, True)),
+    ],
+)
+def test_is_impossible_means_no_answer_in_any_spelling(load, word, has_answer):
     """run_squad.py `read_squad_examples`: is_impossible means no answer."""
-    path = write(tmp_path, question("a", "Anna Dahl", 40, is_impossible=word), metrics="squad_v2")
-    assert answers_of(path) == [()]
+    split = load(question("a", "Anna Dahl", 40, is_impossible=word), metrics="squad_v2")
+    assert answers_of(split) == [ANSWER if has_answer else ()]
 
 
-def test_is_impossible_that_says_neither_is_refused(tmp_path):
-    path = write(
-        tmp_path, question("a", "Anna Dahl", 40, is_impossible="maybe"), metrics="squad_v2"
-    )
-    with pytest.raises(
-        InputError,
-        match=r"question 1 \(id a\), is_impossible: 'maybe'; allowed: 0 or 1, true or false",
-    ):
-        answers_of(path)
+def test_is_impossible_that_says_neither_is_refused(load):
+    message = r"question 1 \(id a\), is_impossible: 'maybe'; allowed: 0 or 1, true or false"
+    with pytest.raises(InputError, match=message):
+        load(question("a", "Anna Dahl", 40, is_impossible="maybe"), metrics="squad_v2")
 
 
+KEYS = "kind: question_answering\nmetrics: squad_v2\n"
 FLAT = {"id": "a", "question": "Which?", "context": CONTEXT}
-ANSWER = (Answer(text="Anna Dahl", answer_start=40),)
 
 
 @pytest.mark.parametrize(
@@ -165,25 +151,22 @@ ANSWER = (Answer(text="Anna Dahl", answer_start=40),)
         ([], ()),
     ],
 )
-def test_answers_are_read_in_every_form(tmp_path, answers, expected):
-    (tmp_path / "train.jsonl").write_text(json.dumps(FLAT | {"answers": answers}) + "\n")
-    (tmp_path / "own.yaml").write_text(
-        "kind: question_answering\nfiles: {train: train.jsonl}\nmetrics: squad_v2\n"
-    )
-    assert answers_of(tmp_path / "own.yaml") == [expected]
+def test_answers_are_read_in_every_form(read, answers, expected):
+    _, (example,) = read(KEYS, [{**FLAT, "answers": answers}])
+    assert example.answers == expected
 
 
-def test_articles_may_stand_one_a_line_and_paragraphs_may_have_no_questions(tmp_path):
-    article = {
-        "title": "t",
-        "paragraphs": [
-            {"context": "x", "qas": []},
-            {"context": CONTEXT, "qas": [question("a", "Anna Dahl", 40)]},
-        ],
-    }
-    (tmp_path / "own.yaml").write_text(
-        "kind: question_answering\nfiles: {train: train.jsonl}\nmetrics: squad\n"
-    )
-    for rows in ([article], article["paragraphs"]):
-        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        assert answers_of(tmp_path / "own.yaml") == [ANSWER]
+def test_articles_may_stand_one_a_line_and_paragraphs_may_have_no_questions(read):
+    paragraphs = [
+        {"context": "x", "qas": []},
+        {"context": CONTEXT, "qas": [question("a", "Anna Dahl", 40)]},
+    ]
+    for rows in ([{"title": "t", "paragraphs": paragraphs}], paragraphs):
+        _, (example,) = read(KEYS, rows)
+        assert example.answers == ANSWER
+
+
+def test_questions_without_ids_are_numbered(read):
+    row = {"question": "?", "context": "a b", "answers": ["a"]}
+    _, examples = read(KEYS, [row, row])
+    assert [example.idx for example in examples] == ["0", "1"]

@@ -2,42 +2,18 @@
 two ways is refused.
 """
 
-import json
 import logging
 
 import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.prediction import read_chunks
-from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task_file import read_task_file
 
 
 CLASSES = "kind: sequence_classification\ntext_columns: text\n"
 MULTI = CLASSES + "problem_type: multi_label_classification\n"
 TAGGING = "kind: token_classification\n"
 QUESTIONS = "kind: question_answering\n"
-CHOICES = "kind: multiple_choice\ntext_columns: q\nchoice_columns: options\n"
-
-
-@pytest.fixture
-def read(tmp_path):
-    """Keys of a task, the content of its file and its name -> the task and the examples of its
-    training split.
-    """
-
-    def read_one(keys, content, name="train.jsonl"):
-        text = (
-            content
-            if isinstance(content, str)
-            else "".join(json.dumps(row) + "\n" for row in content)
-        )
-        (tmp_path / name).write_text(text, encoding="utf-8")
-        (tmp_path / "own.yaml").write_text(f"{keys}files: {{train: {name}}}\n", encoding="utf-8")
-        task = read_task_file(tmp_path / "own.yaml")
-        return task, load_split(task, "train", data_dir=None).examples
-
-    return read_one
 
 
 def test_lists_of_numpy_as_pandas_writes_them(read):
@@ -216,31 +192,6 @@ def test_rows_that_nobody_annotated_or_somebody_rejected_are_no_sentences_withou
     assert "1 rows were rejected or ignored by their annotators" in caplog.text
 
 
-def test_choices_that_are_left_out_numbers_and_labels_of_two_meanings(read):
-    columns = "kind: multiple_choice\ntext_columns: q\nchoice_columns: [A, B, C]\n"
-    _, (example,) = read(columns, "q,A,B,C,label\n?,ant,bee,,1\n", "train.csv")
-    assert (example.choices, example.label) == (("ant", "bee"), 1)
-    with pytest.raises(InputError, match=r"line 2: label '2' is none of the 2 choices"):
-        read(columns, "q,A,B,C,label\n?,ant,bee,,2\n", "train.csv")
-    _, (example,) = read(CHOICES, [{"q": "?", "options": [3, 4.5], "label": 1}])
-    assert example.choices == ("3", "4.5")
-    with pytest.raises(
-        InputError, match=r"label '1' is the text of one choice and the number of another"
-    ):
-        read(CHOICES, [{"q": "?", "options": ["1", "2", "3"], "label": "1"}])
-    _, (example,) = read(CHOICES, [{"q": "?", "options": ["u", "v", None], "label": 1}])
-    assert example.choices == ("u", "v")
-    _, (example,) = read(CHOICES, [{"q": "?", "options": ["u", "v", ""], "label": 2}])
-    assert (example.choices, example.label) == (("u", "v", ""), 2)
-    with pytest.raises(InputError, match=r"a list of texts is expected"):
-        read(CHOICES, [{"q": "?", "options": ["u", None, "v"], "label": 1}])
-    for labels in (None, 3):
-        with pytest.raises(InputError, match=r"beside its texts a list of labels is expected"):
-            read(
-                CHOICES, [{"q": "?", "options": {"text": ["u", "v"], "label": labels}, "label": 0}]
-            )
-
-
 def test_words_may_be_numbers(read):
     _, (example,) = read(
         TAGGING + "labels: [O, X]\n", [{"tokens": ["In", 1998], "labels": ["O", "X"]}]
@@ -266,17 +217,6 @@ def test_true_is_the_second_class_unless_the_names_say_otherwise(read):
         read(CLASSES + "labels: [yes, no]\n", rows)
     _, examples = read(CLASSES + "labels: {true: yes, false: no}\n", rows)
     assert [example.label for example in examples] == [0, 1]
-
-
-def test_questions_without_ids_are_numbered(tmp_path):
-    (tmp_path / "dev.jsonl").write_text(
-        json.dumps({"question": "?", "context": "a b", "answers": ["a"]}) + "\n"
-    )
-    (tmp_path / "own.yaml").write_text(QUESTIONS + "files: {validation: dev.jsonl}\n")
-    (example,) = load_split(
-        read_task_file(tmp_path / "own.yaml"), "validation", data_dir=None
-    ).examples
-    assert example.idx == "0"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,9 @@ def test_a_resumed_run_of_two_phases_has_the_hours_and_energy_of_all(tmp_path):
     # One kilowatt-hour a second.
     flags += ("--power_watts", 3_600_000, "--carbon_intensity", 1000)
     start = time.perf_counter()
-    run = ENGLISH["pretrain"](store, tmp_path / "run", *flags, "--save_strategy", "steps", "--save_steps", 1)
+    run = ENGLISH["pretrain"](
+        store, tmp_path / "run", *flags, "--save_strategy", "steps", "--save_steps", 1
+    )
     results = json.loads((run / "all_results.json").read_text())
     assert 0 < results["train_seconds"] < time.perf_counter() - start
 

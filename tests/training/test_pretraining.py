@@ -21,11 +21,16 @@ from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 from bert_recipes.training import pretraining
-from bert_recipes.training.arguments import DataArguments, ModelArguments
+from bert_recipes.training.arguments import (
+    DataArguments,
+    DistillationArguments,
+    ModelArguments,
+)
 from bert_recipes.training.pretraining import (
     QUICKSTART,
     QUICKSTART_STEPS,
     build_missing_quickstart,
+    build_model,
     load_data,
     load_model,
     make_collator,
