@@ -18,7 +18,7 @@ _LIMITS = {
 }
 
 
-# Options of earlier versions -> what to use instead.
+# Options of earlier versions, of all recipes or of some -> what to use instead.
 _ENERGY_OF_RUN = "give it to the run, whose card then reports energy and CO2"
 REMOVED_OPTIONS: dict[str, str] = {
     "to_tensorflow": "use the folder in the Hub's form; TensorFlow checkpoints are read only",
