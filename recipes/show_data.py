@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     import torch
 
 
+# By the label of pairs that the settings ask for.
 LABELS = {
-    0: "0 = next (B follows A in its document)",
-    1: "1 = random (B comes from another document)",
+    "next": {
+        0: "0 = next (B follows A in its document)",
+        1: "1 = random (B comes from another document)",
+    },
+    "order": {0: "0 = in order", 1: "1 = swapped", IGNORE_INDEX: "-100 = none"},
 }
 
 
@@ -60,6 +64,7 @@ def main() -> None:
     from bert_recipes.training.pretraining import load_data
 
     data = load_data(data_args, show.seed)
+    labels = LABELS.get(data_args.pair_label, {})
     total = data.train.num_pairs(show.epoch)
     if not 0 <= show.first < total:
         raise InputError(f"first is {show.first}; epoch {show.epoch} has pairs 0 to {total - 1}")
@@ -70,7 +75,8 @@ def main() -> None:
             f"pair {index} of {total:,} in epoch {show.epoch}: {batch['input_ids'].shape[1]} "
             f"tokens, {predicted} predicted"
         )
-        print(f"next_sentence_label {LABELS[int(batch['next_sentence_label'][0])]}")
+        if "next_sentence_label" in batch:
+            print(f"next_sentence_label {labels[int(batch['next_sentence_label'][0])]}")
         print_pair({name: values[0] for name, values in batch.items()}, data.tokenizer)
         print()
 

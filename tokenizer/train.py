@@ -1,10 +1,10 @@
-"""Train a WordPiece, byte-level BPE or Unigram vocabulary on text.
+r"""Train a WordPiece, byte-level BPE or Unigram vocabulary on text.
 
 The tokenizer folder that is written opens in stock transformers.
 
-python tokenizer/train.py --config tokenizer/configs/quickstart.yaml
-python tokenizer/train.py --config tokenizer/configs/uncased_30522.yaml --files 'books/*.txt'
---output_dir my_tokenizer
+    python tokenizer/train.py --config tokenizer/configs/quickstart.yaml
+    python tokenizer/train.py --config tokenizer/configs/uncased_30522.yaml \
+        --files 'books/*.txt' --output_dir my_tokenizer
 """
 
 import dataclasses

@@ -435,22 +435,31 @@ class Reader:
 
     def _has_object_a_line(self, path: Path) -> bool:
         """Return whether each line of a JSON file is a row; else it is one document."""
-        start = b""
         with _unpacking(path) as (_, stream):
             try:
-                while not start.strip(codecs.BOM_UTF8 + b" \t\r\n"):
-                    start = stream.readline(self.max_line_bytes + 1)
-                    if not start:
-                        return True
+                start = self._next_line(stream)
+                has_more_lines = bool(self._next_line(stream))
             except _UNPACKING_ERRORS as error:
                 raise _damage(path, error) from error
+        if not start:
+            return True
+        is_json_lines = format_suffix(path) == ".jsonl"
         try:
             first = json.loads(start)
         except (ValueError, RecursionError):
             # Broken, too long, or the beginning of a document that goes on in the next line.
             is_list = start.lstrip(codecs.BOM_UTF8 + b" ").startswith(b"[")
-            return format_suffix(path) == ".jsonl" and not is_list
-        return not _is_document(first)
+            return is_json_lines and not is_list
+        # A row may have a column "data" too.
+        is_row = isinstance(first, dict) and (has_more_lines or (is_json_lines and "text" in first))
+        return is_row or not _is_document(first)
+
+    def _next_line(self, stream: io.BufferedReader) -> bytes:
+        """Return the next line that is not blank, as far as it may be long; b"" at the end."""
+        while True:
+            line = stream.readline(self.max_line_bytes + 1)
+            if not line or line.strip(codecs.BOM_UTF8 + b" \t\r\n"):
+                return line
 
     def _json_lines(self, path: Path) -> Iterator[tuple[int, Any]]:
         for number, line in self.lines(path):

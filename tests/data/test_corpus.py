@@ -539,3 +539,13 @@ def test_a_folder_that_cannot_be_listed_is_an_error_and_not_left_out(closed, pat
 def test_a_folder_that_a_pattern_does_not_look_into_may_be_closed(closed):
     assert find_files(str(closed / "a" / "*.txt")) == [closed / "a" / "1.txt"]
     assert find_files(str(closed / "a*" / "*.txt")) == [closed / "a" / "1.txt"]
+
+
+@pytest.mark.parametrize(
+    "rows", [[{"text": "one", "data": []}], [{"data": [{"n": 1}], "text": "one"}] * 2]
+)
+def test_a_row_may_have_a_column_called_data(tmp_path, rows):
+    """A list under "data" makes a document of a file only where nothing says that it is a row."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert list(iter_documents(file)) == [["one"]] * len(rows)

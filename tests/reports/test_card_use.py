@@ -27,7 +27,8 @@ def blocks(folder, language):
 
 def command(folder, recipe, places):
     """The card's command for a recipe, with places for its words in capitals."""
-    (line,) = [block for block in blocks(folder, "bash") if f"recipes/{recipe}.py" in block]
+    lines = [block for block in blocks(folder, "bash") if f"recipes/{recipe}.py" in block]
+    (line,) = [line for line in lines if "--probe_bias" not in line]
     words = [word.replace("MODEL", str(folder)) for word in shlex.split(line)[2:]]
     words = [str(places.get(word, word)) for word in words]
     assert not [word for word in words if word.isupper()]

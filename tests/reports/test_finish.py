@@ -41,6 +41,7 @@ def test_a_failing_report_is_a_warning_and_no_older_one_stays(
     written = report_run(folder, lambda: pretraining_facts, is_main=True)
     assert all(is_run_file(path) for path in written)
     assert report_run(folder, break_down, is_main=True) == []
+    assert "make glue TASK=mrpc MODEL=" in what_next(folder)  # the run is done all the same
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (record,) = caplog.records
     message = record.getMessage()

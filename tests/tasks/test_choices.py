@@ -27,6 +27,18 @@ def test_the_right_choice_is_a_letter_a_number_or_its_text(read, labels):
     assert [example.label for example in examples] == [2, 0]
 
 
+def test_a_choice_of_one_letter_is_its_text_where_the_letter_is_no_choice(read):
+    _, (example,) = read(LIST, [row_of(["he", "I"], "I")])
+    assert example.label == 1
+
+
+def test_a_row_may_have_fewer_choices_than_the_task_has_labels(read):
+    labels = "labels: {A: A, B: B, C: C}\n"
+    row = row_of({"text": ["ant", "bee"], "label": ["A", "B"]}, "B")
+    _, (example,) = read(LIST + labels, [row])
+    assert (example.choices, example.label) == (("ant", "bee"), 1)
+
+
 def test_choices_that_count_from_one_say_so(read):
     rows = [row_of(["a", "b"], 1), row_of(["a", "b"], 2)]
     message = r"line 2: label 2 .*allowed: 0 to 1, A to B.*write labels: \[1, 2, \.\.\.\]"
@@ -66,6 +78,8 @@ def test_choices_may_be_left_out_or_numbers(read, keys, content, choices, label)
         (["u", "v"], 2, "line 1: label 2 is none of the 2 choices"),
         (["u"], 0, "line 1: 1 choices; two or more are expected"),
         (["1", "2", "3"], "1", "label '1' is the text of one choice and the number of another"),
+        (["the", "a", "an"], "a", "label 'a' is the text of one choice and the letter of another"),
+        (list(map(str, range(100, 130))), 30, "none of the 30 choices; allowed: 0 to 29, or a ch"),
         (["u", None, "v"], 1, "a list of texts is expected"),
         ("a b", 1, "line 1: column 'options' holds 'a b'; a list of texts is expected"),
         ({"text": ["u", "v"], "label": None}, 0, "beside its texts a list of labels is expected"),

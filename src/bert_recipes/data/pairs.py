@@ -3,7 +3,7 @@
 Two drivers share it. The sequential one hands in a single generator and truncates and masks with
 that same generator between two pairs, which reproduces google-research/bert's
 ``create_pretraining_data.py`` token for token (``original.py``). The scalable one gives each
-(epoch, document) a generator of its own (``dataset.py``).
+(epoch, document) a generator of its own (``formats.py``).
 """
 
 from __future__ import annotations
@@ -82,8 +82,12 @@ def build_sentence_pairs(
     Example:
         >>> lengths = [[5, 5, 5], [7, 7]]
         >>> pairs = build_sentence_pairs(
-        ...     0, lengths.__getitem__, 2, max_seq_length=13, short_seq_prob=0.0,
-        rng=random.Random(0)
+        ...     0,
+        ...     lengths.__getitem__,
+        ...     2,
+        ...     max_seq_length=13,
+        ...     short_seq_prob=0.0,
+        ...     rng=random.Random(0),
         ... )
         >>> next(pairs).length_a
         5

@@ -60,11 +60,17 @@ def finish_run(
 
 def what_next(folder: Path) -> str:
     """Return predictions for three held-out sentences, and the commands to go on with."""
-    facts = read_object(folder / FACTS_FILE)
     lines = []
     commands = {"look": f"open {folder / PAGE_FILE}"}
-    if facts.get("kind") == "pretraining":
-        masks = (facts.get("held_out") or {}).get("masks")
+    if (folder / TASK_FILE).is_file():
+        task = read_task_file(folder / TASK_FILE)
+        kinds_of_texts = ("sequence_classification", "token_classification")
+        is_text = len(task.text_columns) == 1 and task.kind in kinds_of_texts
+        rows = "texts.txt" if is_text else "rows.jsonl"
+        commands["predict"] = f"make predict MODEL={folder} INPUT={rows}"
+    else:
+        held_out = read_object(folder / FACTS_FILE).get("held_out") or {}
+        masks = held_out.get("masks")
         if masks:
             lines.append("held-out text, with the most likely tokens:")
             lines.extend(_describe_mask(mask) for mask in masks[:3])
@@ -73,12 +79,6 @@ def what_next(folder: Path) -> str:
         commands["your task"] = (
             f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}"
         )
-    else:
-        task = read_task_file(folder / TASK_FILE)
-        kinds_of_texts = ("sequence_classification", "token_classification")
-        is_text = len(task.text_columns) == 1 and task.kind in kinds_of_texts
-        rows = "texts.txt" if is_text else "rows.jsonl"
-        commands["predict"] = f"make predict MODEL={folder} INPUT={rows}"
     commands["share"] = f"make push RUN={folder} REPO=owner/name"
     lines.append("next:")
 

@@ -91,7 +91,10 @@ class ClassLabels:
         # As the task's files write the classes.
         self._written = plain
         if task.column_labels:
-            self._written = {value: plain[name] for value, name in task.column_labels.items()}
+            self._written = {}
+            for value, name in task.column_labels.items():
+                if name in plain:  # a row's own choices may be fewer than the task's
+                    self._written[value] = plain[name]
 
         self._by_name: dict[str, int] = {}
         spellings = list(self._written.items()) + list(plain.items())

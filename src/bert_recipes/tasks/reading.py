@@ -193,10 +193,11 @@ def _choice_number(
         number = _number_without_names(value, endings, where)
     if number is not None and number >= len(endings):
         last = len(endings) - 1
+        letters = f"A to {_LETTERS[last]}, " if last < len(_LETTERS) else ""
         raise InputError(
             f"{where}: label {value!r:.60} is none of the {len(endings)} choices; allowed: 0 to "
-            f"{last}, A to {_LETTERS[last]}, "
-            "or a choice's text; where numbers count from 1, write labels: [1, 2, ...]"
+            f"{last}, {letters}or a choice's text; where numbers count from 1, write labels: "
+            "[1, 2, ...]"
         )
     return number
 
@@ -211,11 +212,20 @@ def _number_without_names(value: Any, endings: list[str], where: str) -> int:
                 "write letters: A, B, ..."
             )
         return int(text)
-    if len(text) == 1 and text.upper() in _LETTERS:
-        return _LETTERS.index(text.upper())
+    number_of_text = len(endings)
     if endings.count(str(value)) == 1:
-        return endings.index(str(value))
-    return len(endings)
+        number_of_text = endings.index(str(value))
+    if len(text) != 1 or text.upper() not in _LETTERS:
+        return number_of_text
+    number_of_letter = _LETTERS.index(text.upper())
+    if number_of_text == len(endings):
+        return number_of_letter
+    if number_of_letter < len(endings) and number_of_letter != number_of_text:
+        raise InputError(
+            f"{where}: label {value!r} is the text of one choice and the letter of another; write "
+            "numbers: 0, 1, ..."
+        )
+    return number_of_text
 
 
 # Questions

@@ -49,7 +49,7 @@ _MANY_MARKS = 0.005
 # how many.
 _MAX_DISTINCT_TOKENS = 10_000_000
 
-# Id of [UNK] in Google's vocabularies: [PAD], 99 [unused] slots, then [UNK], [CLS], [SEP], [MASK].
+# [unused] slots between [PAD] and [UNK] in Google's vocabularies.
 _FIRST_SLOTS = 99
 
 _CHUNK_CHARACTERS = 1 << 16
