@@ -122,7 +122,7 @@ swag: check-names no-sweep $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_
 ner: check-names no-sweep $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
 
-tinybert: check-names $(READY)  ## distil a fine-tuned model in two runs: TASK=sst2 TEACHER=runs/sst2 MODEL=runs/my_student ARGS="--data_dir augmented"
+tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two runs: TASK=sst2 TEACHER=runs/sst2 MODEL=runs/my_student ARGS="--data_dir augmented"
 	$(call need,TASK,a task of texts: sst2)
 	$(call need,TEACHER,a model that is fine-tuned on the task)
 	$(call need,MODEL,the student: a run of --objective tinybert)

@@ -36,6 +36,7 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["squad", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["swag", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["ner", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
+        (["tinybert", "SWEEP=paper"], "error: SWEEP= is for glue and glue-all"),
         (["report"], "error: give RUN="),
         (["glue-submission"], "make glue-submission was removed: use --submission true"),
         (["blimp"], "make blimp was removed: use python recipes/score_sentences.py"),

@@ -68,7 +68,7 @@ def test_half_precision_states_are_summed_in_full():
     ("names", "message"),
     [
         (["lats"], "layers: 'lats' is no layer; allowed: embeddings, second_to_last"),
-        (["weighted_sum_last_four"], "with equal ones it is sum_last_four"),
+        (["weighted_sum_last_four"], "equal ones: sum_last_four"),
         (["-4"], "layers: -4 is given, the model has 3: -3 to 3"),
         (["-1", "3"], "names a layer twice"),
         (["concat_last_four"], "'Concat Last Four Hidden' needs 4 layers, the model has 3"),
