@@ -55,6 +55,9 @@ class Runs:
         lock_run(folder, patience=0)
         file = folder / RUNS_FILE
         self.records: dict[str, dict[str, Any]] = read_json_object(file) if file.is_file() else {}
+        for record in self.records.values():
+            if not isinstance(record, dict) or not isinstance(record.get("figures"), dict):
+                raise InputError(f"{file} does not hold the runs of tables; give another folder")
 
     # Keys
 

@@ -46,6 +46,14 @@ def test_a_bug_of_ours_keeps_its_traceback():
     assert "Traceback" in process.stderr
 
 
+@pytest.mark.parametrize("error", ["BrokenPipeError", "ConnectionResetError"])
+def test_a_lost_process_is_not_taken_for_a_reader_that_is_gone(error: str):
+    """A data worker, or a tracker's service: no mistake of the user, so its traceback shows."""
+    process = run(f"raise {error}(32, 'Broken pipe')")
+    assert process.returncode == 1
+    assert "Traceback" in process.stderr
+
+
 def test_a_reader_that_goes_away_is_no_mistake():
     code = (
         "from bert_recipes.errors import run_cli\ndef main():\n    [print(i) for i in "

@@ -96,14 +96,24 @@ def _report(error: Exception) -> NoReturn:
         if os.environ.get("RANK", "0") == "0":
             print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError) and _is_reader_gone():
         # The interpreter flushes stdout once more on its way out and would print a warning: give it
         # a place to write to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    if isinstance(error, OSError):
+    # A connection to a data worker or a tracker that is gone is no mistake of the user.
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         _fail(describe_os_error(error))
     raise error
+
+
+def _is_reader_gone() -> bool:
+    """Return whether nobody reads stdout any longer."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def exit_on_sigterm() -> None:

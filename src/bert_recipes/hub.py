@@ -31,6 +31,7 @@ from bert_recipes.checkpointing import (
     why_incomplete,
 )
 from bert_recipes.errors import InputError, PushError, first_line
+from bert_recipes.files import read_json_object
 from bert_recipes.hub_access import network_errors, why_unreachable
 from bert_recipes.run_folder import (
     CARD_FILE,
@@ -45,6 +46,7 @@ from bert_recipes.run_folder import (
     RESULTS_FILE,
     STATE_FILE,
     TASK_FILE,
+    WEIGHTS_FILE,
 )
 
 
@@ -78,6 +80,9 @@ OTHER_FILES = (
     "[!.]*.png",
     "[!.]*.svg",
 )
+# What a repository without a model may hold.
+_NO_MODEL = re.compile(r"\.gitattributes|LICENSE.*|.*\.(md|txt|png|svg)", re.IGNORECASE)
+INDEX_FILE = "model.safetensors.index.json"
 # Weights of an earlier push, which would be loaded before those in another form.
 _WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*"]
 
@@ -133,7 +138,7 @@ class PushCheckpoints(TrainerCallback):
             return
         try:
             copy = _copy_model(checkpoint)
-        except OSError as error:
+        except (OSError, InputError) as error:
             _warn(args, checkpoint, error)
             return
         target = _target(args)
@@ -154,7 +159,9 @@ def _copy_model(checkpoint: Path) -> Path:
     """Copy what is pushed of a checkpoint: training may delete it before it is uploaded."""
     copy = checkpoint.with_name(f"{ASIDE_PREFIX}push-{checkpoint.name}")
     shutil.rmtree(copy, ignore_errors=True)
-    for name in list_files(checkpoint):
+    names = list_files(checkpoint)
+    _check_links(checkpoint, names)
+    for name in names:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(checkpoint / name, copy / name)
     return copy
@@ -243,6 +250,7 @@ def collect_files(folder: Path, *, with_checkpoints: bool = False) -> list[str]:
             raise InputError(f"{folder} is no complete checkpoint: {reason}")
     names = list_files(folder)
     _check_weights(folder, names)
+    _check_links(folder, names)
     if not with_checkpoints:
         return names
     for checkpoint in list_checkpoints(folder):
@@ -265,9 +273,18 @@ def _check_finished(folder: Path) -> None:
     raise InputError(f"{folder} holds a run that has not come to its end; {advice}")
 
 
+def _check_links(folder: Path, names: Sequence[str]) -> None:
+    """Refuse links out of a folder: what they lead to would be published."""
+    for name in names:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{folder / name} leads out of {folder}; nothing is uploaded")
+
+
 def _check_weights(folder: Path, names: Sequence[str]) -> None:
-    """Refuse a folder without configuration or weights, each of which must open as safetensors."""
+    """Refuse a folder without configuration or all weights, which must open as safetensors."""
     weights = [name for name in names if name.endswith(".safetensors")]
+    if INDEX_FILE in names and WEIGHTS_FILE not in names:
+        weights = _weights_of_index(folder / INDEX_FILE)
     if MODEL_CONFIG_FILE not in names or not weights:
         raise InputError(
             f"{folder} holds no model: it has no {MODEL_CONFIG_FILE} or no model.safetensors; "
@@ -282,6 +299,14 @@ def _check_weights(folder: Path, names: Sequence[str]) -> None:
             raise InputError(
                 f"{folder / name} cannot be opened as safetensors: {error}; nothing is uploaded"
             ) from error
+
+
+def _weights_of_index(file: Path) -> list[str]:
+    """Return the names of the files over which an index spreads the weights."""
+    weight_map = read_json_object(file).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise InputError(f"{file}: no weight_map in it; it is no index of weights")
+    return sorted(set(map(str, weight_map.values())))
 
 
 # The Hub
@@ -318,7 +343,8 @@ def open_target(target: PushTarget, *, later: str) -> PushTarget:
             # A new branch begins empty, and not with what main holds.
             first = api.list_repo_commits(name)[-1].commit_id
             api.create_branch(name, branch=target.revision, revision=first, exist_ok=True)
-        _check_repository(api, replace(target, repo_id=name))
+        target = replace(target, repo_id=name)
+        holds_other_model = _check_repository(api, target)
     except InputError:
         raise
     except network_errors(ValueError) as error:
@@ -332,7 +358,7 @@ def open_target(target: PushTarget, *, later: str) -> PushTarget:
             "the log, texts of the data in the report",
             name,
         )
-    return replace(target, repo_id=name)
+    return replace(target, overwrite=target.overwrite and holds_other_model)
 
 
 def _check_token() -> None:
@@ -349,8 +375,12 @@ def _check_token() -> None:
         )
 
 
-def _check_repository(api: HfApi, target: PushTarget) -> None:
-    """Refuse to publish what is meant to be private, and to replace another run's model."""
+def _check_repository(api: HfApi, target: PushTarget) -> bool:
+    """Refuse to publish what is meant to be private, and to replace another run's model.
+
+    Returns:
+        Whether there is another model, which the user lets be replaced.
+    """
     name = target.repo_id
     info = api.model_info(name, revision=target.revision)
     if target.private and not info.private:
@@ -364,11 +394,14 @@ def _check_repository(api: HfApi, target: PushTarget) -> None:
     if IDENTITY_FILE in names:
         file = api.hf_hub_download(name, IDENTITY_FILE, revision=info.sha)
         run_id = parse_run_id(Path(file).read_text(encoding="utf-8"))
-    if MODEL_CONFIG_FILE in names and run_id not in target.run_ids and not target.overwrite:
+    has_model = not all(map(_NO_MODEL.fullmatch, names))
+    holds_other_model = has_model and run_id not in target.run_ids
+    if holds_other_model and not target.overwrite:
         raise InputError(
             f"{name} holds another model; give another repository or branch, or replace it with "
             "--overwrite true (--hub_overwrite true in training): its history stays"
         )
+    return holds_other_model
 
 
 def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -> str:
@@ -384,7 +417,8 @@ def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -
             revision=target.revision,
             folder_path=folder,
             allow_patterns=list(names),
-            delete_patterns=_WEIGHTS,
+            # Of another model nothing may stay beside the weights: a tokenizer would be loaded too.
+            delete_patterns="*" if target.overwrite else _WEIGHTS,
             commit_message=message,
         )
     except Exception as error:  # of several libraries; whatever it is, a run is not lost for it

@@ -51,6 +51,18 @@ def test_a_model_folder_of_anybody_and_its_shards(
     shards = {path.name for path in folder.glob("model-*.safetensors")}
     assert len(shards) > 1
     assert set(collect_files(folder)) == {"config.json", "model.safetensors.index.json", *shards}
+    (folder / max(shards)).unlink()
+    with pytest.raises(InputError, match=f"{max(shards)} cannot be opened as safetensors"):
+        collect_files(folder)
+
+
+def test_a_link_out_of_the_folder_is_refused(run_folder: Path, tmp_path: Path):
+    """What it leads to would be published."""
+    (tmp_path / "private.md").write_text("secret")
+    (run_folder / "report.md").unlink(missing_ok=True)
+    (run_folder / "report.md").symlink_to(tmp_path / "private.md")
+    with pytest.raises(InputError, match=r"report\.md leads out of .*; nothing is uploaded"):
+        collect_files(run_folder)
 
 
 def test_a_checkpoint_is_uploaded_without_its_states(

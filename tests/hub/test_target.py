@@ -74,8 +74,9 @@ def test_another_model_is_refused(hub):
     refused("me/my-bert holds another model.*--overwrite true", run_ids=frozenset({"mine"}))
     for values in ({"overwrite": True}, {"run_ids": frozenset({"another"})}):
         assert ask(**values).repo_id == "me/my-bert"
-    hub.add_repository("me/my-bert", {"config.json": b"{}"})
-    refused("holds another model")
+    for other_model in ("config.json", "adapter_config.json", "model.gguf"):
+        hub.add_repository("me/my-bert", {other_model: b"{}"})
+        refused("holds another model")
     hub.add_repository("me/my-bert", {"README.md": b"# to come\n"})
     assert ask().repo_id == "me/my-bert"
 

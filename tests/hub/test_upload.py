@@ -63,6 +63,13 @@ def test_weights_of_an_earlier_push_in_another_form_do_not_stay(hub, run_folder:
     assert {"model.safetensors.index.json", *shards} <= there(hub)
 
 
+def test_of_another_model_nothing_stays(hub, run_folder: Path, pushed: set[str]):
+    others = {"config.json": b"{}", "added_tokens.json": b"{}", "adapter_config.json": b"{}"}
+    hub.add_repository("me/my-bert", others)
+    send(run_folder, overwrite=True)
+    assert there(hub) == pushed
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("fault", "reason"),

@@ -316,3 +316,10 @@ def test_a_model_that_does_not_beat_its_baseline_is_called_so(
         assert f"{warning}; 15 steps are few: try --num_train_epochs 20" in table
         results["train_steps"] = 500
         assert finetuning_table(results, "accuracy").endswith(warning)
+
+
+def test_a_pretraining_report_says_that_the_outputs_are_not_finite(report_of):
+    held_out = {"pairs": 1, "masks": [], "verdicts": [], "is_finite": False}
+    text, page = report_of(facts={"kind": "pretraining", "held_out": held_out})
+    for report in (text, page):
+        assert "outputs are not finite: there are no examples" in report

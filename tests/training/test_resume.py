@@ -17,8 +17,8 @@ from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, lock_run
 from bert_recipes.run_folder import (
+    CARD_SETTINGS_FILE,
     CONFIG_FILE,
-    GIVEN_FILE,
     NO_WEIGHTS_FILE,
     PROBE_FILE,
     PROGRESS_FILE,
@@ -137,7 +137,7 @@ RARE_FILES = (
     TASK_FILE,
     NO_WEIGHTS_FILE,
     PROBE_FILE,
-    GIVEN_FILE,
+    CARD_SETTINGS_FILE,
     "predictions_test.txt",
     "runs",
     "wandb",

@@ -3,6 +3,7 @@
 It stands apart from card.py, which takes seconds to load.
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from huggingface_hub.errors import HFValidationError
@@ -37,6 +38,12 @@ class CardArguments:
                 "a licence that the Hub does not know is given as --license other --license_name "
                 "NAME --license_link LINK"
             )
+        for code in self.language or ():
+            if not re.fullmatch(r"[a-z]{2,3}", code) and code not in ("multilingual", "code"):
+                raise InputError(
+                    f"language is '{code}'; allowed: two or three small letters of ISO 639 (en, "
+                    "de, gsw), multilingual, code"
+                )
         if self.repo_id is not None:
             try:
                 validate_repo_id(self.repo_id)

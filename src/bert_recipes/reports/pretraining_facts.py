@@ -134,6 +134,7 @@ def predict_held_out(
         "verdicts": [],
     }
     if not logits.isfinite().all():
+        facts["is_finite"] = False
         return facts
 
     facts["masks"] = _mask_predictions(tokenizer, batch, logits)

@@ -15,6 +15,8 @@ from bert_recipes.training.resume import run_name
 
 # What keeps trackers that have a server of their own from it, unless their user says otherwise.
 _OFFLINE = {"WANDB_MODE": "offline", "COMET_START_ONLINE": "0", "SWANLAB_MODE": "local"}
+# Seconds: wandb's own would let a finished run wait for ever for a server that does not answer.
+_TIME_LIMITS = {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "120"}
 
 
 def prepare_trackers(args: Any) -> None:
@@ -22,8 +24,10 @@ def prepare_trackers(args: Any) -> None:
 
     Called in all processes; the main one asks for logins.
     """
-    for variable, value in _OFFLINE.items():
+    for variable, value in {**_OFFLINE, **_TIME_LIMITS}.items():
         os.environ.setdefault(variable, value)
+    if getattr(args, "trackio_static_space_id", None) is None:
+        args.trackio_static_space_id = False  # else a Space that nobody named is made at the end
     for name in args.report_to:
         try:
             get_reporting_integration_callbacks([name])[0]()
