@@ -110,6 +110,8 @@ def _report(error: Exception) -> NoReturn:
 def _is_reader_gone() -> bool:
     """Return whether nobody reads stdout any longer."""
     try:
+        # What was not written before is lost: only another write shows it.
+        sys.stdout.write("\n")
         sys.stdout.flush()
     except BrokenPipeError:
         return True

@@ -88,6 +88,9 @@ def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
     said = call_paper("run", *flags[:-1], tmp_path / "others")
     assert "trained: pre-training: 0.00 hours for 1 of them" in said
     assert not (tmp_path / "others" / "runs.json").exists()
+    (tmp_path / "others" / "runs.json").write_text('{"a": 1}')
+    said = call_paper("run", *flags[:-1], tmp_path / "others", code=1)
+    assert "runs.json does not hold the runs of tables" in said
 
 
 @pytest.mark.slow

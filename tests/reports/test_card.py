@@ -277,6 +277,7 @@ def test_what_was_said_once_is_said_again(copy_of):
         ({"license": "other"}, "--license other --license_name"),
         ({"license_link": "LICENSE"}, "--license other --license_name"),
         ({"repo_id": "a/b/c"}, "repo_id: "),
+        ({"language": ["English"]}, "language is 'English'; allowed: two or three small letters"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_the_card(copy_of, arguments, message):

@@ -415,8 +415,4 @@ def test_outputs_that_are_not_finite_give_no_examples(trained, monkeypatch):
     weight = trainer.model.bert.embeddings.word_embeddings.weight
     monkeypatch.setattr(weight, "data", torch.full_like(weight, float("nan")))
     facts = predict_held_out(trainer.model, data.tokenizer, batch)
-    assert facts == {
-        "pairs": 4,
-        "masks": [],
-        "verdicts": [],
-    }
+    assert facts == {"pairs": 4, "masks": [], "verdicts": [], "is_finite": False}
