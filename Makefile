@@ -42,11 +42,12 @@ PYTHON := .venv/bin/python
 READY := .venv/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 endif
+comma := ,
 # One process needs no launcher, which takes two seconds to start and does not wait for a run that saves at SIGTERM.
 ifeq ($(LAUNCH),cpu)
 LAUNCHER := ACCELERATE_USE_CPU=true $(PYTHON)
 else ifeq ($(LAUNCH),single_gpu)
-LAUNCHER := CUDA_VISIBLE_DEVICES=$${CUDA_VISIBLE_DEVICES:-0} $(PYTHON)
+LAUNCHER := CUDA_VISIBLE_DEVICES=$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES)) 0) $(PYTHON)
 else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif

@@ -102,7 +102,8 @@ def _report(error: Exception) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     # A connection to a data worker or a tracker that is gone is no mistake of the user.
-    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+    is_lost_process = isinstance(error, BrokenPipeError | ConnectionResetError)
+    if isinstance(error, OSError) and not is_lost_process:
         _fail(describe_os_error(error))
     raise error
 

@@ -195,7 +195,9 @@ def push_run(args: Any, step: int) -> str | None:
     if PushCheckpoints.last is not None:
         PushCheckpoints.last.exception()  # waits for it
     try:
-        return push(target, folder, collect_files(folder), f"End of training, step {step}")
+        # Of what this training has pushed before, its checkpoints for one, nothing is deleted.
+        training_target = replace(target, overwrite=False)
+        return push(training_target, folder, collect_files(folder), f"End of training, step {step}")
     except (InputError, OSError) as error:
         raise PushError(
             f"the run is finished and complete in {folder}, but not on the Hub: {error}; push it "

@@ -70,7 +70,12 @@ def metadata_of(settings_class: type) -> dict[str, Mapping[str, Any]]:
     library_fields = getattr(settings_class, "LIBRARY_FIELDS", {})
     metadata: dict[str, Mapping[str, Any]] = {}
     for item in fields(settings_class):
-        metadata[item.name] = {**item.metadata, **library_fields.get(item.name, {})}
+        of_library = library_fields.get(item.name, {})
+        is_option = "allowed" in item.metadata  # declared by `option`, and not by the library
+        if is_option:
+            metadata[item.name] = {**of_library, **item.metadata}
+        else:
+            metadata[item.name] = {**item.metadata, **of_library}
     return metadata
 
 

@@ -64,7 +64,7 @@ def forget_second_half(folder: Path) -> None:
         pytest.param(ALONE, ALONE, "--dropout 0.1 --dataloader_num_workers 2", 4, id="workers"),
         pytest.param(ALONE, ALONE, f"{PHASES} 6", 4, id="in_phase_two"),
         # The second phase begins with step 6.
-        pytest.param(ALONE, ALONE, f"{PHASES} 2", 6, id="before_phase_two"),
+        pytest.param(ALONE, ALONE, f"{PHASES} 2", 4, id="before_phase_two"),
         pytest.param(PAIR, PAIR, "--dropout 0.1", 4, id="two_processes"),
         # Each process drops elements of its own.
         pytest.param(PAIR, ALONE, "--dropout 0", 4, id="two_processes_then_one"),

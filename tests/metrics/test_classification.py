@@ -174,7 +174,12 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name(name, hint):
     ("name", "predictions", "references", "message"),
     [
         ("accuracy", [], [], "accuracy: predictions of shape"),
-        ("accuracy", [1], [1, 0], r"accuracy: predictions of shape \(1,\) for references of .2,"),
+        (
+            "accuracy",
+            [1],
+            [1, 0],
+            r"accuracy: predictions of shape \(1,\) for references of shape \(2,\)",
+        ),
         ("multi_label", [[1]], [[1], [0]], "shape"),
         ("squad", {}, {}, "none of the"),
         ("squad_v2", {}, {}, "none of the"),

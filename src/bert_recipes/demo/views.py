@@ -133,7 +133,7 @@ def predict(model: DemoModel, row: dict[str, Any]) -> tuple[Any, str]:
     """Return what recipes/predict.py predicts for a row, and a note on its windows."""
     chunk = chunk_of_rows(model.predictor.task, [row], "the page")
     windows, (prediction,) = model.predictor.predict(chunk)
-    if len(windows) == 1:
+    if len(windows) <= 1:
         return prediction, ""
     return prediction, f"Longer than the model's input: read in {len(windows)} windows."
 

@@ -304,7 +304,7 @@ def parse_cell(value: Any, types: tuple[type, ...] = (list,)) -> Any:
     """
     if not isinstance(value, str):
         return value
-    text = value.strip()
+    text = _NUMPY_ARRAY.sub(r"\1", value.strip())
     ends = text[:1] + text[-1:]
     if ends not in ("[]", "{}"):
         return value

@@ -244,18 +244,20 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
     # The place of a label may be counted from the end: MNLI's files differ in their number.
     label_column = (task.id_column or "idx") if is_test else task.label_column
     place_of[label_column] = layout.id_column if is_test else layout.label_column
-    width = max(place_of.values()) + 1
+    least = max(place_of.values()) + 1 + (place_of[label_column] < 0)
+    most: int | None = None
 
     lines = Reader().split_at_tabs(path)
     if is_test or layout.has_header:
         number, header = next(lines, (0, []))
-        if len(header) >= width:
-            width = len(header)
-            labels = () if is_test else task.labels
-            _check_header(header[place_of[label_column]], labels, f"{path}, line {number}")
+        place = place_of[label_column]
+        name = header[place] if -len(header) <= place < len(header) else ""
+        _check_header(name, () if is_test else task.labels, f"{path}, line {number}")
+        most = len(header)
+        least = max(least, most)
     left_out: list[int] = []
     for number, cells in lines:
-        if len(cells) == width:
+        if least <= len(cells) <= (most or len(cells)):
             row: dict[str, Any] = {column: cells[place] for column, place in place_of.items()}
             if is_test and row[label_column].isdecimal():
                 row[label_column] = int(row[label_column])
@@ -265,7 +267,8 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
         else:
             raise InputError(
                 f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official "
-                f"{layout.folder} file of the split '{split}' has {width}"
+                f"{layout.folder} file of the split '{split}' has "
+                f"{'at least ' if most is None else ''}{least}"
             )
 
     if left_out:
@@ -290,7 +293,7 @@ def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
     Source: GLUE-baselines download_glue_data.py `format_mrpc`.
     """
     id_lines = Reader().split_at_tabs(path.with_name(MSR_DEV_IDS))
-    dev_ids = {(cells[0], cells[1]) for _, cells in id_lines}
+    dev_ids = {tuple(cells[:2]) for _, cells in id_lines}
     is_dev = split != task.train_split
     lines = Reader().split_at_tabs(path)
     next(lines, None)  # the names of the columns

@@ -73,9 +73,10 @@ class BertAdam(torch.optim.AdamW):
                     beta1, beta2 = group["betas"]
                     root = (1 - beta2**step) ** 0.5
                     scale = (1 - beta1**step) / root
-                    group["lr"] *= scale
-                    group["eps"] /= root
-                    group["weight_decay"] /= scale
+                    # Not in place: a learning rate may be a tensor that the scheduler holds.
+                    group["lr"] = group["lr"] * scale
+                    group["eps"] = group["eps"] / root
+                    group["weight_decay"] = group["weight_decay"] / scale
             return super().step(closure)
         finally:
             for group, plain_group in zip(self.param_groups, plain_groups, strict=True):

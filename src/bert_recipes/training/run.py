@@ -232,6 +232,8 @@ def _name_run(
 
 
 def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[str, Any]:
+    # Read before training, which may remove the checkpoint for newer ones.
+    resumed_at_step = None if resume_from is None else read_step(Path(resume_from))
     trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {
         "train_loss": trainer.mean_loss,
@@ -239,8 +241,8 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
     }
     if trainer.skipped_steps:
         results["skipped_steps"] = trainer.skipped_steps
-    if resume_from is not None:
-        results["resumed_at_step"] = read_step(Path(resume_from))
+    if resumed_at_step is not None:
+        results["resumed_at_step"] = resumed_at_step
     results.update(cost_facts(trainer.run_time, trainer.args.energy))
     results.update(trainer.measure_all())
     for name, digits in (("tokens_per_second", 1), ("data_wait_share", 4)):

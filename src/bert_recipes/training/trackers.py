@@ -26,8 +26,6 @@ def prepare_trackers(args: Any) -> None:
     """
     for variable, value in {**_OFFLINE, **_TIME_LIMITS}.items():
         os.environ.setdefault(variable, value)
-    if getattr(args, "trackio_static_space_id", None) is None:
-        args.trackio_static_space_id = False  # else a Space that nobody named is made at the end
     for name in args.report_to:
         try:
             get_reporting_integration_callbacks([name])[0]()
