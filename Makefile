@@ -182,7 +182,7 @@ benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini 
 	$(PYTHON) benchmarks/benchmark.py $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
-	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTHON) -m pytest -n auto --dist worksteal $(ARGS)
 
 test-slow: $(READY)  ## the longer proofs
 	$(PYTHON) -m pytest -m slow $(ARGS)
