@@ -171,6 +171,17 @@ def test_missing_path_is_one_clear_line(path: str) -> None:
 # Names on the Hub
 
 
+def test_hub_name_in_the_local_cache_opens_offline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = write_vocabulary(tmp_path / "vocab.txt", "hello")
+    monkeypatch.setattr(
+        "bert_recipes.tokenization.loading.try_to_load_from_cache",
+        lambda name, name_of_file: str(file) if name_of_file == "vocab.txt" else None,
+    )
+    assert load_tokenizer("owner/model").tokenize("Hello") == ["hello"]
+
+
 def test_hub_name_fails_at_once_when_the_hub_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

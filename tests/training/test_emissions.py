@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import time
 from pathlib import Path
 
@@ -102,8 +103,14 @@ def test_a_resumed_run_of_two_phases_has_the_hours_and_energy_of_all(tmp_path):
     (checkpoint / "progress.json").write_text(json.dumps(progress))
     (checkpoint / MANIFEST_FILE).unlink()
     write_manifest(checkpoint)
-    flags += ("--save_strategy", "no", "--resume", checkpoint)
-    resumed = ENGLISH["pretrain"](store, tmp_path / "resumed", *flags)
+    # Only one checkpoint is kept: the one that the run is resumed from goes on the way.
+    resumed = tmp_path / "resumed"
+    resumed.mkdir()
+    shutil.copy(run / "run.yaml", resumed)
+    shutil.copytree(checkpoint, resumed / checkpoint.name)
+    flags += ("--save_strategy", "steps", "--save_steps", 1, "--save_total_limit", 1)
+    ENGLISH["pretrain"](store, resumed, *flags)
+    assert not (resumed / checkpoint.name).exists()
     results = json.loads((resumed / "all_results.json").read_text())
     assert results["resumed_at_step"] == 1
     assert 3600 < results["train_seconds"] < 3660
