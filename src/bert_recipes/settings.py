@@ -46,7 +46,8 @@ def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata
         help: What it is for, without its choices.
         choices: The texts that it may be.
         metadata: Limits by the names of `_LIMITS` with `advice` for a value outside; `is_common`:
-            `--help` lists it; `is_saved=False`: it belongs to one launch, run.yaml leaves it out.
+            `--help` lists it; `is_saved=False`: it belongs to one launch, run.yaml leaves it out;
+            `refused`: why another value than the default is refused (`RunArguments`).
     """
     help = f"{help}: {', '.join(choices)}" if choices else help
     return field(default=default, metadata={"help": help, "allowed": choices, **metadata})
@@ -71,7 +72,8 @@ def metadata_of(settings_class: type) -> dict[str, Mapping[str, Any]]:
     metadata: dict[str, Mapping[str, Any]] = {}
     for item in fields(settings_class):
         of_library = library_fields.get(item.name, {})
-        is_option = "allowed" in item.metadata  # declared by `option`, and not by the library
+        # A field that `option` declares again keeps its own help; the library's own text is long.
+        is_option = "allowed" in item.metadata
         if is_option:
             metadata[item.name] = {**of_library, **item.metadata}
         else:
