@@ -143,7 +143,7 @@ def run_tests(args: GpuArguments) -> int:
         "-n",
         "4",
     ]
-    command += ["--durations", "10", "--tb", "short"]
+    command += ["--durations", "10", "--tb", "short", "--show-capture", "no"]
     start = time.monotonic()
     code = subprocess.run(command, cwd=REPOSITORY).returncode
     write_result(

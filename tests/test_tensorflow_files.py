@@ -36,6 +36,8 @@ from bert_recipes.tensorflow_files import (
 )
 
 
+pytest.importorskip("google_crc32c", reason="google-crc32c is not installed")
+
 DAMAGED = "damaged or incomplete; fetch the checkpoint again"
 
 

@@ -5,8 +5,11 @@ import sys
 
 import pytest
 
-from bert_recipes.data.cluster import ExecutorArguments
 from bert_recipes.errors import InputError
+
+
+pytest.importorskip("datatrove", reason="datatrove is an extra")
+from bert_recipes.data.cluster import ExecutorArguments
 
 
 SLURM = {"executor": "slurm", "partition": "cpu", "time": "01:00:00"}

@@ -276,6 +276,7 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
 )
 def test_fine_tuning_and_prediction_run(kind, tiny_checkpoint, tmp_path):
     flags = "--use_cpu false --precision bf16 --max_steps 30 --dataloader_num_workers 2"
+    flags += " --logging_steps 10 --learning_rate 0.01"
     folder = TINY_RUNS["make_run"](kind, tiny_checkpoint, tmp_path, *flags.split())
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = [line["loss"] for line in history if "loss" in line]

@@ -15,14 +15,18 @@ import pytest
 from repeated_flags import keep_last
 from small_corpora import contents_of, write_texts, write_vocabulary
 
-from bert_recipes.data.cluster import ExecutorArguments
 from bert_recipes.data.prepare import CorpusArguments, Preparation, prepare_store
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
 pytest.importorskip("datatrove", reason="datatrove is an extra")
-from bert_recipes.data.cluster import LocalExecutor, WriteShards, prepare_on_cluster
+from bert_recipes.data.cluster import (
+    ExecutorArguments,
+    LocalExecutor,
+    WriteShards,
+    prepare_on_cluster,
+)
 
 
 # Bytes of text; a file has about a hundred.
