@@ -59,8 +59,9 @@ TOKENS_PER_STEP = {
     "base": 32_768,
     "large": 16_384,
 }
-# Kernels of a profile that are listed, and the steps that it takes.
-TOP_KERNELS, PROFILED_STEPS, STEPS_BEFORE_PROFILE = 25, 3, 10
+# Kernels and operations of the host that a profile lists, and the steps that it takes.
+TOP_KERNELS, TOP_HOST, PROFILED_STEPS, STEPS_BEFORE_PROFILE = 25, 15, 3, 10
+SIDES = ("stock, defaults", "stock, best", "ours, eager", "ours")
 LAUNCH_CALLS = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 WAIT_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 # Stock as somebody who knows it sets it: bfloat16, sdpa, one compiled graph for rows of one length,
@@ -96,6 +97,7 @@ class GpuArguments:
     )
     output_dir: str = option("runs/gpu", "folder of the results")
     budget_seconds: float = option(8.0, "measured seconds of a side", above=0)
+    sides: list[str] | None = option(None, "which sides; default: all", choices=SIDES)
     tokens_per_step: int | None = option(None, "positions of a step; default: by size", least=1)
     size: str | None = option(None, "instead of the part's sizes, to try a step")
     store: str | None = option(None, "token-id store of step 5")
@@ -201,12 +203,13 @@ def sides_of(sample: Sample) -> dict[str, Sample]:
     compiled, eager = "auto", "plain"
     if sample.on_cpu:  # the same layers, to try the step
         compiled, eager = "compiled", "eager"
-    return {
-        "stock, defaults": replace(sample, side="stock_defaults", switches=STOCK_DEFAULTS),
-        "stock, best": replace(sample, side="stock_best", switches=best),
-        "ours, eager": replace(sample, side="ours", switches={"fast_layers": eager}),
-        "ours": replace(sample, side="ours", switches={"fast_layers": compiled}),
-    }
+    samples = (
+        replace(sample, side="stock_defaults", switches=STOCK_DEFAULTS),
+        replace(sample, side="stock_best", switches=best),
+        replace(sample, side="ours", switches={"fast_layers": eager}),
+        replace(sample, side="ours", switches={"fast_layers": compiled}),
+    )
+    return dict(zip(SIDES, samples, strict=True))
 
 
 def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
@@ -215,7 +218,7 @@ def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
     for case, sample in samples_of_part(args, part, work_dir).items():
         matmul = measure_matmul(replace(sample, variant="small" if args.use_cpu else sample.kind))
         samples = sides_of(sample)
-        sides = {side: measure_side(side_sample) for side, side_sample in samples.items()}
+        sides = {side: measure_side(samples[side]) for side in args.sides or SIDES}
         profile = profile_ours(samples["ours"])
         cases[case] = {
             "matmul": matmul,
@@ -309,6 +312,7 @@ def profile_ours(sample: Sample) -> Result:
         "launches_per_step": sum(counts.get(name, 0) for name in LAUNCH_CALLS),
         "waits_per_step": {name: counts[name] for name in WAIT_CALLS if name in counts},
         "top": [describe_kernel(kernel) for kernel in kernels[:TOP_KERNELS]],
+        "host": [describe_kernel(kernel) for kernel in kernels_of(events, on_cpu=True)[:TOP_HOST]],
     }
 
 
@@ -317,7 +321,8 @@ def kernels_of(events: Iterable[Any], *, on_cpu: bool) -> list[Kernel]:
     kernels = []
     for event in events:
         microseconds = event.self_cpu_time_total if on_cpu else event.self_device_time_total
-        is_kernel = on_cpu or event.device_type.name == "CUDA"
+        # A range that somebody named spans kernels, which are counted by themselves.
+        is_kernel = on_cpu or (event.device_type.name == "CUDA" and not event.is_user_annotation)
         if is_kernel and microseconds > 0:
             calls = event.count / PROFILED_STEPS
             kernels.append(Kernel(event.key, calls, microseconds / 1000 / PROFILED_STEPS))
@@ -383,7 +388,7 @@ def profile_table(profile: Mapping[str, Any]) -> str:
         "| ms a step | calls | kernel |",
         "| --: | --: | --- |",
     ]
-    for row in profile["top"]:
+    for row in [*profile["top"], *profile["host"]]:
         name = row["kernel"][:110]
         lines.append(f"| {row['milliseconds']:.3f} | {row['calls']:g} | {name} |")
     return "\n".join(lines)

@@ -231,17 +231,18 @@ def test_a_distillation_learns(small_store, tmp_path):
 
 
 def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_store, tmp_path):
+    """Sums of a GPU depend on the order of its threads: losses are near, not equal."""
     command = [sys.executable, str(repository / "recipes" / "pretrain.py")]
     command += ["--config", str(repository / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml")]
     flags = {
         "store": small_store,
         "max_seq_length": 48,
-        "max_steps": 60,
+        "max_steps": 300,
         "global_train_batch_size": 16,
-        "logging_steps": 5,
+        "logging_steps": 50,
         "per_device_train_batch_size": 16,
         "eval_strategy": "no",
-        "save_steps": 20,
+        "save_steps": 100,
         "phase2_steps": 0,
         "max_eval_pairs": 20,
         "dropout": 0,
@@ -259,16 +260,18 @@ def test_a_run_that_is_stopped_continues_as_if_it_was_not(repository, small_stor
     assert start(tmp_path / "whole").wait(timeout=200) == 0
     process = start(tmp_path / "stopped")
     deadline = time.monotonic() + 200
-    while not (tmp_path / "stopped" / "checkpoint-20").is_dir() and time.monotonic() < deadline:
+    while not (tmp_path / "stopped" / "checkpoint-100").is_dir() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=100) in (0, 128 + signal.SIGTERM)
+    assert process.wait(timeout=100) == 128 + signal.SIGTERM
     assert start(tmp_path / "stopped").wait(timeout=200) == 0
-    losses = []
+    histories = {}
     for name in ("whole", "stopped"):
-        results = json.loads((tmp_path / name / "all_results.json").read_text())
-        losses.append(results["eval_mlm_loss"])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+        state = json.loads((tmp_path / name / "trainer_state.json").read_text())
+        histories[name] = state["log_history"]
+    losses = {name: losses_of({"history": history}) for name, history in histories.items()}
+    assert len(losses["whole"]) == 6
+    assert losses["stopped"] == pytest.approx(losses["whole"], rel=0.02)
 
 
 @pytest.mark.parametrize(
