@@ -52,12 +52,12 @@ PRETRAINING_CASES = {
     "large": (("large", 512),),
     "small": (("tiny", 128), ("mini", 128)),
 }
-# Positions of a step: what fills a GPU.
+# Positions of a step: what fills a GPU, stock's too (75 GB of memory for base).
 TOKENS_PER_STEP = {
     "tiny": 131_072,
-    "mini": 65_536,
-    "base": 32_768,
-    "large": 16_384,
+    "mini": 131_072,
+    "base": 131_072,
+    "large": 65_536,
 }
 # Kernels and operations of the host that a profile lists, and the steps that it takes.
 TOP_KERNELS, TOP_HOST, PROFILED_STEPS, STEPS_BEFORE_PROFILE = 25, 15, 3, 10

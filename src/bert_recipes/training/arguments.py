@@ -33,9 +33,9 @@ from bert_recipes.training.optimization import (
 
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Data-loading processes of a process on a GPU, at most: they make ten times the tokens that base
-# takes.
-MAX_DATA_WORKERS = 14
+# Data-loading processes of a process on a GPU, at most. One makes 0.8 to 1.9 million tokens a
+# second, more than base takes; beside 14 of them the process itself was slower (docs/speed.md).
+MAX_DATA_WORKERS = 4
 
 
 class Precision(NamedTuple):
@@ -75,7 +75,7 @@ def choose_precision(precision: str, *, use_cpu: bool) -> Precision:
 def data_workers(num_processes: int) -> int:
     """Return how many data-loading processes each of the processes of a machine has on GPUs.
 
-    They are one a core, but two for the process.
+    They are one a core but two, and four at most.
     """
     num_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -185,7 +185,7 @@ class RunArguments(TrainingArguments):
         1, "micro-batches of a step, unless global_train_batch_size decides", least=1
     )
     dataloader_num_workers: int | None = free(
-        None, "processes that load data; default: on a GPU one a core but two, on a CPU 0", least=0
+        None, "processes that load data; default: on a GPU 4, or one a core but two, on a CPU 0", least=0
     )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU", is_saved=False)
     bf16: bool = option(False, "the same as precision: bf16", is_saved=False)
