@@ -185,7 +185,9 @@ class RunArguments(TrainingArguments):
         1, "micro-batches of a step, unless global_train_batch_size decides", least=1
     )
     dataloader_num_workers: int | None = free(
-        None, "processes that load data; default: on a GPU 4, or one a core but two, on a CPU 0", least=0
+        None,
+        "processes that load data; default: on a GPU 4, or one a core but two, on a CPU 0",
+        least=0,
     )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU", is_saved=False)
     bf16: bool = option(False, "the same as precision: bf16", is_saved=False)
