@@ -90,7 +90,7 @@ def check_claim_seeds(table: Table, path: Path) -> None:
 
 
 class Comparison(NamedTuple):
-    """How far one row is ahead of another one, or the problem for which that is not known."""
+    """The difference between two rows with its intervals, or the problem why there is none."""
 
     difference: float | None = None  # mean over seeds
     error: float = math.inf  # of that mean

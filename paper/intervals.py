@@ -8,7 +8,7 @@ import numpy as np
 
 
 class SeedAndRowCertainty(NamedTuple):
-    """How far a figure's mean over seeds would move with other seeds and rows."""
+    """Standard error and intervals of a figure's mean over seeds."""
 
     error: float  # standard error, for other seeds and, with replicates, for other rows too
     # 95 %, `of_seeds`, and with replicates `of_rows` and `of_both`.

@@ -33,7 +33,7 @@ LABELS = {"next": ("next", "random"), "order": ("in_order", "swapped")}
 
 @dataclass
 class PairTaskArguments:
-    """Which pairs, how many, and where they go."""
+    """Settings of the pairs of a task: label, number, folder."""
 
     store: str = required("token-id store with a held-out part")
     output_dir: str = required("new folder of task.yaml, train.jsonl and validation.jsonl")

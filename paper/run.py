@@ -30,7 +30,7 @@ logger = logging.getLogger("paper")
 
 @dataclass
 class PaperArguments:
-    """Which tables, how, and where their data is."""
+    """Settings of the tables that are run, and where their data is."""
 
     store: str = required("token-id store with a held-out part: docs/paper.md makes one")
     tables: list[str] | None = option(
