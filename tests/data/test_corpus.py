@@ -237,6 +237,16 @@ def test_ids_that_are_nested_unevenly_are_refused(tmp_path, ids):
     assert message.startswith(f"{path}, line 2: column 'text' nests its ids unevenly")
 
 
+@pytest.mark.parametrize("ids", [[[1, 2], [3]], [[[1], [2]], [[3, 4]]]])
+def test_a_list_column_of_parquet_holds_ids(tmp_path, ids):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ids}), path)
+    rows = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": row}) for row in ids))
+
+    assert list(iter_documents(path, of_ids=True)) == list(iter_documents(rows, of_ids=True))
+    assert "column 'text' holds list<" in error_of(path)
+
+
 def test_an_array_of_nothing_is_no_array(tmp_path):
     assert "a.npy: no array of numbers" in error_of(write(tmp_path / "a.npy", b""), of_ids=True)
 

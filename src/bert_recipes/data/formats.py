@@ -147,14 +147,16 @@ class DocumentFormat(InputFormat):
         Returns:
             input_ids and token_type_ids, int64 (L,).
         """
-        begin_b = len(tokens_a) + 2
+        end_a = 1 + len(tokens_a)
+        begin_b = end_a + 1
         end_b = begin_b + len(tokens_b)
         length = end_b
         if len(tokens_b):
             length += 1
+
         input_ids = np.full(length, self.sep_id, dtype=np.int64)
         input_ids[0] = self.cls_id
-        input_ids[1 : begin_b - 1] = tokens_a
+        input_ids[1:end_a] = tokens_a
         input_ids[begin_b:end_b] = tokens_b
         token_type_ids = np.zeros(length, dtype=np.int64)
         token_type_ids[begin_b:] = 1
@@ -163,8 +165,8 @@ class DocumentFormat(InputFormat):
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield rows block by block; small splits use one process in any case."""
         blocks = list(split_into_blocks(self.store))
-        most_useful = self.store.num_sentences // MIN_SENTENCES_PER_PROCESS
-        num_processes = min(num_processes, most_useful, len(blocks))
+        num_useful = self.store.num_sentences // MIN_SENTENCES_PER_PROCESS
+        num_processes = min(num_processes, num_useful, len(blocks))
         # A data-loading worker may not have children; this happens only if the launching process
         # did not ask first.
         if multiprocessing.current_process().daemon:
@@ -213,16 +215,21 @@ class SegmentPairs(DocumentFormat):
             lengths_of.open(document)
             rng = keyed_rng("pairs", self.seed, epoch, document)
             for pair in self.build(document, lengths_of, rng):
-                a_begin = lengths_of.first_sentence(document) + pair.a_begin
-                b_begin = lengths_of.first_sentence(pair.b_document) + pair.b_begin
-                a_count = pair.a_end - pair.a_begin
-                b_count = pair.b_end - pair.b_begin
-                num_tokens = pair.length_a + pair.length_b + NUM_SPECIAL_TOKENS
-                length = min(num_tokens, self.max_seq_length)
-                label = self.label_of(pair)
-                rows.append((a_begin, b_begin, a_count, b_count, length, label))
+                first_of_a = lengths_of.first_sentence(document)
+                first_of_b = lengths_of.first_sentence(pair.b_document)
+                rows.append(self._row_of(pair, first_of_a, first_of_b))
 
         return np.array(rows, dtype=PAIR_DTYPE)
+
+    def _row_of(self, pair: SentencePair, first_of_a: int, first_of_b: int) -> tuple[int, ...]:
+        """Return the row of a pair, given the first sentences of the documents of A and B."""
+        a_begin = first_of_a + pair.a_begin
+        b_begin = first_of_b + pair.b_begin
+        a_count = pair.a_end - pair.a_begin
+        b_count = pair.b_end - pair.b_begin
+        num_tokens = pair.length_a + pair.length_b + NUM_SPECIAL_TOKENS
+        length = min(num_tokens, self.max_seq_length)
+        return a_begin, b_begin, a_count, b_count, length, self.label_of(pair)
 
     def label_of(self, pair: SentencePair) -> int:
         """Return the label of a pair."""
@@ -237,8 +244,10 @@ class SegmentPairs(DocumentFormat):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return A and B, truncated as the original does."""
         a_begin, b_begin, a_count, b_count, _, _ = row
-        tokens_a = self.store.tokens(a_begin, a_begin + a_count)
-        tokens_b = self.store.tokens(b_begin, b_begin + b_count)
+        a_end = a_begin + a_count
+        b_end = b_begin + b_count
+        tokens_a = self.store.tokens(a_begin, a_end)
+        tokens_b = self.store.tokens(b_begin, b_end)
         max_num_tokens = self.max_seq_length - NUM_SPECIAL_TOKENS
         if len(tokens_a) + len(tokens_b) <= max_num_tokens:
             return tokens_a, tokens_b
@@ -265,7 +274,8 @@ class ElectraSegments(DocumentFormat):
     """Inputs of one or two segments of the same document, as ELECTRA has them.
 
     The sentences of a row are `a_begin` and `a_count`; they are split into segments when they are
-    read. `b_count` is the length that was aimed at. Source: `build_segments`.
+    read. The field `b_count` holds something else here: the length that segment A aims at. Source:
+    `build_segments`.
     """
 
     def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
@@ -276,11 +286,14 @@ class ElectraSegments(DocumentFormat):
             offset = lengths_of.first_sentence(document)
             lengths = lengths_of.open(document)
             rng_of = partial(self._rng_of, epoch, offset)
-            examples = build_segments(lengths, self.max_seq_length, self.max_seq_length, rng_of)
-            for begin, end, is_first, target, _ in examples:
+            segments = build_segments(lengths, self.max_seq_length, self.max_seq_length, rng_of)
+            for begin, end, is_first, target, _ in segments:
                 size_a, size_b = self._segment_sizes(lengths[begin:end], is_first)
-                num_special_tokens = NUM_SPECIAL_TOKENS if size_b else NUM_SPECIAL_TOKENS - 1
+                num_special_tokens = NUM_SPECIAL_TOKENS
+                if not size_b:
+                    num_special_tokens -= 1
                 length = size_a + size_b + num_special_tokens
+                # The place of `b_count` holds the target.
                 rows.append((offset + begin, 0, end - begin, target, length, NO_LABEL))
 
         return np.array(rows, dtype=PAIR_DTYPE)
@@ -290,12 +303,17 @@ class ElectraSegments(DocumentFormat):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both segments; the second may be empty."""
         begin, _, count, target, _, _ = row
-        lengths = self.store.sentence_lengths(begin, begin + count).tolist()
-        is_first = split_segments(lengths, target, self._rng_of(epoch, 0, begin))
+        end = begin + count
+        lengths = self.store.sentence_lengths(begin, end).tolist()
+        rng = self._rng_of(epoch, 0, begin)
+        is_first = split_segments(lengths, target, rng)
         size_a, size_b = self._segment_sizes(lengths, is_first)
-        tokens = self.store.tokens(begin, begin + count)
+
+        tokens = self.store.tokens(begin, end)
         is_token_of_a = np.repeat(is_first, lengths)
-        return tokens[is_token_of_a][:size_a], tokens[~is_token_of_a][:size_b]
+        tokens_a = tokens[is_token_of_a]
+        tokens_b = tokens[~is_token_of_a]
+        return tokens_a[:size_a], tokens_b[:size_b]
 
     def _rng_of(self, epoch: int, offset: int, begin: int) -> random.Random:
         return keyed_rng("electra", self.seed, epoch, offset + begin)
@@ -304,9 +322,11 @@ class ElectraSegments(DocumentFormat):
         """Return the tokens of both segments that fit into an input."""
         length_a = sum(compress(lengths, is_first))
         length_b = sum(lengths) - length_a
-        size_a = min(length_a, self.max_seq_length - 2)
+        room_a = self.max_seq_length - 2  # [CLS] A [SEP]
+        size_a = min(length_a, room_a)
         room_b = self.max_seq_length - NUM_SPECIAL_TOKENS - size_a
-        size_b = min(length_b, max(0, room_b))
+        room_b = max(0, room_b)
+        size_b = min(length_b, room_b)
         return size_a, size_b
 
 
@@ -327,7 +347,8 @@ class FullSentences(InputFormat):
         for documents in split_into_blocks(self.store):
             items = np.concatenate([waiting, self._separated_items(documents)])
             bounds = pack_items(items["size"], self.max_seq_length - 1)
-            if documents[1] < self.store.num_documents:
+            _, end_document = documents
+            if end_document < self.store.num_documents:
                 waiting = items[bounds[-2] :]
                 bounds = bounds[:-1]
             yield block_rows(items, bounds)
@@ -339,7 +360,8 @@ class FullSentences(InputFormat):
         """
         items = sentence_items(self.store, documents, self.max_seq_length - 1)
         ends = document_ends(items)
-        if documents[1] == self.store.num_documents:
+        _, end_document = documents
+        if end_document == self.store.num_documents:
             ends = ends[:-1]
         separators = items[ends - 1]
         separators["offset"] += separators["size"]
@@ -350,15 +372,18 @@ class FullSentences(InputFormat):
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
         end_sentence = sentence + count
-        tokens = self.store.tokens(sentence, end_sentence)
-        ends = np.cumsum(self.store.sentence_lengths(sentence, end_sentence))
+        tokens = self.store.tokens(sentence, end_sentence).astype(np.int64)
+        lengths = self.store.sentence_lengths(sentence, end_sentence)
         num_separators = self._num_separators(sentence, document, count)
-        places = np.repeat(ends, num_separators)
-        stream = np.insert(tokens.astype(np.int64), places, self.sep_id)
+        places = np.repeat(np.cumsum(lengths), num_separators)
+        stream = np.insert(tokens, places, self.sep_id)
+
         input_ids = np.empty(length, dtype=np.int64)
         input_ids[0] = self.cls_id
-        input_ids[1:] = stream[offset : offset + length - 1]
-        return input_ids, np.zeros_like(input_ids)
+        end_offset = offset + length - 1
+        input_ids[1:] = stream[offset:end_offset]
+        token_type_ids = np.zeros_like(input_ids)
+        return input_ids, token_type_ids
 
     def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
         """Return int64 (count,), how many [SEP] follow each sentence of a block.
@@ -366,10 +391,12 @@ class FullSentences(InputFormat):
         The last sentence of a document has two, but for the last document of all.
         """
         num_separators = np.ones(count, dtype=np.int64)
-        end_document = min(document + count, self.store.num_documents - 1)
-        ends = self.store.sentence_offsets(document, end_document)[1:]
-        last_sentences = ends - 1 - sentence
-        num_separators[last_sentences[last_sentences < count]] = 2
+        last_document = self.store.num_documents - 1
+        end_document = min(document + count, last_document)
+        offsets = self.store.sentence_offsets(document, end_document)
+        last_sentences = offsets[1:] - 1 - sentence
+        is_in_block = last_sentences < count
+        num_separators[last_sentences[is_in_block]] = 2
         return num_separators
 
 
@@ -385,7 +412,8 @@ class DocSentences(FullSentences):
             begin = 0
             for end in document_ends(items).tolist():
                 sizes = items["size"][begin:end]
-                bounds += [begin + bound for bound in pack_items(sizes, room)[1:]]
+                bounds_in_document = pack_items(sizes, room)
+                bounds += [begin + bound for bound in bounds_in_document[1:]]
                 begin = end
             yield block_rows(items, bounds)
 
@@ -414,9 +442,12 @@ def split_into_blocks(store: Split) -> Iterator[tuple[int, int]]:
     """
     begin = 0
     while begin < store.num_documents:
-        offsets = store.sentence_offsets(begin, min(begin + BLOCK_SENTENCES, store.num_documents))
-        num_fitting = np.searchsorted(offsets, offsets[0] + BLOCK_SENTENCES, side="right") - 1
-        end = begin + max(1, int(num_fitting))
+        # A document has a sentence at least, so a block has no more documents than these.
+        most_end = min(begin + BLOCK_SENTENCES, store.num_documents)
+        offsets = store.sentence_offsets(begin, most_end)
+        limit = offsets[0] + BLOCK_SENTENCES
+        num_fitting = int(np.searchsorted(offsets, limit, side="right")) - 1
+        end = begin + max(1, num_fitting)
         yield begin, end
         begin = end
 
@@ -436,7 +467,8 @@ class DocumentLengths:
     def open(self, document: int) -> list[int]:
         """Open a document of the block; return the tokens of each of its sentences."""
         number = document - self.first_document
-        begin, end = (offset - self.offsets[0] for offset in self.offsets[number : number + 2])
+        begin = self.offsets[number] - self.offsets[0]
+        end = self.offsets[number + 1] - self.offsets[0]
         self.open_document = document
         self.open_lengths = self.lengths[begin:end]
         return self.open_lengths
@@ -467,12 +499,14 @@ class LazyLengths(Sequence[int]):
         return self._end - self.begin
 
     def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index - self._first < len(self._fetched):
+        position = index - self._first
+        if not 0 <= position < len(self._fetched):
             begin = self.begin + index
             end = min(begin + NUM_FETCHED_LENGTHS, self._end)
             self._fetched = self._store.sentence_lengths(begin, end).tolist()
             self._first = index
-        return self._fetched[index - self._first]
+            position = 0
+        return self._fetched[position]
 
 
 def sentence_items(store: Split, documents: tuple[int, int], max_size: int) -> np.ndarray:
@@ -480,19 +514,28 @@ def sentence_items(store: Split, documents: tuple[int, int], max_size: int) -> n
 
     Sentences that are too long are cut into several.
     """
-    offsets = store.sentence_offsets(*documents)
-    sizes = store.sentence_lengths(int(offsets[0]), int(offsets[-1])) + 1
+    begin_document, end_document = documents
+    offsets = store.sentence_offsets(begin_document, end_document)
+    first_sentence = int(offsets[0])
+    end_sentence = int(offsets[-1])
+    sizes = store.sentence_lengths(first_sentence, end_sentence) + 1
     num_items = -(-sizes // max_size)  # of each sentence
-    first_items = np.cumsum(num_items) - num_items
-    document_of_sentence = np.repeat(np.arange(*documents), np.diff(offsets))
 
+    # From here on one value an item.
     sentences = np.repeat(np.arange(len(sizes)), num_items)
-    number_in_sentence = np.arange(len(sentences)) - first_items[sentences]
+    end_items = np.cumsum(num_items)
+    first_items = end_items - num_items
+    numbers_in_sentence = np.arange(len(sentences)) - first_items[sentences]
+    item_offsets = numbers_in_sentence * max_size
+    sizes_left = sizes[sentences] - item_offsets
+
+    document_numbers = np.arange(begin_document, end_document)
+    document_of_sentence = np.repeat(document_numbers, np.diff(offsets))
     items = np.empty(len(sentences), dtype=_ITEM_DTYPE)
-    items["sentence"] = offsets[0] + sentences
+    items["sentence"] = first_sentence + sentences
     items["document"] = document_of_sentence[sentences]
-    items["offset"] = number_in_sentence * max_size
-    items["size"] = np.minimum(max_size, sizes[sentences] - items["offset"])
+    items["offset"] = item_offsets
+    items["size"] = np.minimum(sizes_left, max_size)
     return items
 
 

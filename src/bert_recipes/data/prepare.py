@@ -60,7 +60,7 @@ from bert_recipes.data.store import (
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
+from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors, format_suffix
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import SEEDS, check, option, required
 
@@ -451,10 +451,16 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
         return {}
 
     entries = arguments.files or []
+    suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
+    held_out: set[str] = set()
+    if arguments.validation_files:
+        held_out.update(map(os.path.realpath, find_files(arguments.validation_files, suffixes)))
     entry_of_file: dict[str, int] = {}
     sizes = np.zeros(len(entries))
     for number, entry in enumerate(entries):
-        for path in map(os.path.realpath, find_files(entry)):
+        for path in map(os.path.realpath, find_files(entry, suffixes)):
+            if path in held_out:
+                continue
             if path in entry_of_file:
                 raise InputError(
                     "sampling_exponent: a file is in two entries of --files; it can belong to one "
@@ -462,6 +468,11 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
                 )
             entry_of_file[path] = number
             sizes[number] += os.path.getsize(path)
+        if sizes[number] == 0:
+            raise InputError(
+                f"sampling_exponent: nothing to train on is left of {entry}, whose files are empty "
+                "or in --validation_files; take it out of --files"
+            )
 
     shares = sizes / sizes.sum()
     smoothed = shares**arguments.sampling_exponent
@@ -650,7 +661,11 @@ class Preparation:
         """Return the facts that shards of two runs must share to become one store."""
         shards = []
         for shard in self.shards:
-            shards.append([[split, str(path), path.stat().st_size] for split, path in shard])
+            files = []
+            for split, path in shard:
+                status = path.stat()
+                files.append([split, str(path), status.st_size, status.st_mtime_ns])
+            shards.append(files)
         return {**self._origin(), "tokenizer": self.tokenizer.fingerprint, "shards": shards}
 
     def _origin(self) -> dict[str, Any]:
@@ -924,10 +939,15 @@ class Preparation:
                 )
 
     def _boundary_advice(self) -> str:
+        if not self._has_text_files():
+            return "every row is a document here: give rows of several sentences"
         return (
             f"document_boundary is {self.arguments.document_boundary!r}: if every line, file or "
             "row is a document, or a blank line ends one, set it to line, file, row or blank_line"
         )
+
+    def _has_text_files(self) -> bool:
+        return any(format_suffix(path) == ".txt" for _, path in self.files)
 
     def _warn_of_documents(self, metadata: Mapping[str, Any]) -> None:
         """Warn where next sentence prediction or the held-out figures could learn or say little."""
@@ -937,9 +957,11 @@ class Preparation:
         if mean_tokens < FEW_TOKENS_OF_A_DOCUMENT:
             logger.warning(
                 "documents have %d tokens on average: most second sentences will be random ones, "
-                "and parts of one text may be in training and held out; for books and articles "
-                "give --document_boundary file",
+                "and parts of one text may be in training and held out; for books and articles %s",
                 mean_tokens,
+                "give --document_boundary file"
+                if self._has_text_files()
+                else "give rows that hold a whole one",
             )
         num_alone = metadata["documents_of_one_sentence"].get("train", 0)
         if num_alone > 0.9 * num_documents:

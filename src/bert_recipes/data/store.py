@@ -80,11 +80,13 @@ def _columns(vocab_size: int) -> Iterator[tuple[str, pa.Schema]]:
 
 def _damaged(path: Path, error: Exception | None = None) -> InputError:
     """Return the error of a file that is not what was written, or that the system cannot read."""
-    code = error.errno if isinstance(error, OSError) else None
-    if code is not None and code != errno.ENOENT:
-        reason = os.strerror(code)
-        return InputError(f"{path}: cannot be read ({reason}); nothing says that it is damaged")
-    return InputError(f"{path}: damaged or incomplete: prepare the store again")
+    code = None
+    if isinstance(error, OSError):
+        code = error.errno
+    if code is None or code == errno.ENOENT:
+        return InputError(f"{path}: damaged or incomplete: prepare the store again")
+    reason = os.strerror(code)
+    return InputError(f"{path}: cannot be read ({reason}); nothing says that it is damaged")
 
 
 class ColumnWriter:
@@ -102,17 +104,25 @@ class ColumnWriter:
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, schema)
         self._hash = hashlib.sha256()
-        # Rows of a batch that is not full.
-        self._buffer = np.empty(0, dtype=schema.types[0].to_pandas_dtype())
+        self._dtype = schema.types[0].to_pandas_dtype()
+        # The rows of a batch that is not full, as they were appended.
+        self._pieces: list[np.ndarray] = []
+        self._num_waiting = 0
         self.num_rows = 0
 
     def append(self, values: np.ndarray) -> None:
         """Append a one-dimensional integer array; values must fit the column's type."""
         self.num_rows += len(values)
-        self._buffer = np.concatenate([self._buffer, values.astype(self._buffer.dtype)])
-        while len(self._buffer) >= ROWS_PER_BATCH:
-            self._write_batch(self._buffer[:ROWS_PER_BATCH])
-            self._buffer = self._buffer[ROWS_PER_BATCH:]
+        self._num_waiting += len(values)
+        self._pieces.append(values.astype(self._dtype))
+        if self._num_waiting < ROWS_PER_BATCH:
+            return
+        rows = np.concatenate(self._pieces)
+        while len(rows) >= ROWS_PER_BATCH:
+            self._write_batch(rows[:ROWS_PER_BATCH])
+            rows = rows[ROWS_PER_BATCH:]
+        self._pieces = [rows]
+        self._num_waiting = len(rows)
 
     def _write_batch(self, values: np.ndarray) -> None:
         import pyarrow as pa
@@ -127,8 +137,8 @@ class ColumnWriter:
 
     def close(self) -> dict[str, int | str]:
         """Write the last batch; return `rows`, `bytes` and `sha256` of the values."""
-        if len(self._buffer):
-            self._write_batch(self._buffer)
+        if self._num_waiting:
+            self._write_batch(np.concatenate(self._pieces))
         self._writer.close()
         self._sink.close()
         return {
@@ -159,8 +169,10 @@ class Column:
         chunks = [batch.column(0).to_numpy(zero_copy_only=True) for batch in batches]
         if not chunks:
             chunks = [np.empty(0, dtype=schema.types[0].to_pandas_dtype())]
-        is_full = [len(chunk) == ROWS_PER_BATCH for chunk in chunks]
-        if not all(is_full[:-1]) or len(chunks[-1]) > ROWS_PER_BATCH:
+        for chunk in chunks[:-1]:
+            if len(chunk) != ROWS_PER_BATCH:
+                raise _damaged(path)
+        if len(chunks[-1]) > ROWS_PER_BATCH:
             raise _damaged(path)
 
         self._chunks = chunks
@@ -184,14 +196,15 @@ class Column:
         if not 0 <= begin <= end <= self._num_rows:
             raise IndexError(f"rows {begin}..{end} of a column of {self._num_rows}")
 
+        first_chunk = begin // ROWS_PER_BATCH
         # An empty range may begin behind the last chunk.
-        first = min(begin // ROWS_PER_BATCH, len(self._chunks) - 1)
-        last = max(begin, end - 1) // ROWS_PER_BATCH
-        begin -= first * ROWS_PER_BATCH
-        end -= first * ROWS_PER_BATCH
-        if last <= first:
-            return self._chunks[first][begin:end]
-        return np.concatenate(self._chunks[first : last + 1])[begin:end]
+        first_chunk = min(first_chunk, len(self._chunks) - 1)
+        last_row = max(begin, end - 1)
+        last_chunk = last_row // ROWS_PER_BATCH
+        chunks = self._chunks[first_chunk : last_chunk + 1]
+        rows = chunks[0] if len(chunks) <= 1 else np.concatenate(chunks)
+        num_rows_before = first_chunk * ROWS_PER_BATCH
+        return rows[begin - num_rows_before : end - num_rows_before]
 
 
 class Split:
@@ -226,8 +239,11 @@ class Split:
         """
         pieces: list[np.ndarray] = []
         for shard, begin, end in _cut(self._documents, begin_document, end_document):
-            offsets = self._sentence_offsets[shard].slice(begin, end + 1) + self._sentences[shard]
-            pieces.append(offsets[1:] if pieces else offsets)
+            offsets = self._sentence_offsets[shard].slice(begin, end + 1)
+            offsets = offsets + self._sentences[shard]
+            if pieces:  # the first number is the end of the shard before
+                offsets = offsets[1:]
+            pieces.append(offsets)
         return _join(pieces)
 
     def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
@@ -416,7 +432,10 @@ def open_store(path: str | Path) -> Store:
 
     splits = {}
     for split in SPLITS:
-        folders = [folder / split for folder in shards if split in shards[folder]["splits"]]
+        folders = []
+        for folder, shard in shards.items():
+            if split in shard["splits"]:
+                folders.append(folder / split)
         if folders:
             splits[split] = Split(path / split, folders, metadata["vocab_size"])
 
@@ -521,22 +540,28 @@ class _SplitWriter:
     def add(
         self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray
     ) -> None:
-        sums = int(sentence_lengths.sum()), int(document_lengths.sum())
-        if sums != (len(tokens), len(sentence_lengths)):
-            raise ValueError("lengths do not add up to the number of tokens and of sentences")
-        if (sentence_lengths < 1).any() or (document_lengths < 1).any():
-            raise ValueError(
-                "a sentence has no token or a document no sentence: drop (and count) it before"
-            )
-        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
-            raise ValueError(f"a token id is outside 0..{self._vocab_size - 1}")
-
+        self._check(tokens, sentence_lengths, document_lengths)
         self._unigram += np.bincount(tokens, minlength=self._vocab_size)
         document_ends = np.cumsum(document_lengths, dtype=np.int64)
         sentence_ends = np.cumsum(sentence_lengths, dtype=np.int64)
         self._documents.append(self._sentences.num_rows - 1 + document_ends)
         self._sentences.append(self._tokens.num_rows + sentence_ends)
         self._tokens.append(tokens)
+
+    def _check(
+        self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray
+    ) -> None:
+        num_tokens = int(sentence_lengths.sum())
+        num_sentences = int(document_lengths.sum())
+        if num_tokens != len(tokens) or num_sentences != len(sentence_lengths):
+            raise ValueError("lengths do not add up to the number of tokens and of sentences")
+        if (sentence_lengths < 1).any() or (document_lengths < 1).any():
+            raise ValueError(
+                "a sentence has no token or a document no sentence: drop (and count) it before"
+            )
+        is_outside = (tokens < 0) | (tokens >= self._vocab_size)
+        if is_outside.any():
+            raise ValueError(f"a token id is outside 0..{self._vocab_size - 1}")
 
     def close(self) -> dict[str, Any]:
         self._columns["unigram.arrow"].append(self._unigram)

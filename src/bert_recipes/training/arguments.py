@@ -1,5 +1,6 @@
 """The settings of a run: `RunArguments` for all, and model, data and phases of pre-training."""
 
+import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -31,6 +32,8 @@ from bert_recipes.training.optimization import (
     bfloat16_units,
 )
 
+
+logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Data-loading processes of a process on a GPU, at most. One makes 0.8 to 1.9 million tokens a
@@ -728,6 +731,12 @@ class PhaseArguments:
                 "both, or neither for one schedule over both phases"
             )
 
+    def steps_of(self, max_steps: int) -> int:
+        """Return the steps of the second phase in a run of `max_steps`, 0 without one."""
+        if self.phase2_steps < 1:
+            return round(self.phase2_steps * max(max_steps, 0))
+        return int(self.phase2_steps)
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -748,7 +757,7 @@ def plan_phases(
 ) -> list[Phase]:
     """Return one phase, or two: short inputs first, long ones for the last steps.
 
-    A fraction in `second` becomes steps. Source: Devlin et al. 2019, appendix A.2: 128 tokens for
+    Source: Devlin et al. 2019, appendix A.2: 128 tokens for
     90 % of the steps, 512 for the rest, under one learning-rate schedule.
     """
     total = args.max_steps
@@ -758,10 +767,7 @@ def plan_phases(
             f"phase2_steps is {steps_or_fraction:g} and max_minutes {args.max_minutes:g}; a run by "
             "the clock has one phase: leave one of them out"
         )
-    steps = int(steps_or_fraction)
-    if steps_or_fraction < 1:
-        steps = round(steps_or_fraction * max(total, 0))
-    second.phase2_steps = steps
+    steps = second.steps_of(total)
     first = Phase(
         first_step=0,
         end_step=total - steps,
@@ -771,6 +777,9 @@ def plan_phases(
         max_predictions_per_seq=data.max_predictions_per_seq,
     )
     if not steps and (total > 0 or not steps_or_fraction):
+        if steps_or_fraction:
+            message = "phase2_steps %g of %d steps is no whole step: the run has one phase"
+            logger.warning(message, steps_or_fraction, total)
         return [first]
     if first.end_step <= 0:
         raise InputError(

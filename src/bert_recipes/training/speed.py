@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class BatchStats:
     squares: int  # the sum of l^2 over the sequences
     sequences: int  # B
     masked: int = 0  # M
+
+
+NUM_WORK_COUNTS = len(fields(BatchStats))
 
 
 def inner_size(config: Any) -> int:

@@ -101,13 +101,15 @@ def imitation_losses(
         return (errors.mean(-1) * attention_mask).sum()
 
     n = len(teacher.attentions) // len(student.attentions)
-    score_errors = map(score_error, student.attentions, teacher.attentions[n - 1 :: n])
-    embedding_error, *state_errors = map(
-        state_error, student.hidden_states, teacher.hidden_states[::n]
-    )
+    score_errors = []
+    for scores in zip(student.attentions, teacher.attentions[n - 1 :: n], strict=True):
+        score_errors.append(score_error(*scores))
+    state_errors = []  # the first are the embeddings
+    for states in zip(student.hidden_states, teacher.hidden_states[::n], strict=True):
+        state_errors.append(state_error(*states))
     score_loss: Any = sum(score_errors)
-    state_loss: Any = sum(state_errors)
-    return torch.stack([score_loss, state_loss, embedding_error])
+    state_loss: Any = sum(state_errors[1:])
+    return torch.stack([score_loss, state_loss, state_errors[0]])
 
 
 def prepare_student(student: Any, teacher: Any) -> None:
