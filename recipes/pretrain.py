@@ -34,7 +34,7 @@ from bert_recipes.training.resume import (
 
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-QUICKSTART = REPOSITORY / "recipes" / "configs" / "pretrain" / "quickstart.yaml"
+QUICKSTART_CONFIG = REPOSITORY / "recipes" / "configs" / "pretrain" / "quickstart.yaml"
 logger = logging.getLogger("pretrain")
 
 
@@ -46,7 +46,7 @@ def main() -> None:
         PreTrainingArguments,
         PhaseArguments,
         DistillationArguments,
-        default_config=QUICKSTART,
+        default_config=QUICKSTART_CONFIG,
     )
     model_args, data_args, args, phase_args, distillation_args = settings
     check_output_dir(args)

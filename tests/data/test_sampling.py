@@ -68,7 +68,7 @@ def test_held_out_files_and_arrays_of_ids_are_weighed_right(sources):
     assert sampling_weights(arguments(sources, **settings)) == expected
 
     for name, number in (("en", 900), ("sw", 100)):
-        np.save(sources / name / "ids.npy", np.zeros((number, 2), dtype=np.int64))
+        np.save(sources / name / "ids.npy", np.zeros((100 * number, 2), dtype=np.int64))
         (sources / name / "text.txt").unlink()
     held_out.unlink()
     files = [str(sources / name / "*.npy") for name in ("en", "sw")]

@@ -192,7 +192,7 @@ IDS = torch.randint(5, 49, (4, 6), generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "distilbert"])
 def test_every_parameter_of_a_member_learns_in_each_pass(objective):
     row = OBJECTIVES[objective]
-    settings = {"model_type": row.model_type, "pad_token_id": 1, **row.config}
+    settings = {"model_type": row.model_type, "pad_token_id": 1, **row.new_model_config}
     model = MEMBERS[row.model](pretraining_config("tiny", vocab_size=50, **settings)).train()
     batch = {
         "input_ids": IDS,

@@ -180,10 +180,12 @@ class DataCollatorForPreTraining(MaskingRates):
     @staticmethod
     def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:
         """Return int64 (B, size), a number of each feature's positions; `value` in the padding."""
-        padded = np.full((len(features), size), value, dtype=np.int64)
+        num_rows = len(features)
+        padded = np.full((num_rows, size), value, dtype=np.int64)
         for row, feature in enumerate(features):
             values = feature[name]
-            padded[row, : len(values)] = values
+            length = len(values)
+            padded[row, :length] = values
         return padded
 
     def _keys(self, features: Sequence[Mapping[str, Any]]) -> np.ndarray:

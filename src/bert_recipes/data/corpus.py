@@ -481,7 +481,7 @@ def iter_documents(  # noqa: PLR0913  # the public signature
             paths, each once.
         document_boundary: What ends a document (see the module); `auto` is `blank_line` for text,
             `row` for rows.
-        text_column: Of the text in tables.
+        text_column: The column of the text in tables.
         encoding_errors: `strict` or `replace`.
         wrapped_lines: The lines of a paragraph are hard-wrapped: they are joined by a space; a
             blank line ends it.

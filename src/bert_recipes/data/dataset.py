@@ -45,7 +45,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         max_seq_length: Most tokens of an input, special tokens included; 8 to 65,535.
         short_seq_prob: Fraction of documents whose pairs aim at a length drawn between 2 and the
             maximum; 0 to 1.
-        seed: Of all draws.
+        seed: The seed of all draws.
         input_format: One of `INPUT_FORMATS`.
         dupe_factor: Inputs are drawn so many times and come again in later epochs, with their
             masks; None = anew every epoch.

@@ -91,7 +91,7 @@ class InputFormat(ABC):
         sep_id: Id of [SEP].
         max_seq_length: Most tokens of an input, special tokens included.
         short_seq_prob: Fraction of documents whose pairs aim at a shorter length.
-        seed: Of all draws.
+        seed: The seed of all draws.
         pair_label: What the label of a pair says: "next", "order" or "none".
     """
 
@@ -116,8 +116,8 @@ class InputFormat(ABC):
         """Return input_ids and token_type_ids of an input, int64 (L,).
 
         Args:
-            row: Of the table.
-            epoch: That of the row.
+            row: A row of the table.
+            epoch: The epoch of the row.
             index: The row's place in the table.
         """
 

@@ -46,10 +46,13 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 def hash_keys(seed: int, *columns: np.ndarray) -> np.ndarray:
     """Return uint64 (B,), a key per row, from a seed (modulo 2**64) and integer columns (B,)."""
-    seeds = np.full(len(columns[0]), seed % 2**64, dtype=np.uint64)
+    num_rows = len(columns[0])
+    seeds = np.full(num_rows, seed % 2**64, dtype=np.uint64)
     keys = _mix(seeds + _GOLDEN_GAMMA)
     for column in columns:
-        keys = _mix((keys ^ np.asarray(column).astype(np.uint64)) + _GOLDEN_GAMMA)
+        numbers = np.asarray(column).astype(np.uint64)
+        keys = keys ^ numbers
+        keys = _mix(keys + _GOLDEN_GAMMA)
     return keys
 
 
@@ -64,10 +67,12 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
         positions: Integers from 0; broadcast against the keys.
     """
     stream_number = np.array([stream + 1], dtype=np.uint64)
-    stream_keys = _mix(keys ^ _mix(stream_number * _GOLDEN_GAMMA))
-    counters = (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
-    bits = _mix(stream_keys + counters) >> np.uint64(11)
-    return bits.astype(np.float64) * _TO_UNIT
+    stream_bits = _mix(stream_number * _GOLDEN_GAMMA)
+    stream_keys = _mix(keys ^ stream_bits)
+    counters = positions.astype(np.uint64) + np.uint64(1)
+    bits = _mix(stream_keys + counters * _GOLDEN_GAMMA)
+    highest_bits = bits >> np.uint64(11)
+    return highest_bits.astype(np.float64) * _TO_UNIT
 
 
 IGNORE_INDEX = -100

@@ -48,6 +48,7 @@ from bert_recipes.data.corpus import (
 from bert_recipes.data.sentences import is_passage, split_sentences
 from bert_recipes.data.store import (
     COUNTS,
+    METADATA_FILE,
     SHARDS_FOLDER,
     SPECIAL_ID_NAMES,
     SPLITS,
@@ -560,11 +561,11 @@ class PreparationReport:
     """The result of a preparation, and what it cost.
 
     Attributes:
-        path: Of the store.
-        metadata: Its `store.json`.
+        path: The folder of the store.
+        metadata: The content of its `store.json`.
         kept_shards: Shards that were done before.
         new_bytes: Text that was read in this run.
-        seconds: That this run took.
+        seconds: The seconds that this run took.
     """
 
     path: Path
@@ -661,11 +662,7 @@ class Preparation:
         """Return the facts that shards of two runs must share to become one store."""
         shards = []
         for shard in self.shards:
-            files = []
-            for split, path in shard:
-                status = path.stat()
-                files.append([split, str(path), status.st_size, status.st_mtime_ns])
-            shards.append(files)
+            shards.append([[split, str(path), path.stat().st_size] for split, path in shard])
         return {**self._origin(), "tokenizer": self.tokenizer.fingerprint, "shards": shards}
 
     def _origin(self) -> dict[str, Any]:
@@ -742,11 +739,11 @@ class Preparation:
     def write_shard(self, number: int) -> int | None:
         """Write one shard and return the bytes of text that it read; None if it was done before."""
         folder = self._shard_folder(number)
-        if _is_done(folder):
+        files = [path for _, path in self.shards[number]]
+        if _is_done(folder, files):
             logger.info("shard %d of %d: done before", number + 1, len(self.shards))
             return None
 
-        files = [path for _, path in self.shards[number]]
         logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(files))
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -994,8 +991,8 @@ class Preparation:
                 )
 
 
-def _is_done(folder: Path) -> bool:
-    """Return whether a shard is complete; a damaged one is logged."""
+def _is_done(folder: Path, files: Iterable[Path]) -> bool:
+    """Return whether a shard is complete and no older than its files; if not, it is logged."""
     if not folder.exists():
         return False
     try:
@@ -1003,6 +1000,11 @@ def _is_done(folder: Path) -> bool:
     except InputError as error:
         logger.warning("%s; the shard is made again", error)
         return False
+    written_at = (folder / METADATA_FILE).stat().st_mtime_ns
+    for path in files:
+        if path.stat().st_mtime_ns > written_at:
+            logger.warning("%s has changed since; its shard is made again", path)
+            return False
     return True
 
 

@@ -125,7 +125,7 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
 
     Args:
         text: The paragraph.
-        begin: Of the sentence.
+        begin: Where the sentence begins.
         terminator: Position of the candidate's first character.
         end: Where the next sentence would begin.
     """
@@ -158,11 +158,12 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
 
     Args:
         text: The paragraph.
-        begin: Of the sentence.
+        begin: Where the sentence begins.
         stop: Position of the full stop.
         end: Where the next sentence would begin.
     """
-    words = text[max(begin, stop - 2 * _LONGEST_ABBREVIATION) : stop].split()
+    window_begin = max(begin, stop - 2 * _LONGEST_ABBREVIATION)
+    words = text[window_begin:stop].split()
     word = words[-1].lstrip(_OPENERS) if words else ""
     if len(word) > _LONGEST_ABBREVIATION or not word:
         return False
@@ -174,7 +175,8 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
         before = text[begin : stop - len(word)]
-        return len(word) <= 4 and len(before) < 4 and not before.strip(_OPENERS + " ")
+        begins_sentence = len(before) < 4 and not before.strip(_OPENERS + " ")
+        return begins_sentence and len(word) <= 4
     return _is_abbreviation(word, text, end)
 
 

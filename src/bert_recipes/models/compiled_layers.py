@@ -107,8 +107,8 @@ def embed(embeddings: Any, layout: PackedLayout, ids: EmbeddingIds, dropout: flo
 
     Args:
         embeddings: Stock's module, whose weights are used.
-        layout: Of the T rows.
-        ids: Of the padded batch.
+        layout: The layout of the T rows.
+        ids: The ids of the padded batch.
         dropout: 0 in evaluation.
     """
     word = embeddings.word_embeddings

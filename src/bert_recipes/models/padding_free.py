@@ -122,7 +122,7 @@ def padded_layout(
 
     Args:
         shape: (B, S).
-        device: Of the batch.
+        device: The device of the batch.
         groups: For attention in groups.
     """
     batch, size = shape
@@ -262,7 +262,7 @@ def planned_layout(
     """Return the layout of a batch that `plan_rows` has planned; nothing waits for the device.
 
     Args:
-        plan: Of `plan_rows`, on the model's device.
+        plan: The result of `plan_rows`, on the model's device.
         shape: (B, S).
         computes_pads: Pads are rows too, which nobody attends to.
     """

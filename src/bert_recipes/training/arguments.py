@@ -395,7 +395,7 @@ class RunArguments(TrainingArguments):
 
 @dataclass
 class ModelArguments:
-    """Choose which model to train."""
+    """The settings of the model to train."""
 
     size: str = option(
         "tiny",
@@ -452,11 +452,12 @@ class ModelArguments:
         if in_file.get("objective") == objective_name:
             stronger.update(in_file)
         if values.get("model_name_or_path") is not None:
-            stronger.update(in_file.keys() & objective.training.keys())
-            # The checkpoint has the fields of this class.
-            settings = {name: value for name, value in settings.items() if not hasattr(cls, name)}
+            stronger.update(in_file.keys() & objective.adam_settings.keys())
+            # What this class sets is the checkpoint's.
+            for name in cls.__dataclass_fields__:
+                settings.pop(name, None)
         if values.get("optimizer", "bert_adam") in ADAM_OPTIMIZERS:
-            settings.update(objective.training)
+            settings.update(objective.adam_settings)
 
         values = dict(values)
         replaced = []
@@ -494,7 +495,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """Choose the data, and the rules that make pairs and masks of it."""
+    """The data, and the rules that make pairs and masks of it."""
 
     store: str | None = free(
         None, "token-id store written by recipes/prepare_corpus.py", is_common=True
@@ -551,7 +552,7 @@ class DataArguments:
 
 @dataclass
 class DistillationArguments:
-    """Choose teacher, student and weights of losses, for `--objective distilbert` or `tinybert`."""
+    """The teacher, the student and the weights of losses, for distilbert or tinybert."""
 
     teacher: str | None = option(
         None,
@@ -613,7 +614,7 @@ class DistillationArguments:
 
 @dataclass
 class PreTrainingArguments(RunArguments):
-    """Choose the settings of a pre-training run.
+    """The settings of a pre-training run.
 
     Defaults: learning rate, Adam and warm-up of Devlin et al. 2019, appendix A.2; epsilon of
     google-research/bert optimization.py.
@@ -680,7 +681,7 @@ class PreTrainingArguments(RunArguments):
 
 @dataclass
 class PhaseArguments:
-    """Set the last steps of a run."""
+    """The settings of the last steps of a run."""
 
     phase2_steps: float = option(
         0,

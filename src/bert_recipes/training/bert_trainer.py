@@ -210,7 +210,7 @@ class PreTrainingSums:
         that of the more frequent label.
 
         Args:
-            prefix: Of the names.
+            prefix: The prefix of the names.
             pairs_task: Names the loss of the pairs.
         """
         sums = self.sums_by_name()
@@ -474,10 +474,12 @@ class BertTrainer(RecipeTrainer):
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
         """Return the optimiser steps in that many epochs, rounded down; at least one."""
-        pairs = sum(dataset.num_pairs(epoch) for epoch in range(int(num_epochs)))
-        if num_epochs % 1:
-            pairs += math.floor(num_epochs % 1 * dataset.num_pairs(int(num_epochs)))
-        return max(1, pairs // self.global_batch_size)
+        whole_epochs = int(num_epochs)
+        num_pairs = sum(dataset.num_pairs(epoch) for epoch in range(whole_epochs))
+        fraction = num_epochs % 1
+        if fraction:
+            num_pairs += math.floor(fraction * dataset.num_pairs(whole_epochs))
+        return max(1, num_pairs // self.global_batch_size)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Return the held-out pairs of this process; not sharded again by Accelerate."""
@@ -498,13 +500,13 @@ class BertTrainer(RecipeTrainer):
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the predicted tokens, and the pairs with a label, int64 (2,)."""
-        masked = (batch["labels"] != IGNORE_INDEX).sum()
+        num_predicted = (batch["labels"] != IGNORE_INDEX).sum()
         labels = pair_labels(batch)
         if labels is None:
-            pairs = masked.new_tensor(len(batch["input_ids"]))
+            num_pairs = num_predicted.new_tensor(len(batch["input_ids"]))
         else:
-            pairs = (labels != IGNORE_INDEX).sum()
-        return torch.stack([masked, pairs])
+            num_pairs = (labels != IGNORE_INDEX).sum()
+        return torch.stack([num_predicted, num_pairs])
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
         """Add the predicted tokens."""
@@ -514,9 +516,9 @@ class BertTrainer(RecipeTrainer):
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the sum of masked-LM and pair loss, and the output."""
-        masked, pairs = counts
+        num_predicted, num_pairs = counts  # of the whole step
         if self._is_ours:
-            output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
+            output = model(**inputs, num_items_in_batch=num_predicted, num_pairs_in_batch=num_pairs)
             return output.loss, output
         output = model(**inputs)
         if output.loss is None:
@@ -525,10 +527,10 @@ class BertTrainer(RecipeTrainer):
                 f"{type(self.model).__name__} of transformers gives no loss for these batches; it "
                 f"wants all of {labels}"
             )
-        num_predicted = self.num_items(inputs)[0]
+        num_predicted_here, _ = self.num_items(inputs)
         # Stock's mean over no predicted token is NaN.
-        loss = torch.where(num_predicted > 0, output.loss, 0.0)
-        return loss * (num_predicted / masked), output
+        loss = torch.where(num_predicted_here > 0, output.loss, 0.0)
+        return loss * (num_predicted_here / num_predicted), output
 
     # Logging
 

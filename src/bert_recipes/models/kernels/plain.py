@@ -50,7 +50,7 @@ def dropout_factors(
         seed: 64 bits.
         stream: Which of the independent masks of a seed.
         p: 0 to 1, 1 not included.
-        device: Of the result.
+        device: The device of the result.
     """
     key = _mix(seed + (stream + 1) * 0x9E3779B97F4A7C15)
     count = torch.Size(shape).numel()
