@@ -174,14 +174,6 @@ def test_without_padding_the_loss_is_the_originals_which_depends_on_padding(make
         assert abs(original(padded) - original(longer)) > 0.01 * original(padded)
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn(make_trainer):
-    student = make_model(0)
-    trainer = make_trainer(make_model(0), student)
-    torch.nn.init.eye_(student.fit_dense.weight)
-    losses = trainer.teacher.losses(student.train(), make_batch(trainer))
-    assert losses.abs().max() < 1e-6
-
-
 def test_the_teacher_has_no_dropout_and_gives_one_answer(make_trainer):
     teacher, student = make_teacher(dropout=0.5).train(), make_model(1)
     trainer = make_trainer(teacher, student)

@@ -33,6 +33,12 @@ from bert_recipes.data.store import Split
 from bert_recipes.progress import Progress
 
 
+# A row of a table as numbers; the documents from one number to another (excluded); input_ids and
+# token_type_ids of an input, or the tokens of its segments.
+Row = tuple[int, ...]
+DocumentSpan = tuple[int, int]
+ArrayPair = tuple[np.ndarray, np.ndarray]
+
 # 24 bytes a row.
 PAIR_DTYPE = np.dtype(
     [
@@ -74,6 +80,12 @@ def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random
     """Return a generator that is a pure function of its arguments.
 
     It is the same on every machine and Python version.
+
+    Args:
+        purpose: What is drawn, so that different draws are independent.
+        seed: The seed of the data.
+        epoch: The epoch of the draws.
+        number: The number of a document, or of an input.
     """
     key = f"{purpose}:{seed}:{epoch}:{number}"
     digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
@@ -109,10 +121,15 @@ class InputFormat(ABC):
 
     @abstractmethod
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
-        """Yield the table of an epoch in parts: rows of `dtype`, document by document."""
+        """Yield the table of an epoch in parts: rows of `dtype`, document by document.
+
+        Args:
+            epoch: The epoch of the draws.
+            num_processes: The most processes that share the work; the rows do not depend on it.
+        """
 
     @abstractmethod
-    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of an input, int64 (L,).
 
         Args:
@@ -128,21 +145,31 @@ class DocumentFormat(InputFormat):
     dtype = PAIR_DTYPE
 
     @abstractmethod
-    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
-        """Return the rows of the documents from the first number to the second (excluded)."""
+    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
+        """Return the rows of some documents, of `dtype`.
+
+        Args:
+            documents: The numbers of the documents.
+            epoch: The epoch of the draws.
+        """
 
     @abstractmethod
-    def read_segments(
-        self, row: tuple[int, ...], epoch: int, index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of both segments of an input, without special tokens."""
+    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
+        """Return the tokens of both segments of an input, without special tokens.
 
-    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        The arguments are those of `read`.
+        """
+
+    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of [CLS] A [SEP] B [SEP]."""
         return self.join(*self.read_segments(row, epoch, index))
 
-    def join(self, tokens_a: np.ndarray, tokens_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def join(self, tokens_a: np.ndarray, tokens_b: np.ndarray) -> ArrayPair:
         """Join segments to [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where B is empty.
+
+        Args:
+            tokens_a: The tokens of A, without special tokens.
+            tokens_b: The tokens of B, without special tokens.
 
         Returns:
             input_ids and token_type_ids, int64 (L,).
@@ -196,7 +223,13 @@ class SegmentPairs(DocumentFormat):
     def build(
         self, document: int, lengths_of: Callable[[int], Sequence[int]], rng: random.Random
     ) -> Iterator[SentencePair]:
-        """Yield the pairs of a document."""
+        """Yield the pairs of a document.
+
+        Args:
+            document: The number of the document.
+            lengths_of: Returns the tokens of each sentence of any document.
+            rng: The source of all draws.
+        """
         return build_sentence_pairs(
             document,
             lengths_of,
@@ -207,7 +240,7 @@ class SegmentPairs(DocumentFormat):
             is_ordered=self.pair_label == "order",
         )
 
-    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
+    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each pair."""
         lengths_of = DocumentLengths(self.store, documents)
         rows = []
@@ -221,8 +254,14 @@ class SegmentPairs(DocumentFormat):
 
         return np.array(rows, dtype=PAIR_DTYPE)
 
-    def _row_of(self, pair: SentencePair, first_of_a: int, first_of_b: int) -> tuple[int, ...]:
-        """Return the row of a pair, given the first sentences of the documents of A and B."""
+    def _row_of(self, pair: SentencePair, first_of_a: int, first_of_b: int) -> Row:
+        """Return the row of a pair.
+
+        Args:
+            pair: Its sentences, counted inside their documents.
+            first_of_a: The first sentence of A's document in the split.
+            first_of_b: The first sentence of B's document in the split.
+        """
         a_begin = first_of_a + pair.a_begin
         b_begin = first_of_b + pair.b_begin
         a_count = pair.a_end - pair.a_begin
@@ -239,9 +278,7 @@ class SegmentPairs(DocumentFormat):
         # order.
         return NO_LABEL if pair.is_random else int(pair.is_swapped)
 
-    def read_segments(
-        self, row: tuple[int, ...], epoch: int, index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return A and B, truncated as the original does."""
         a_begin, b_begin, a_count, b_count, _, _ = row
         a_end = a_begin + a_count
@@ -278,7 +315,7 @@ class ElectraSegments(DocumentFormat):
     `build_segments`.
     """
 
-    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
+    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each input."""
         lengths_of = DocumentLengths(self.store, documents)
         rows = []
@@ -298,9 +335,7 @@ class ElectraSegments(DocumentFormat):
 
         return np.array(rows, dtype=PAIR_DTYPE)
 
-    def read_segments(
-        self, row: tuple[int, ...], epoch: int, index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return both segments; the second may be empty."""
         begin, _, count, target, _, _ = row
         end = begin + count
@@ -316,10 +351,16 @@ class ElectraSegments(DocumentFormat):
         return tokens_a[:size_a], tokens_b[:size_b]
 
     def _rng_of(self, epoch: int, offset: int, begin: int) -> random.Random:
+        """Return the generator of the input whose first sentence is `offset + begin`."""
         return keyed_rng("electra", self.seed, epoch, offset + begin)
 
     def _segment_sizes(self, lengths: Sequence[int], is_first: Sequence[bool]) -> tuple[int, int]:
-        """Return the tokens of both segments that fit into an input."""
+        """Return the tokens of both segments that fit into an input.
+
+        Args:
+            lengths: The tokens of each sentence.
+            is_first: Whether each sentence is of segment A.
+        """
         length_a = sum(compress(lengths, is_first))
         length_b = sum(lengths) - length_a
         room_a = self.max_seq_length - 2  # [CLS] A [SEP]
@@ -353,7 +394,7 @@ class FullSentences(InputFormat):
                 bounds = bounds[:-1]
             yield block_rows(items, bounds)
 
-    def _separated_items(self, documents: tuple[int, int]) -> np.ndarray:
+    def _separated_items(self, documents: DocumentSpan) -> np.ndarray:
         """Return the sentences, and after each document but the last of all its separator.
 
         A separator counts as a token of the document's last sentence.
@@ -368,7 +409,7 @@ class FullSentences(InputFormat):
         separators["size"] = 1
         return np.insert(items, ends, separators)
 
-    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
         end_sentence = sentence + count
@@ -389,6 +430,11 @@ class FullSentences(InputFormat):
         """Return int64 (count,), how many [SEP] follow each sentence of a block.
 
         The last sentence of a document has two, but for the last document of all.
+
+        Args:
+            sentence: The first sentence of the block, counted over the whole split.
+            document: The document of that sentence.
+            count: The sentences of the block.
         """
         num_separators = np.ones(count, dtype=np.int64)
         last_document = self.store.num_documents - 1
@@ -435,7 +481,7 @@ PAIR_LABELS = ("next", "order", "none")
 # Sentences of a split
 
 
-def split_into_blocks(store: Split) -> Iterator[tuple[int, int]]:
+def split_into_blocks(store: Split) -> Iterator[DocumentSpan]:
     """Yield (begin, end) of consecutive documents, at least one.
 
     Together they have about `BLOCK_SENTENCES` sentences.
@@ -453,9 +499,14 @@ def split_into_blocks(store: Split) -> Iterator[tuple[int, int]]:
 
 
 class DocumentLengths:
-    """Sentence lengths of the open document of a block, and of any document, a few at a time."""
+    """Sentence lengths of the open document of a block, and of any document, a few at a time.
 
-    def __init__(self, store: Split, documents: tuple[int, int]) -> None:
+    Args:
+        store: A split of a store.
+        documents: The numbers of the documents of the block.
+    """
+
+    def __init__(self, store: Split, documents: DocumentSpan) -> None:
         self.first_document, self.end_document = documents
         self.offsets = store.sentence_offsets(*documents).tolist()
         self.lengths = store.sentence_lengths(self.offsets[0], self.offsets[-1]).tolist()
@@ -465,7 +516,11 @@ class DocumentLengths:
         self.open_lengths: list[int] = []
 
     def open(self, document: int) -> list[int]:
-        """Open a document of the block; return the tokens of each of its sentences."""
+        """Open a document of the block.
+
+        Returns:
+            The tokens of each of its sentences.
+        """
         number = document - self.first_document
         begin = self.offsets[number] - self.offsets[0]
         end = self.offsets[number + 1] - self.offsets[0]
@@ -509,10 +564,15 @@ class LazyLengths(Sequence[int]):
         return self._fetched[position]
 
 
-def sentence_items(store: Split, documents: tuple[int, int], max_size: int) -> np.ndarray:
+def sentence_items(store: Split, documents: DocumentSpan, max_size: int) -> np.ndarray:
     """Return the sentences of documents with their [SEP] as `_ITEM_DTYPE` rows.
 
     Sentences that are too long are cut into several.
+
+    Args:
+        store: A split of a store.
+        documents: The numbers of the documents.
+        max_size: The most tokens of an item.
     """
     begin_document, end_document = documents
     offsets = store.sentence_offsets(begin_document, end_document)
@@ -545,7 +605,12 @@ def document_ends(items: np.ndarray) -> np.ndarray:
 
 
 def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
-    """Return a `BLOCK_DTYPE` row for the items between each bound and the next."""
+    """Return a `BLOCK_DTYPE` row for the items between each bound and the next.
+
+    Args:
+        items: Rows of `_ITEM_DTYPE`, in their order.
+        bounds: The number of the first item of each block, and the end of the last one.
+    """
     # Without rows, where all items wait for the next documents, an index array must be of integers.
     begins = np.array(bounds[:-1], dtype=np.int64)
     ends = np.array(bounds[1:], dtype=np.int64)
@@ -564,13 +629,13 @@ def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
 
 # What all blocks share stays in the worker: opening a large store's maps for each block would take
 # longer than the work.
-_index_block: Callable[[tuple[int, int]], np.ndarray]
+_index_block: Callable[[DocumentSpan], np.ndarray]
 
 
-def _start_worker(index_block: Callable[[tuple[int, int]], np.ndarray]) -> None:
+def _start_worker(index_block: Callable[[DocumentSpan], np.ndarray]) -> None:
     global _index_block
     _index_block = index_block
 
 
-def _index_in_worker(block: tuple[int, int]) -> np.ndarray:
+def _index_in_worker(block: DocumentSpan) -> np.ndarray:
     return _index_block(block)

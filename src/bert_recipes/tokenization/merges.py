@@ -115,7 +115,14 @@ class _Pairs:
                 self.words_of_pair[row].discard(word)
 
     def join(self, row: int) -> Merge:
-        """Join a pair in all words that hold it."""
+        """Join a pair in all words that hold it.
+
+        Args:
+            row: The row of the pair.
+
+        Returns:
+            The pieces, and how often the pair occurred.
+        """
         first, second, frequency = self.pair_table[row].tolist()
         first_name = self.piece_names[first]
         second_name = self.piece_names[second]

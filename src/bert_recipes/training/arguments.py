@@ -258,30 +258,45 @@ class RunArguments(TrainingArguments):
         self.has_output_dir = self.output_dir is not None  # `TrainingArguments` has a default
         # Fields that follow from the machine, so that run.yaml can be run elsewhere.
         self.unsaved_fields: set[str] = set()
-        self._check()
         self.hub_is_checked = False  # `check_push` has asked the Hub
+        self._check()
         self.energy.check()
+        self._choose_device()
+        self._set_data_workers()
+        mixed_precision = self._choose_precision()
+        self._split_global_batch()
+        self._start_processes()
+        self.mixed_precision = mixed_precision
+
+    def _choose_device(self) -> None:
+        """Set `use_cpu`: asked for by the run or its launcher, or for want of a GPU."""
         launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower()
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu in ("1", "true", "yes")
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
         if not self.use_cpu:
             check_gpus()
-        self._set_data_workers()
+
+    def _choose_precision(self) -> str:
+        """Set `bf16` and `fp16`, and return what Accelerate calls it.
+
+        What a launcher or an Accelerate configuration says about precision must not overrule the
+        run's choice: the environment says it too.
+        """
         precision, self.precision_reason = choose_precision(self.precision, use_cpu=self.use_cpu)
         self.bf16 = precision == "bf16"
         self.fp16 = precision == "fp16"
-        self._split_global_batch()
-        # What a launcher or an Accelerate configuration says about precision must not overrule the
-        # run's choice.
         mixed_precision = "no" if precision == "fp32" else precision
         os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
+        return mixed_precision
+
+    def _start_processes(self) -> None:
+        """Let stock check its fields and open the device; several processes find each other."""
         try:
             if self.use_cpu and self.ddp_backend in (None, "gloo"):
                 join_processes_on_cpus(self.ddp_timeout_delta)
             super().__post_init__()
         except (ValueError, ImportError) as error:  # ImportError: DeepSpeed
             raise InputError(str(error)) from error
-        self.mixed_precision = mixed_precision
         # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves
         # LayerNorm as gamma and beta.
         from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # takes seconds

@@ -67,7 +67,7 @@ MAX_COUNTED_INSTANCES = 50_000
 # The quickstart's data, in the current folder: what a script leaves when it is done; the script;
 # its configuration.
 QUICKSTART_DATA = Path("data/quickstart")
-QUICKSTART_DATA_STEPS = (
+QUICKSTART_STEPS = (
     ("corpus.json", "recipes/collect_docstrings.py", None),
     ("tokenizer/vocab.txt", "tokenizer/train.py", "tokenizer/configs/quickstart.yaml"),
     ("store/store.json", "recipes/prepare_corpus.py", "recipes/configs/corpus/quickstart.yaml"),
@@ -89,11 +89,11 @@ def build_missing_quickstart(
 
 
 def _build_quickstart(repository: Path) -> None:
-    missing = [not (QUICKSTART_DATA / result).is_file() for result, _, _ in QUICKSTART_DATA_STEPS]
+    missing = [not (QUICKSTART_DATA / result).is_file() for result, _, _ in QUICKSTART_STEPS]
     if not missing[-1]:
         return
     # What comes after a missing part was made from another one.
-    for result, script, config in QUICKSTART_DATA_STEPS[missing.index(True) :]:
+    for result, script, config in QUICKSTART_STEPS[missing.index(True) :]:
         logger.info("%s not found; running %s to create it", QUICKSTART_DATA / result, script)
         command = [sys.executable, str(repository / script)]
         if config is not None:

@@ -1,21 +1,15 @@
-"""Check the output folder, find the checkpoint to resume from and read its trainer state.
+"""Check the output folder, find the checkpoint to resume from and read its trainer state."""
 
-Read DeepSpeed's checkpoints as one model.
-"""
-
-import contextlib
 import json
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
 import yaml
 
 from bert_recipes.checkpointing import (
@@ -393,55 +387,3 @@ def state_of_process(
     for name in states[0]:
         means[name] = np.mean([state[name] for state in states], axis=0).tolist()
     return means
-
-
-# DeepSpeed's checkpoints
-
-
-def check_zero_checkpoint(checkpoint: Path) -> None:
-    """Refuse a folder that is no complete checkpoint of DeepSpeed.
-
-    Its files are pickles: opening one from elsewhere may run code. The manifest says that they are
-    what was written, not who wrote them.
-    """
-    reason = why_incomplete(checkpoint)
-    if reason is not None:
-        raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
-    # DeepSpeed's name of the folder with the files of all processes.
-    if not (checkpoint / "latest").is_file():
-        raise InputError(
-            f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens "
-            "with from_pretrained"
-        )
-
-
-def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedModel":
-    """Return the model of a checkpoint that passed `check_zero_checkpoint`.
-
-    It is in float32, with stock's class and names.
-    """
-    try:
-        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
-    except ImportError as error:
-        raise InputError(
-            "DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'"
-        ) from error
-    config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
-    model: transformers.PreTrainedModel = getattr(transformers, config.architectures[0])(config)
-    # It tells what it does on stdout, which is ours.
-    with contextlib.redirect_stdout(sys.stderr):
-        weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
-    # Loading copies them: shared weights come as one tensor under two names, which safetensors does
-    # not write.
-    keys = model.load_state_dict(weights, strict=False)
-    model.tie_weights()
-    # A shared weight may have one of its names only.
-    tied = model.all_tied_weights_keys or {}
-    wrong_keys = [key for key in keys.missing_keys if key not in tied]
-    wrong_keys += keys.unexpected_keys
-    if wrong_keys:
-        raise InputError(
-            f"checkpoint: {checkpoint} and its config.json do not belong together "
-            f"({', '.join(wrong_keys[:3])})"
-        )
-    return model
