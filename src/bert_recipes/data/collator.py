@@ -121,7 +121,7 @@ class DataCollatorForPreTraining(MaskingRates):
             self.draws_pad = False
         names = ("pad", "cls", "sep", "unk")
         special_ids = [getattr(self.tokenizer, f"{name}_token_id", None) for name in names]
-        self._not_drawn = [number for number in special_ids if number is not None]
+        self._special_ids = [number for number in special_ids if number is not None]
         self._has_warned = False
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -173,8 +173,8 @@ class DataCollatorForPreTraining(MaskingRates):
             mask_token_id=tokenizer.mask_token_id,
             vocab_size=self._vocab_size,
             is_continuation=self._is_continuation,
-            not_drawn=self._not_drawn,
-            never_drawn=() if self.draws_pad else (tokenizer.pad_token_id,),
+            special_ids=self._special_ids,
+            excluded_ids=() if self.draws_pad else (tokenizer.pad_token_id,),
         )
 
     @staticmethod

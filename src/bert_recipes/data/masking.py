@@ -142,8 +142,8 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     mask_token_id: int,
     vocab_size: int,
     is_continuation: np.ndarray | None = None,
-    not_drawn: Sequence[int] = (),
-    never_drawn: Sequence[int] = (),
+    special_ids: Sequence[int] = (),
+    excluded_ids: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a batch; a pure function of its arguments.
 
@@ -158,9 +158,9 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
             included, as in the original.
         is_continuation: bool (vocab_size,), True for pieces that go on with a word; needed for
             whole_word, "ngrams" and "spans".
-        not_drawn: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS], padding,
-            [SEP], [UNK].
-        never_drawn: Ids that no selection draws.
+        special_ids: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS],
+            padding, [SEP], [UNK].
+        excluded_ids: Ids that no selection draws.
 
     Returns:
         masked: int64 (B, S); a new array, or `input_ids` where nothing is masked.
@@ -171,9 +171,9 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
         return input_ids, _next_tokens(batch)
-    excluded = [*never_drawn]
+    excluded = [*excluded_ids]
     if rates.selection in ("fairseq", "spans"):
-        excluded += not_drawn
+        excluded += special_ids
     words = np.delete(np.arange(vocab_size), excluded)
 
     if rates.selection in ("fairseq", "spans"):
