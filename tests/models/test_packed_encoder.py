@@ -120,7 +120,7 @@ def test_in_bfloat16_the_difference_is_its_rounding(layers, batch):
 def test_the_bits_are_those_of_one_number_of_threads(kernels, autocast, tolerance):
     """Another number adds sums in another order."""
     model, results = make_model(num_hidden_layers=1), []
-    batch = make_batch(LENGTHS["ragged"] * 4)
+    batch = make_batch(LENGTHS["ragged"] * 2)
     num_threads = torch.get_num_threads()
     for threads in (1, 2, 1, 2):
         torch.set_num_threads(threads)

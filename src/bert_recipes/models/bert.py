@@ -100,6 +100,11 @@ class PreTrainingModel(OriginalInitialization):
         """
         raise NotImplementedError
 
+    @property
+    def _whole_head(self) -> nn.Module | None:
+        """Return the module that computes all logits; None where stock has no such module."""
+        return next(iter(self._bypassed_modules), None)
+
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what meets the vocabulary, hidden states (N, H) -> (N, E)."""
         raise NotImplementedError
@@ -256,8 +261,8 @@ class PreTrainingModel(OriginalInitialization):
             pooled = self.base_model.pool_rows(rows, layout)
         else:
             pooled = encoded.outputs.get("pooler_output")
-        head, *_ = self._bypassed_modules
-        if needs_full_logits or not is_plain(head):
+        head = self._whole_head
+        if needs_full_logits or (head is not None and not is_plain(head)):
             return self._all_logits(layout.unpack(rows), pooled)
         return None, self._pair_logits(pooled)
 
