@@ -47,8 +47,7 @@ def make_trainer(small_store, tmp_path_factory):
     """Args: teacher, student, weights of the losses, settings of the run."""
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    ids = {"cls_id": 2, "sep_id": 3, "store_fingerprint": store.fingerprint, "max_seq_length": 48}
-    dataset = PreTrainingDataset(store.train, pair_label="none", **ids)
+    dataset = PreTrainingDataset.from_store(store, pair_label="none", max_seq_length=48)
 
     def make_it(teacher, student, weights=WEIGHTS, **settings):
         attention, hidden, embeddings = weights

@@ -882,7 +882,8 @@ class RecipeTrainer(Trainer):
 
         Stock divides the sum of all by the steps since a resume.
         """
-        if "loss" in logs or "train_loss" in logs:
+        has_loss = "loss" in logs or "train_loss" in logs
+        if has_loss and self.is_in_train:
             self._leave_out_lost_loss()
         if "train_loss" in logs:
             logs["train_loss"] = self.mean_loss
