@@ -38,9 +38,11 @@ _TO_UNIT = 2.0**-53
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser on a uint64 array (wraps modulo 2**64)."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    """Return SplitMix64's finaliser of a uint64 array (wraps modulo 2**64)."""
+    x = x ^ (x >> np.uint64(30))
+    x = x * _MIX_1
+    x = x ^ (x >> np.uint64(27))
+    x = x * _MIX_2
     return x ^ (x >> np.uint64(31))
 
 
