@@ -98,7 +98,7 @@ class CompiledLayers:
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
     torch._dynamo.config.recompile_limit = limit
-    options = {"triton.mix_order_reduction_split_size": ROWS_PER_PROGRAM}
+    options: dict[str, Any] = {"triton.mix_order_reduction_split_size": ROWS_PER_PROGRAM}
     return torch.compile(function, options=options)
 
 
