@@ -66,7 +66,7 @@ def main() -> None:
 def convert_deepspeed(args: ConvertArguments) -> None:
     """Join the parts of the processes of a run."""
     # Imported only now, for it takes seconds.
-    from bert_recipes.training.resume import check_zero_checkpoint, consolidate_zero_checkpoint
+    from bert_recipes.training.engines import check_zero_checkpoint, consolidate_zero_checkpoint
 
     checkpoint = Path(str(args.deepspeed_checkpoint))
     check_zero_checkpoint(checkpoint)

@@ -21,7 +21,12 @@ from bert_recipes.finetuning.arguments import (
     check_access,
     load_task,
 )
-from bert_recipes.training.resume import check_output_dir, prepare_output_dir
+from bert_recipes.training.resume import (
+    check_output_dir,
+    find_resume_checkpoint,
+    lock_output_dir,
+    take_output_dir,
+)
 
 
 logger = logging.getLogger("finetune")
@@ -54,7 +59,9 @@ def main() -> None:
     settings = [task_args, args]
     if teaching_args.teacher is not None:
         settings.append(teaching_args)
-    checkpoint = prepare_output_dir(args, settings, files_read(task_args, teaching_args))
+    lock_output_dir(args)
+    checkpoint = find_resume_checkpoint(args)
+    take_output_dir(args, settings, checkpoint, files_read(task_args, teaching_args))
     facts = describe_origin(run)
     log_examples(run, facts)
     run_training(run.trainer, settings, checkpoint, facts, partial(finish, run))

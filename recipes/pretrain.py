@@ -25,11 +25,16 @@ from bert_recipes.training.arguments import (
     plan_phases,
 )
 from bert_recipes.training.objectives import OBJECTIVES
-from bert_recipes.training.resume import check_output_dir, prepare_output_dir
+from bert_recipes.training.resume import (
+    check_output_dir,
+    find_resume_checkpoint,
+    lock_output_dir,
+    take_output_dir,
+)
 
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-QUICKSTART = REPOSITORY / "recipes" / "configs" / "pretrain" / "quickstart.yaml"
+QUICKSTART_CONFIG = REPOSITORY / "recipes" / "configs" / "pretrain" / "quickstart.yaml"
 logger = logging.getLogger("pretrain")
 
 
@@ -41,7 +46,7 @@ def main() -> None:
         PreTrainingArguments,
         PhaseArguments,
         DistillationArguments,
-        default_config=QUICKSTART,
+        default_config=QUICKSTART_CONFIG,
     )
     model_args, data_args, args, phase_args, distillation_args = settings
     check_output_dir(args)
@@ -57,6 +62,7 @@ def main() -> None:
     check_launch(args)
     check_push(args)
     phases = plan_phases(args, data_args, phase_args)
+    phase_args.phase2_steps = phase_args.steps_of(args.max_steps)  # for run.yaml: whole steps
     pretraining.build_missing_quickstart(args, data_args.store, REPOSITORY)
     data = pretraining.load_phases(data_args, phases, args.seed)
     objective = OBJECTIVES[model_args.objective]
@@ -69,7 +75,9 @@ def main() -> None:
         return
     if args.push_to_hub:
         trainer.add_callback(PushCheckpoints())
-    checkpoint = prepare_output_dir(args, settings)
+    lock_output_dir(args)
+    checkpoint = find_resume_checkpoint(args)
+    take_output_dir(args, settings, checkpoint)
     description = describe_run(trainer, data)
     facts = pretraining.describe_inputs(model_args, data_args, data, model)
     log_description(description)

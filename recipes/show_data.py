@@ -42,8 +42,23 @@ class ShowArguments:
     seed: int = option(12345, "seed of pairs and masks", **SEEDS)
 
 
-def print_pair(row: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Print one row of a batch as a table."""
+def describe(seen: int, label: int, mask_id: int) -> str:
+    """Return what stands in the place of a token that is predicted."""
+    if seen == mask_id:
+        return "[MASK]"
+    return "kept" if seen == label else "random word"
+
+
+def print_pair(
+    row: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBase, *, is_causal: bool = False
+) -> None:
+    """Print one row of a batch as a table.
+
+    Args:
+        row: The tensors of one input.
+        tokenizer: The tokenizer of the data.
+        is_causal: Whether a label is the token that follows, and nothing is masked.
+    """
     mask_id = tokenizer.mask_token_id
     print(f"{'position':>8} {'segment':>7}  {'input':20} {'predict':20} how")
     for position in range(int(row["attention_mask"].sum())):
@@ -52,7 +67,7 @@ def print_pair(row: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBa
         target = how = ""
         if label != IGNORE_INDEX:
             target = tokenizer.convert_ids_to_tokens(label)
-            how = "[MASK]" if seen == mask_id else "kept" if seen == label else "random word"
+            how = "the next token" if is_causal else describe(seen, label, mask_id)
         segment = "AB"[int(row["token_type_ids"][position])]
         print(f"{position:>8} {segment:>7}  {piece:20} {target:20} {how}".rstrip())
 
@@ -77,7 +92,8 @@ def main() -> None:
         )
         if "next_sentence_label" in batch:
             print(f"next_sentence_label {labels[int(batch['next_sentence_label'][0])]}")
-        print_pair({name: values[0] for name, values in batch.items()}, data.tokenizer)
+        row = {name: values[0] for name, values in batch.items()}
+        print_pair(row, data.tokenizer, is_causal=data_args.selection == "causal")
         print()
 
 

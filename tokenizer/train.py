@@ -43,6 +43,7 @@ def main() -> None:
         dataset=(args.dataset_name, args.dataset_config_name, args.dataset_split),
         text_column=args.text_column,
         encoding_errors=args.encoding_errors,
+        max_line_bytes=args.max_line_bytes,
         counts=counts,
     )
     tokenizer: Any

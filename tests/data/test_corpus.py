@@ -174,7 +174,7 @@ def test_carriage_returns_end_lines_where_nothing_else_does(tmp_path, packing, c
     assert read(write(tmp_path / "b.txt", b"a\rb\nc\n")) == [["a\rb", "c"]]
 
 
-def test_files_are_sorted_and_taken_once(tmp_path):
+def test_files_are_sorted_and_taken_once_and_others_are_logged(tmp_path, caplog):
     texts = ["b/2.txt", "b/1.txt", "a/3.jsonl"]
     for name in (*texts, "b/notes.md", "b/ids.npy", "b/.hidden.txt", ".git/x.txt"):
         write(tmp_path / name, "text")
@@ -183,6 +183,7 @@ def test_files_are_sorted_and_taken_once(tmp_path):
     entries = [tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]
 
     assert find_files(tmp_path) == files
+    assert "3 files are not read: hidden, or not of" in caplog.text
     assert find_files(entries) == files
     assert find_files(str(tmp_path / "**" / "*.txt")) == files[1:]
 
@@ -235,6 +236,16 @@ def test_ids_that_are_nested_unevenly_are_refused(tmp_path, ids):
     message = error_of(path, of_ids=True)
 
     assert message.startswith(f"{path}, line 2: column 'text' nests its ids unevenly")
+
+
+@pytest.mark.parametrize("ids", [[[1, 2], [3]], [[[1], [2]], [[3, 4]]]])
+def test_a_list_column_of_parquet_holds_ids(tmp_path, ids):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ids}), path)
+    rows = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": row}) for row in ids))
+
+    assert list(iter_documents(path, of_ids=True)) == list(iter_documents(rows, of_ids=True))
+    assert "column 'text' holds list<" in error_of(path)
 
 
 def test_an_array_of_nothing_is_no_array(tmp_path):
@@ -303,15 +314,6 @@ def test_a_name_that_cannot_be_read_as_a_file_is_refused(tmp_path, make):
     make(tmp_path / "a.txt")
 
     assert f"{tmp_path / 'a.txt'}: no file that can be read" in error_of(tmp_path)
-
-
-def test_files_that_are_passed_over_are_logged(tmp_path, caplog):
-    write(tmp_path / "a.txt", "a")
-    write(tmp_path / "notes.md", "a")
-    find_files(tmp_path)
-
-    assert "1 files are not read" in caplog.text
-    assert "notes.md" in caplog.text
 
 
 def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
@@ -428,14 +430,16 @@ def test_files_without_text_are_counted_also_packed_ones(tmp_path):
     assert counts.source_bytes == blank.stat().st_size + empty.stat().st_size
 
 
-def test_replace_repairs_broken_utf8_and_counts_it(tmp_path):
+def test_replace_repairs_broken_utf8_and_half_a_surrogate_pair_and_counts_them(tmp_path):
     counts = CorpusCounts()
-    path = write(tmp_path / "a.txt", b"caf\xe9 \xef\xbf\xbd \xff\xfe\na\0b\0\n")
+    write(tmp_path / "a.txt", b"caf\xe9 \xef\xbf\xbd \xff\xfe\na\0b\0\n")
+    write(tmp_path / "b.jsonl", '{"text": "a\\ud800b"}\n')
 
-    assert read(path, encoding_errors="replace", counts=counts) == [
-        ["caf\ufffd \ufffd \ufffd\ufffd", "ab"]
+    assert read(tmp_path, encoding_errors="replace", counts=counts) == [
+        ["caf\ufffd \ufffd \ufffd\ufffd", "ab"],
+        ["a\ufffdb"],
     ]
-    assert counts.repaired == {"characters_replaced": 3, "nul_characters_removed": 2}
+    assert counts.repaired == {"characters_replaced": 4, "nul_characters_removed": 2}
 
 
 def test_a_line_may_be_as_long_as_the_limit_and_any_column_the_text(tmp_path):
@@ -466,13 +470,6 @@ def test_every_parquet_type_of_text_is_read(tmp_path, kind):
     pq.write_table(pa.table({"text": pa.nulls(2)}), tmp_path / "b.parquet")
 
     assert read(tmp_path) == [["a"]]
-
-
-def test_half_a_surrogate_pair_is_replaced_and_counted(tmp_path):
-    path, counts = write(tmp_path / "a.jsonl", '{"text": "a\\ud800b"}\n'), CorpusCounts()
-
-    assert read(path, encoding_errors="replace", counts=counts) == [["a\ufffdb"]]
-    assert counts.repaired == {"characters_replaced": 1}
 
 
 @pytest.mark.parametrize(

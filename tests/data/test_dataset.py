@@ -117,6 +117,16 @@ def test_pairs_obey_the_rules_of_the_original(make, document_of, max_seq_length)
                 assert document_of[a[0]] == document_of[b[0]]
 
 
+def test_every_sentence_of_a_store_is_in_a_pair(make, store):
+    """Sentences after A whose place a random one takes are put back."""
+    sentences = set()
+    for a_begin, b_begin, a_count, b_count, _, _ in make().table(0).tolist():
+        sentences.update(range(a_begin, a_begin + a_count))
+        sentences.update(range(b_begin, b_begin + b_count))
+
+    assert sentences == set(range(store.num_sentences))
+
+
 def test_a_pair_does_not_depend_on_the_order_of_access(make, tmp_path):
     dataset = make()
     keys = [(epoch, index) for epoch in (0, 1) for index in range(dataset.num_pairs(epoch))]
@@ -135,13 +145,10 @@ def test_epochs_seeds_and_settings_give_other_pairs(make):
     assert len({table.tobytes() for table in tables}) == 5
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_data_loading_workers_see_the_same_pairs(make, num_workers):
+def test_data_loading_workers_see_the_same_pairs(make):
     dataset = make()
     keys = [(epoch, index) for epoch in (0, 1) for index in range(0, dataset.num_pairs(epoch), 3)]
-    loader = DataLoader(
-        dataset, batch_size=7, sampler=keys, num_workers=num_workers, collate_fn=list
-    )
+    loader = DataLoader(dataset, batch_size=7, sampler=keys, num_workers=2, collate_fn=list)
     items = list(chain.from_iterable(loader))
 
     assert len(items) == len(keys)
@@ -184,11 +191,16 @@ def test_tables_of_older_epochs_are_deleted_and_made_again(make, tmp_path):
 
     assert names == ["2.pairs", "3.pairs"]
 
+    make()[(9, 7)]
+
+    # Who looks into one epoch alone takes nothing from a run.
+    assert len(list((tmp_path / "cache").glob("*.pairs"))) == 3
+
     again = make()
 
     # The number of pairs is remembered: counting through past epochs builds nothing.
     assert [again.num_pairs(epoch) for epoch in range(4)] == counts
-    assert len(list((tmp_path / "cache").glob("*.pairs"))) == 2
+    assert len(list((tmp_path / "cache").glob("*.pairs"))) == 3
     assert same(again[(0, 7)], items[0])
 
 

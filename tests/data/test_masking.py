@@ -34,7 +34,7 @@ class Batch(NamedTuple):
     lengths: np.ndarray
     keys: np.ndarray
 
-    def mask(self, *, never_drawn=(), **settings):
+    def mask(self, *, excluded_ids=(), **settings):
         """The tokens that the model sees, and those that it predicts."""
         masked, labels = mask_tokens(
             *self,
@@ -42,8 +42,8 @@ class Batch(NamedTuple):
             mask_token_id=MASK,
             vocab_size=VOCAB,
             is_continuation=CONTINUATION,
-            not_drawn=NOT_DRAWN,
-            never_drawn=never_drawn,
+            special_ids=NOT_DRAWN,
+            excluded_ids=excluded_ids,
         )
         is_predicted = labels != IGNORE_INDEX
         assert np.array_equal(labels[is_predicted], self.input_ids[is_predicted])
@@ -316,16 +316,16 @@ def test_runs_of_ngrams_are_as_frequent_as_one_over_their_length():
         ("spans", NOT_DRAWN),
     ],
 )
-@pytest.mark.parametrize("never_drawn", [(), (PAD, VOCAB - 1)])
+@pytest.mark.parametrize("excluded_ids", [(), (PAD, VOCAB - 1)])
 def test_random_words_are_all_ids_but_those_that_the_original_leaves_out(
-    selection, excluded, never_drawn
+    selection, excluded, excluded_ids
 ):
     """google-research/albert draws of its whole vocabulary; fairseq and SpanBERT not of their first
     four ids.
     """
     batch = make_batch(1200, 128)
-    masked, is_predicted = batch.mask(selection=selection, never_drawn=never_drawn, **ALL_RANDOM)
-    assert set(range(VOCAB)) - set(masked[is_predicted]) == {*excluded, *never_drawn}
+    masked, is_predicted = batch.mask(selection=selection, excluded_ids=excluded_ids, **ALL_RANDOM)
+    assert set(range(VOCAB)) - set(masked[is_predicted]) == {*excluded, *excluded_ids}
 
 
 def test_fairseq_predicts_the_rate_on_average_and_special_tokens_too():

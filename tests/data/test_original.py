@@ -137,14 +137,6 @@ def sentences_of_documents(*files):
     return [len(lengths) for lengths in read_documents(files, encode).lengths]
 
 
-def test_the_end_of_a_file_ends_no_document(tmp_path):
-    first, second = tmp_path / "1.txt", tmp_path / "2.txt"
-    first.write_text("the house\n\na run")
-    second.write_text("over\n\nplay\n")
-
-    assert sentences_of_documents(first, second) == [1, 2, 1]
-
-
 def test_lines_without_tokens_are_counted(tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"the\n\x00\n\nplay\n")

@@ -59,6 +59,24 @@ def test_the_draw_follows_from_the_seed_and_held_out_documents_stay_once(sources
     assert documents(sources) == documents(sources, sampling_exponent=1.0)
 
 
+def test_held_out_files_and_arrays_of_ids_are_weighed_right(sources):
+    expected = sampling_weights(arguments(sources, sampling_exponent=0.7))
+    held_out = sources / "sw" / "held_out.txt"
+    held_out.write_text("sw\n" * 1000, encoding="utf-8")
+    settings = {"sampling_exponent": 0.7, "validation_files": [str(held_out)]}
+
+    assert sampling_weights(arguments(sources, **settings)) == expected
+
+    for name, number in (("en", 900), ("sw", 100)):
+        np.save(sources / name / "ids.npy", np.zeros((100 * number, 2), dtype=np.int64))
+        (sources / name / "text.txt").unlink()
+    held_out.unlink()
+    files = [str(sources / name / "*.npy") for name in ("en", "sw")]
+    of_ids = CorpusArguments(output_dir="x", names="y", files=files, sampling_exponent=0.7)
+
+    assert list(sampling_weights(of_ids).values()) == pytest.approx(list(expected.values()), 0.02)
+
+
 def test_sources_that_cannot_be_weighed_are_one_line(sources):
     with pytest.raises(InputError, match="give two or more"):
         CorpusArguments(output_dir="x", tokenizer="x", files=["a"], sampling_exponent=0.7)
@@ -68,3 +86,8 @@ def test_sources_that_cannot_be_weighed_are_one_line(sources):
 
     with pytest.raises(InputError, match="a file is in two entries"):
         sampling_weights(overlapping)
+
+    held_out = {"validation_files": [str(sources / "sw")]}
+
+    with pytest.raises(InputError, match=r"nothing to train on is left of .*sw, whose files are"):
+        sampling_weights(arguments(sources, sampling_exponent=0.7, **held_out))

@@ -48,6 +48,8 @@ CASES = [
     "I saw it. -- and so did he. | -- But he forgot.",
     "Go to http://example.com/a?b=C. | Then stop.",
     "No full stop at the end",
+    "He said no. | I left.",
+    "He lives on Main St. | He likes it.",
     "One.Two.Three without spaces.",
     # curly quotes, ellipsis and inverted marks
     "\u201cWhy?\u201d he asked. | \u201cBecause.\u201d | She left.",
@@ -157,6 +159,7 @@ def test_time_grows_with_the_length_only_for_text_made_of_terminators(text):
             "\u0938\u0947 \u092c\u093e\u0939\u0930 \u0914\u0930 \u0906\u090f\u0964",
             True,
         ),
+        ("ฉันกินข้าวแล้วก็กลับบ้านในตอนเย็น", True),  # no full stop in this script
         ("History", False),
         ("External links and further reading on the history of the city", False),
         ("See also.", False),

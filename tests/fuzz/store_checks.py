@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from bert_recipes.data.corpus import iter_documents, iter_paragraphs
 from bert_recipes.data.prepare import (
     CorpusArguments,
     PreparationReport,
@@ -43,11 +44,25 @@ def check_prepared(arguments: CorpusArguments, report: PreparationReport) -> Non
     for split, paths in files.items():
         check_reading(metadata["read"][split], paths, arguments)
     readings = [reading_of(path, arguments) for paths in files.values() for path in paths]
+    if not arguments.wrapped_lines:
+        check_paragraphs(arguments)
     if arguments.sentences == "lines" and None not in readings:
         reasons = ("sentences_without_tokens", "paragraphs_that_are_no_passages")
         num_dropped = sum(dropped.get(reason, 0) for reason in reasons)
         num_sentences = sum(entry["num_sentences"] for entry in entries)
         assert total(readings)["paragraphs"] == num_sentences + num_dropped
+
+
+def check_paragraphs(arguments: CorpusArguments) -> None:
+    """A vocabulary is trained on the same paragraphs."""
+    options: dict[str, Any] = {
+        name: getattr(arguments, name)
+        for name in ("text_column", "encoding_errors", "max_line_bytes")
+    }
+    files = arguments.files or []
+    documents = iter_documents(files, document_boundary=arguments.document_boundary, **options)
+    paragraphs = itertools.chain.from_iterable(documents)
+    assert list(iter_paragraphs(files, **options)) == list(paragraphs)
 
 
 def total(readings: Sequence[Counter[str]]) -> Counter[str]:

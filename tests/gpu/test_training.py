@@ -64,7 +64,7 @@ def make_member(objective):
     if objective == "distilbert":
         return make_student(make_member("bert"), DISTILLATION, seed=0).train()
     sizes = {"vocab_size": VOCAB, "dropout": 0.0, "initializer_range": 0.1}
-    config = pretraining_config("mini", model_type=row.model_type, **sizes, **row.config)
+    config = pretraining_config("mini", model_type=row.model_type, **sizes, **row.new_model_config)
     return MEMBERS[row.model](config).train()
 
 

@@ -79,6 +79,11 @@ def gradients_of(model):
     return gradients
 
 
+def assert_near(values, expected, atol=1e-6):
+    """Equal to the rounding of float32."""
+    torch.testing.assert_close(values, expected, rtol=1e-5, atol=atol)
+
+
 def assert_gradients_alike(gradients, expected, tolerance):
     """Equal relative to the largest gradient of the model: some are zero but for rounding (the
     keys' bias).

@@ -6,6 +6,7 @@ import transformers
 from packed_models import (
     LENGTHS,
     assert_gradients_alike,
+    assert_near,
     encoder_inputs,
     gradients_of,
     make_batch,
@@ -41,12 +42,7 @@ def test_a_stock_model_with_a_head_gets_layers_on_packed_rows(tmp_path, inputs):
     model.save_pretrained(tmp_path)
     stock = BertForSequenceClassification.from_pretrained(tmp_path).eval()
     logits = model.eval()(**inputs).logits
-    torch.testing.assert_close(
-        stock(**inputs).logits,
-        logits,
-        rtol=1e-5,
-        atol=1e-5,
-    )
+    assert_near(stock(**inputs).logits, logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("lengths", ["ragged", "full_rows", "one_long"])
@@ -73,18 +69,8 @@ def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers
         inputs["packing"] = plan_rows(inputs["attention_mask"])
     output = model(**inputs)
     output.loss.backward()
-    torch.testing.assert_close(
-        output.loss,
-        expected.loss,
-        rtol=1e-5,
-        atol=1e-6,
-    )
-    torch.testing.assert_close(
-        output.start_logits,
-        expected.start_logits,
-        rtol=1e-5,
-        atol=1e-5,
-    )
+    assert_near(output.loss, expected.loss)
+    assert_near(output.start_logits, expected.start_logits, atol=1e-5)
     assert_gradients_alike(gradients_of(model), stock_gradients, 1e-4)
 
 
@@ -94,12 +80,7 @@ def test_a_label_on_a_pad_counts_under_a_stock_head_as_it_does_in_stock(kernels,
     inputs["labels"] = torch.ones_like(inputs["input_ids"])
     expected = model(**inputs).loss
     assert BertModel.from_stock(model.bert).use_fast_layers(kernels)
-    torch.testing.assert_close(
-        model(**inputs).loss,
-        expected,
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    assert_near(model(**inputs).loss, expected)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])

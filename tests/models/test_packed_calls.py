@@ -5,6 +5,7 @@ import torch
 from packed_models import (
     LENGTHS,
     assert_gradients_alike,
+    assert_near,
     count_packed_calls,
     encoder_inputs,
     make_batch,
@@ -214,20 +215,10 @@ def test_masks_of_any_type_say_where_the_tokens_are(kernels, batch, dtype):
     for computes_pads in (False, True):
         model.bert.computes_pads = computes_pads
         output, same = run(model, batch | {"attention_mask": mask.to(dtype)}, kernels)
-        torch.testing.assert_close(
-            output.loss,
-            expected.loss,
-            rtol=1e-5,
-            atol=1e-6,
-        )
+        assert_near(output.loss, expected.loss)
         assert_gradients_alike(same, gradients, 1e-5)
     output, _ = run(model, batch | {"attention_mask": 3 * mask}, kernels)
-    torch.testing.assert_close(
-        output.loss,
-        expected.loss,
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    assert_near(output.loss, expected.loss)
 
 
 def test_token_types_may_be_one_row_for_all_and_labels_of_any_integer_type(kernels, batch):
@@ -259,12 +250,7 @@ def test_the_head_is_stocks_where_the_vocabulary_loss_does_not_serve(kernels, ba
     expected, stock_gradients = run(model, batch, "off")
     output, gradients = run(model, batch, kernels)
     assert output.prediction_logits is not None
-    torch.testing.assert_close(
-        output.loss,
-        expected.loss,
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    assert_near(output.loss, expected.loss)
     assert_gradients_alike(gradients, stock_gradients, 1e-5)
 
 

@@ -6,12 +6,14 @@ import pytest
 import torch
 from packed_models import LENGTHS, make_batch
 
+from bert_recipes.errors import InputError
 from bert_recipes.models.padding_free import (
     GROUP_COST,
     LENGTH_STEP,
     LIKE_LENGTH,
     ROW_STEP,
     make_layout,
+    plan_rows,
 )
 
 
@@ -36,6 +38,13 @@ def test_packing_and_unpacking(lengths):
         assert int(group.offsets[-1]) == group.end - group.start
         longest = int(group.offsets.diff().max())
         assert longest <= group.length < longest + LENGTH_STEP
+
+
+def test_a_label_of_a_pad_is_refused():
+    batch = make_batch([3, 2])
+    batch["labels"][1, 2] = 5
+    with pytest.raises(InputError, match="labels of pads are -100"):
+        plan_rows(batch["attention_mask"], batch["labels"])
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def make_member(objective):
         "tiny",
         vocab_size=VOCAB,
         model_type=row.model_type,
-        **row.config,
+        **row.new_model_config,
     )
     model = MEMBERS[row.model](config).train()
     enable_packed_layers(model, "eager")

@@ -13,15 +13,13 @@ from small_corpora import WORDS, contents_of, write_vocabulary
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data import prepare as prepare_module
-from bert_recipes.data.prepare import (
-    CorpusArguments,
+from bert_recipes.data.encoding import (
     DocumentEncoder,
     TextBatch,
     batch_documents,
     encode_in_order,
-    format_report,
-    prepare_store,
 )
+from bert_recipes.data.prepare import CorpusArguments, format_report, prepare_store
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer

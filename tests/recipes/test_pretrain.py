@@ -180,6 +180,10 @@ def test_show_data_prints_pieces_segments_and_what_was_masked(call_recipe, small
     assert "[CLS]" in out
     assert "[MASK]" in out
     assert "0 = next" in out or "1 = random" in out
+    flags = ["--store", small_store, "--selection", "causal", "--pair_label", "none"]
+    out = call_recipe("show_data", *flags)
+    assert "the next token" in out
+    assert "random word" not in out
 
 
 def test_count_parameters_prints_the_components(call_recipe):

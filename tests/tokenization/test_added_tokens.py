@@ -45,7 +45,7 @@ def stock_folder(request: pytest.FixtureRequest, tmp_path_factory) -> Path:
 
 def texts_of(snippets: list[str]) -> list[str]:
     rng = random.Random(0)
-    return ["".join(rng.choices(snippets, k=rng.randint(0, 9))) for _ in range(3_000)]
+    return ["".join(rng.choices(snippets, k=rng.randint(0, 9))) for _ in range(1_000)]
 
 
 def pieces_of(tokenizer, text: str) -> list[str]:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization import training
 from bert_recipes.tokenization.normalization import normalize_text
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
-from bert_recipes.tokenization.training import train_wordpiece
+from bert_recipes.tokenization.training import TokenizerArguments, train_wordpiece
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "text"
@@ -170,8 +171,8 @@ def test_thai_whose_words_are_parted_by_spaces_keeps_its_words() -> None:
     [
         (["\u304c", "\u304e "], "66.7%"),  # kana with voicing marks
         (["\u0439a \u0451"], "50.0%"),  # Russian letters
-        (["caf\u00e9", "a" * 196], "0.5%"),
-        (["caf\u00e9", "a" * 197], None),
+        (["caf\u00e9", "a" * 996], "0.1%"),
+        (["caf\u00e9", "a" * 997], None),
         (["\u5317\u4eac"], None),
     ],
 )
@@ -193,6 +194,21 @@ def test_chinese_words_are_single_characters_unless_switched_off(split_cjk: bool
     chinese = [piece for piece in pieces(tokenizer) if "\u4e00" <= piece[-1] <= "\u9fff"]
     longest = max(len(piece.removeprefix("##")) for piece in chinese)
     assert (longest == 1) == split_cjk
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "names"),
+    [
+        ("likelihood", ()),
+        ("byte_bpe", ("lowercase false", "limit_alphabet 5")),
+        ("unigram", ("min_frequency 3", "lowercase false", "limit_alphabet 5")),
+    ],
+)
+def test_settings_that_another_kind_of_vocabulary_does_not_have_are_said(algorithm, names, caplog):
+    flags = "--files x --output_dir y --lowercase false --limit_alphabet 5 --min_frequency 3"
+    parse_arguments(TokenizerArguments, argv=[*flags.split(), "--algorithm", algorithm])
+    assert all(f"{name}" in caplog.text for name in names)
+    assert ("without effect" in caplog.text) == bool(names)
 
 
 # Bad input

@@ -198,11 +198,12 @@ def test_a_schedule_scales_with_the_run(parse, config):
         ),
     ],
 )
-def test_schedules_of_two_phases_are_the_sources(parse, config, expected, of_300):
+def test_schedules_of_two_phases_are_the_sources(parse, caplog, config, expected, of_300):
     assert schedules(parse, config) == expected
     assert schedules(parse, config, "--max_steps", 300) == of_300
     # Short enough for one phase alone.
     assert schedules(parse, config, "--max_steps", 1)[1] == [0]
+    assert "of 1 steps is no whole step: the run has one phase" in caplog.text
 
 
 def test_epochs_have_the_warm_up_of_their_steps(parse):

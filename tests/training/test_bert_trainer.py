@@ -2,13 +2,15 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch.utils.data import Dataset, IterableDataset
-from transformers import TrainingArguments, default_data_collator
+from transformers import Trainer, TrainingArguments, default_data_collator
 
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
@@ -19,10 +21,12 @@ from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.training.arguments import Phase
 from bert_recipes.training.bert_trainer import (
     BertTrainer,
     EvaluationSampler,
     PreTrainingSums,
+    TrainingPhase,
     epoched,
     unigram_log_probs,
 )
@@ -63,9 +67,7 @@ def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_stor
     """Against one plain computation with full logits over all rows."""
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    dataset = PreTrainingDataset(
-        store.validation, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint, max_seq_length=32
-    )
+    dataset = PreTrainingDataset.from_store(store, "validation", max_seq_length=32)
     collator = DataCollatorForPreTraining(tokenizer)
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer))).eval()
@@ -204,7 +206,7 @@ def two_columns(features):
     return {name: torch.tensor([feature[name] for feature in features]) for name in names}
 
 
-def stock_trainer(folder, dataset, collator=None, **settings):
+def stock_trainer(folder, dataset, collator=None, given=None, **settings):
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=60, dropout=0.0))
     defaults = {
@@ -219,7 +221,12 @@ def stock_trainer(folder, dataset, collator=None, **settings):
     }
     args = TrainingArguments(output_dir=str(folder), **(defaults | settings))
     return BertTrainer(
-        model, args, train_dataset=dataset, eval_dataset=dataset, data_collator=collator
+        model,
+        args,
+        train_dataset=dataset,
+        eval_dataset=dataset,
+        data_collator=collator,
+        **(given or {}),
     )
 
 
@@ -264,7 +271,11 @@ def test_a_collator_without_masks_and_types_is_enough_and_metrics_may_be_ones_ow
     assert trainer.evaluate()["eval_rows"] == 24
 
 
-def test_a_run_with_stock_arguments_is_resumed_bit_for_bit(straight, tmp_path):
+def test_a_run_with_stock_arguments_is_resumed_bit_for_bit(straight, tmp_path, monkeypatch):
+    load_results = []
+    monkeypatch.setattr(
+        Trainer, "_issue_warnings_after_load", lambda trainer, result: load_results.append(result)
+    )
     saving = {"save_strategy": "steps", "save_steps": 4}
     stock_trainer(tmp_path, rows(), **saving).train()
     resumed = stock_trainer(tmp_path, rows(), **saving)
@@ -275,6 +286,54 @@ def test_a_run_with_stock_arguments_is_resumed_bit_for_bit(straight, tmp_path):
     )
     resumed.train(resume_from_checkpoint=True)  # the newest one, of step 6
     assert resumed.steps_done == 6
+    # The second name of a tied weight is no missing one, and is not saved where an engine gives it.
+    assert [result.missing_keys for result in load_results] == [[], []]
+    weights = {name: weight.clone() for name, weight in resumed.model.state_dict().items()}
+    resumed._save(str(tmp_path / "engine"), weights)
+    names = load_file(tmp_path / "engine" / "model.safetensors").keys()
+    assert weights.keys() - names == {*resumed.model.all_tied_weights_keys}
+
+
+@pytest.mark.parametrize(("diverging_step", "counted_lines"), [(1, slice(1, 3)), (6, slice(0, 2))])
+def test_the_mean_loss_is_that_of_the_lines_that_are_finite(
+    tmp_path, diverging_step, counted_lines
+):
+    """Also of a run that is resumed behind such a line, and where it is none any more."""
+
+    def diverge(model, inputs, output):
+        if trainer.state.global_step + 1 == diverging_step:
+            output.loss = output.loss * math.nan
+
+    settings = {"logging_steps": 2, "save_strategy": "steps", "save_steps": 4}
+    settings["logging_nan_inf_filter"] = False  # as in `RunArguments`
+    for checkpoint in (None, str(tmp_path / "checkpoint-4")):
+        trainer = stock_trainer(tmp_path, rows(), **settings)
+        trainer.model.register_forward_hook(diverge)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        assert trainer.skipped_steps == 1
+        expected = np.mean(losses(trainer)[counted_lines])
+        assert trainer.mean_loss == pytest.approx(expected)
+        assert trainer.state.log_history[-1]["train_loss"] == trainer.mean_loss
+    assert math.isnan(losses(trainer)[(diverging_step - 1) // 2])
+
+
+def test_pairs_of_before_are_measured_whenever_those_of_the_run_are(tmp_path):
+    """Given to the Trainer, for one phase or two, or to a phase."""
+    held_out = rows(15)
+    old = rows(6)
+    plan = Phase(0, 6, 8, 8, 12, None)
+    phase = TrainingPhase(plan, held_out, held_out, default_data_collator)
+    for settings in (
+        {"old_dataset": old},
+        {"phases": [phase], "old_dataset": old},
+        {"phases": [replace(phase, old_dataset=old)], "old_dataset": held_out},
+    ):
+        trainer = stock_trainer(tmp_path, held_out, default_data_collator, given=settings)
+        metrics = trainer.measure_all()
+        assert (metrics["eval_pairs"], metrics["eval_old_pairs"]) == (15, 6)
+        sums, running_sums = trainer.held_out_sums
+        assert torch.equal(sums.values, running_sums[-1])
+        assert "eval_old_pairs" not in trainer.evaluate(old)
 
 
 def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_to_the_user(
@@ -293,8 +352,7 @@ def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
     """
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    ids = {"cls_id": 2, "sep_id": 3, "store_fingerprint": store.fingerprint, "max_seq_length": 64}
-    dataset = PreTrainingDataset(store.train, pair_label="none", **ids)
+    dataset = PreTrainingDataset.from_store(store, pair_label="none", max_seq_length=64)
     settings = {"mlm_probability": 0.5, "mask_rate": 0.0, "keep_rate": 0.0, "random_rate": 1.0}
     collator = DataCollatorForPreTraining(tokenizer, selection=selection, **settings)
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1)
@@ -342,10 +400,10 @@ STOCK_MODELS = {
 
 
 def uneven_rows(name):
-    """One to six predicted tokens a row; pairs have the label that the stock class reads."""
+    """None to five predicted tokens a row; pairs have the label that the stock class reads."""
     pairs = rows(16)
     for index, row in enumerate(pairs):
-        num_predicted = index % 6 + 1
+        num_predicted = index % 6
         row["labels"] = row["input_ids"][:num_predicted] + [-100] * (12 - num_predicted)
         del row["source_line"]
         if name == "AlbertForPreTraining":
@@ -381,7 +439,7 @@ def trainer_of_stock(folder, name, batch=16, accumulation=1, kind=None, **settin
 @pytest.mark.parametrize("name", STOCK_MODELS)
 def test_a_stock_models_loss_is_that_of_the_global_batch_however_it_is_cut(tmp_path, name):
     logs = []
-    for batch, accumulation in ((16, 1), (4, 4)):
+    for batch, accumulation in ((16, 1), (4, 4), (1, 16)):  # at last some without predictions
         trainer = trainer_of_stock(tmp_path, name, batch, accumulation)
         trainer.train()
         line = trainer.state.log_history[0]
@@ -390,6 +448,7 @@ def test_a_stock_models_loss_is_that_of_the_global_batch_however_it_is_cut(tmp_p
     # less.
     tolerance = 0.02 if name.endswith("PreTraining") else 1e-5
     assert logs[1] == pytest.approx(logs[0], rel=tolerance)
+    assert logs[2] == pytest.approx(logs[0], rel=2 * tolerance)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,7 @@ def data(small_store):
     """A collator and a data set."""
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    ids = {"cls_id": 2, "sep_id": 3, "store_fingerprint": store.fingerprint, "max_seq_length": 48}
-    dataset = PreTrainingDataset(store.train, pair_label="none", **ids)
+    dataset = PreTrainingDataset.from_store(store, pair_label="none", max_seq_length=48)
     return DataCollatorForPreTraining(tokenizer), dataset
 
 

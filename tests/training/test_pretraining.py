@@ -27,7 +27,7 @@ from bert_recipes.training.arguments import (
     ModelArguments,
 )
 from bert_recipes.training.pretraining import (
-    QUICKSTART,
+    QUICKSTART_DATA,
     QUICKSTART_STEPS,
     build_missing_quickstart,
     build_model,
@@ -39,7 +39,7 @@ from bert_recipes.yaml_files import read_tree
 
 
 NUM_PIECES = 117
-QUICKSTART_STORE = QUICKSTART / "store"
+QUICKSTART_STORE = QUICKSTART_DATA / "store"
 ONE_PROCESS = SimpleNamespace(process_index=0, world_size=1)
 
 
@@ -303,7 +303,7 @@ def repository_of_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     for result, script, _ in QUICKSTART_STEPS:
         file = tmp_path / "repository" / script
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(NOTING_SCRIPT.format(QUICKSTART / result))
+        file.write_text(NOTING_SCRIPT.format(QUICKSTART_DATA / result))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "repository"
 
@@ -319,7 +319,7 @@ def test_every_part_is_made_once_and_again_what_comes_after_a_missing_one(
     assert Path("calls").read_text().splitlines() == ["", *configs]
     build_missing_quickstart(ONE_PROCESS, str(QUICKSTART_STORE), repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 3
-    (QUICKSTART / "tokenizer" / "vocab.txt").unlink()
+    (QUICKSTART_DATA / "tokenizer" / "vocab.txt").unlink()
     (QUICKSTART_STORE / "store.json").unlink()
     build_missing_quickstart(ONE_PROCESS, "data/quickstart/store/", repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 5
@@ -337,6 +337,6 @@ def test_configurations_and_scripts_name_the_same_files(repository: Path):
         assert (repository / script).is_file()
         if config is not None:
             values, _ = read_tree(repository / config)
-            assert Path(values["output_dir"]) == (QUICKSTART / result).parent
+            assert Path(values["output_dir"]) == (QUICKSTART_DATA / result).parent
     values, _ = read_tree(repository / "recipes/configs/pretrain/quickstart.yaml")
     assert values["store"] == str(QUICKSTART_STORE)

@@ -29,9 +29,11 @@ from bert_recipes.run_folder import (
 from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.resume import (
     check_output_dir,
+    find_resume_checkpoint,
     is_run_file,
-    prepare_output_dir,
+    lock_output_dir,
     read_trainer_state,
+    take_output_dir,
 )
 from bert_recipes.training.run import results_text
 
@@ -52,7 +54,10 @@ def claim(
 ) -> str | None:
     sources = values.pop("sources", {})
     args = settings(folder, resume, overwrite_run=overwrite, **values)
-    return prepare_output_dir(args, (args,), sources=sources)
+    lock_output_dir(args)
+    checkpoint = find_resume_checkpoint(args)
+    take_output_dir(args, (args,), checkpoint, sources)
+    return checkpoint
 
 
 def make_checkpoint(folder: Path, step: int, **values: object) -> Path:
@@ -267,7 +272,11 @@ def test_an_explicit_checkpoint_is_taken_by_its_own_run_or_into_a_free_folder(tm
     folder = make_run(tmp_path / "run", 2, 4)
     checkpoint = folder / "checkpoint-2"
     assert claim(tmp_path / "new", checkpoint) == str(checkpoint)
-    refused(make_run(tmp_path / "second", 4), "second", checkpoint)
+    second = make_run(tmp_path / "second", 4)
+    refused(second, "second", checkpoint)
+    with pytest.raises(InputError, match="second holds another run"):
+        check_output_dir(settings(second, checkpoint))
+    check_output_dir(settings(folder, checkpoint))
     assert claim(folder, checkpoint) == str(checkpoint)
     # It is another future of the run: the newest checkpoint is the one from which it is resumed.
     assert (folder / "abandoned-checkpoint-4").is_dir()

@@ -21,12 +21,11 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Literal
 
+from bert_recipes.data.encoding import count_cores, follow_parent
 from bert_recipes.data.prepare import (
     CorpusArguments,
     Preparation,
     PreparationReport,
-    count_cores,
-    follow_parent,
     format_report,
 )
 from bert_recipes.errors import InputError, describe_os_error

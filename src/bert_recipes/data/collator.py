@@ -121,7 +121,7 @@ class DataCollatorForPreTraining(MaskingRates):
             self.draws_pad = False
         names = ("pad", "cls", "sep", "unk")
         special_ids = [getattr(self.tokenizer, f"{name}_token_id", None) for name in names]
-        self._not_drawn = [number for number in special_ids if number is not None]
+        self._special_ids = [number for number in special_ids if number is not None]
         self._has_warned = False
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -173,17 +173,19 @@ class DataCollatorForPreTraining(MaskingRates):
             mask_token_id=tokenizer.mask_token_id,
             vocab_size=self._vocab_size,
             is_continuation=self._is_continuation,
-            not_drawn=self._not_drawn,
-            never_drawn=() if self.draws_pad else (tokenizer.pad_token_id,),
+            special_ids=self._special_ids,
+            excluded_ids=() if self.draws_pad else (tokenizer.pad_token_id,),
         )
 
     @staticmethod
     def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:
         """Return int64 (B, size), a number of each feature's positions; `value` in the padding."""
-        padded = np.full((len(features), size), value, dtype=np.int64)
+        num_rows = len(features)
+        padded = np.full((num_rows, size), value, dtype=np.int64)
         for row, feature in enumerate(features):
             values = feature[name]
-            padded[row, : len(values)] = values
+            length = len(values)
+            padded[row, :length] = values
         return padded
 
     def _keys(self, features: Sequence[Mapping[str, Any]]) -> np.ndarray:

@@ -344,6 +344,8 @@ class _Texts:
         values = getattr(kind, "storage_type", kind)
         if kinds.is_dictionary(values):
             values = values.value_type
+        if self.of_ids and (kinds.is_list(values) or kinds.is_large_list(values)):
+            return
         # Values of some other types cannot even be turned into Python's; a column of nulls has no
         # type of its own.
         text_kinds = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
@@ -479,7 +481,7 @@ def iter_documents(  # noqa: PLR0913  # the public signature
             paths, each once.
         document_boundary: What ends a document (see the module); `auto` is `blank_line` for text,
             `row` for rows.
-        text_column: Of the text in tables.
+        text_column: The column of the text in tables.
         encoding_errors: `strict` or `replace`.
         wrapped_lines: The lines of a paragraph are hard-wrapped: they are joined by a space; a
             blank line ends it.
@@ -543,6 +545,7 @@ def iter_paragraphs(
     dataset: tuple[str | None, str | None, str] = (None, None, "train"),
     text_column: str = "text",
     encoding_errors: EncodingErrors = "strict",
+    max_line_bytes: int = MAX_LINE_BYTES,
     counts: CorpusCounts | None = None,
 ) -> Iterator[str]:
     """Yield paragraphs where it does not matter where documents end: for a vocabulary.
@@ -560,11 +563,12 @@ def iter_paragraphs(
         yield from chain.from_iterable(iter_hub_documents((name, config_name, split), **options))
         return
 
+    options["max_line_bytes"] = max_line_bytes
     for path in find_files(files or []):
         # Line by line where that is possible: a text file without blank lines would be one document
         # in memory.
-        boundary: DocumentBoundary = "line" if _is_text(path) else "row"
-        yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **options))
+        options["document_boundary"] = "line" if _is_text(path) else "row"
+        yield from chain.from_iterable(iter_documents(path, **options))
 
 
 def check_options(

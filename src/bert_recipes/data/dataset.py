@@ -32,7 +32,8 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     processes, the order of access and interruptions do not matter. Masks are the collator's. An
     epoch's table of inputs is built when the epoch is first read and then kept in `cache_dir`; it
     can always be made again. Epoch e keeps the table of e - 1 (its last batches may still be on
-    their way) and deletes older ones; their numbers of pairs stay. Every epoch has new inputs;
+    their way) and deletes older ones if it is not the first that is read; their numbers of pairs
+    stay. Every epoch has new inputs;
     blocks of whole sentences are the same in all.
 
     Args:
@@ -44,7 +45,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         max_seq_length: Most tokens of an input, special tokens included; 8 to 65,535.
         short_seq_prob: Fraction of documents whose pairs aim at a length drawn between 2 and the
             maximum; 0 to 1.
-        seed: Of all draws.
+        seed: The seed of all draws.
         input_format: One of `INPUT_FORMATS`.
         dupe_factor: Inputs are drawn so many times and come again in later epochs, with their
             masks; None = anew every epoch.
@@ -220,7 +221,10 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
                 num_pairs += len(rows)
         with atomic_write(self._file(epoch, "count")) as aside:
             aside.write_text(f"{num_pairs} {hash_of(path)}\n", encoding="ascii")
-        if self.dupe_factor is None:  # else older epochs come again
+        # Who reads one epoch alone leaves the tables of a run over the same store in place; with
+        # `dupe_factor` older epochs come again.
+        has_read_earlier = any(opened < epoch for opened in self._open)
+        if self.dupe_factor is None and has_read_earlier:
             for table in self._folder.glob(self._file("*", "pairs").name):
                 epoch_of_table = int(table.stem.rpartition("-")[2])
                 if epoch_of_table < epoch - 1:

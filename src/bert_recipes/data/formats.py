@@ -33,6 +33,12 @@ from bert_recipes.data.store import Split
 from bert_recipes.progress import Progress
 
 
+# A row of a table as numbers; the documents from one number to another (excluded); input_ids and
+# token_type_ids of an input, or the tokens of its segments.
+Row = tuple[int, ...]
+DocumentSpan = tuple[int, int]
+ArrayPair = tuple[np.ndarray, np.ndarray]
+
 # 24 bytes a row.
 PAIR_DTYPE = np.dtype(
     [
@@ -74,6 +80,12 @@ def keyed_rng(purpose: str, seed: int, epoch: int, number: int) -> random.Random
     """Return a generator that is a pure function of its arguments.
 
     It is the same on every machine and Python version.
+
+    Args:
+        purpose: What is drawn, so that different draws are independent.
+        seed: The seed of the data.
+        epoch: The epoch of the draws.
+        number: The number of a document, or of an input.
     """
     key = f"{purpose}:{seed}:{epoch}:{number}"
     digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
@@ -91,7 +103,7 @@ class InputFormat(ABC):
         sep_id: Id of [SEP].
         max_seq_length: Most tokens of an input, special tokens included.
         short_seq_prob: Fraction of documents whose pairs aim at a shorter length.
-        seed: Of all draws.
+        seed: The seed of all draws.
         pair_label: What the label of a pair says: "next", "order" or "none".
     """
 
@@ -109,15 +121,20 @@ class InputFormat(ABC):
 
     @abstractmethod
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
-        """Yield the table of an epoch in parts: rows of `dtype`, document by document."""
+        """Yield the table of an epoch in parts: rows of `dtype`, document by document.
+
+        Args:
+            epoch: The epoch of the draws.
+            num_processes: The most processes that share the work; the rows do not depend on it.
+        """
 
     @abstractmethod
-    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of an input, int64 (L,).
 
         Args:
-            row: Of the table.
-            epoch: That of the row.
+            row: A row of the table.
+            epoch: The epoch of the row.
             index: The row's place in the table.
         """
 
@@ -128,33 +145,45 @@ class DocumentFormat(InputFormat):
     dtype = PAIR_DTYPE
 
     @abstractmethod
-    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
-        """Return the rows of the documents from the first number to the second (excluded)."""
+    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
+        """Return the rows of some documents, of `dtype`.
+
+        Args:
+            documents: The numbers of the documents.
+            epoch: The epoch of the draws.
+        """
 
     @abstractmethod
-    def read_segments(
-        self, row: tuple[int, ...], epoch: int, index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of both segments of an input, without special tokens."""
+    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
+        """Return the tokens of both segments of an input, without special tokens.
 
-    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+        The arguments are those of `read`.
+        """
+
+    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of [CLS] A [SEP] B [SEP]."""
         return self.join(*self.read_segments(row, epoch, index))
 
-    def join(self, tokens_a: np.ndarray, tokens_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def join(self, tokens_a: np.ndarray, tokens_b: np.ndarray) -> ArrayPair:
         """Join segments to [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where B is empty.
+
+        Args:
+            tokens_a: The tokens of A, without special tokens.
+            tokens_b: The tokens of B, without special tokens.
 
         Returns:
             input_ids and token_type_ids, int64 (L,).
         """
-        begin_b = len(tokens_a) + 2
+        end_a = 1 + len(tokens_a)
+        begin_b = end_a + 1
         end_b = begin_b + len(tokens_b)
         length = end_b
         if len(tokens_b):
             length += 1
+
         input_ids = np.full(length, self.sep_id, dtype=np.int64)
         input_ids[0] = self.cls_id
-        input_ids[1 : begin_b - 1] = tokens_a
+        input_ids[1:end_a] = tokens_a
         input_ids[begin_b:end_b] = tokens_b
         token_type_ids = np.zeros(length, dtype=np.int64)
         token_type_ids[begin_b:] = 1
@@ -163,8 +192,8 @@ class DocumentFormat(InputFormat):
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield rows block by block; small splits use one process in any case."""
         blocks = list(split_into_blocks(self.store))
-        most_useful = self.store.num_sentences // MIN_SENTENCES_PER_PROCESS
-        num_processes = min(num_processes, most_useful, len(blocks))
+        num_useful = self.store.num_sentences // MIN_SENTENCES_PER_PROCESS
+        num_processes = min(num_processes, num_useful, len(blocks))
         # A data-loading worker may not have children; this happens only if the launching process
         # did not ask first.
         if multiprocessing.current_process().daemon:
@@ -194,7 +223,13 @@ class SegmentPairs(DocumentFormat):
     def build(
         self, document: int, lengths_of: Callable[[int], Sequence[int]], rng: random.Random
     ) -> Iterator[SentencePair]:
-        """Yield the pairs of a document."""
+        """Yield the pairs of a document.
+
+        Args:
+            document: The number of the document.
+            lengths_of: Returns the tokens of each sentence of any document.
+            rng: The source of all draws.
+        """
         return build_sentence_pairs(
             document,
             lengths_of,
@@ -205,7 +240,7 @@ class SegmentPairs(DocumentFormat):
             is_ordered=self.pair_label == "order",
         )
 
-    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
+    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each pair."""
         lengths_of = DocumentLengths(self.store, documents)
         rows = []
@@ -213,16 +248,27 @@ class SegmentPairs(DocumentFormat):
             lengths_of.open(document)
             rng = keyed_rng("pairs", self.seed, epoch, document)
             for pair in self.build(document, lengths_of, rng):
-                a_begin = lengths_of.first_sentence(document) + pair.a_begin
-                b_begin = lengths_of.first_sentence(pair.b_document) + pair.b_begin
-                a_count = pair.a_end - pair.a_begin
-                b_count = pair.b_end - pair.b_begin
-                num_tokens = pair.length_a + pair.length_b + NUM_SPECIAL_TOKENS
-                length = min(num_tokens, self.max_seq_length)
-                label = self.label_of(pair)
-                rows.append((a_begin, b_begin, a_count, b_count, length, label))
+                first_of_a = lengths_of.first_sentence(document)
+                first_of_b = lengths_of.first_sentence(pair.b_document)
+                rows.append(self._row_of(pair, first_of_a, first_of_b))
 
         return np.array(rows, dtype=PAIR_DTYPE)
+
+    def _row_of(self, pair: SentencePair, first_of_a: int, first_of_b: int) -> Row:
+        """Return the row of a pair.
+
+        Args:
+            pair: Its sentences, counted inside their documents.
+            first_of_a: The first sentence of A's document in the split.
+            first_of_b: The first sentence of B's document in the split.
+        """
+        a_begin = first_of_a + pair.a_begin
+        b_begin = first_of_b + pair.b_begin
+        a_count = pair.a_end - pair.a_begin
+        b_count = pair.b_end - pair.b_begin
+        num_tokens = pair.length_a + pair.length_b + NUM_SPECIAL_TOKENS
+        length = min(num_tokens, self.max_seq_length)
+        return a_begin, b_begin, a_count, b_count, length, self.label_of(pair)
 
     def label_of(self, pair: SentencePair) -> int:
         """Return the label of a pair."""
@@ -232,13 +278,13 @@ class SegmentPairs(DocumentFormat):
         # order.
         return NO_LABEL if pair.is_random else int(pair.is_swapped)
 
-    def read_segments(
-        self, row: tuple[int, ...], epoch: int, index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return A and B, truncated as the original does."""
         a_begin, b_begin, a_count, b_count, _, _ = row
-        tokens_a = self.store.tokens(a_begin, a_begin + a_count)
-        tokens_b = self.store.tokens(b_begin, b_begin + b_count)
+        a_end = a_begin + a_count
+        b_end = b_begin + b_count
+        tokens_a = self.store.tokens(a_begin, a_end)
+        tokens_b = self.store.tokens(b_begin, b_end)
         max_num_tokens = self.max_seq_length - NUM_SPECIAL_TOKENS
         if len(tokens_a) + len(tokens_b) <= max_num_tokens:
             return tokens_a, tokens_b
@@ -265,10 +311,11 @@ class ElectraSegments(DocumentFormat):
     """Inputs of one or two segments of the same document, as ELECTRA has them.
 
     The sentences of a row are `a_begin` and `a_count`; they are split into segments when they are
-    read. `b_count` is the length that was aimed at. Source: `build_segments`.
+    read. The field `b_count` holds something else here: the length that segment A aims at. Source:
+    `build_segments`.
     """
 
-    def index_documents(self, documents: tuple[int, int], epoch: int) -> np.ndarray:
+    def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each input."""
         lengths_of = DocumentLengths(self.store, documents)
         rows = []
@@ -276,37 +323,51 @@ class ElectraSegments(DocumentFormat):
             offset = lengths_of.first_sentence(document)
             lengths = lengths_of.open(document)
             rng_of = partial(self._rng_of, epoch, offset)
-            examples = build_segments(lengths, self.max_seq_length, self.max_seq_length, rng_of)
-            for begin, end, is_first, target, _ in examples:
+            segments = build_segments(lengths, self.max_seq_length, self.max_seq_length, rng_of)
+            for begin, end, is_first, target, _ in segments:
                 size_a, size_b = self._segment_sizes(lengths[begin:end], is_first)
-                num_special_tokens = NUM_SPECIAL_TOKENS if size_b else NUM_SPECIAL_TOKENS - 1
+                num_special_tokens = NUM_SPECIAL_TOKENS
+                if not size_b:
+                    num_special_tokens -= 1
                 length = size_a + size_b + num_special_tokens
+                # The place of `b_count` holds the target.
                 rows.append((offset + begin, 0, end - begin, target, length, NO_LABEL))
 
         return np.array(rows, dtype=PAIR_DTYPE)
 
-    def read_segments(
-        self, row: tuple[int, ...], epoch: int, index: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return both segments; the second may be empty."""
         begin, _, count, target, _, _ = row
-        lengths = self.store.sentence_lengths(begin, begin + count).tolist()
-        is_first = split_segments(lengths, target, self._rng_of(epoch, 0, begin))
+        end = begin + count
+        lengths = self.store.sentence_lengths(begin, end).tolist()
+        rng = self._rng_of(epoch, 0, begin)
+        is_first = split_segments(lengths, target, rng)
         size_a, size_b = self._segment_sizes(lengths, is_first)
-        tokens = self.store.tokens(begin, begin + count)
+
+        tokens = self.store.tokens(begin, end)
         is_token_of_a = np.repeat(is_first, lengths)
-        return tokens[is_token_of_a][:size_a], tokens[~is_token_of_a][:size_b]
+        tokens_a = tokens[is_token_of_a]
+        tokens_b = tokens[~is_token_of_a]
+        return tokens_a[:size_a], tokens_b[:size_b]
 
     def _rng_of(self, epoch: int, offset: int, begin: int) -> random.Random:
+        """Return the generator of the input whose first sentence is `offset + begin`."""
         return keyed_rng("electra", self.seed, epoch, offset + begin)
 
     def _segment_sizes(self, lengths: Sequence[int], is_first: Sequence[bool]) -> tuple[int, int]:
-        """Return the tokens of both segments that fit into an input."""
+        """Return the tokens of both segments that fit into an input.
+
+        Args:
+            lengths: The tokens of each sentence.
+            is_first: Whether each sentence is of segment A.
+        """
         length_a = sum(compress(lengths, is_first))
         length_b = sum(lengths) - length_a
-        size_a = min(length_a, self.max_seq_length - 2)
+        room_a = self.max_seq_length - 2  # [CLS] A [SEP]
+        size_a = min(length_a, room_a)
         room_b = self.max_seq_length - NUM_SPECIAL_TOKENS - size_a
-        size_b = min(length_b, max(0, room_b))
+        room_b = max(0, room_b)
+        size_b = min(length_b, room_b)
         return size_a, size_b
 
 
@@ -327,49 +388,61 @@ class FullSentences(InputFormat):
         for documents in split_into_blocks(self.store):
             items = np.concatenate([waiting, self._separated_items(documents)])
             bounds = pack_items(items["size"], self.max_seq_length - 1)
-            if documents[1] < self.store.num_documents:
+            _, end_document = documents
+            if end_document < self.store.num_documents:
                 waiting = items[bounds[-2] :]
                 bounds = bounds[:-1]
             yield block_rows(items, bounds)
 
-    def _separated_items(self, documents: tuple[int, int]) -> np.ndarray:
+    def _separated_items(self, documents: DocumentSpan) -> np.ndarray:
         """Return the sentences, and after each document but the last of all its separator.
 
         A separator counts as a token of the document's last sentence.
         """
         items = sentence_items(self.store, documents, self.max_seq_length - 1)
         ends = document_ends(items)
-        if documents[1] == self.store.num_documents:
+        _, end_document = documents
+        if end_document == self.store.num_documents:
             ends = ends[:-1]
         separators = items[ends - 1]
         separators["offset"] += separators["size"]
         separators["size"] = 1
         return np.insert(items, ends, separators)
 
-    def read(self, row: tuple[int, ...], epoch: int, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
         end_sentence = sentence + count
-        tokens = self.store.tokens(sentence, end_sentence)
-        ends = np.cumsum(self.store.sentence_lengths(sentence, end_sentence))
+        tokens = self.store.tokens(sentence, end_sentence).astype(np.int64)
+        lengths = self.store.sentence_lengths(sentence, end_sentence)
         num_separators = self._num_separators(sentence, document, count)
-        places = np.repeat(ends, num_separators)
-        stream = np.insert(tokens.astype(np.int64), places, self.sep_id)
+        places = np.repeat(np.cumsum(lengths), num_separators)
+        stream = np.insert(tokens, places, self.sep_id)
+
         input_ids = np.empty(length, dtype=np.int64)
         input_ids[0] = self.cls_id
-        input_ids[1:] = stream[offset : offset + length - 1]
-        return input_ids, np.zeros_like(input_ids)
+        end_offset = offset + length - 1
+        input_ids[1:] = stream[offset:end_offset]
+        token_type_ids = np.zeros_like(input_ids)
+        return input_ids, token_type_ids
 
     def _num_separators(self, sentence: int, document: int, count: int) -> np.ndarray:
         """Return int64 (count,), how many [SEP] follow each sentence of a block.
 
         The last sentence of a document has two, but for the last document of all.
+
+        Args:
+            sentence: The first sentence of the block, counted over the whole split.
+            document: The document of that sentence.
+            count: The sentences of the block.
         """
         num_separators = np.ones(count, dtype=np.int64)
-        end_document = min(document + count, self.store.num_documents - 1)
-        ends = self.store.sentence_offsets(document, end_document)[1:]
-        last_sentences = ends - 1 - sentence
-        num_separators[last_sentences[last_sentences < count]] = 2
+        last_document = self.store.num_documents - 1
+        end_document = min(document + count, last_document)
+        offsets = self.store.sentence_offsets(document, end_document)
+        last_sentences = offsets[1:] - 1 - sentence
+        is_in_block = last_sentences < count
+        num_separators[last_sentences[is_in_block]] = 2
         return num_separators
 
 
@@ -385,7 +458,8 @@ class DocSentences(FullSentences):
             begin = 0
             for end in document_ends(items).tolist():
                 sizes = items["size"][begin:end]
-                bounds += [begin + bound for bound in pack_items(sizes, room)[1:]]
+                bounds_in_document = pack_items(sizes, room)
+                bounds += [begin + bound for bound in bounds_in_document[1:]]
                 begin = end
             yield block_rows(items, bounds)
 
@@ -407,24 +481,32 @@ PAIR_LABELS = ("next", "order", "none")
 # Sentences of a split
 
 
-def split_into_blocks(store: Split) -> Iterator[tuple[int, int]]:
+def split_into_blocks(store: Split) -> Iterator[DocumentSpan]:
     """Yield (begin, end) of consecutive documents, at least one.
 
     Together they have about `BLOCK_SENTENCES` sentences.
     """
     begin = 0
     while begin < store.num_documents:
-        offsets = store.sentence_offsets(begin, min(begin + BLOCK_SENTENCES, store.num_documents))
-        num_fitting = np.searchsorted(offsets, offsets[0] + BLOCK_SENTENCES, side="right") - 1
-        end = begin + max(1, int(num_fitting))
+        # A document has a sentence at least, so a block has no more documents than these.
+        most_end = min(begin + BLOCK_SENTENCES, store.num_documents)
+        offsets = store.sentence_offsets(begin, most_end)
+        limit = offsets[0] + BLOCK_SENTENCES
+        num_fitting = int(np.searchsorted(offsets, limit, side="right")) - 1
+        end = begin + max(1, num_fitting)
         yield begin, end
         begin = end
 
 
 class DocumentLengths:
-    """Sentence lengths of the open document of a block, and of any document, a few at a time."""
+    """Sentence lengths of the open document of a block, and of any document, a few at a time.
 
-    def __init__(self, store: Split, documents: tuple[int, int]) -> None:
+    Args:
+        store: A split of a store.
+        documents: The numbers of the documents of the block.
+    """
+
+    def __init__(self, store: Split, documents: DocumentSpan) -> None:
         self.first_document, self.end_document = documents
         self.offsets = store.sentence_offsets(*documents).tolist()
         self.lengths = store.sentence_lengths(self.offsets[0], self.offsets[-1]).tolist()
@@ -434,9 +516,14 @@ class DocumentLengths:
         self.open_lengths: list[int] = []
 
     def open(self, document: int) -> list[int]:
-        """Open a document of the block; return the tokens of each of its sentences."""
+        """Open a document of the block.
+
+        Returns:
+            The tokens of each of its sentences.
+        """
         number = document - self.first_document
-        begin, end = (offset - self.offsets[0] for offset in self.offsets[number : number + 2])
+        begin = self.offsets[number] - self.offsets[0]
+        end = self.offsets[number + 1] - self.offsets[0]
         self.open_document = document
         self.open_lengths = self.lengths[begin:end]
         return self.open_lengths
@@ -467,32 +554,48 @@ class LazyLengths(Sequence[int]):
         return self._end - self.begin
 
     def __getitem__(self, index: Any) -> Any:
-        if not 0 <= index - self._first < len(self._fetched):
+        position = index - self._first
+        if not 0 <= position < len(self._fetched):
             begin = self.begin + index
             end = min(begin + NUM_FETCHED_LENGTHS, self._end)
             self._fetched = self._store.sentence_lengths(begin, end).tolist()
             self._first = index
-        return self._fetched[index - self._first]
+            position = 0
+        return self._fetched[position]
 
 
-def sentence_items(store: Split, documents: tuple[int, int], max_size: int) -> np.ndarray:
+def sentence_items(store: Split, documents: DocumentSpan, max_size: int) -> np.ndarray:
     """Return the sentences of documents with their [SEP] as `_ITEM_DTYPE` rows.
 
     Sentences that are too long are cut into several.
-    """
-    offsets = store.sentence_offsets(*documents)
-    sizes = store.sentence_lengths(int(offsets[0]), int(offsets[-1])) + 1
-    num_items = -(-sizes // max_size)  # of each sentence
-    first_items = np.cumsum(num_items) - num_items
-    document_of_sentence = np.repeat(np.arange(*documents), np.diff(offsets))
 
+    Args:
+        store: A split of a store.
+        documents: The numbers of the documents.
+        max_size: The most tokens of an item.
+    """
+    begin_document, end_document = documents
+    offsets = store.sentence_offsets(begin_document, end_document)
+    first_sentence = int(offsets[0])
+    end_sentence = int(offsets[-1])
+    sizes = store.sentence_lengths(first_sentence, end_sentence) + 1
+    num_items = -(-sizes // max_size)  # of each sentence
+
+    # From here on one value an item.
     sentences = np.repeat(np.arange(len(sizes)), num_items)
-    number_in_sentence = np.arange(len(sentences)) - first_items[sentences]
+    end_items = np.cumsum(num_items)
+    first_items = end_items - num_items
+    numbers_in_sentence = np.arange(len(sentences)) - first_items[sentences]
+    item_offsets = numbers_in_sentence * max_size
+    sizes_left = sizes[sentences] - item_offsets
+
+    document_numbers = np.arange(begin_document, end_document)
+    document_of_sentence = np.repeat(document_numbers, np.diff(offsets))
     items = np.empty(len(sentences), dtype=_ITEM_DTYPE)
-    items["sentence"] = offsets[0] + sentences
+    items["sentence"] = first_sentence + sentences
     items["document"] = document_of_sentence[sentences]
-    items["offset"] = number_in_sentence * max_size
-    items["size"] = np.minimum(max_size, sizes[sentences] - items["offset"])
+    items["offset"] = item_offsets
+    items["size"] = np.minimum(sizes_left, max_size)
     return items
 
 
@@ -502,7 +605,12 @@ def document_ends(items: np.ndarray) -> np.ndarray:
 
 
 def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
-    """Return a `BLOCK_DTYPE` row for the items between each bound and the next."""
+    """Return a `BLOCK_DTYPE` row for the items between each bound and the next.
+
+    Args:
+        items: Rows of `_ITEM_DTYPE`, in their order.
+        bounds: The number of the first item of each block, and the end of the last one.
+    """
     # Without rows, where all items wait for the next documents, an index array must be of integers.
     begins = np.array(bounds[:-1], dtype=np.int64)
     ends = np.array(bounds[1:], dtype=np.int64)
@@ -521,13 +629,13 @@ def block_rows(items: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
 
 # What all blocks share stays in the worker: opening a large store's maps for each block would take
 # longer than the work.
-_index_block: Callable[[tuple[int, int]], np.ndarray]
+_index_block: Callable[[DocumentSpan], np.ndarray]
 
 
-def _start_worker(index_block: Callable[[tuple[int, int]], np.ndarray]) -> None:
+def _start_worker(index_block: Callable[[DocumentSpan], np.ndarray]) -> None:
     global _index_block
     _index_block = index_block
 
 
-def _index_in_worker(block: tuple[int, int]) -> np.ndarray:
+def _index_in_worker(block: DocumentSpan) -> np.ndarray:
     return _index_block(block)

@@ -112,8 +112,8 @@ def write_instances(
     The files appear, and replace older ones, only when all of them are complete and on the disk.
 
     Args:
-        instances: What is written.
-        paths: Of the files.
+        instances: The instances to write.
+        paths: The paths of the files.
         max_seq_length: Numbers of a padded input.
         max_predictions_per_seq: Numbers of its padded predictions.
 
@@ -280,11 +280,15 @@ class _MappedReader:
 
 def _line_offsets(data: mmap.mmap) -> Iterator[int]:
     yield 0
+    line_feed = ord("\n")
     for begin in range(0, len(data), _SCAN_BYTES):
-        block = np.frombuffer(data[begin : begin + _SCAN_BYTES], dtype=np.uint8)
-        line_feeds = np.flatnonzero(block == ord("\n"))
-        yield from (begin + 1 + line_feeds).tolist()
-    if data[len(data) - 1] != ord("\n"):
+        end = begin + _SCAN_BYTES
+        block = np.frombuffer(data[begin:end], dtype=np.uint8)
+        places = np.flatnonzero(block == line_feed)
+        line_begins = begin + places + 1
+        yield from line_begins.tolist()
+    last_byte = data[len(data) - 1]
+    if last_byte != line_feed:
         yield len(data)
 
 
@@ -314,7 +318,9 @@ class _ParquetReader:
         status = path.stat()
         key = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}"
         digest = hashlib.sha256(key.encode()).hexdigest()
-        folder = usable_cache_dir(path.parent / ".cache") if cache_dir is None else cache_dir
+        folder = cache_dir
+        if folder is None:
+            folder = usable_cache_dir(path.parent / ".cache")
         self._path = folder / f"instances-{digest[:24]}.npy"
         build_once(self._path, partial(_convert_parquet, path))
         self.__setstate__(self._path)
@@ -357,7 +363,8 @@ def _convert_parquet(path: Path, output: Path) -> None:
 def _to_matrix(name: str, column: pa.Array) -> np.ndarray:
     """Return (rows, numbers per row) of a column of lists of one length, or of numbers."""
     if not pa.types.is_nested(column.type):
-        return _to_array(name, column.to_numpy(zero_copy_only=False))[:, None]
+        numbers = column.to_numpy(zero_copy_only=False)
+        return _to_array(name, numbers)[:, None]
     lengths = pc.unique(pc.list_value_length(column)).to_pylist()
     if len(lengths) > 1 or None in lengths:
         raise ValueError(f"{name} is not of one length in all rows")
@@ -416,7 +423,11 @@ class InstanceDataset:
         self._readers = [_open_reader(path, folder) for path in self.paths]
         self._ends = list(itertools.accumulate(map(len, self._readers)))
         #: Positions that the inputs of these files are padded to: what the model must offer.
-        self.max_seq_length = max(len(self.record(end - 1)["input_ids"]) for end in self._ends)
+        self.max_seq_length = 0
+        for end in self._ends:
+            last_of_file = self.record(end - 1)
+            size = len(last_of_file["input_ids"])
+            self.max_seq_length = max(self.max_seq_length, size)
 
     def __len__(self) -> int:
         return self._ends[-1]

@@ -38,18 +38,23 @@ _TO_UNIT = 2.0**-53
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finaliser on a uint64 array (wraps modulo 2**64)."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    """Return SplitMix64's finaliser of a uint64 array (wraps modulo 2**64)."""
+    x = x ^ (x >> np.uint64(30))
+    x = x * _MIX_1
+    x = x ^ (x >> np.uint64(27))
+    x = x * _MIX_2
     return x ^ (x >> np.uint64(31))
 
 
 def hash_keys(seed: int, *columns: np.ndarray) -> np.ndarray:
     """Return uint64 (B,), a key per row, from a seed (modulo 2**64) and integer columns (B,)."""
-    seeds = np.full(len(columns[0]), seed % 2**64, dtype=np.uint64)
+    num_rows = len(columns[0])
+    seeds = np.full(num_rows, seed % 2**64, dtype=np.uint64)
     keys = _mix(seeds + _GOLDEN_GAMMA)
     for column in columns:
-        keys = _mix((keys ^ np.asarray(column).astype(np.uint64)) + _GOLDEN_GAMMA)
+        numbers = np.asarray(column).astype(np.uint64)
+        keys = keys ^ numbers
+        keys = _mix(keys + _GOLDEN_GAMMA)
     return keys
 
 
@@ -64,10 +69,12 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
         positions: Integers from 0; broadcast against the keys.
     """
     stream_number = np.array([stream + 1], dtype=np.uint64)
-    stream_keys = _mix(keys ^ _mix(stream_number * _GOLDEN_GAMMA))
-    counters = (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
-    bits = _mix(stream_keys + counters) >> np.uint64(11)
-    return bits.astype(np.float64) * _TO_UNIT
+    stream_bits = _mix(stream_number * _GOLDEN_GAMMA)
+    stream_keys = _mix(keys ^ stream_bits)
+    counters = positions.astype(np.uint64) + np.uint64(1)
+    bits = _mix(stream_keys + counters * _GOLDEN_GAMMA)
+    highest_bits = bits >> np.uint64(11)
+    return highest_bits.astype(np.float64) * _TO_UNIT
 
 
 IGNORE_INDEX = -100
@@ -137,8 +144,8 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     mask_token_id: int,
     vocab_size: int,
     is_continuation: np.ndarray | None = None,
-    not_drawn: Sequence[int] = (),
-    never_drawn: Sequence[int] = (),
+    special_ids: Sequence[int] = (),
+    excluded_ids: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a batch; a pure function of its arguments.
 
@@ -153,9 +160,9 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
             included, as in the original.
         is_continuation: bool (vocab_size,), True for pieces that go on with a word; needed for
             whole_word, "ngrams" and "spans".
-        not_drawn: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS], padding,
-            [SEP], [UNK].
-        never_drawn: Ids that no selection draws.
+        special_ids: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS],
+            padding, [SEP], [UNK].
+        excluded_ids: Ids that no selection draws.
 
     Returns:
         masked: int64 (B, S); a new array, or `input_ids` where nothing is masked.
@@ -166,9 +173,9 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
         return input_ids, _next_tokens(batch)
-    excluded = [*never_drawn]
+    excluded = [*excluded_ids]
     if rates.selection in ("fairseq", "spans"):
-        excluded += not_drawn
+        excluded += special_ids
     words = np.delete(np.arange(vocab_size), excluded)
 
     if rates.selection in ("fairseq", "spans"):

@@ -84,10 +84,10 @@ class ResumableBatchSampler(Sampler[list[Any]]):
 
     Args:
         keys: Gives the keys of `dataset[key]` from one sample to another one (excluded).
-        num_samples: Of the complete run, a multiple of the global batch.
+        num_samples: The number of samples of the complete run, a multiple of the global batch.
         batch_size: Samples per micro-batch and process.
-        num_processes: That share a global batch.
-        process_index: Of this process.
+        num_processes: The number of processes that share a global batch.
+        process_index: The index of this process.
         first: Micro-batch of the run with which the order begins.
         skipped: Micro-batches of this process that are done. They are yielded as empty lists, for
             the Trainer, which steps over as many, to throw away.
@@ -120,8 +120,10 @@ class ResumableBatchSampler(Sampler[list[Any]]):
         samples_of_all = self.batch_size * self.num_processes
         samples_before = self.batch_size * self.process_index
         for number in range(self.skipped, len(self)):
-            begin = (number - self.first) * samples_of_all + samples_before
-            yield self.keys(begin, begin + self.batch_size)
+            number_in_phase = number - self.first
+            begin = number_in_phase * samples_of_all + samples_before
+            end = begin + self.batch_size
+            yield self.keys(begin, end)
 
 
 # HF's names for `train_sampling_strategy` that a fixed order can serve.
@@ -160,9 +162,9 @@ def training_order(
 
     Args:
         lengths: int64 (N,), positions of each feature.
-        num_steps: Of the run.
+        num_steps: The number of steps of the run.
         global_batch: Features of a step.
-        seed: Of the permutations.
+        seed: The seed of the permutations.
         strategy: One of `STRATEGIES`.
 
     Returns:

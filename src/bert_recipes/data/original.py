@@ -91,7 +91,7 @@ def choose_ngrams(
     Args:
         words: Positions of each word, in order.
         limit: Positions that are predicted, at most.
-        most_words: Of a run.
+        most_words: The most words of a run.
         rng: Shuffles the words from which runs start.
         uniform: Gives the numbers in [0, 1) that decide n; the original draws them from another
             generator.
@@ -252,9 +252,11 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
         for path in files:
             with open(path, "rb") as file:
                 read_line = partial(file.readline, MAX_LINE_BYTES + 1)
-                for number, line in enumerate(iter(read_line, b""), start=1):
+                lines = iter(read_line, b"")
+                for number, line in enumerate(lines, start=1):
                     progress.update(len(line))
-                    yield _decode_line(line, f"{path}, line {number}").strip()
+                    text = _decode_line(line, f"{path}, line {number}")
+                    yield text.strip()
 
 
 def _decode_line(line: bytes, place: str) -> str:
@@ -280,7 +282,7 @@ def create_training_instances(
     With one document only, a random B comes from that document, as in the original.
 
     Args:
-        documents: Of `read_documents`.
+        documents: The result of `read_documents`.
         tokenizer: Any BERT tokenizer; gives the vocabulary and the special ids.
         settings: Lengths and masks.
         rng: The generator.

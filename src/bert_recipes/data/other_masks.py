@@ -86,10 +86,10 @@ def mask_fairseq(
 
     Args:
         input_ids: int64 (B, S).
-        units: Of the rows.
+        units: The units of the rows.
         draws: Random numbers.
         probability: Fraction of units that are predicted.
-        replacement: Its rates are fractions of the predicted units.
+        replacement: The replacement; its rates are fractions of the predicted units.
 
     Returns:
         int64 (B, S), what the model sees; bool (B, S), what it predicts.
@@ -121,6 +121,13 @@ def _ranks(scores: np.ndarray) -> np.ndarray:
     return ranks
 
 
+def _run_lengths(most_words: int, draws: np.ndarray) -> np.ndarray:
+    """Return lengths from 1 to `most_words` for draws in [0, 1): n is as frequent as 1/n."""
+    weights = 1.0 / np.arange(1, most_words + 1)
+    sums = np.cumsum(weights)
+    return np.searchsorted(sums / sums[-1], draws, side="right") + 1
+
+
 def choose_ngrams(
     words: Units, limits: np.ndarray, most_words: int, order: np.ndarray, length_draws: np.ndarray
 ) -> np.ndarray:
@@ -130,9 +137,9 @@ def choose_ngrams(
     shorter, one that meets another is passed over.
 
     Args:
-        words: Of the rows.
+        words: The words of the rows.
         limits: int64 (B,), positions that are predicted, at most.
-        most_words: Of a run.
+        most_words: The most words of a run.
         order: int64 (B, W), the words from which runs start, in the order in which they are tried.
         length_draws: (B, W), numbers in [0, 1): how many words the run of each try has.
 
@@ -141,19 +148,20 @@ def choose_ngrams(
 
     Source: google-research/albert create_pretraining_data.py, create_masked_lm_predictions.
     """
-    rows = np.arange(len(limits))
+    num_rows = len(limits)
+    rows = np.arange(num_rows)
     num_positions = words.of_token.shape[1]
-    shares = np.cumsum(1.0 / np.arange(1, most_words + 1))
-    lengths = np.searchsorted(shares / shares[-1], length_draws, side="right") + 1
-    tokens_before = np.pad(np.cumsum(words.sizes(), axis=1), ((0, 0), (1, 0)))  # (B, S + 1)
+    lengths = _run_lengths(most_words, length_draws)
+    tokens_before = np.cumsum(words.sizes(), axis=1)
+    tokens_before = np.pad(tokens_before, ((0, 0), (1, 0)))  # (B, S + 1)
 
     def count_tokens(first: np.ndarray, length: np.ndarray) -> np.ndarray:
         end = np.minimum(first + length, words.counts)
         return tokens_before[rows, end] - tokens_before[rows, first]
 
     offsets = np.arange(most_words)
-    is_covered = np.zeros((len(limits), num_positions + most_words), dtype=bool)
-    num_covered = np.zeros(len(limits), dtype=np.int64)
+    is_covered = np.zeros((num_rows, num_positions + most_words), dtype=bool)
+    num_covered = np.zeros(num_rows, dtype=np.int64)
     for attempt in range(order.shape[1]):
         is_open = (attempt < words.counts) & (num_covered < limits)
         if not is_open.any():
@@ -162,14 +170,16 @@ def choose_ngrams(
         length = lengths[:, attempt]
         for _ in range(most_words - 1):
             is_too_long = num_covered + count_tokens(first, length) > limits
-            length = length - (is_too_long & (length > 1))
+            can_be_shorter = length > 1
+            length = length - (is_too_long & can_be_shorter)
         length = np.minimum(length, words.counts - first)
         size = count_tokens(first, length)
 
         run = rows[:, None], first[:, None] + offsets
         is_in_run = offsets < length[:, None]
         meets_another = (is_covered[run] & is_in_run).any(axis=1)
-        is_chosen = is_open & ~meets_another & (num_covered + size <= limits)
+        fits = num_covered + size <= limits
+        is_chosen = is_open & fits & ~meets_another
         is_covered[run] |= is_in_run & is_chosen[:, None]
         num_covered += np.where(is_chosen, size, 0)
 
@@ -194,10 +204,11 @@ def choose_spans(
     Tokens of a row count without special ones, as if these were not there.
 
     Args:
-        words: Of rows in which tokens come first: `is_token` is true from the first position on.
+        words: The words of rows in which tokens come first: `is_token` is true from the first
+            position on.
         probability: Fraction of tokens that are predicted, rounded up; the last span may be cut.
-        words_of_span: Of a span, at least and at most.
-        geometric_p: Of the distribution.
+        words_of_span: The words of a span, at least and at most.
+        geometric_p: The parameter of the distribution.
         length_draws: How many words the span of an attempt has.
         anchor_draws: In which token's word it starts.
 
@@ -254,7 +265,7 @@ def replace_spans(
     Args:
         input_ids: int64 (B, S).
         is_predicted: bool (B, S), of `choose_spans`.
-        replacement: Its rates are fractions of the spans.
+        replacement: The replacement; its rates are fractions of the spans.
         replacement_draws: (B, S), numbers in [0, 1); that of its first position decides about a
             span.
         word_draws: (B, S), numbers in [0, 1), by token.

@@ -219,7 +219,7 @@ def build_segments(
     Args:
         lengths: Tokens of each sentence.
         max_seq_length: Most tokens of an input, special tokens included.
-        target: Of the first example.
+        target: The target of the first example.
         rng_of: Gives the generator of the example that begins with a sentence.
 
     Source: google-research/electra build_pretraining_dataset.py, `ExampleBuilder`.

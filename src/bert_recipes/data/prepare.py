@@ -13,22 +13,16 @@ import os
 import platform
 import resource
 import shutil
-import signal
 import sys
-import threading
 import time
 import unicodedata
-from array import array
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -45,9 +39,18 @@ from bert_recipes.data.corpus import (
     iter_documents,
     iter_hub_documents,
 )
-from bert_recipes.data.sentences import is_passage, split_sentences
+from bert_recipes.data.encoding import (
+    DocumentEncoder,
+    Keep,
+    Sentences,
+    TokenBatch,
+    batch_documents,
+    count_cores,
+    encode_in_order,
+)
 from bert_recipes.data.store import (
     COUNTS,
+    METADATA_FILE,
     SHARDS_FOLDER,
     SPECIAL_ID_NAMES,
     SPLITS,
@@ -60,20 +63,15 @@ from bert_recipes.data.store import (
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
-from bert_recipes.scripts import describe_unknown, name_script
+from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors, format_suffix
+from bert_recipes.scripts import describe_unknown
 from bert_recipes.settings import SEEDS, check, option, required
 
 
 logger = logging.getLogger(__name__)
 
-Sentences = Literal["split", "lines"]
-Keep = Literal["all", "passages"]
 SplitFiles = Sequence[tuple[str, Path]]
 
-# About 0.2 s of one core: long enough to hide the cost of sending it, short enough that few of them
-# weigh nothing.
-BATCH_CHARACTERS = 1_000_000
 MIN_DOCUMENTS = 2
 # Our choices. Of a small corpus so much is held out, at most a tenth of it: some 50,000 tokens,
 # whose masked-LM loss is known to some hundredths of a nat.
@@ -98,164 +96,6 @@ _NOT_IN_STORE = (
     "overwrite",
     "num_processes",
 )
-
-
-class TextBatch(NamedTuple):
-    """Documents (lists of paragraphs) of one split."""
-
-    split: str
-    documents: list[list[str]]
-
-
-class TokenBatch(NamedTuple):
-    """Documents of one split as token ids; all lengths > 0."""
-
-    split: str
-    tokens: np.ndarray  # uint32
-    sentence_lengths: np.ndarray  # int64, tokens a sentence
-    document_lengths: np.ndarray  # int64, sentences a document
-    dropped: Counter[str]  # by reason
-    unknown: Counter[str]  # tokens that are [UNK], by the script of their sentence
-
-
-@dataclass(frozen=True)
-class DocumentEncoder:
-    """Encode batches of documents; can be sent to another process if `encode_ids` can."""
-
-    encode_ids: Callable[[str], list[int]]
-    sentences: Sentences = "split"
-    keep: Keep = "all"
-    unk_id: int | None = None
-
-    def __call__(self, batch: TextBatch) -> TokenBatch:
-        """Return the token ids of a batch; texts without any are dropped and counted."""
-        tokens = array("I")
-        sentence_lengths = array("q")
-        document_lengths = array("q")
-        dropped: Counter[str] = Counter()
-        unknown: Counter[str] = Counter()
-        for document in batch.documents:
-            num_sentences_before = len(sentence_lengths)
-            for sentence in self._split(document, dropped):
-                ids = self.encode_ids(sentence)
-                if not ids:
-                    dropped["sentences_without_tokens"] += 1
-                    continue
-                tokens.extend(ids)
-                sentence_lengths.append(len(ids))
-                if self.unk_id in ids:
-                    unknown[name_script(sentence)] += ids.count(self.unk_id)
-            num_sentences = len(sentence_lengths) - num_sentences_before
-            if num_sentences:
-                document_lengths.append(num_sentences)
-            else:
-                dropped["documents_without_sentences"] += 1
-
-        return TokenBatch(
-            batch.split,
-            np.array(tokens, dtype=np.uint32),
-            np.array(sentence_lengths, dtype=np.int64),
-            np.array(document_lengths, dtype=np.int64),
-            dropped,
-            unknown,
-        )
-
-    def _split(self, document: list[str], dropped: Counter[str]) -> Iterator[str]:
-        """Yield the sentences of a document."""
-        for paragraph in document:
-            if self.keep == "passages" and not is_passage(paragraph):
-                dropped["paragraphs_that_are_no_passages"] += 1
-            elif self.sentences == "lines":
-                yield paragraph
-            else:
-                yield from split_sentences(paragraph)
-
-
-def batch_documents(
-    documents: Iterable[tuple[str, list[str]]], batch_characters: int = BATCH_CHARACTERS
-) -> Iterator[TextBatch]:
-    """Collect (split, document) into batches of one split each, in the order of each split."""
-    waiting: dict[str, list[list[str]]] = {}
-    sizes: Counter[str] = Counter()
-    for split, document in documents:
-        waiting.setdefault(split, []).append(document)
-        sizes[split] += sum(map(len, document))
-        if sizes[split] >= batch_characters:
-            yield TextBatch(split, waiting.pop(split))
-            del sizes[split]
-    for split, last_documents in waiting.items():
-        yield TextBatch(split, last_documents)
-
-
-def encode_in_order(
-    batches: Iterable[TextBatch], encoder: DocumentEncoder, num_processes: int
-) -> Iterator[TokenBatch]:
-    """Encode batches in `num_processes` processes (1: in this one), in their order.
-
-    At most two batches a process are under way, so memory does not grow with the input.
-    """
-    if num_processes == 1:
-        yield from map(encoder, batches)
-        return
-
-    # spawn is the same on every system, and safe beside threads of the libraries that are loaded
-    # here.
-    pool = ProcessPoolExecutor(
-        num_processes,
-        mp_context=get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(encoder,),
-    )
-    waiting: deque[Future[TokenBatch]] = deque()
-    try:
-        for batch in batches:
-            waiting.append(pool.submit(_encode_in_worker, batch))
-            if len(waiting) >= 2 * num_processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise InputError(
-            f"one of the {num_processes} processes was killed, probably for lack of memory; "
-            "set num_processes lower or free memory, and run again"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-# Sent once to each worker, not with every batch: a tokenizer is large.
-_worker_encoder: Callable[[TextBatch], TokenBatch]
-
-
-def _start_worker(encoder: DocumentEncoder) -> None:
-    global _worker_encoder
-    _worker_encoder = encoder
-    follow_parent()
-
-
-def _encode_in_worker(batch: TextBatch) -> TokenBatch:
-    return _worker_encoder(batch)
-
-
-def follow_parent() -> None:
-    """Leave Ctrl-C to the main process, and end with it even if it is killed.
-
-    Called in a process that it started.
-    """
-
-    def end_with(parent: Any) -> None:
-        parent.join()
-        os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with, args=(parent_process(),), daemon=True).start()
-
-
-def count_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(kw_only=True)
@@ -451,10 +291,16 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
         return {}
 
     entries = arguments.files or []
+    suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
+    held_out: set[str] = set()
+    if arguments.validation_files:
+        held_out.update(map(os.path.realpath, find_files(arguments.validation_files, suffixes)))
     entry_of_file: dict[str, int] = {}
     sizes = np.zeros(len(entries))
     for number, entry in enumerate(entries):
-        for path in map(os.path.realpath, find_files(entry)):
+        for path in map(os.path.realpath, find_files(entry, suffixes)):
+            if path in held_out:
+                continue
             if path in entry_of_file:
                 raise InputError(
                     "sampling_exponent: a file is in two entries of --files; it can belong to one "
@@ -462,6 +308,11 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
                 )
             entry_of_file[path] = number
             sizes[number] += os.path.getsize(path)
+        if sizes[number] == 0:
+            raise InputError(
+                f"sampling_exponent: nothing to train on is left of {entry}, whose files are empty "
+                "or in --validation_files; take it out of --files"
+            )
 
     shares = sizes / sizes.sum()
     smoothed = shares**arguments.sampling_exponent
@@ -549,11 +400,11 @@ class PreparationReport:
     """The result of a preparation, and what it cost.
 
     Attributes:
-        path: Of the store.
-        metadata: Its `store.json`.
+        path: The folder of the store.
+        metadata: The content of its `store.json`.
         kept_shards: Shards that were done before.
         new_bytes: Text that was read in this run.
-        seconds: That this run took.
+        seconds: The seconds that this run took.
     """
 
     path: Path
@@ -727,11 +578,11 @@ class Preparation:
     def write_shard(self, number: int) -> int | None:
         """Write one shard and return the bytes of text that it read; None if it was done before."""
         folder = self._shard_folder(number)
-        if _is_done(folder):
+        files = [path for _, path in self.shards[number]]
+        if _is_done(folder, files):
             logger.info("shard %d of %d: done before", number + 1, len(self.shards))
             return None
 
-        files = [path for _, path in self.shards[number]]
         logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(files))
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -924,10 +775,15 @@ class Preparation:
                 )
 
     def _boundary_advice(self) -> str:
+        if not self._has_text_files():
+            return "every row is a document here: give rows of several sentences"
         return (
             f"document_boundary is {self.arguments.document_boundary!r}: if every line, file or "
             "row is a document, or a blank line ends one, set it to line, file, row or blank_line"
         )
+
+    def _has_text_files(self) -> bool:
+        return any(format_suffix(path) == ".txt" for _, path in self.files)
 
     def _warn_of_documents(self, metadata: Mapping[str, Any]) -> None:
         """Warn where next sentence prediction or the held-out figures could learn or say little."""
@@ -937,9 +793,11 @@ class Preparation:
         if mean_tokens < FEW_TOKENS_OF_A_DOCUMENT:
             logger.warning(
                 "documents have %d tokens on average: most second sentences will be random ones, "
-                "and parts of one text may be in training and held out; for books and articles "
-                "give --document_boundary file",
+                "and parts of one text may be in training and held out; for books and articles %s",
                 mean_tokens,
+                "give --document_boundary file"
+                if self._has_text_files()
+                else "give rows that hold a whole one",
             )
         num_alone = metadata["documents_of_one_sentence"].get("train", 0)
         if num_alone > 0.9 * num_documents:
@@ -972,8 +830,8 @@ class Preparation:
                 )
 
 
-def _is_done(folder: Path) -> bool:
-    """Return whether a shard is complete; a damaged one is logged."""
+def _is_done(folder: Path, files: Iterable[Path]) -> bool:
+    """Return whether a shard is complete and no older than its files; if not, it is logged."""
     if not folder.exists():
         return False
     try:
@@ -981,6 +839,11 @@ def _is_done(folder: Path) -> bool:
     except InputError as error:
         logger.warning("%s; the shard is made again", error)
         return False
+    written_at = (folder / METADATA_FILE).stat().st_mtime_ns
+    for path in files:
+        if path.stat().st_mtime_ns > written_at:
+            logger.warning("%s has changed since; its shard is made again", path)
+            return False
     return True
 
 

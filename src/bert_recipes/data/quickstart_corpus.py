@@ -187,12 +187,17 @@ def _documentation_of(module: ModuleType) -> str:
 
 def package_documentation(distribution: metadata.Distribution) -> Iterator[Source]:
     """Yield a package's description, its source files and its texts."""
-    message = email.message_from_string(distribution.read_text("METADATA") or "")
     name = distribution.metadata["Name"]
-    yield Source(f"{name}/description", str(message.get_payload()))
+    metadata_text = distribution.read_text("METADATA") or ""
+    message = email.message_from_string(metadata_text)
+    description = message.get_payload()
+    yield Source(f"{name}/description", str(description))
+
     for file in sorted(distribution.files or []):
+        if file.suffix not in _DOCUMENTATION_SUFFIXES:
+            continue
         path = Path(str(distribution.locate_file(file)))
-        if file.suffix in _DOCUMENTATION_SUFFIXES and path.is_file():
+        if path.is_file():
             yield Source(str(file), path)
 
 

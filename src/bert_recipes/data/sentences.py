@@ -15,7 +15,7 @@ def _words(text: str) -> frozenset[str]:
 # A name or another word always follows.
 NEVER_LAST = _words(
     """
-    mr mrs ms messrs mme mmes mlle mssrs dr drs prof profs rev revd hon pres gov sen rep st ste mt
+    mr mrs ms messrs mme mmes mlle mssrs dr drs prof profs rev revd hon pres gov sen rep ste mt
     ft gen col lt maj capt cpt cmdr comdr adm sgt cpl pvt pte brig insp supt det fr msgr esqs viz vs
     cf approx ca circa incl esp resp ed eds trans repr hr frl bzw bspw vgl evtl ggf inkl sra srta
     dra dna vda lic ing arq mgr ald atty amb bp e.g i.e z.b d.h u.a p.ex p.ej
@@ -36,8 +36,9 @@ BEFORE_NUMBERS = _words(
 # Both happen: the sentence ends here only if the next word is one that begins sentences.
 SOMETIMES_LAST = _words(
     """
-    etc inc ltd co corp bros jr sr esq al ibid dept univ assn est min max ave blvd rd tel ext mass
-    calif conn penn a.m p.m u.s u.k u.n u.s.a u.s.s.r e.u d.c ph.d b.a m.a m.d b.c a.d b.c.e usw
+    st etc inc ltd co corp bros jr sr esq al ibid dept univ assn est min max ave blvd rd tel ext
+    mass calif conn penn a.m p.m u.s u.k u.n u.s.a u.s.s.r e.u d.c ph.d b.a m.a m.d b.c a.d b.c.e
+    usw
     """
 )
 
@@ -124,7 +125,7 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
 
     Args:
         text: The paragraph.
-        begin: Of the sentence.
+        begin: Where the sentence begins.
         terminator: Position of the candidate's first character.
         end: Where the next sentence would begin.
     """
@@ -157,11 +158,12 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
 
     Args:
         text: The paragraph.
-        begin: Of the sentence.
+        begin: Where the sentence begins.
         stop: Position of the full stop.
         end: Where the next sentence would begin.
     """
-    words = text[max(begin, stop - 2 * _LONGEST_ABBREVIATION) : stop].split()
+    window_begin = max(begin, stop - 2 * _LONGEST_ABBREVIATION)
+    words = text[window_begin:stop].split()
     word = words[-1].lstrip(_OPENERS) if words else ""
     if len(word) > _LONGEST_ABBREVIATION or not word:
         return False
@@ -173,7 +175,8 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
         before = text[begin : stop - len(word)]
-        return len(word) <= 4 and len(before) < 4 and not before.strip(_OPENERS + " ")
+        begins_sentence = len(before) < 4 and not before.strip(_OPENERS + " ")
+        return begins_sentence and len(word) <= 4
     return _is_abbreviation(word, text, end)
 
 
@@ -187,6 +190,8 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
         return True
     if lowered in BEFORE_NUMBERS:
         next_word = _next_word(text, end)
+        if word == "no" and next_word == "I":  # "He said no. I left."
+            return False
         return next_word.isdigit() or _ROMAN.fullmatch(next_word) is not None
     if is_dotted or lowered in SOMETIMES_LAST:
         return _next_word(text, end).lower() not in SENTENCE_STARTERS
@@ -197,20 +202,25 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
 _PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_CJK_TERMINATORS}{_DANDAS}][{_CLOSERS}]*$")
-_UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]")
+# Thai and Lao have no full stop.
+_SCRIPT_WITHOUT_STOPS = re.compile("[\u0e00-\u0eff]$")
+_UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff]")
 
 
 def is_passage(paragraph: str) -> bool:
     """Return whether a paragraph is running text, not a heading, list or table.
 
-    A passage ends like a sentence, has at least ``MIN_PASSAGE_WORDS`` words (two characters of a
-    script without spaces count as one), and does not begin with a mark of lists or tables.
+    A passage ends like a sentence, or in Thai or Lao, has at least ``MIN_PASSAGE_WORDS`` words (two
+    characters of a script without spaces count as one), and does not begin with a mark of lists or
+    tables.
 
     Source: the aim is the paper's ("we extract only the text passages and ignore lists, tables, and
     headers", Devlin et al. 2019, section 3.1). It gives no rule: this one is ours.
     """
     text = paragraph.strip()
-    if text.startswith(_LIST_MARKS) or not _PASSAGE_END.search(text):
+    if text.startswith(_LIST_MARKS):
+        return False
+    if not _PASSAGE_END.search(text) and not _SCRIPT_WITHOUT_STOPS.search(text):
         return False
     num_words = len(text.split())
     num_unspaced_words = len(_UNSPACED_SCRIPT.findall(text)) // 2

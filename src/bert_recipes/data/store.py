@@ -71,20 +71,26 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def _columns(vocab_size: int) -> Iterator[tuple[str, pa.Schema]]:
+    """Yield the name of each file of a split, and the schema of its one column."""
     import pyarrow as pa
 
     for file, name in COLUMN_OF_FILE.items():
-        dtype = token_dtype(vocab_size) if file == "tokens.arrow" else np.dtype(np.int64)
-        yield file, pa.schema([pa.field(name, pa.from_numpy_dtype(dtype), nullable=False)])
+        dtype = np.dtype(np.int64)
+        if file == "tokens.arrow":
+            dtype = token_dtype(vocab_size)
+        field = pa.field(name, pa.from_numpy_dtype(dtype), nullable=False)
+        yield file, pa.schema([field])
 
 
 def _damaged(path: Path, error: Exception | None = None) -> InputError:
     """Return the error of a file that is not what was written, or that the system cannot read."""
-    code = error.errno if isinstance(error, OSError) else None
-    if code is not None and code != errno.ENOENT:
-        reason = os.strerror(code)
-        return InputError(f"{path}: cannot be read ({reason}); nothing says that it is damaged")
-    return InputError(f"{path}: damaged or incomplete: prepare the store again")
+    code = None
+    if isinstance(error, OSError):
+        code = error.errno
+    if code is None or code == errno.ENOENT:
+        return InputError(f"{path}: damaged or incomplete: prepare the store again")
+    reason = os.strerror(code)
+    return InputError(f"{path}: cannot be read ({reason}); nothing says that it is damaged")
 
 
 class ColumnWriter:
@@ -92,6 +98,10 @@ class ColumnWriter:
 
     Its record batches have exactly `ROWS_PER_BATCH` rows, the last one fewer. Memory: at most one
     record batch plus the array given last.
+
+    Args:
+        path: The file to write.
+        schema: A schema of `_columns`, with the name and the type of the column.
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
@@ -102,17 +112,25 @@ class ColumnWriter:
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, schema)
         self._hash = hashlib.sha256()
-        # Rows of a batch that is not full.
-        self._buffer = np.empty(0, dtype=schema.types[0].to_pandas_dtype())
+        self._dtype = schema.types[0].to_pandas_dtype()
+        # The rows of a batch that is not full, as they were appended.
+        self._pieces: list[np.ndarray] = []
+        self._num_waiting = 0
         self.num_rows = 0
 
     def append(self, values: np.ndarray) -> None:
         """Append a one-dimensional integer array; values must fit the column's type."""
         self.num_rows += len(values)
-        self._buffer = np.concatenate([self._buffer, values.astype(self._buffer.dtype)])
-        while len(self._buffer) >= ROWS_PER_BATCH:
-            self._write_batch(self._buffer[:ROWS_PER_BATCH])
-            self._buffer = self._buffer[ROWS_PER_BATCH:]
+        self._num_waiting += len(values)
+        self._pieces.append(values.astype(self._dtype))
+        if self._num_waiting < ROWS_PER_BATCH:
+            return
+        rows = np.concatenate(self._pieces)
+        while len(rows) >= ROWS_PER_BATCH:
+            self._write_batch(rows[:ROWS_PER_BATCH])
+            rows = rows[ROWS_PER_BATCH:]
+        self._pieces = [rows]
+        self._num_waiting = len(rows)
 
     def _write_batch(self, values: np.ndarray) -> None:
         import pyarrow as pa
@@ -127,8 +145,8 @@ class ColumnWriter:
 
     def close(self) -> dict[str, int | str]:
         """Write the last batch; return `rows`, `bytes` and `sha256` of the values."""
-        if len(self._buffer):
-            self._write_batch(self._buffer)
+        if self._num_waiting:
+            self._write_batch(np.concatenate(self._pieces))
         self._writer.close()
         self._sink.close()
         return {
@@ -139,7 +157,12 @@ class ColumnWriter:
 
 
 class Column:
-    """Read-only, memory-mapped view of a file that `ColumnWriter` wrote."""
+    """Read-only, memory-mapped view of a file that `ColumnWriter` wrote.
+
+    Args:
+        path: The file.
+        schema: The schema that it was written with.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         import pyarrow as pa
@@ -159,8 +182,10 @@ class Column:
         chunks = [batch.column(0).to_numpy(zero_copy_only=True) for batch in batches]
         if not chunks:
             chunks = [np.empty(0, dtype=schema.types[0].to_pandas_dtype())]
-        is_full = [len(chunk) == ROWS_PER_BATCH for chunk in chunks]
-        if not all(is_full[:-1]) or len(chunks[-1]) > ROWS_PER_BATCH:
+        for chunk in chunks[:-1]:
+            if len(chunk) != ROWS_PER_BATCH:
+                raise _damaged(path)
+        if len(chunks[-1]) > ROWS_PER_BATCH:
             raise _damaged(path)
 
         self._chunks = chunks
@@ -177,21 +202,27 @@ class Column:
         return digest.hexdigest()
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return rows `begin` to `end` (excluded), shape (end - begin,).
+        """Return some rows of the column.
 
-        It is a read-only view, or a copy across batches.
+        Args:
+            begin: The number of the first row.
+            end: One past the last row.
+
+        Returns:
+            The values, (end - begin,): a read-only view, or a copy across batches.
         """
         if not 0 <= begin <= end <= self._num_rows:
             raise IndexError(f"rows {begin}..{end} of a column of {self._num_rows}")
 
+        first_chunk = begin // ROWS_PER_BATCH
         # An empty range may begin behind the last chunk.
-        first = min(begin // ROWS_PER_BATCH, len(self._chunks) - 1)
-        last = max(begin, end - 1) // ROWS_PER_BATCH
-        begin -= first * ROWS_PER_BATCH
-        end -= first * ROWS_PER_BATCH
-        if last <= first:
-            return self._chunks[first][begin:end]
-        return np.concatenate(self._chunks[first : last + 1])[begin:end]
+        first_chunk = min(first_chunk, len(self._chunks) - 1)
+        last_row = max(begin, end - 1)
+        last_chunk = last_row // ROWS_PER_BATCH
+        chunks = self._chunks[first_chunk : last_chunk + 1]
+        rows = chunks[0] if len(chunks) <= 1 else np.concatenate(chunks)
+        num_rows_before = first_chunk * ROWS_PER_BATCH
+        return rows[begin - num_rows_before : end - num_rows_before]
 
 
 class Split:
@@ -199,6 +230,11 @@ class Split:
 
     Gives random access to sentences of token ids. The memory maps are opened again when it is
     unpickled. The values are trusted: `open_store` has compared their hashes.
+
+    Args:
+        path: The folder of the split in the store.
+        folders: The folders of the split in the shards.
+        vocab_size: The number of vocabulary entries, which decides the type of the ids.
     """
 
     def __init__(self, path: Path, folders: Sequence[Path], vocab_size: int) -> None:
@@ -217,21 +253,39 @@ class Split:
         self.num_tokens = sum(map(len, self._tokens))
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return Split, (self.path, self._folders, self._vocab_size)  # a memory map cannot travel
+        # A memory map cannot travel.
+        arguments = (self.path, self._folders, self._vocab_size)
+        return Split, arguments
 
     def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
-        """Return int64 (end - begin + 1,), the first sentence of each document.
+        """Return the first sentence of each of some documents, and the end of the last one.
 
-        The last number is the end of the last document.
+        Args:
+            begin_document: The number of the first document.
+            end_document: One past the last document.
+
+        Returns:
+            int64 (end - begin + 1,), counted over the whole split.
         """
         pieces: list[np.ndarray] = []
         for shard, begin, end in _cut(self._documents, begin_document, end_document):
-            offsets = self._sentence_offsets[shard].slice(begin, end + 1) + self._sentences[shard]
-            pieces.append(offsets[1:] if pieces else offsets)
+            offsets = self._sentence_offsets[shard].slice(begin, end + 1)
+            offsets = offsets + self._sentences[shard]
+            if pieces:  # the first number is the end of the shard before
+                offsets = offsets[1:]
+            pieces.append(offsets)
         return _join(pieces)
 
     def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
-        """Return int64 (end - begin,): tokens in each sentence, all > 0."""
+        """Return the number of tokens of each of some sentences.
+
+        Args:
+            begin_sentence: The number of the first sentence.
+            end_sentence: One past the last sentence.
+
+        Returns:
+            int64 (end - begin,), all > 0.
+        """
         pieces = []
         for shard, begin, end in _cut(self._sentences, begin_sentence, end_sentence):
             offsets = self._token_offsets[shard].slice(begin, end + 1)
@@ -239,9 +293,14 @@ class Split:
         return _join(pieces)
 
     def tokens(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
-        """Return the token ids of consecutive sentences, (tokens,) of the store's unsigned type.
+        """Return the token ids of consecutive sentences.
 
-        The array is read-only or a copy.
+        Args:
+            begin_sentence: The number of the first sentence.
+            end_sentence: One past the last sentence.
+
+        Returns:
+            The ids, (tokens,) of the store's unsigned type, read-only or a copy.
         """
         pieces = []
         for shard, begin, end in _cut(self._sentences, begin_sentence, end_sentence):
@@ -254,18 +313,30 @@ class Split:
     @property
     def unigram_counts(self) -> np.ndarray:
         """Return int64 (vocab_size,): how often each token id occurs in this split."""
-        return np.sum([column.slice(0, len(column)) for column in self._unigram], axis=0)
+        counts = np.zeros(self._vocab_size, dtype=np.int64)
+        for column in self._unigram:
+            counts += column.slice(0, len(column))
+        return counts
 
 
 def _starts(offsets: Sequence[Column]) -> list[int]:
     """Return the number of the first item of each shard, and of all items."""
-    return [0, *accumulate(len(column) - 1 for column in offsets)]
+    counts = [len(column) - 1 for column in offsets]
+    return [0, *accumulate(counts)]
 
 
 def _cut(starts: list[int], begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (shard, begin, end) within each shard that a range touches.
+    """Yield the part of a range in each shard that it touches.
 
     An empty range touches one shard, if empty.
+
+    Args:
+        starts: The number of the first item of each shard, and of all items.
+        begin: The number of the first item.
+        end: One past the last item.
+
+    Yields:
+        The number of the shard, and begin and end within it.
     """
     if not 0 <= begin <= end <= starts[-1]:
         raise IndexError(f"{begin} to {end}: there are {starts[-1]}")
@@ -281,7 +352,10 @@ def _cut(starts: list[int], begin: int, end: int) -> Iterator[tuple[int, int, in
 
 
 def _join(pieces: list[np.ndarray]) -> np.ndarray:
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    """Return the arrays one after the other; a single one is not copied."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces)
 
 
 @dataclass(frozen=True)
@@ -326,7 +400,12 @@ class Store:
         return self.path / "tokenizer"
 
     def check_tokenizer(self, fingerprint: str, vocab_size: int) -> None:
-        """Refuse a tokenizer that is not the one that made this store."""
+        """Refuse a tokenizer that is not the one that made this store.
+
+        Args:
+            fingerprint: The hash of the tokenizer.
+            vocab_size: The number of its vocabulary entries.
+        """
         if fingerprint == self.metadata["tokenizer_fingerprint"]:
             return
 
@@ -340,20 +419,29 @@ class Store:
 
 
 def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("ascii")).hexdigest()
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def join_fingerprints(fingerprints: Sequence[str]) -> str:
     """Return the fingerprint of a store of shards: that of the one, or the sha256 of all."""
     if len(fingerprints) == 1:
         return fingerprints[0]
-    return hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()
+    text = "\n".join(fingerprints)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
-    """Write `store.json` with the hash of what stands in it."""
-    content = {"format": FORMAT, "format_version": FORMAT_VERSION, **metadata}
-    write_json(folder / METADATA_FILE, {**content, "sha256": _sha256(content)})
+    """Write `store.json` with the hash of what stands in it.
+
+    Args:
+        folder: The folder of a store or a shard.
+        metadata: The entries, JSON.
+    """
+    content: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    content.update(metadata)
+    content["sha256"] = _sha256(content)
+    write_json(folder / METADATA_FILE, content)
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -392,6 +480,9 @@ def open_store(path: str | Path) -> Store:
     That reads it to its end; the result is kept as `.checked.json`, with the files' sizes and
     times: the next opening reads `store.json` alone.
 
+    Args:
+        path: The folder of a store, or of one of its shards.
+
     Example:
         >>> store = open_store("runs/quickstart/store")  # doctest: +SKIP
         >>> store.train.tokens(0, 1)  # ids of the first sentence  # doctest: +SKIP
@@ -416,7 +507,10 @@ def open_store(path: str | Path) -> Store:
 
     splits = {}
     for split in SPLITS:
-        folders = [folder / split for folder in shards if split in shards[folder]["splits"]]
+        folders = []
+        for folder, shard in shards.items():
+            if split in shard["splits"]:
+                folders.append(folder / split)
         if folders:
             splits[split] = Split(path / split, folders, metadata["vocab_size"])
 
@@ -427,6 +521,10 @@ def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
     """Refuse files with other values than were written.
 
     Reads all of them unless that was done before.
+
+    Args:
+        folder: The folder of a shard.
+        metadata: The content of its `store.json`.
     """
     state: dict[str, Any] = {"fingerprint": metadata["fingerprint"]}
     num_bytes = 0
@@ -505,14 +603,19 @@ def _summary(sources: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class _SplitWriter:
-    """The four columns of one split."""
+    """The four columns of one split.
+
+    Args:
+        folder: The folder of the split, which is made.
+        vocab_size: The number of vocabulary entries.
+    """
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         folder.mkdir()
         self._vocab_size = vocab_size
-        self._columns = {
-            file: ColumnWriter(folder / file, schema) for file, schema in _columns(vocab_size)
-        }
+        self._columns: dict[str, ColumnWriter] = {}
+        for file, schema in _columns(vocab_size):
+            self._columns[file] = ColumnWriter(folder / file, schema)
         self._tokens, self._sentences, self._documents, _ = self._columns.values()
         self._unigram = np.zeros(vocab_size, dtype=np.int64)
         for column in (self._sentences, self._documents):
@@ -521,30 +624,47 @@ class _SplitWriter:
     def add(
         self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray
     ) -> None:
-        sums = int(sentence_lengths.sum()), int(document_lengths.sum())
-        if sums != (len(tokens), len(sentence_lengths)):
+        """Append documents; the arguments are those of `StoreWriter.add_batch`."""
+        self._check(tokens, sentence_lengths, document_lengths)
+        self._unigram += np.bincount(tokens, minlength=self._vocab_size)
+        # Both columns begin with a 0: the first document, and the first sentence.
+        num_sentences = self._sentences.num_rows - 1
+        num_tokens = self._tokens.num_rows
+        document_ends = np.cumsum(document_lengths, dtype=np.int64)
+        sentence_ends = np.cumsum(sentence_lengths, dtype=np.int64)
+        self._documents.append(num_sentences + document_ends)
+        self._sentences.append(num_tokens + sentence_ends)
+        self._tokens.append(tokens)
+
+    def _check(
+        self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray
+    ) -> None:
+        """Refuse lengths and ids that make no store."""
+        num_tokens = int(sentence_lengths.sum())
+        num_sentences = int(document_lengths.sum())
+        if num_tokens != len(tokens) or num_sentences != len(sentence_lengths):
             raise ValueError("lengths do not add up to the number of tokens and of sentences")
         if (sentence_lengths < 1).any() or (document_lengths < 1).any():
             raise ValueError(
                 "a sentence has no token or a document no sentence: drop (and count) it before"
             )
-        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
+        is_outside = (tokens < 0) | (tokens >= self._vocab_size)
+        if is_outside.any():
             raise ValueError(f"a token id is outside 0..{self._vocab_size - 1}")
 
-        self._unigram += np.bincount(tokens, minlength=self._vocab_size)
-        document_ends = np.cumsum(document_lengths, dtype=np.int64)
-        sentence_ends = np.cumsum(sentence_lengths, dtype=np.int64)
-        self._documents.append(self._sentences.num_rows - 1 + document_ends)
-        self._sentences.append(self._tokens.num_rows + sentence_ends)
-        self._tokens.append(tokens)
-
     def close(self) -> dict[str, Any]:
+        """Write the last rows.
+
+        Returns:
+            The counts, and the result of `ColumnWriter.close` by the name of each file.
+        """
         self._columns["unigram.arrow"].append(self._unigram)
+        files = {file: column.close() for file, column in self._columns.items()}
         return {
             "num_documents": self._documents.num_rows - 1,
             "num_sentences": self._sentences.num_rows - 1,
             "num_tokens": self._tokens.num_rows,
-            "files": {file: column.close() for file, column in self._columns.items()},
+            "files": files,
         }
 
 
@@ -552,6 +672,12 @@ class StoreWriter:
     """Hold a shard that is written: a store without a tokenizer; a context manager.
 
     Without `finish` nothing stays behind.
+
+    Args:
+        path: The folder of the shard.
+        vocab_size: The number of vocabulary entries of the tokenizer.
+        special_ids: The id of each of `SPECIAL_ID_NAMES`.
+        tokenizer_fingerprint: The hash of the tokenizer (`OriginalBertTokenizer.fingerprint`).
 
     Example:
         >>> ids = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
@@ -580,8 +706,13 @@ class StoreWriter:
     def add_document(self, split: str, sentences: Sequence[Sequence[int]]) -> None:
         """Append one document: its sentences as lists of token ids, none of them empty."""
         tokens = np.fromiter(chain.from_iterable(sentences), dtype=np.int64)
-        lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-        self.add_batch(split, tokens, lengths, np.array([len(sentences)], dtype=np.int64))
+        lengths = [len(sentence) for sentence in sentences]
+        self.add_batch(
+            split,
+            tokens,
+            sentence_lengths=np.array(lengths, dtype=np.int64),
+            document_lengths=np.array([len(lengths)], dtype=np.int64),
+        )
 
     def add_batch(
         self,
@@ -603,7 +734,11 @@ class StoreWriter:
         self._splits[split].add(tokens, sentence_lengths, document_lengths)
 
     def finish(self, **description: Any) -> None:
-        """Write the metadata, force everything to the disk and give the shard its name."""
+        """Write the metadata, force everything to the disk and give the shard its name.
+
+        Args:
+            **description: Further entries of `store.json`, JSON.
+        """
         splits: dict[str, Any] = {}
         hashes: dict[str, dict[str, str]] = {}
         for split in SPLITS:

@@ -42,7 +42,9 @@ class BertForPreTrainingOutput(ModelOutput):
     """Output of `BertForPreTraining`."""
 
     loss: torch.Tensor | None = None  # float (), mlm_loss + nsp_loss, whichever has labels
-    mlm_loss: torch.Tensor | None = None  # float (), nats per predicted token
+    # float (), nats per predicted token: of this batch, or of the global batch where its count is
+    # given
+    mlm_loss: torch.Tensor | None = None
     nsp_loss: torch.Tensor | None = None  # float (), next-sentence cross-entropy, nats per pair
     # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order
     # in training with `labels` (None with kernels, which never hold them, and with `packing`).
@@ -56,7 +58,7 @@ class BertForPreTrainingOutput(ModelOutput):
 
 
 class PreTrainingModel(OriginalInitialization):
-    """Add to a stock class with a masked-LM head an exact, sparse loss; checkpoints stay stock's.
+    """A stock class with a masked-LM head, with an exact, sparse loss; checkpoints stay stock's.
 
     It stands before the stock class, which may have a head for pairs too. Members differ from stock
     in three ways. In training only masked positions meet the vocabulary, as in the original
@@ -98,6 +100,11 @@ class PreTrainingModel(OriginalInitialization):
         """
         raise NotImplementedError
 
+    @property
+    def _whole_head(self) -> nn.Module | None:
+        """Return the module that computes all logits; None where stock has no such module."""
+        return next(iter(self._bypassed_modules), None)
+
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what meets the vocabulary, hidden states (N, H) -> (N, E)."""
         raise NotImplementedError
@@ -105,6 +112,11 @@ class PreTrainingModel(OriginalInitialization):
     def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         raise NotImplementedError
+
+    @property
+    def has_pair_head(self) -> bool:
+        """Return whether the model learns a label of pairs."""
+        return type(self)._pair_logits is not PreTrainingModel._pair_logits
 
     def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
         """Return the logits of the head for pairs, (B, H) -> (B, 2); None without one."""
@@ -169,8 +181,9 @@ class PreTrainingModel(OriginalInitialization):
         encoded = self._encode(inputs, packing)
         if return_full_logits is None:
             return_full_logits = not self.training
-        returns_full_logits = return_full_logits or labels is None
-        full_logits, pair_logits = self._logits(encoded, returns_full_logits)
+        if labels is None:
+            return_full_logits = True
+        full_logits, pair_logits = self._logits(encoded, return_full_logits)
 
         mlm_loss = nsp_loss = None
         prediction_logits = full_logits
@@ -184,7 +197,7 @@ class PreTrainingModel(OriginalInitialization):
                 predicted_places = encoded.layout.places_of(predicted)
                 predicted_logits = full_logits.flatten(0, 1)[predicted_places]
                 mlm_loss = mean_cross_entropy(predicted_logits, targets, num_items_in_batch)
-                prediction_logits = full_logits if returns_full_logits else predicted_logits
+                prediction_logits = full_logits if return_full_logits else predicted_logits
 
         if next_sentence_label is not None and pair_logits is not None:
             nsp_targets = next_sentence_label.view(-1)
@@ -248,8 +261,8 @@ class PreTrainingModel(OriginalInitialization):
             pooled = self.base_model.pool_rows(rows, layout)
         else:
             pooled = encoded.outputs.get("pooler_output")
-        whole_head = self._bypassed_modules[:1]
-        if needs_full_logits or not all(map(is_plain, whole_head)):
+        head = self._whole_head
+        if needs_full_logits or (head is not None and not is_plain(head)):
             return self._all_logits(layout.unpack(rows), pooled)
         return None, self._pair_logits(pooled)
 
@@ -263,7 +276,7 @@ class PreTrainingModel(OriginalInitialization):
         """Return the masked-LM loss of the predicted rows alone.
 
         Args:
-            encoded: Of the batch.
+            encoded: The encoded batch.
             predicted: int64 (M,), numbers of rows.
             targets: int64 (M,).
             count: The loss is divided by it; None: by M.
@@ -350,7 +363,7 @@ class PreTrainingModel(OriginalInitialization):
 
 
 class _BertHeads(PreTrainingModel):
-    """Say where BERT keeps its heads."""
+    """The places of BERT's heads."""
 
     cls: Any
 

@@ -48,7 +48,7 @@ def open_checkpoint(
     Args:
         name: Folder or Hub name.
         cached_only: Ask the local Hub cache only.
-        member: Of `MEMBERS`; None: what its config.json says.
+        member: One of `MEMBERS`; None: what its config.json says.
 
     Returns:
         The model, and the weights of the heads that the checkpoint lacks: they are new.
@@ -115,9 +115,10 @@ def add_tokens(
     share of the new ones. A mean of old rows predicts a new word about as often as its pieces.
 
     Args:
-        model: Its vocabulary grows.
+        model: The model whose vocabulary grows.
         pieces: New id -> old ids, at least one.
-        vocab_size: Of the tokenizer. Rows beyond it, which pad a vocabulary, stay.
+        vocab_size: The number of the tokenizer's pieces. Rows beyond it, which pad a vocabulary,
+            stay.
     """
     old_size = model.config.vocab_size
     size = max(vocab_size, old_size)

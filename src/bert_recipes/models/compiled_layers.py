@@ -98,7 +98,7 @@ class CompiledLayers:
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
     torch._dynamo.config.recompile_limit = limit
-    options = {"triton.mix_order_reduction_split_size": ROWS_PER_PROGRAM}
+    options: dict[str, Any] = {"triton.mix_order_reduction_split_size": ROWS_PER_PROGRAM}
     return torch.compile(function, options=options)
 
 
@@ -107,8 +107,8 @@ def embed(embeddings: Any, layout: PackedLayout, ids: EmbeddingIds, dropout: flo
 
     Args:
         embeddings: Stock's module, whose weights are used.
-        layout: Of the T rows.
-        ids: Of the padded batch.
+        layout: The layout of the T rows.
+        ids: The ids of the padded batch.
         dropout: 0 in evaluation.
     """
     word = embeddings.word_embeddings

@@ -48,9 +48,9 @@ def add_and_norm_embeddings(
 
     Args:
         embeddings: Stock's module, whose weights are used.
-        layout: Of the T rows.
+        layout: The layout of the T rows.
         words: (T, E), the word embeddings of the rows.
-        ids: Of the padded batch.
+        ids: The ids of the padded batch.
     """
     positions = layout.pack(ids.position_ids)
     position = embeddings.position_embeddings
@@ -78,11 +78,11 @@ def embed(
 
     Args:
         embeddings: Stock's module, whose weights are used.
-        layout: Of the T rows.
-        ids: Of the padded batch.
-        dtype: Of the result.
-        seed: Of the dropout mask, 64 bits.
-        kernels: Of `load_kernels`, for a CPU.
+        layout: The layout of the T rows.
+        ids: The ids of the padded batch.
+        dtype: The dtype of the result.
+        seed: The seed of the dropout mask, 64 bits.
+        kernels: The result of `load_kernels`, for a CPU.
         shared: May bring the gradient of an output layer of the same weight.
     """
     word = embeddings.word_embeddings

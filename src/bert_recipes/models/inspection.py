@@ -37,7 +37,7 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float
     text without pieces, too.
 
     Args:
-        tokenizer: Of any kind.
+        tokenizer: A tokenizer of any kind.
         text: May hold "[MASK]", which does not count.
         max_broken: Fraction of pieces that are [UNK] or continue a word that is too much, 0 to 1.
     """

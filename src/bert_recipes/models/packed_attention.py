@@ -35,10 +35,10 @@ def attend(
 
     Args:
         query: (T, h, d), bfloat16 or float16 on a GPU; key and value too.
-        key: Of every row, though only those of `offsets.key_rows` are attended to.
+        key: The key of every row, though only those of `offsets.key_rows` are attended to.
         value: The same.
         offsets: Where the sequences begin.
-        dropout: Of the attention probabilities, 0 in evaluation.
+        dropout: The dropout of the attention probabilities, 0 in evaluation.
         is_causal: A row attends to itself and to the rows before it; all rows are then keys.
 
     Returns:

@@ -78,7 +78,7 @@ class Encoded:
 
         Args:
             labels: int64 (B, S), -100 where nothing is predicted.
-            plan: Of the batch.
+            plan: The plan of the batch.
         """
         if plan is not None and "predicted" in plan and self.is_planned:
             return plan["predicted"], plan["targets"]
@@ -100,10 +100,11 @@ def encode_packed(
     Args:
         model: A `bert_recipes.models.bert_model.PackedModel`; its weights are used, its modules'
             own forwards are not.
-        kernels: Of `load_kernels`.
+        kernels: The result of `load_kernels`.
         inputs: input_ids int64 (B, S); attention_mask (B, S) of any type, 0 = pad, or None;
             token_type_ids and position_ids int64 (B, S), (1, S) or None.
-        plan: Of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU waits.
+        plan: The result of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU
+            waits.
         keep: The hidden states that are wanted beside the last, 0 for the embeddings.
     """
     input_ids = inputs["input_ids"]
@@ -141,8 +142,8 @@ def _encode_by_compiled_layers(
     Args:
         model: As in `encode_packed`.
         compiled_layers: The operations, compiled or not.
-        ids: Of the padded batch.
-        plan: Of `plan_rows`.
+        ids: The ids of the padded batch.
+        plan: The result of `plan_rows`.
         keep: As in `encode_packed`.
     """
     batch, size = ids.input_ids.shape
@@ -181,7 +182,7 @@ def _encode_by_kernels(
     Args:
         model: As in `encode_packed`.
         kernels: A module with the functions of `kernels.plain`.
-        ids: Of the padded batch.
+        ids: The ids of the padded batch.
         attention_mask: (B, S) of any type, 0 = pad.
         keep: As in `encode_packed`.
     """

@@ -31,6 +31,7 @@ ROW_STEP = 64
 LENGTH_STEP = 16
 # Of the longest sequence for attention over offsets: layers are compiled anew for another one.
 MAX_LENGTH_STEP = 128
+LABEL_OF_PAD = "a label stands where attention_mask is 0; labels of pads are -100"
 # Of `plan_rows`.
 RowPlan = Mapping[str, torch.Tensor]
 
@@ -105,7 +106,7 @@ class PackedLayout:
         row_of_place[token_places] = torch.arange(self.num_tokens, device=places.device)
         rows = row_of_place[places]
         if bool((rows < 0).any()):
-            raise InputError("a label stands where attention_mask is 0; labels of pads are -100")
+            raise InputError(LABEL_OF_PAD)
         return rows
 
 
@@ -121,7 +122,7 @@ def padded_layout(
 
     Args:
         shape: (B, S).
-        device: Of the batch.
+        device: The device of the batch.
         groups: For attention in groups.
     """
     batch, size = shape
@@ -247,6 +248,8 @@ def plan_rows(
     if labels is not None:
         flat_labels = labels.flatten()
         predicted_places = (flat_labels != IGNORE_INDEX).nonzero()[:, 0]
+        if not bool(is_token[predicted_places].all()):
+            raise InputError(LABEL_OF_PAD)
         row_of_place = is_token.cumsum(0) - 1
         plan["predicted"] = row_of_place[predicted_places]
         plan["targets"] = flat_labels[predicted_places]
@@ -259,7 +262,7 @@ def planned_layout(
     """Return the layout of a batch that `plan_rows` has planned; nothing waits for the device.
 
     Args:
-        plan: Of `plan_rows`, on the model's device.
+        plan: The result of `plan_rows`, on the model's device.
         shape: (B, S).
         computes_pads: Pads are rows too, which nobody attends to.
     """

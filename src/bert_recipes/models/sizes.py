@@ -214,7 +214,7 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
     They are a BiLSTM's, or of more layers than its config.json says.
 
     Args:
-        name: Of the checkpoint.
+        name: The name of the checkpoint.
         config: The model's.
         unexpected: Names of the weights that the model has no place for (`output_loading_info`).
     """

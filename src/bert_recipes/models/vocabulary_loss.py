@@ -114,9 +114,9 @@ def vocabulary_loss(
         bias: float (V,).
         targets: int64 (M,); a row with a negative target counts for nothing.
         count: A number, or a tensor () on any device.
-        kernels: Of `load_kernels`.
-        shared: Takes the gradient of `weight`, for the embedding of the same weight that `hidden`
-            comes from.
+        kernels: The result of `load_kernels`.
+        shared: What takes the gradient of `weight`, for the embedding of the same weight that
+            `hidden` comes from.
 
     Returns:
         float32 (); 0 where M = 0.

@@ -21,7 +21,7 @@ class AlignedEncoding:
     character, without marks that were dropped after it.
 
     Args:
-        encoding: Of the normalised text.
+        encoding: The encoding of the normalised text.
         text: The caller's input: a string, a list of words, or a pair (tuple or list) of either.
         align: Returns the places of a normalised text's characters.
     """

@@ -25,6 +25,7 @@ from tokenizers.trainers import WordPieceTrainer
 
 from bert_recipes.errors import InputError
 from bert_recipes.progress import Progress
+from bert_recipes.rows import MAX_LINE_BYTES
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
 from bert_recipes.tokenization.merges import merge_pieces
@@ -43,7 +44,7 @@ UNIGRAM = "unigram"
 FEW_WORDS_OF_A_PIECE = 100
 
 # A stray foreign word in an English corpus is worth no warning. Ours.
-_MANY_MARKS = 0.005
+_MANY_MARKS = 0.001
 
 # Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says
 # how many.
@@ -111,6 +112,7 @@ class TokenizerArguments(VocabularySettings):
     encoding_errors: Literal["strict", "replace"] = option(
         "strict", "broken UTF-8: stop, or put U+FFFD and count"
     )
+    max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1)
     algorithm: str = option(
         "frequency",
         "WordPiece that joins the most frequent pair of pieces, or the best by likelihood; "

@@ -1,5 +1,6 @@
 """The settings of a run: `RunArguments` for all, and model, data and phases of pre-training."""
 
+import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -31,6 +32,8 @@ from bert_recipes.training.optimization import (
     bfloat16_units,
 )
 
+
+logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Data-loading processes of a process on a GPU, at most. One makes 0.8 to 1.9 million tokens a
@@ -255,30 +258,45 @@ class RunArguments(TrainingArguments):
         self.has_output_dir = self.output_dir is not None  # `TrainingArguments` has a default
         # Fields that follow from the machine, so that run.yaml can be run elsewhere.
         self.unsaved_fields: set[str] = set()
-        self._check()
         self.hub_is_checked = False  # `check_push` has asked the Hub
+        self._check()
         self.energy.check()
+        self._choose_device()
+        self._set_data_workers()
+        mixed_precision = self._choose_precision()
+        self._split_global_batch()
+        self._start_processes()
+        self.mixed_precision = mixed_precision
+
+    def _choose_device(self) -> None:
+        """Set `use_cpu`: asked for by the run or its launcher, or for want of a GPU."""
         launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower()
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu in ("1", "true", "yes")
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
         if not self.use_cpu:
             check_gpus()
-        self._set_data_workers()
+
+    def _choose_precision(self) -> str:
+        """Set `bf16` and `fp16`, and return what Accelerate calls it.
+
+        What a launcher or an Accelerate configuration says about precision must not overrule the
+        run's choice: the environment says it too.
+        """
         precision, self.precision_reason = choose_precision(self.precision, use_cpu=self.use_cpu)
         self.bf16 = precision == "bf16"
         self.fp16 = precision == "fp16"
-        self._split_global_batch()
-        # What a launcher or an Accelerate configuration says about precision must not overrule the
-        # run's choice.
         mixed_precision = "no" if precision == "fp32" else precision
         os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
+        return mixed_precision
+
+    def _start_processes(self) -> None:
+        """Let stock check its fields and open the device; several processes find each other."""
         try:
             if self.use_cpu and self.ddp_backend in (None, "gloo"):
                 join_processes_on_cpus(self.ddp_timeout_delta)
             super().__post_init__()
         except (ValueError, ImportError) as error:  # ImportError: DeepSpeed
             raise InputError(str(error)) from error
-        self.mixed_precision = mixed_precision
         # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves
         # LayerNorm as gamma and beta.
         from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # takes seconds
@@ -392,7 +410,7 @@ class RunArguments(TrainingArguments):
 
 @dataclass
 class ModelArguments:
-    """Choose which model to train."""
+    """The settings of the model to train."""
 
     size: str = option(
         "tiny",
@@ -449,11 +467,12 @@ class ModelArguments:
         if in_file.get("objective") == objective_name:
             stronger.update(in_file)
         if values.get("model_name_or_path") is not None:
-            stronger.update(in_file.keys() & objective.training.keys())
-            # The checkpoint has the fields of this class.
-            settings = {name: value for name, value in settings.items() if not hasattr(cls, name)}
+            stronger.update(in_file.keys() & objective.adam_settings.keys())
+            # What this class sets is the checkpoint's.
+            for name in cls.__dataclass_fields__:
+                settings.pop(name, None)
         if values.get("optimizer", "bert_adam") in ADAM_OPTIMIZERS:
-            settings.update(objective.training)
+            settings.update(objective.adam_settings)
 
         values = dict(values)
         replaced = []
@@ -491,7 +510,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """Choose the data, and the rules that make pairs and masks of it."""
+    """The data, and the rules that make pairs and masks of it."""
 
     store: str | None = free(
         None, "token-id store written by recipes/prepare_corpus.py", is_common=True
@@ -548,7 +567,7 @@ class DataArguments:
 
 @dataclass
 class DistillationArguments:
-    """Choose teacher, student and weights of losses, for `--objective distilbert` or `tinybert`."""
+    """The teacher, the student and the weights of losses, for distilbert or tinybert."""
 
     teacher: str | None = option(
         None,
@@ -610,7 +629,7 @@ class DistillationArguments:
 
 @dataclass
 class PreTrainingArguments(RunArguments):
-    """Choose the settings of a pre-training run.
+    """The settings of a pre-training run.
 
     Defaults: learning rate, Adam and warm-up of Devlin et al. 2019, appendix A.2; epsilon of
     google-research/bert optimization.py.
@@ -677,7 +696,7 @@ class PreTrainingArguments(RunArguments):
 
 @dataclass
 class PhaseArguments:
-    """Set the last steps of a run."""
+    """The settings of the last steps of a run."""
 
     phase2_steps: float = option(
         0,
@@ -728,6 +747,12 @@ class PhaseArguments:
                 "both, or neither for one schedule over both phases"
             )
 
+    def steps_of(self, max_steps: int) -> int:
+        """Return the steps of the second phase in a run of `max_steps`, 0 without one."""
+        if self.phase2_steps < 1:
+            return round(self.phase2_steps * max(max_steps, 0))
+        return int(self.phase2_steps)
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -748,7 +773,7 @@ def plan_phases(
 ) -> list[Phase]:
     """Return one phase, or two: short inputs first, long ones for the last steps.
 
-    A fraction in `second` becomes steps. Source: Devlin et al. 2019, appendix A.2: 128 tokens for
+    Source: Devlin et al. 2019, appendix A.2: 128 tokens for
     90 % of the steps, 512 for the rest, under one learning-rate schedule.
     """
     total = args.max_steps
@@ -758,10 +783,7 @@ def plan_phases(
             f"phase2_steps is {steps_or_fraction:g} and max_minutes {args.max_minutes:g}; a run by "
             "the clock has one phase: leave one of them out"
         )
-    steps = int(steps_or_fraction)
-    if steps_or_fraction < 1:
-        steps = round(steps_or_fraction * max(total, 0))
-    second.phase2_steps = steps
+    steps = second.steps_of(total)
     first = Phase(
         first_step=0,
         end_step=total - steps,
@@ -771,6 +793,9 @@ def plan_phases(
         max_predictions_per_seq=data.max_predictions_per_seq,
     )
     if not steps and (total > 0 or not steps_or_fraction):
+        if steps_or_fraction:
+            message = "phase2_steps %g of %d steps is no whole step: the run has one phase"
+            logger.warning(message, steps_or_fraction, total)
         return [first]
     if first.end_step <= 0:
         raise InputError(

@@ -3,11 +3,12 @@
 Sentence pairs, two phases, both losses over the global batch, exact evaluation on held-out pairs.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,6 +86,11 @@ def epoched(dataset: Any) -> Any:
             "map-style data set"
         )
     return SameEveryEpoch(dataset)
+
+
+def without_epochs(dataset: Any) -> Any:
+    """Return the data set that was given to `epoched`."""
+    return dataset.dataset if isinstance(dataset, SameEveryEpoch) else dataset
 
 
 class EvaluationSampler(Sampler[tuple[int, int]]):
@@ -204,7 +210,7 @@ class PreTrainingSums:
         that of the more frequent label.
 
         Args:
-            prefix: Of the names.
+            prefix: The prefix of the names.
             pairs_task: Names the loss of the pairs.
         """
         sums = self.sums_by_name()
@@ -236,6 +242,13 @@ class PreTrainingSums:
     def sums_by_name(self) -> dict[str, float]:
         """Return the sums by their `NAMES`."""
         return dict(zip(self.NAMES, self.values.tolist(), strict=True))
+
+
+class HeldOutSums(NamedTuple):
+    """The sums of an evaluation, at its end and batch by batch."""
+
+    sums: Any  # of `BertTrainer.new_sums`
+    running_sums: torch.Tensor  # float64 (1 + batches, sums), before and after each batch
 
 
 def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreTrainingOutput:
@@ -305,8 +318,8 @@ class BertTrainer(RecipeTrainer):
         unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.
         max_eval_pairs: Held-out pairs an evaluation uses; None: all.
         phases: The phases of the run, with their data; None: one, with the data given.
-        old_dataset: Held-out pairs of what the model was trained on before, measured whenever the
-            others are.
+        old_dataset: Held-out pairs of what the model was trained on before, measured whenever
+            `eval_dataset` is; for the phases that have none of their own.
         kwargs: As `Trainer`'s; data sets are any map-style ones. With `compute_metrics` evaluation
             is stock's.
     """
@@ -330,20 +343,20 @@ class BertTrainer(RecipeTrainer):
             micro = self.args.per_device_train_batch_size
             plan = Phase(0, self.args.max_steps, self.global_batch_size, micro, 0, None)
             phases = [
-                TrainingPhase(
-                    plan, self.train_dataset, self.eval_dataset, self.data_collator, old_dataset
-                )
+                TrainingPhase(plan, self.train_dataset, self.eval_dataset, self.data_collator)
             ]
-        self.phases = list(phases)
+        self.phases: list[TrainingPhase] = []
+        for phase in phases:
+            if phase.old_dataset is None:
+                phase = replace(phase, old_dataset=old_dataset)
+            self.phases.append(phase)
         global_batches = [str(phase.plan.global_batch) for phase in self.phases]
         self.resume_fingerprint["global batch"] = ", then ".join(global_batches)
         self._check_batches()
         self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
-        # Of the last evaluation: its sums, and float64 (1 + batches, sums), what they were before
-        # and after each batch.
-        self.held_out_sums: tuple[Any, torch.Tensor] | None = None
+        self.held_out_sums: HeldOutSums | None = None  # of the last evaluation
 
     # Phases
 
@@ -461,10 +474,12 @@ class BertTrainer(RecipeTrainer):
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
         """Return the optimiser steps in that many epochs, rounded down; at least one."""
-        pairs = sum(dataset.num_pairs(epoch) for epoch in range(int(num_epochs)))
-        if num_epochs % 1:
-            pairs += math.floor(num_epochs % 1 * dataset.num_pairs(int(num_epochs)))
-        return max(1, pairs // self.global_batch_size)
+        whole_epochs = int(num_epochs)
+        num_pairs = sum(dataset.num_pairs(epoch) for epoch in range(whole_epochs))
+        fraction = num_epochs % 1
+        if fraction:
+            num_pairs += math.floor(fraction * dataset.num_pairs(whole_epochs))
+        return max(1, num_pairs // self.global_batch_size)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Return the held-out pairs of this process; not sharded again by Accelerate."""
@@ -485,13 +500,13 @@ class BertTrainer(RecipeTrainer):
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the predicted tokens, and the pairs with a label, int64 (2,)."""
-        masked = (batch["labels"] != IGNORE_INDEX).sum()
+        num_predicted = (batch["labels"] != IGNORE_INDEX).sum()
         labels = pair_labels(batch)
         if labels is None:
-            pairs = masked.new_tensor(len(batch["input_ids"]))
+            num_pairs = num_predicted.new_tensor(len(batch["input_ids"]))
         else:
-            pairs = (labels != IGNORE_INDEX).sum()
-        return torch.stack([masked, pairs])
+            num_pairs = (labels != IGNORE_INDEX).sum()
+        return torch.stack([num_predicted, num_pairs])
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
         """Add the predicted tokens."""
@@ -501,9 +516,9 @@ class BertTrainer(RecipeTrainer):
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the sum of masked-LM and pair loss, and the output."""
-        masked, pairs = counts
+        num_predicted, num_pairs = counts  # of the whole step
         if self._is_ours:
-            output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
+            output = model(**inputs, num_items_in_batch=num_predicted, num_pairs_in_batch=num_pairs)
             return output.loss, output
         output = model(**inputs)
         if output.loss is None:
@@ -512,7 +527,10 @@ class BertTrainer(RecipeTrainer):
                 f"{type(self.model).__name__} of transformers gives no loss for these batches; it "
                 f"wants all of {labels}"
             )
-        return output.loss * (self.num_items(inputs)[0] / masked), output
+        num_predicted_here, _ = self.num_items(inputs)
+        # Stock's mean over no predicted token is NaN.
+        loss = torch.where(num_predicted_here > 0, output.loss, 0.0)
+        return loss * (num_predicted_here / num_predicted), output
 
     # Logging
 
@@ -574,7 +592,7 @@ class BertTrainer(RecipeTrainer):
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
         metrics = self._measure_held_out(dataloader, description, metric_key_prefix)
-        if self.old_dataset is not None and sampler.dataset is epoched(self.eval_dataset):
+        if self.old_dataset is not None and without_epochs(sampler.dataset) is self.eval_dataset:
             held_out_sums = self.held_out_sums
             old = self.get_eval_dataloader(self.old_dataset)
             metrics.update(self._measure_held_out(old, description, f"{metric_key_prefix}_old"))
@@ -604,11 +622,11 @@ class BertTrainer(RecipeTrainer):
                     sums.add(output, batch)
                 running_sums.append(sums.values.clone())
         model.train(was_training)
-        held_out_sums = torch.stack(running_sums)
+        all_sums = torch.stack(running_sums)
         if self.args.world_size > 1:
-            held_out_sums = self.accelerator.reduce(held_out_sums, reduction="sum")
-            sums.values = held_out_sums[-1].clone()
-        self.held_out_sums = sums, held_out_sums
+            all_sums = self.accelerator.reduce(all_sums, reduction="sum")
+            sums.values = all_sums[-1].clone()
+        self.held_out_sums = HeldOutSums(sums, all_sums)
         return sums.metrics(prefix, self.pairs_task)
 
     def measure_all(self) -> dict[str, Any]:
@@ -619,8 +637,8 @@ class BertTrainer(RecipeTrainer):
         results = super().measure_all()
         if self.held_out_sums is None:  # none, or evaluation was stock's
             return results
-        sums, running_sums = self.held_out_sums
-        sums_of_batches = running_sums.diff(dim=0)
+        sums = copy.copy(self.held_out_sums.sums)
+        sums_of_batches = self.held_out_sums.running_sums.diff(dim=0)
 
         def score(batches: Sequence[int]) -> dict[str, float]:
             sums.values = sums_of_batches[list(batches)].sum(dim=0)

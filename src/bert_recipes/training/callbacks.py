@@ -44,7 +44,7 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
 
     Args:
         losses: In nats, in order; `SPIKE_MEMORY` before the last are compared.
-        step: Of the last.
+        step: The step of the last line.
     """
     last = losses[-1]
     before = [loss for loss in losses[-SPIKE_MEMORY - 1 : -1] if math.isfinite(loss)]

@@ -170,9 +170,11 @@ class Lines(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Print a line of the training or of an evaluation."""
         if state.is_world_process_zero and logs and "train_runtime" not in logs:
-            self._pace_is_said = self._pace_is_said or "hours_left" in logs
-            line = training_line if "loss" in logs else evaluation_line
-            self._write_line(line(logs, state.global_step, state.max_steps))
+            if "hours_left" in logs:
+                self._pace_is_said = True
+            format_line = training_line if "loss" in logs else evaluation_line
+            line = format_line(logs, state.global_step, state.max_steps)
+            self._write_line(line)
 
     def _write_line(self, line: str) -> None:
         self._last_line = time.monotonic()

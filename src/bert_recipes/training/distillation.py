@@ -166,10 +166,10 @@ class DistillationTrainer(BertTrainer):
         """Return both losses against the teacher, weighed.
 
         Args:
-            taught_states: Of the teacher, (N, H).
-            tokens: Of the global batch.
+            taught_states: The last hidden states of the teacher, (N, H).
+            tokens: The tokens of the global batch.
             student: The model.
-            states: Of the student, (N, H), of the same N tokens.
+            states: The last hidden states of the student, (N, H), of the same N tokens.
         """
         settings = self.settings
         loss = states.new_zeros((), dtype=torch.float32)

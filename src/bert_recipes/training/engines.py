@@ -5,18 +5,21 @@ micro-batches, and what processes add up stay in float32.
 """
 
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import convert_outputs_to_fp32
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import Trainer, TrainingArguments
 
+from bert_recipes.checkpointing import why_incomplete
 from bert_recipes.errors import InputError
 
 
@@ -148,3 +151,55 @@ def load_fsdp_weights(trainer: Any, checkpoint: Path) -> None:
     # Not strict: the second name of a shared tensor is missing.
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(model, weights, options=options)
+
+
+# DeepSpeed's checkpoints
+
+
+def check_zero_checkpoint(checkpoint: Path) -> None:
+    """Refuse a folder that is no complete checkpoint of DeepSpeed.
+
+    Its files are pickles: opening one from elsewhere may run code. The manifest says that they are
+    what was written, not who wrote them.
+    """
+    reason = why_incomplete(checkpoint)
+    if reason is not None:
+        raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
+    # DeepSpeed's name of the folder with the files of all processes.
+    if not (checkpoint / "latest").is_file():
+        raise InputError(
+            f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens "
+            "with from_pretrained"
+        )
+
+
+def consolidate_zero_checkpoint(checkpoint: Path) -> transformers.PreTrainedModel:
+    """Return the model of a checkpoint that passed `check_zero_checkpoint`.
+
+    It is in float32, with stock's class and names.
+    """
+    try:
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+    except ImportError as error:
+        raise InputError(
+            "DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'"
+        ) from error
+    config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
+    model: transformers.PreTrainedModel = getattr(transformers, config.architectures[0])(config)
+    # It tells what it does on stdout, which is ours.
+    with redirect_stdout(sys.stderr):
+        weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
+    # Loading copies them: shared weights come as one tensor under two names, which safetensors does
+    # not write.
+    keys = model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+    # A shared weight may have one of its names only.
+    tied = model.all_tied_weights_keys or {}
+    wrong_keys = [key for key in keys.missing_keys if key not in tied]
+    wrong_keys += keys.unexpected_keys
+    if wrong_keys:
+        raise InputError(
+            f"checkpoint: {checkpoint} and its config.json do not belong together "
+            f"({', '.join(wrong_keys[:3])})"
+        )
+    return model

@@ -19,10 +19,10 @@ class Objective:
     trainer: str = "bert_trainer.BertTrainer"
     copies_teacher: bool = False  # the model begins with layers of its teacher
     settings: Mapping[str, Any] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)  # of a new model
-    # Of the original's Adam and a new model: they say nothing of LAMB or Muon, nor of training that
-    # goes on from a checkpoint.
-    training: Mapping[str, Any] = field(default_factory=dict)
+    new_model_config: Mapping[str, Any] = field(default_factory=dict)
+    # For Adam and a new model, as in the original: they say nothing of LAMB or Muon, nor of
+    # training that goes on from a checkpoint.
+    adam_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def trainer_class(self, teacher: Any = None, settings: Any = None) -> Callable[..., Any]:
         """Import the class of the Trainer, and bind a teacher and its settings where it has one."""
@@ -48,7 +48,7 @@ OBJECTIVES = {
     "ltr": Objective(
         "bert_ltr",
         settings={"pair_label": "none", "selection": "causal"},
-        config={"is_decoder": True, "use_cache": False},
+        new_model_config={"is_decoder": True, "use_cache": False},
     ),
     # Liu et al. 2019, section 4; fairseq examples/roberta/config/pretraining/base.yaml and
     # models/roberta/model.py.
@@ -80,7 +80,7 @@ OBJECTIVES = {
             "random_rate": 0.0,
             "hidden_act": "gelu",
         },
-        training={"learning_rate": 5e-4},
+        adam_settings={"learning_rate": 5e-4},
     ),
     # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md and
     # train.py.
@@ -95,7 +95,7 @@ OBJECTIVES = {
             "alpha_mlm": 2.0,
             "alpha_cos": 1.0,
         },
-        training={
+        adam_settings={
             "optimizer": "adamw",
             "learning_rate": 5e-4,
             "warmup_steps": 0.05,
@@ -116,6 +116,6 @@ OBJECTIVES = {
             "alpha_hidn": 1.0,
             "alpha_embd": 1.0,
         },
-        training={"learning_rate": 5e-5, "warmup_steps": 0.1},
+        adam_settings={"learning_rate": 5e-5, "warmup_steps": 0.1},
     ),
 }

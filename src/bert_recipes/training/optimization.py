@@ -351,10 +351,10 @@ def create_optimizer(
         name: "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" or "muon".
         model: Its parameters are in `decay_groups`.
         learning_rate: At its peak.
-        betas: Of the moments.
-        epsilon: Of Adam.
-        weight_decay: Of the group that has one.
-        muon_learning_rate: Of Muon's matrices.
+        betas: The decay rates of the moments.
+        epsilon: The epsilon of Adam.
+        weight_decay: The weight decay of the group that has one.
+        muon_learning_rate: The learning rate of Muon's matrices.
     """
     settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
     if name == "bert_adam":

@@ -66,7 +66,7 @@ INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
 MAX_COUNTED_INSTANCES = 50_000
 # The quickstart's data, in the current folder: what a script leaves when it is done; the script;
 # its configuration.
-QUICKSTART = Path("data/quickstart")
+QUICKSTART_DATA = Path("data/quickstart")
 QUICKSTART_STEPS = (
     ("corpus.json", "recipes/collect_docstrings.py", None),
     ("tokenizer/vocab.txt", "tokenizer/train.py", "tokenizer/configs/quickstart.yaml"),
@@ -84,24 +84,24 @@ def build_missing_quickstart(
 
     All processes call it; the main process does the work.
     """
-    if store is not None and Path(store) == QUICKSTART / "store":
+    if store is not None and Path(store) == QUICKSTART_DATA / "store":
         run_on_main_process(args, partial(_build_quickstart, repository))
 
 
 def _build_quickstart(repository: Path) -> None:
-    missing = [not (QUICKSTART / result).is_file() for result, _, _ in QUICKSTART_STEPS]
+    missing = [not (QUICKSTART_DATA / result).is_file() for result, _, _ in QUICKSTART_STEPS]
     if not missing[-1]:
         return
     # What comes after a missing part was made from another one.
     for result, script, config in QUICKSTART_STEPS[missing.index(True) :]:
-        logger.info("%s not found; running %s to create it", QUICKSTART / result, script)
+        logger.info("%s not found; running %s to create it", QUICKSTART_DATA / result, script)
         command = [sys.executable, str(repository / script)]
         if config is not None:
             command += ["--config", str(repository / config)]
         exit_code = subprocess.run(command, check=False).returncode
         if exit_code:
             raise InputError(
-                f"{QUICKSTART / result} could not be created: {script} ended with exit code "
+                f"{QUICKSTART_DATA / result} could not be created: {script} ended with exit code "
                 f"{exit_code}"
             )
 
@@ -176,28 +176,28 @@ def load_phases(data_args: DataArguments, phases: Sequence[Phase], seed: int) ->
     return replace(data_of_phases[0], phases=training_phases)
 
 
-def load_data(data: DataArguments, seed: int) -> PreTrainingData:
+def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
     """Open the store or the instance files.
 
     `seed` is that of training; the held-out pairs and masks do not depend on it.
     """
-    if data.store is None:
-        return _load_instances(data, seed)
-    if data.validation_file is not None:
+    if data_args.store is None:
+        return _load_instances(data_args, seed)
+    if data_args.validation_file is not None:
         raise InputError(
             "validation_file belongs to --train_file; a store has its own held-out part: leave it "
             "out"
         )
-    store = open_store(data.store)
-    tokenizer = load_tokenizer(data.tokenizer or store.tokenizer_path)
+    store = open_store(data_args.store)
+    tokenizer = load_tokenizer(data_args.tokenizer or store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
 
-    old = None if data.old_store is None else open_store(data.old_store)
+    old = None if data_args.old_store is None else open_store(data_args.old_store)
     if old is not None:
         old.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
         if old.validation is None:
             raise InputError(
-                f"old_store {data.old_store} has no held-out part; prepare it with "
+                f"old_store {data_args.old_store} has no held-out part; prepare it with "
                 "--validation_fraction"
             )
 
@@ -205,11 +205,11 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
         return PreTrainingDataset.from_store(
             store,
             split,
-            max_seq_length=data.max_seq_length,
+            max_seq_length=data_args.max_seq_length,
             seed=seed,
-            **{name: getattr(data, name) for name in INPUT_FIELDS},
-            cache_dir=None if data.data_cache_dir is None else Path(data.data_cache_dir),
-            num_workers=data.data_num_processes,
+            **{name: getattr(data_args, name) for name in INPUT_FIELDS},
+            cache_dir=None if data_args.data_cache_dir is None else Path(data_args.data_cache_dir),
+            num_workers=data_args.data_num_processes,
         )
 
     return PreTrainingData(
@@ -218,32 +218,32 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
         validation=None
         if store.validation is None
         else pairs(store, "validation", EVALUATION_SEED),
-        collator=make_collator(data, tokenizer, seed),
+        collator=make_collator(data_args, tokenizer, seed),
         old=None if old is None else pairs(old, "validation", EVALUATION_SEED),
         count_tokens=lambda: store.train.unigram_counts,
         identity={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
     )
 
 
-def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
+def _load_instances(data_args: DataArguments, seed: int) -> PreTrainingData:
     from bert_recipes.data.instances import (
         InstanceDataset,
     )  # needs packages that reading a store does not
 
-    if data.tokenizer is None or data.train_file is None:
+    if data_args.tokenizer is None or data_args.train_file is None:
         raise InputError(
             "--train_file needs --tokenizer: the folder or vocab.txt with which the file was made"
         )
-    tokenizer = load_tokenizer(data.tokenizer)
-    settings: Any = {"cache_dir": data.data_cache_dir, "vocab_size": len(tokenizer)}
-    train = InstanceDataset(data.train_file, **settings)
+    tokenizer = load_tokenizer(data_args.tokenizer)
+    settings: Any = {"cache_dir": data_args.data_cache_dir, "vocab_size": len(tokenizer)}
+    train = InstanceDataset(data_args.train_file, **settings)
     return PreTrainingData(
         tokenizer,
         train=train,
         validation=None
-        if data.validation_file is None
-        else InstanceDataset(data.validation_file, **settings),
-        collator=make_collator(data, tokenizer, seed),
+        if data_args.validation_file is None
+        else InstanceDataset(data_args.validation_file, **settings),
+        collator=make_collator(data_args, tokenizer, seed),
         count_tokens=lambda: _count_tokens(train, len(tokenizer)),
         identity={"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint},
     )
@@ -254,11 +254,13 @@ def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
 
     Of more than `MAX_COUNTED_INSTANCES` as many are counted, at equal distances.
     """
-    num_counted = min(len(dataset), MAX_COUNTED_INSTANCES)
-    indices = np.linspace(0, len(dataset) - 1, num_counted).round().astype(np.int64)
-    logger.info("token frequencies are counted in %d of %d instances", num_counted, len(dataset))
+    num_instances = len(dataset)
+    num_counted = min(num_instances, MAX_COUNTED_INSTANCES)
+    logger.info("token frequencies are counted in %d of %d instances", num_counted, num_instances)
+    places = np.linspace(0, num_instances - 1, num_counted).round()
+    indices = places.astype(np.int64).tolist()
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for index in Progress(indices.tolist(), desc="count tokens", unit="instance", delay=1):
+    for index in Progress(indices, desc="count tokens", unit="instance", delay=1):
         item = dataset[index]
         is_masked = item["labels"] != IGNORE_INDEX
         tokens = np.where(is_masked, item["labels"], item["input_ids"])
@@ -306,11 +308,11 @@ def load_model(
 
     Args:
         model_args: The size of a new model, or the checkpoint.
-        tokenizer: That of the data; a checkpoint must have the same one.
+        tokenizer: The tokenizer of the data; a checkpoint must have the same one.
         max_seq_length: Longest input of the run.
-        seed: Of new weights.
+        seed: The seed of new weights.
         needs_head: Refuse a checkpoint without a masked-LM head: it is to be measured.
-        num_heads: Of a new model; None: one for 64 units.
+        num_heads: The number of heads of a new model; None: one for 64 units.
     """
     set_seed(seed)
     if model_args.model_name_or_path is None:
@@ -337,7 +339,7 @@ def _new_model(
 ) -> PreTrainingModel:
     objective = OBJECTIVES[model_args.objective]
     settings = {name: getattr(model_args, name) for name in NEW_MODEL_FIELDS}
-    settings.update(objective.config)
+    settings.update(objective.new_model_config)
     settings["vocab_size"] = len(tokenizer)
     settings["pad_token_id"] = tokenizer.pad_token_id
     settings["model_type"] = objective.model_type
@@ -353,23 +355,24 @@ def _new_model(
     return MEMBERS[objective.model](pretraining_config(settings.pop("size"), **settings))
 
 
-def _load_checkpoint(model: ModelArguments, *, needs_head: bool) -> PreTrainingModel:
-    name = str(model.model_name_or_path)
+def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrainingModel:
+    name = str(model_args.model_name_or_path)
     cached_only = check_checkpoint(name)
     with opening(name):
         # What is measured is what the folder says it is.
-        member = None if needs_head else OBJECTIVES[model.objective].model
-        network, new_heads = open_checkpoint(name, cached_only=cached_only, member=member)
+        member = None if needs_head else OBJECTIVES[model_args.objective].model
+        model, new_heads = open_checkpoint(name, cached_only=cached_only, member=member)
+    class_name, *_ = model.config.architectures or ["an unnamed class"]
     if needs_head and any(key.startswith(MASKED_LM_HEADS) for key in new_heads):
         raise InputError(
-            f"{name} is {(network.config.architectures or ['an unnamed class'])[0]}, without a "
+            f"{name} is {class_name}, without a "
             "masked-LM head, so that of pre-training "
             "there is nothing to measure; a fine-tuned checkpoint is measured with --task NAME or "
             "--task_file CHECKPOINT/task.yaml"
         )
     if new_heads:
         warn_once("%s has no weights for %s; they start from scratch", name, ", ".join(new_heads))
-    return network
+    return model
 
 
 def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
@@ -418,8 +421,7 @@ def build_model(
     # TinyBERT compares attention head by head.
     num_heads = None if teacher is None else teacher.config.num_attention_heads
     model = load_model(model_args, data.tokenizer, data.max_seq_length, seed, num_heads=num_heads)
-    learns_pairs = type(model)._pair_logits is not PreTrainingModel._pair_logits
-    if learns_pairs and not getattr(data.train, "has_label", True):
+    if model.has_pair_head and not getattr(data.train, "has_label", True):
         raise InputError(
             "pairs have no label here, and the model has a head for them: give --objective mlm, "
             "or --input_format segment_pair with a --pair_label"
@@ -441,11 +443,11 @@ def make_trainer(
     """Return the Trainer of a model on the data of a run.
 
     Args:
-        model: What is trained.
-        args: How it is trained.
-        data: What it is trained on, in one or two phases.
-        max_eval_pairs: How many held-out pairs to measure at most.
-        trainer_class: That of the run's objective.
+        model: The model to train.
+        args: The settings of the training.
+        data: The data of the run, in one or two phases.
+        max_eval_pairs: The most held-out pairs that an evaluation measures.
+        trainer_class: The class of the Trainer of the run's objective.
         **kwargs: Further arguments of `trainer_class`: a teacher and its settings.
     """
     if data.validation is None and args.eval_strategy != "no":

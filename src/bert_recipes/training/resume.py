@@ -1,21 +1,15 @@
-"""Check the output folder, find the checkpoint to resume from and read its trainer state.
+"""Check the output folder, find the checkpoint to resume from and read its trainer state."""
 
-Read DeepSpeed's checkpoints as one model.
-"""
-
-import contextlib
 import json
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import transformers
 import yaml
 
 from bert_recipes.checkpointing import (
@@ -45,6 +39,8 @@ from bert_recipes.training.launch import run_on_main_process
 
 logger = logging.getLogger(__name__)
 
+# Values of --resume that name no checkpoint.
+RESUME_WORDS = ("auto", "last", "no")
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
     CONFIG_FILE,
@@ -122,41 +118,59 @@ _FREE = {
 
 
 def check_output_dir(args: Any) -> None:
-    """Refuse at once what `prepare_output_dir` would refuse of the folder.
+    """Refuse at once what `take_output_dir` would refuse of the folder.
 
     The main process looks; nothing is changed.
     """
     if args.estimate or os.environ.get("RANK", "0") != "0":
         return
     folder = Path(args.output_dir)
-    if args.overwrite_run or _starts_from_scratch(args.resume, folder):
+    is_checkpoint = args.resume not in RESUME_WORDS
+    is_of_another_run = is_checkpoint and not _lies_in(Path(args.resume), folder)
+    if args.overwrite_run or is_of_another_run or _starts_from_scratch(args.resume, folder):
         _check_free(folder, args)
 
 
-def prepare_output_dir(
-    args: Any, configs: Sequence[Any], sources: Mapping[str, str | None] | None = None
-) -> str | None:
-    """Take the output folder for this run; return the checkpoint folder to resume from, or None.
+def lock_output_dir(args: Any) -> None:
+    """Keep the output folder for this process until it ends; another one is refused there."""
+    run_on_main_process(args, lambda: lock_run(Path(args.output_dir)))
+
+
+def find_resume_checkpoint(args: Any) -> str | None:
+    """Return the checkpoint folder to resume from; None if the run starts from scratch."""
+    return run_on_main_process(args, lambda: _find_checkpoint(args, Path(args.output_dir)))
+
+
+def take_output_dir(
+    args: Any,
+    configs: Sequence[Any],
+    checkpoint: str | None,
+    sources: Mapping[str, str | None] | None = None,
+) -> None:
+    """Check that the run may write to its output folder, and remove what it replaces there.
 
     Args:
-        args: Of the run.
-        configs: All of its settings. A run is resumed with those that it was started with.
+        args: The arguments of the run.
+        configs: All settings of the run. A run is resumed with those that it was started with.
+        checkpoint: The result of `find_resume_checkpoint`.
         sources: The files and folders that the run reads, by setting: they are not deleted with an
             old run.
     """
-    return run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
+    resume_from = None if checkpoint is None else Path(checkpoint)
+    run_on_main_process(args, lambda: _check_and_clear(args, configs, resume_from, sources or {}))
 
 
-def _lock_and_prepare(
-    args: Any, configs: Sequence[Any], sources: Mapping[str, str | None]
-) -> str | None:
+def _check_and_clear(
+    args: Any,
+    configs: Sequence[Any],
+    resume_from: Path | None,
+    sources: Mapping[str, str | None],
+) -> None:
     """Look at the folder, and only then change anything."""
     folder = Path(args.output_dir)
-    lock_run(folder)
-    resume_from = None if args.overwrite_run else _find_checkpoint(args.resume, folder)
     if resume_from is not None:
         _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
-    if resume_from is None or resume_from.parent.resolve() != folder.resolve():
+    if resume_from is None or not _lies_in(resume_from, folder):
         _check_free(folder, args)
         _check_sources(folder, sources)
     else:
@@ -172,7 +186,10 @@ def _lock_and_prepare(
         shutil.rmtree(folder)
     elif folder.is_dir():
         remove_leftovers(folder)
-    return None if resume_from is None else str(resume_from)
+
+
+def _lies_in(checkpoint: Path, folder: Path) -> bool:
+    return checkpoint.parent.resolve() == folder.resolve()
 
 
 def _check_sources(folder: Path, sources: Mapping[str, str | None]) -> None:
@@ -210,15 +227,15 @@ def _starts_from_scratch(resume: str, folder: Path) -> bool:
     return resume == "no" or (resume == "auto" and not is_unfinished(folder))
 
 
-def _find_checkpoint(resume: str, folder: Path) -> Path | None:
-    """Return the checkpoint that `resume` names; None when the run starts from scratch."""
-    if _starts_from_scratch(resume, folder):
+def _find_checkpoint(args: Any, folder: Path) -> str | None:
+    resume = args.resume
+    if args.overwrite_run or _starts_from_scratch(resume, folder):
         return None
-    if resume not in ("auto", "last"):
+    if resume not in RESUME_WORDS:
         reason = why_incomplete(Path(resume))
         if reason is not None:
             raise InputError(f"resume: {resume} is no complete checkpoint: {reason}")
-        return Path(resume)
+        return resume
     checkpoint, incomplete = last_complete(folder)
     for path, reason in incomplete:
         logger.warning("%s is skipped: %s", path, reason)
@@ -231,7 +248,7 @@ def _find_checkpoint(resume: str, folder: Path) -> Path | None:
         )
     else:
         logger.info("the run in %s has no checkpoint yet: it starts from scratch", folder)
-    return checkpoint
+    return None if checkpoint is None else str(checkpoint)
 
 
 def _check_free(folder: Path, args: Any) -> None:
@@ -370,55 +387,3 @@ def state_of_process(
     for name in states[0]:
         means[name] = np.mean([state[name] for state in states], axis=0).tolist()
     return means
-
-
-# DeepSpeed's checkpoints
-
-
-def check_zero_checkpoint(checkpoint: Path) -> None:
-    """Refuse a folder that is no complete checkpoint of DeepSpeed.
-
-    Its files are pickles: opening one from elsewhere may run code. The manifest says that they are
-    what was written, not who wrote them.
-    """
-    reason = why_incomplete(checkpoint)
-    if reason is not None:
-        raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
-    # DeepSpeed's name of the folder with the files of all processes.
-    if not (checkpoint / "latest").is_file():
-        raise InputError(
-            f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens "
-            "with from_pretrained"
-        )
-
-
-def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedModel":
-    """Return the model of a checkpoint that passed `check_zero_checkpoint`.
-
-    It is in float32, with stock's class and names.
-    """
-    try:
-        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
-    except ImportError as error:
-        raise InputError(
-            "DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'"
-        ) from error
-    config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
-    model: transformers.PreTrainedModel = getattr(transformers, config.architectures[0])(config)
-    # It tells what it does on stdout, which is ours.
-    with contextlib.redirect_stdout(sys.stderr):
-        weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
-    # Loading copies them: shared weights come as one tensor under two names, which safetensors does
-    # not write.
-    keys = model.load_state_dict(weights, strict=False)
-    model.tie_weights()
-    # A shared weight may have one of its names only.
-    tied = model.all_tied_weights_keys or {}
-    wrong_keys = [key for key in keys.missing_keys if key not in tied]
-    wrong_keys += keys.unexpected_keys
-    if wrong_keys:
-        raise InputError(
-            f"checkpoint: {checkpoint} and its config.json do not belong together "
-            f"({', '.join(wrong_keys[:3])})"
-        )
-    return model

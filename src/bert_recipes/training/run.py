@@ -183,7 +183,7 @@ def run_training(
     Args:
         trainer: Ready to train; its processing_class is the tokenizer.
         configs: The dataclasses of the run, in the order of run.yaml.
-        resume_from: Checkpoint folder of `prepare_output_dir`.
+        resume_from: The result of `find_resume_checkpoint`.
         facts: What else all_results.json is to say, for example about the data.
         finish: Called with the results in all processes: predictions, report, card, push.
 

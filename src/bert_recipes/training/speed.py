@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ class BatchStats:
     masked: int = 0  # M
 
 
+NUM_WORK_COUNTS = len(fields(BatchStats))
+
+
 def inner_size(config: Any) -> int:
     """Return the size of the feed-forward layers, which DistilBERT calls hidden_dim."""
     return getattr(config, "intermediate_size", None) or config.hidden_dim
@@ -64,16 +67,21 @@ def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bo
     embedding = getattr(config, "embedding_size", hidden)
     projects = embedding != hidden or config.model_type == "albert"
 
-    token_in_layer = 8 * hidden**2 + 4 * hidden * inner
-    layer = work.tokens * token_in_layer + 4 * hidden * work.squares
-    head = 2 * hidden * embedding + 2 * embedding * config.vocab_size
-    flops = config.num_hidden_layers * layer + work.masked * head
+    attention_projections = 8 * hidden**2
+    feed_forward = 4 * hidden * inner
+    layer = work.tokens * (attention_projections + feed_forward)
+    layer += work.squares * 4 * hidden
+    transform = 2 * hidden * embedding
+    vocabulary = 2 * embedding * config.vocab_size
+
+    flops = config.num_hidden_layers * layer
+    flops += work.masked * (transform + vocabulary)
     if projects:
         flops += work.tokens * 2 * embedding * hidden
     if pooler:
         flops += work.sequences * 2 * hidden**2
-        if nsp:
-            flops += work.sequences * 4 * hidden
+    if pooler and nsp:
+        flops += work.sequences * 4 * hidden
     return flops
 
 
@@ -149,9 +157,9 @@ def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, 
     """Return the (a, b, c) of the products (a, b) x (b, c) of a step, by name.
 
     Args:
-        tokens: Of the step.
+        tokens: The tokens of the step.
         masked: How many of them are predicted.
-        config: Of the model.
+        config: The config of the model.
     """
     hidden, inner = config.hidden_size, inner_size(config)
     shapes = {
@@ -269,8 +277,8 @@ class ThroughputMeter:
     The sums are on the devices of what is summed, so that no step waits.
 
     Args:
-        device: Of the losses.
-        work_device: Of the counts.
+        device: The device of the losses.
+        work_device: The device of the counts.
     """
 
     def __init__(self, device: torch.device, work_device: torch.device) -> None:

@@ -101,13 +101,15 @@ def imitation_losses(
         return (errors.mean(-1) * attention_mask).sum()
 
     n = len(teacher.attentions) // len(student.attentions)
-    score_errors = map(score_error, student.attentions, teacher.attentions[n - 1 :: n])
-    embedding_error, *state_errors = map(
-        state_error, student.hidden_states, teacher.hidden_states[::n]
-    )
+    score_errors = []
+    for scores in zip(student.attentions, teacher.attentions[n - 1 :: n], strict=True):
+        score_errors.append(score_error(*scores))
+    state_errors = []  # the first are the embeddings
+    for states in zip(student.hidden_states, teacher.hidden_states[::n], strict=True):
+        state_errors.append(state_error(*states))
     score_loss: Any = sum(score_errors)
-    state_loss: Any = sum(state_errors)
-    return torch.stack([score_loss, state_loss, embedding_error])
+    state_loss: Any = sum(state_errors[1:])
+    return torch.stack([score_loss, state_loss, state_errors[0]])
 
 
 def prepare_student(student: Any, teacher: Any) -> None:
@@ -213,15 +215,20 @@ class ImitationSums:
 
     def metrics(self, prefix: str = "eval", _: str = "") -> dict[str, float]:
         """Return the three losses, and `loss`, their weighed sum."""
-        attention, hidden, embedding, pairs, tokens = self.values.tolist()
-        losses = [attention / pairs, hidden / tokens, embedding / tokens]
+        attention_sum, hidden_sum, embedding_sum, pairs, tokens = self.values.tolist()
+        attention_loss = attention_sum / pairs
+        hidden_loss = hidden_sum / tokens
+        embedding_loss = embedding_sum / tokens
+
         attention_weight, hidden_weight, embedding_weight = self.weights.tolist()
-        loss = attention_weight * losses[0] + hidden_weight * losses[1]
+        loss = attention_weight * attention_loss
+        loss += hidden_weight * hidden_loss
+        loss += embedding_weight * embedding_loss
         return {
-            f"{prefix}_attention_loss": losses[0],
-            f"{prefix}_hidden_loss": losses[1],
-            f"{prefix}_embedding_loss": losses[2],
-            f"{prefix}_loss": loss + embedding_weight * losses[2],
+            f"{prefix}_attention_loss": attention_loss,
+            f"{prefix}_hidden_loss": hidden_loss,
+            f"{prefix}_embedding_loss": embedding_loss,
+            f"{prefix}_loss": loss,
         }
 
 

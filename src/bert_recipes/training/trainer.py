@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -67,7 +67,13 @@ from bert_recipes.training.optimization import (
     skips_on_device,
 )
 from bert_recipes.training.resume import read_trainer_state, state_of_process
-from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
+from bert_recipes.training.speed import (
+    NUM_WORK_COUNTS,
+    BatchStats,
+    ThroughputMeter,
+    best_rate,
+    keep_freed_memory,
+)
 from bert_recipes.training.trackers import prepare_trackers
 
 
@@ -182,6 +188,10 @@ class RecipeTrainer(Trainer):
         self.skipped_steps = 0
         self._skipped_in_a_row = 0
         self._unread_norm: tuple[int, LateNumber] | None = None  # a step, and its gradient's norm
+        # Steps that the mean loss leaves out; the total at the last log line, and its step.
+        self._steps_without_loss = 0
+        self._total_at_log = 0.0
+        self._step_of_log = 0
 
         self.steps_done = 0  # before this call of train()
         # Name of a file -> what writes it into each checkpoint: what a resumed run must find again.
@@ -291,6 +301,9 @@ class RecipeTrainer(Trainer):
             )
         self.skipped_steps = self._loaded_state.get("skipped_steps", 0)
         self._skipped_in_a_row = 0
+        self._steps_without_loss = self._loaded_state.get("steps_without_loss", 0)
+        self._total_at_log = self._loaded_state.get("total_loss", 0.0)
+        self._step_of_log = self._loaded_state.get("last_logged_step", 0)
         self.clock = self._loaded_state.get("clock", 0.0)
         self._evaluation_is_due = False
 
@@ -319,12 +332,13 @@ class RecipeTrainer(Trainer):
     def mean_loss(self) -> float:
         """Return, after `train`, the mean of the training loss over all steps of the run.
 
-        Those before a resume count too.
+        Those before a resume count too, those of a log line that is not finite do not.
         """
         # What came after the last line of the log differs between processes.
-        total = torch.tensor([self._total_loss_scalar], dtype=torch.float64)
-        totals = self.accelerator.gather(total.to(self.args.device))
-        return totals.mean().item() / max(self.state.global_step, 1)
+        num_steps = self.state.global_step - self._steps_without_loss
+        sums = torch.tensor([[self._total_loss_scalar, num_steps]], dtype=torch.float64)
+        total, num_steps = self.accelerator.gather(sums.to(self.args.device)).mean(0).tolist()
+        return total / max(num_steps, 1)
 
     # 2. Stopping
 
@@ -398,10 +412,10 @@ class RecipeTrainer(Trainer):
         Those that are done are not read.
 
         Args:
-            keys: Of the samples from step `first_step` on.
-            num_samples: Of them.
-            first_step: Of the run.
-            dataset: Takes the keys; None: train_dataset.
+            keys: Returns the keys of samples by their numbers, counted from step `first_step` on.
+            num_samples: The number of samples from there on.
+            first_step: The step with which the order begins.
+            dataset: What is read by these keys; None: train_dataset.
         """
         args = self.args
         batches = ResumableBatchSampler(
@@ -444,29 +458,34 @@ class RecipeTrainer(Trainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return what stock does; the counts are `num_items` of the step, 1 instead of 0.
+        """Return the micro-batches of a step, and its `num_items` with 1 instead of 0.
 
         They are float64 (K,), over all micro-batches and processes, and on the CPU where there is
         one process. Nothing waits for the device.
         """
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
-        waited = time.perf_counter() - start
+        seconds_waited = time.perf_counter() - start
         if not batches:
             return batches, None
-        micro_counts = torch.stack([self._counts_of(batch) for batch in batches])
-        counts = micro_counts.sum(dim=0, dtype=torch.float64)
+        items, work = self._count_step(batches, device)
+        self.meter.count_step(work, seconds_waited)
         for number, batch in enumerate(batches):
             if isinstance(batch, BatchBuffer):
                 batches[number] = self._prepare_input(batch)
+        return batches, torch.where(items > 0, items, 1.0)
+
+    def _count_step(
+        self, batches: Sequence[Any], device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `num_items` and `count_work` of a step over all processes, and set the clock."""
+        micro_counts = torch.stack([self._counts_of(batch) for batch in batches])
+        counts = micro_counts.sum(dim=0, dtype=torch.float64)
         fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
             counts, fraction = self._share_counts(counts, fraction, device)
         self.clock = min(fraction, 1.0)
-        # `num_items`, then the four fields of BatchStats.
-        items, work = counts[:-4], counts[-4:]
-        self.meter.count_step(work, waited)
-        return batches, torch.where(items > 0, items, 1.0)
+        return counts[:-NUM_WORK_COUNTS], counts[-NUM_WORK_COUNTS:]
 
     def _share_counts(
         self, counts: torch.Tensor, fraction: float, device: torch.device
@@ -489,7 +508,7 @@ class RecipeTrainer(Trainer):
         return all_counts[:-2], fraction_before
 
     def _counts_of(self, batch: Any) -> torch.Tensor:
-        """Return int64 (K + 4,), `num_items` and `count_work` of a micro-batch.
+        """Return int64 (K + NUM_WORK_COUNTS,), `num_items` and `count_work` of a micro-batch.
 
         They are on the CPU where the batch comes from the loader.
         """
@@ -620,21 +639,24 @@ class RecipeTrainer(Trainer):
             set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Leave everything as it is where the gradient is not finite.
+        """Return the norm as stock, and skip the step if it is not finite."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is not None:
+            self._skip_if_not_finite(model, norm)
+        return norm
+
+    def _skip_if_not_finite(self, model: Any, norm: Any) -> None:
+        """Let this step change nothing if the norm of its gradient is not finite.
 
         On a GPU the optimiser decides that on the device, and the host reads the norm one step
         later, as it would wait otherwise.
         """
-        norm = super()._get_grad_norm(model, grad_norm)
-        if norm is None:
-            return norm
         if self._optimizer_skips_on_device(norm):
             self.optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
             self._read_norm()
             self._unread_norm = self.state.global_step + 1, LateNumber(norm)
         elif not self._note_norm(self.state.global_step + 1, norm):
             model.zero_grad()  # the optimiser then has nothing to do
-        return norm
 
     def _optimizer_skips_on_device(self, norm: Any) -> bool:
         is_on_gpu = isinstance(norm, torch.Tensor) and norm.is_cuda
@@ -830,6 +852,7 @@ class RecipeTrainer(Trainer):
             "total_loss": self._total_loss_scalar,
             "last_logged_step": self._globalstep_last_logged,
             "skipped_steps": self.skipped_steps,
+            "steps_without_loss": self._steps_without_loss,
             "evaluation_is_due": self._evaluation_is_due,
             "cost": self.run_time.state_dict(),
             "clock": self.clock,
@@ -837,10 +860,7 @@ class RecipeTrainer(Trainer):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the sums where the checkpoint left them, and make up for an evaluation.
-
-        Everything else is loaded by now.
-        """
+        """Restore the sums where the checkpoint left them; everything else is loaded by now."""
         process_state = state_of_process(
             state["processes"], self.args.process_index, self.args.world_size
         )
@@ -849,9 +869,11 @@ class RecipeTrainer(Trainer):
         self._total_loss_scalar = state["total_loss"]
         self._globalstep_last_logged = state["last_logged_step"]
         self.run_time.load_state_dict(state.get("cost"))
-        if state.get("evaluation_is_due") and self.args.eval_strategy != "no":
-            self._determine_best_metric(self._evaluate(None, None), None)
-            self._name_best(self._checkpoint_folder())
+
+    def make_up_for_evaluation(self) -> None:
+        """Evaluate a resumed checkpoint whose evaluation was stopped."""
+        self._determine_best_metric(self._evaluate(None, None), None)
+        self._name_best(self._checkpoint_folder())
 
     # 6. Log
 
@@ -860,9 +882,24 @@ class RecipeTrainer(Trainer):
 
         Stock divides the sum of all by the steps since a resume.
         """
+        has_loss = "loss" in logs or "train_loss" in logs
+        if has_loss and self.is_in_train:
+            self._leave_out_lost_loss()
         if "train_loss" in logs:
             logs["train_loss"] = self.mean_loss
         super().log(logs, start_time)
+
+    def _leave_out_lost_loss(self) -> None:
+        """Leave the steps since the last log line out of the mean if their loss is not finite.
+
+        The line itself shows it.
+        """
+        self._tr_loss.zero_()  # stock takes it from itself, which leaves NaN
+        if not math.isfinite(self._total_loss_scalar):
+            self._total_loss_scalar = self._total_at_log
+            self._steps_without_loss += self.state.global_step - self._step_of_log
+        self._total_at_log = self._total_loss_scalar
+        self._step_of_log = self.state.global_step
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Save the last step before it is measured.
@@ -946,7 +983,7 @@ class RecipeTrainer(Trainer):
 
 
 class _Boundaries(TrainerCallback):
-    """Restore a checkpoint's state where training begins.
+    """Restore a checkpoint's state where training begins, and its evaluation if it was stopped.
 
     Ask for a checkpoint where a phase or the run ends.
     """
@@ -958,8 +995,11 @@ class _Boundaries(TrainerCallback):
         # How often to log: as this run says, where stock would take the checkpoint's, and before
         # stock's loop reads it.
         state.compute_steps(args, state.max_steps)
-        if self.trainer._loaded_state:
-            self.trainer.load_state_dict(self.trainer._loaded_state)
+        loaded_state = self.trainer._loaded_state
+        if loaded_state:
+            self.trainer.load_state_dict(loaded_state)
+        if loaded_state.get("evaluation_is_due") and args.eval_strategy != "no":
+            self.trainer.make_up_for_evaluation()
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer._is_end_of_phase():

@@ -48,7 +48,7 @@ def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | 
             `CompiledLayers` on a GPU. "compiled": `CompiledLayers`. "eager": the same operations
             one by one. "plain": the operations of the CPU's kernels in torch (slow, for
             comparison), as "eager" on a GPU. "off": None.
-        device: Of the model.
+        device: The device of the model.
 
     Returns:
         A module with the functions of `kernels.plain`, `CompiledLayers`, or None: stock layers are

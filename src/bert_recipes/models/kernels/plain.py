@@ -31,9 +31,12 @@ def _signed(value: int) -> int:
 
 def _mix(key: int) -> int:
     """Return SplitMix64's finaliser: keys that differ in one bit then differ in half of them."""
-    key &= 2**64 - 1
-    key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
-    key = (key ^ (key >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
+    all_bits = 2**64 - 1
+    key &= all_bits
+    key ^= key >> 30
+    key = key * 0xBF58476D1CE4E5B9 & all_bits
+    key ^= key >> 27
+    key = key * 0x94D049BB133111EB & all_bits
     return key ^ (key >> 31)
 
 
@@ -50,7 +53,7 @@ def dropout_factors(
         seed: 64 bits.
         stream: Which of the independent masks of a seed.
         p: 0 to 1, 1 not included.
-        device: Of the result.
+        device: The device of the result.
     """
     key = _mix(seed + (stream + 1) * 0x9E3779B97F4A7C15)
     count = torch.Size(shape).numel()

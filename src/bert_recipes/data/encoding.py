@@ -1,0 +1,185 @@
+"""Documents -> sentences -> token ids, batch by batch, in one process or several."""
+
+import os
+import signal
+import threading
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from bert_recipes.data.sentences import is_passage, split_sentences
+from bert_recipes.errors import InputError
+from bert_recipes.scripts import name_script
+
+
+Sentences = Literal["split", "lines"]
+Keep = Literal["all", "passages"]
+
+# About 0.2 s of one core: long enough to hide the cost of sending it, short enough that few of them
+# weigh nothing.
+BATCH_CHARACTERS = 1_000_000
+
+
+class TextBatch(NamedTuple):
+    """Documents (lists of paragraphs) of one split."""
+
+    split: str
+    documents: list[list[str]]
+
+
+class TokenBatch(NamedTuple):
+    """Documents of one split as token ids; all lengths > 0."""
+
+    split: str
+    tokens: np.ndarray  # uint32
+    sentence_lengths: np.ndarray  # int64, tokens a sentence
+    document_lengths: np.ndarray  # int64, sentences a document
+    dropped: Counter[str]  # by reason
+    unknown: Counter[str]  # tokens that are [UNK], by the script of their sentence
+
+
+@dataclass(frozen=True)
+class DocumentEncoder:
+    """Encode batches of documents; can be sent to another process if `encode_ids` can."""
+
+    encode_ids: Callable[[str], list[int]]
+    sentences: Sentences = "split"
+    keep: Keep = "all"
+    unk_id: int | None = None
+
+    def __call__(self, batch: TextBatch) -> TokenBatch:
+        """Return the token ids of a batch; texts without any are dropped and counted."""
+        tokens = array("I")
+        sentence_lengths = array("q")
+        document_lengths = array("q")
+        dropped: Counter[str] = Counter()
+        unknown: Counter[str] = Counter()
+        for document in batch.documents:
+            num_sentences_before = len(sentence_lengths)
+            for sentence in self._split(document, dropped):
+                ids = self.encode_ids(sentence)
+                if not ids:
+                    dropped["sentences_without_tokens"] += 1
+                    continue
+                tokens.extend(ids)
+                sentence_lengths.append(len(ids))
+                if self.unk_id in ids:
+                    unknown[name_script(sentence)] += ids.count(self.unk_id)
+            num_sentences = len(sentence_lengths) - num_sentences_before
+            if num_sentences:
+                document_lengths.append(num_sentences)
+            else:
+                dropped["documents_without_sentences"] += 1
+
+        return TokenBatch(
+            batch.split,
+            np.array(tokens, dtype=np.uint32),
+            np.array(sentence_lengths, dtype=np.int64),
+            np.array(document_lengths, dtype=np.int64),
+            dropped,
+            unknown,
+        )
+
+    def _split(self, document: list[str], dropped: Counter[str]) -> Iterator[str]:
+        """Yield the sentences of a document."""
+        for paragraph in document:
+            if self.keep == "passages" and not is_passage(paragraph):
+                dropped["paragraphs_that_are_no_passages"] += 1
+            elif self.sentences == "lines":
+                yield paragraph
+            else:
+                yield from split_sentences(paragraph)
+
+
+def batch_documents(
+    documents: Iterable[tuple[str, list[str]]], batch_characters: int = BATCH_CHARACTERS
+) -> Iterator[TextBatch]:
+    """Collect (split, document) into batches of one split each, in the order of each split."""
+    waiting: dict[str, list[list[str]]] = {}
+    sizes: Counter[str] = Counter()
+    for split, document in documents:
+        waiting.setdefault(split, []).append(document)
+        sizes[split] += sum(map(len, document))
+        if sizes[split] >= batch_characters:
+            yield TextBatch(split, waiting.pop(split))
+            del sizes[split]
+    for split, last_documents in waiting.items():
+        yield TextBatch(split, last_documents)
+
+
+def encode_in_order(
+    batches: Iterable[TextBatch], encoder: DocumentEncoder, num_processes: int
+) -> Iterator[TokenBatch]:
+    """Encode batches in `num_processes` processes (1: in this one), in their order.
+
+    At most two batches a process are under way, so memory does not grow with the input.
+    """
+    if num_processes == 1:
+        yield from map(encoder, batches)
+        return
+
+    # spawn is the same on every system, and safe beside threads of the libraries that are loaded
+    # here.
+    pool = ProcessPoolExecutor(
+        num_processes,
+        mp_context=get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(encoder,),
+    )
+    waiting: deque[Future[TokenBatch]] = deque()
+    try:
+        for batch in batches:
+            waiting.append(pool.submit(_encode_in_worker, batch))
+            if len(waiting) >= 2 * num_processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"one of the {num_processes} processes was killed, probably for lack of memory; "
+            "set num_processes lower or free memory, and run again"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# Sent once to each worker, not with every batch: a tokenizer is large.
+_worker_encoder: Callable[[TextBatch], TokenBatch]
+
+
+def _start_worker(encoder: DocumentEncoder) -> None:
+    global _worker_encoder
+    _worker_encoder = encoder
+    follow_parent()
+
+
+def _encode_in_worker(batch: TextBatch) -> TokenBatch:
+    return _worker_encoder(batch)
+
+
+def follow_parent() -> None:
+    """Leave Ctrl-C to the main process, and end with it even if it is killed.
+
+    Called in a process that it started.
+    """
+
+    def end_with(parent: Any) -> None:
+        parent.join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with, args=(parent_process(),), daemon=True).start()
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
