@@ -6,28 +6,28 @@ import subprocess
 import sys
 
 import pytest
-from repeated_flags import keep_last
+from in_process import RECIPES, keep_last
 
 
 @pytest.fixture
-def start_recipe(repository, monkeypatch, capfd):
-    """Run a recipe in this process, which saves the seconds that the libraries take to load.
+def start_recipe(monkeypatch, capfd):
+    """Run a recipe in this process.
 
-    Args of what it returns: the recipe's name and its flags. It returns what `subprocess.run`
-    would.
+    Args of what it returns: the recipe's name and its flags, of which the last one counts where
+    several are the same; a string may hold several words. It returns what `subprocess.run` would.
     """
     before = dict(os.environ)
     # transformers says on stdout that wandb is offline, where it is.
     os.environ.pop("WANDB_MODE", None)
 
     def start(name, *flags):
-        script = repository / "recipes" / f"{name}.py"
-        monkeypatch.setattr(sys, "argv", [str(script), *keep_last(flags)])
+        script = str(RECIPES / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [script, *keep_last(flags)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as caught:
-            runpy.run_path(str(script), run_name="__main__")
-        said = capfd.readouterr()
-        return subprocess.CompletedProcess(sys.argv, caught.value.code, said.out, said.err)
+            runpy.run_path(script, run_name="__main__")
+        output = capfd.readouterr()
+        return subprocess.CompletedProcess(sys.argv, caught.value.code, output.out, output.err)
 
     yield start
     # Settings of a run are handed to libraries through it.

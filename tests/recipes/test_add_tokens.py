@@ -21,7 +21,7 @@ def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_p
     (tmp_path / "text.txt").write_text(text * 30)
     larger = tmp_path / "larger"
     files = ["--files", tmp_path / "text.txt"]
-    flags = ["--model_name_or_path", tiny_checkpoint, *files, "--num_tokens", "2"]
+    flags = ["--model_name_or_path", tiny_checkpoint, *files, "--num_tokens 2"]
     output = call_recipe("add_tokens", *flags, "--output_dir", larger)
     assert "2 new tokens" in output
     report = json.loads((larger / "new_tokens.json").read_text())
@@ -32,7 +32,7 @@ def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_p
     assert transformers.AutoTokenizer.from_pretrained(larger).tokenize("infarct") == ["infarct"]
 
     store, run = tmp_path / "store", tmp_path / "run"
-    flags = [*files, "--tokenizer", larger, "--num_processes", "1"]
+    flags = [*files, "--tokenizer", larger, "--num_processes 1"]
     call_recipe("prepare_corpus", *flags, "--output_dir", store)
     flags = ["--model_name_or_path", larger, "--store", store, *FLAGS]
     call_recipe("pretrain", *flags, "--output_dir", run)
@@ -44,7 +44,7 @@ def test_mistakes_are_one_line(call_recipe, tiny_checkpoint, tmp_path):
     words = ["--tokens_file", tmp_path / "words.txt"]
     cases = {
         "is not empty": ["--model_name_or_path", tiny_checkpoint, *words, "--output_dir", tmp_path],
-        "no folder nowhere": ["--model_name_or_path", "nowhere/at/all", *words],
+        "no folder nowhere": ["--model_name_or_path nowhere/at/all", *words],
         "give either --files": ["--model_name_or_path", tiny_checkpoint],
     }
     for message, flags in cases.items():

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from repeated_flags import keep_last
+from in_process import keep_last
 
 from bert_recipes.checkpointing import last_complete
 

@@ -37,7 +37,7 @@ def test_a_checkpoint_of_google_is_pre_trained_here(call_recipe, small_store, co
         f"wrote {tmp_path / 'hub'}: BertForPreTraining, do_lower_case true",
     ]
     flags = ["--model_name_or_path", tmp_path / "hub", "--output_dir", tmp_path / "run", *FLAGS]
-    flags += ["--store", small_store, "--warmup_steps", "1", "--save_strategy", "no"]
+    flags += ["--store", small_store, "--warmup_steps 1 --save_strategy no"]
     call_recipe("pretrain", *flags)
     kernel = load_file(tmp_path / "run" / "model.safetensors")["bert.pooler.dense.weight"]
     difference = np.abs(kernel.T - variables["bert/pooler/dense/kernel"]).max()
@@ -65,9 +65,9 @@ def test_a_checkpoint_of_google_is_fine_tuned_here(call_recipe, convert, tmp_pat
     ("flags", "message"),
     [
         (["--to_tensorflow"], "it was removed: use the folder in the Hub's form"),
-        (["--tf_checkpoint", "google", "--output_dir", "google"], "is not empty; give a new"),
+        (["--tf_checkpoint google --output_dir google"], "is not empty; give a new"),
         (
-            ["--tf_checkpoint", "google", "--skip_variables", "cls/x"],
+            ["--tf_checkpoint google --skip_variables cls/x"],
             "nothing that is called cls/x",
         ),
     ],
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_google_is_fine_tuned_here(call_recipe, convert, tmp_pat
 def test_mistakes_are_one_line(convert, tmp_path, monkeypatch, flags, message):
     write_original(tmp_path / "google", draw_variables())
     monkeypatch.chdir(tmp_path)
-    (line,) = convert("--output_dir", "new", *flags, code=1).splitlines()
+    (line,) = convert("--output_dir new", *flags, code=1).splitlines()
     assert line.startswith("error: ")
     assert message in line
     assert not (tmp_path / "new").exists()

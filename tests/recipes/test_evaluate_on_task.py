@@ -129,7 +129,7 @@ def test_a_task_is_named_on_the_command_line_or_in_the_configuration(
 def test_what_cannot_be_measured_is_refused(score, tiny_runs, tmp_path):
     run = tiny_runs("sequence_classification")
     with pytest.raises(InputError, match="model_name_or_path is missing"):
-        parse_arguments(ScoringArguments, argv=["--task", "mrpc"])
+        parse_arguments(ScoringArguments, argv=["--task mrpc"])
     with pytest.raises(InputError, match=r"task .* has no test split to measure on"):
         score(run, "--split test")
     copy = shutil.copytree(run, tmp_path / "copy")

@@ -63,7 +63,7 @@ def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, 
 
     def tokens_of(name):
         folder = tmp_path / f"store-{name}"
-        flags = ["--names", names, "--files", tmp_path / name, "--text_column", "ids"]
+        flags = ["--names", names, "--files", tmp_path / name, "--text_column ids"]
         call_recipe("prepare_corpus", *flags, "--output_dir", folder)
         train = open_store(folder).train
         return [token - 5 for token in train.tokens(0, train.num_sentences)]
@@ -86,7 +86,7 @@ def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, 
 def test_a_number_without_a_name_is_one_line(call_recipe, names, tmp_path, text, message):
     (tmp_path / "ids.txt").write_text("1 2\n\n" + text, encoding="utf-8")
     flags = ["--names", names, "--files", tmp_path / "ids.txt", "--output_dir", tmp_path / "store"]
-    output = call_recipe("prepare_corpus", *flags, "--num_processes", 1, code=1)
+    output = call_recipe("prepare_corpus", *flags, "--num_processes 1", code=1)
     assert message in output
     assert "Traceback" not in output
 

@@ -17,7 +17,7 @@ SETTINGS = """
 --per_device_train_batch_size 2 --global_train_batch_size 4 --logging_steps 1
 --max_eval_pairs 10 --eval_strategy no --precision fp32
 """
-SAVING = ["--save_strategy", "steps", "--save_steps", "2"]
+SAVING = ["--save_strategy steps --save_steps 2"]
 
 
 def run(
@@ -124,7 +124,7 @@ def test_overwrite_run_replaces_the_whole_folder(
     folder = tmp_path / "run"
     shutil.copytree(one_process, folder)
     assert (folder / "checkpoint-4").is_dir()
-    flags = ["--overwrite_run", "true", "--max_steps", "1", "--save_strategy", "no"]
+    flags = ["--overwrite_run true --max_steps 1 --save_strategy no"]
     run(repository, small_store, folder, *flags)
     assert not list(folder.glob("checkpoint-*"))
     assert read(folder / "all_results.json")["train_steps"] == 1

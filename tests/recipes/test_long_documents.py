@@ -46,12 +46,12 @@ def test_windows_with_max_find_a_phrase_that_the_head_never_sees(
 
     assert 0.35 < accuracy(tmp_path / "head") < 0.65
     windows = tmp_path / "windows"
-    score = accuracy(windows, "--long_documents", "windows", "--pool", "max")
+    score = accuracy(windows, "--long_documents windows --pool max")
     assert score > 0.9
     # A prediction cuts and joins as the run did.
     answers_file = tmp_path / "out.jsonl"
     flags = ["--model_name_or_path", windows, "--input_file", data / "validation.jsonl"]
-    call_recipe("predict", *flags, "--output_file", answers_file, "--use_cpu", "true")
+    call_recipe("predict", *flags, "--output_file", answers_file, "--use_cpu true")
     lines = answers_file.read_text().splitlines()
     is_right = [json.loads(line)["prediction"] == LABELS[n % 2] for n, line in enumerate(lines)]
     assert sum(is_right) / len(is_right) == pytest.approx(score)

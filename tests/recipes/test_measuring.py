@@ -23,15 +23,11 @@ def test_measuring_a_checkpoint_leaves_nothing_in_the_working_folder(
     data = [
         "--store",
         small_store,
-        "--max_seq_length",
-        "32",
-        "--max_eval_pairs",
-        "10",
-        "--data_cache_dir",
+        "--max_seq_length 32 --max_eval_pairs 10 --data_cache_dir",
         tmp_path,
     ]
     data += ["--results_file", tmp_path / "results.json"]
-    data += ["--per_device_eval_batch_size", "2"]
+    data += ["--per_device_eval_batch_size 2"]
     said = call_recipe("evaluate_checkpoint", "--model_name_or_path", model, *data)
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["eval_pairs"] == 10
@@ -47,7 +43,7 @@ def test_the_recipe_refuses_to_measure_a_head_that_is_not_there(
     tokenizer = load_tokenizer(small_store / "tokenizer")
     config = pretraining_config("tiny", vocab_size=len(tokenizer))
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
-    data = ["--store", small_store, "--max_seq_length", "32", "--data_cache_dir", tmp_path]
+    data = ["--store", small_store, "--max_seq_length 32 --data_cache_dir", tmp_path]
     done = start_recipe("evaluate_checkpoint", "--model_name_or_path", tmp_path / "model", *data)
     assert done.returncode == 1
     assert "eval_mlm_loss" not in done.stdout

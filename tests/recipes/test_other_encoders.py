@@ -123,7 +123,7 @@ def fine_tune(call_recipe, tmp_path):
         call_recipe("finetune", *flags.split())
         output = tmp_path / "out.jsonl"
         flags = f"--model_name_or_path {model} --input_file {inputs} --output_file {output}"
-        call_recipe("predict", *flags.split(), "--use_cpu", "true")
+        call_recipe("predict", *flags.split(), "--use_cpu true")
         lines = [json.loads(line) for line in output.read_text().splitlines()]
         return json.loads((model / "all_results.json").read_text()), lines
 

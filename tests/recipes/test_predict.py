@@ -27,7 +27,7 @@ def test_the_recipe_writes_the_predictions_of_the_training_run(
     output = tmp_path / "new" / "out.jsonl"
     before = sorted(run.iterdir())
     monkeypatch.chdir(tmp_path)
-    flags = ("--output_file", output, "--batch_size", 5)
+    flags = ("--output_file", output, "--batch_size 5")
     assert call_recipe("predict", *flags_of(run), *flags) == ""
     assert_as_in_training(output.read_text(), run)
     columns = output.with_suffix(".conll")

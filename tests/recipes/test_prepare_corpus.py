@@ -228,9 +228,9 @@ def test_fewer_than_two_usable_documents_are_refused_with_advice(
         ([], 5_000_000, 0.05),
         ([], 25_000_000, 0.01),  # the fraction of the file
         ([], 0, 0.1),
-        (["--validation_fraction", "0.02"], 5_000_000, 0.02),
-        (["--validation_fraction", "0"], 5_000_000, 0.0),
-        (["--validation_files", "a.txt"], 5_000_000, 0.0),
+        (["--validation_fraction 0.02"], 5_000_000, 0.02),
+        (["--validation_fraction 0"], 5_000_000, 0.0),
+        (["--validation_files a.txt"], 5_000_000, 0.0),
     ],
 )
 def test_of_a_small_corpus_more_is_held_out_than_the_file_says(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from repeated_flags import keep_last
+from in_process import keep_last
 from small_corpora import contents_of, write_texts, write_vocabulary
 
 from bert_recipes.data.prepare import CorpusArguments, Preparation, prepare_store
@@ -181,7 +181,7 @@ def test_one_shard_is_refused(vocabulary, texts, tmp_path):
 def command_of(repository, vocabulary, texts, output, *flags):
     script = repository / "recipes" / "prepare_on_cluster.py"
     common = ["--files", texts, "--tokenizer", vocabulary, "--output_dir", output]
-    return [sys.executable, script, *keep_last([*common, "--num_processes", 1, *flags])]
+    return [sys.executable, script, *keep_last([*common, "--num_processes 1", *flags])]
 
 
 def run_command(command, **options):
@@ -212,7 +212,7 @@ def workers_of(process):
     return [worker for child in process.children() for worker in child.children()]
 
 
-TWO_WORKERS = ["--shard_gigabytes", "0.001", "--workers", 2]
+TWO_WORKERS = ["--shard_gigabytes 0.001 --workers 2"]
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_a_killed_worker_is_one_line(repository, vocabulary, large_texts, tmp_pa
 def test_a_failed_task_is_one_line_that_names_its_log(repository, vocabulary, texts, tmp_path):
     files = shutil.copytree(texts, tmp_path / "texts")
     (files / "05.txt").write_bytes(b"An apple.\nA caf\xe9.\n")
-    flags = ["--shard_gigabytes", repr(SMALL), "--workers", 2, "--tasks", 4]
+    flags = ["--shard_gigabytes", repr(SMALL), "--workers 2 --tasks 4"]
     result = run_command(command_of(repository, vocabulary, files, tmp_path / "store", *flags))
 
     assert result.returncode == 1
@@ -311,7 +311,7 @@ def slurm(tmp_path):
     return jobs, os.environ | {"PATH": path, "FAKE_SLURM": str(jobs)}
 
 
-SLURM_FLAGS = ["--executor", "slurm", "--partition", "cpu", "--time", "01:00:00"]
+SLURM_FLAGS = ["--executor slurm --partition cpu --time 01:00:00"]
 SLURM_FLAGS += ["--shard_gigabytes", repr(SMALL)]
 
 
@@ -322,8 +322,8 @@ def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(
     files = shutil.copytree(texts, tmp_path / texts.name)
     # Paths as a user gives them, which only mean something in the folder that the command is given
     # in.
-    flags = [*SLURM_FLAGS, "--tasks", 2, "--sbatch_args", "account=nlp"]
-    flags += ["--document_boundary", "file", "--validation_fraction", "0.3"]
+    flags = [*SLURM_FLAGS, "--tasks 2 --sbatch_args account=nlp"]
+    flags += ["--document_boundary file --validation_fraction 0.3"]
     command = command_of(repository, vocabulary, texts.name, "store", *flags)
 
     text = (files / "05.txt").read_bytes()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub.utils import close_session
-from repeated_flags import keep_last
+from in_process import keep_last
 
 
 SMALL = shlex.split(
@@ -68,8 +68,8 @@ def test_a_run_is_pushed_while_it_trains_and_whole_at_its_end(
 ):
     hub_server.fail("PUT", "/storage/", "cut")  # the first upload breaks in its middle
     folder = tmp_path / "my-bert"
-    flags = ["--save_steps", 2, "--hub_always_push", "true", "--save_total_limit", 1]
-    flags += ["--hub_tags", "bert", "tiny"]
+    flags = ["--save_steps 2 --hub_always_push true --save_total_limit 1"]
+    flags += ["--hub_tags bert tiny"]
     process = pretrain(repository, hub_server, small_store, folder, *flags)
 
     hub = hub_server.repositories["me/my-bert"]
@@ -105,7 +105,7 @@ def test_a_push_that_fails_loses_no_run_and_the_command_it_names_ends_it(
 ):
     hub_server.fail("POST", "/commit/", 403, times=999)
     folder = tmp_path / "run"
-    flags = ["--save_steps", 2, "--hub_model_id", "lab/bert", "--hub_private_repo", "false"]
+    flags = ["--save_steps 2 --hub_model_id lab/bert --hub_private_repo false"]
     process = pretrain(repository, hub_server, small_store, folder, *flags, code=3)
     assert "checkpoint-2 is not on the Hub: 403" in process.stderr
     assert "training continues" in process.stderr
@@ -130,8 +130,8 @@ def test_a_push_that_fails_loses_no_run_and_the_command_it_names_ends_it(
 
 
 def test_a_push_of_a_folder_lists_it_and_knows_it_again(hub, call_recipe, tiny_checkpoint: Path):
-    flags = ["push_to_hub", "--run", tiny_checkpoint, "--repo", "me/bert"]
-    listed = call_recipe(*flags, "--dry_run", "true")
+    flags = ["push_to_hub", "--run", tiny_checkpoint, "--repo me/bert"]
+    listed = call_recipe(*flags, "--dry_run true")
     assert not hub.requests
     size = (tiny_checkpoint / "model.safetensors").stat().st_size
     assert f"{size:,}  model.safetensors\n" in listed
@@ -141,7 +141,7 @@ def test_a_push_of_a_folder_lists_it_and_knows_it_again(hub, call_recipe, tiny_c
     assert output.startswith(listed)
     assert output.splitlines()[-1] == f"{hub.url}/me/bert"
     assert "holds another model" in call_recipe(*flags, code=1)
-    output = call_recipe(*flags, "--overwrite", "true")
+    output = call_recipe(*flags, "--overwrite true")
     assert output.splitlines()[-1] == f"{hub.url}/me/bert"
     assert hub.count("PUT", "/storage/") == 1
 
@@ -149,12 +149,12 @@ def test_a_push_of_a_folder_lists_it_and_knows_it_again(hub, call_recipe, tiny_c
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--repo", "bert"], "error: --repo 'bert' is not NAMESPACE/NAME: give your name on the"),
-        (["--token", "hf_abcdefgh"], "error: --token: a token on the command line"),
+        (["--repo bert"], "error: --repo 'bert' is not NAMESPACE/NAME: give your name on the"),
+        (["--token hf_abcdefgh"], "error: --token: a token on the command line"),
     ],
 )
 def test_a_mistake_is_one_line(hub, call_recipe, tiny_checkpoint, flags, message):
-    command = ["push_to_hub", "--run", tiny_checkpoint, "--repo", "me/bert", *flags]
+    command = ["push_to_hub", "--run", tiny_checkpoint, "--repo me/bert", *flags]
     error = call_recipe(*command, code=1)
     assert error.splitlines()[-1].startswith(message)
     assert "hf_abcdefgh" not in error
@@ -168,13 +168,13 @@ def test_another_runs_place_is_refused_before_anything_is_loaded_and_an_evaluati
     hub_server.add_repository(
         "lab/bert", {"config.json": b'{"architectures": ["BertForPreTraining"]}'}
     )
-    flags = ["--hub_model_id", "lab/bert"]
+    flags = ["--hub_model_id lab/bert"]
     store, folder = tmp_path / "no-store", tmp_path / "run"
     process = pretrain(repository, hub_server, store, folder, *flags, code=1)
     assert "error: lab/bert holds another model; " in process.stderr
     assert not folder.exists()
     hub_server.requests.clear()
-    flags = ["--model_name_or_path", tiny_checkpoint, "--store", store, "--push_to_hub", "true"]
+    flags = ["--model_name_or_path", tiny_checkpoint, "--store", store, "--push_to_hub true"]
     process = run(repository, hub_server, "evaluate_checkpoint", *flags, code=1)
     assert "error: push_to_hub has no effect here" in process.stderr
     assert not hub_server.requests
@@ -185,7 +185,7 @@ def test_a_run_that_goes_on_pushes_over_its_own_model(
     repository: Path, hub_server: Any, small_store: Path, tmp_path: Path
 ):
     folder = tmp_path / "run"
-    flags = ["--save_steps", 2, "--hub_strategy", "all_checkpoints", "--hub_always_push", "true"]
+    flags = ["--save_steps 2 --hub_strategy all_checkpoints --hub_always_push true"]
     pretrain(repository, hub_server, small_store, folder, *flags)
     hub = hub_server.repositories["me/run"]
     inside = {name.split("/")[0] for name in hub.branches["main"].files if "/" in name}
@@ -197,12 +197,12 @@ def test_a_run_that_goes_on_pushes_over_its_own_model(
     assert hub.read("model.safetensors") == before  # the same run, always
     # A new run in its place is another one.
     process = pretrain(
-        repository, hub_server, small_store, folder, *flags, "--overwrite_run", "true", code=1
+        repository, hub_server, small_store, folder, *flags, "--overwrite_run true", code=1
     )
     assert "error: me/run holds another model" in process.stderr
     assert (folder / "all_results.json").is_file()
-    flags = ["--overwrite_run", "true", "--hub_overwrite", "true", "--seed", 7]
-    flags += ["--save_steps", 2, "--hub_strategy", "end"]
+    flags = ["--overwrite_run true --hub_overwrite true --seed 7"]
+    flags += ["--save_steps 2 --hub_strategy end"]
     pretrain(repository, hub_server, small_store, folder, *flags)
     assert hub.read("model.safetensors") != before
 
@@ -212,15 +212,15 @@ def test_two_processes_ask_once_push_once_and_stop_together(
     repository: Path, hub_server: Any, small_store: Path, tmp_path: Path
 ):
     config = repository / "accelerate_configs" / "ddp_cpu.yaml"
-    flags = ["accelerate.commands.launch", "--config_file", config, "--main_process_port", "0"]
+    flags = ["accelerate.commands.launch", "--config_file", config, "--main_process_port 0"]
     flags += [repository / "recipes" / "pretrain.py", "--store", small_store, *SMALL]
-    flags += ["--save_steps", 2, "--per_device_train_batch_size", 2]
+    flags += ["--save_steps 2 --per_device_train_batch_size 2"]
     flags += ["--output_dir", tmp_path / "run"]
     run(repository, hub_server, "-m", *flags)
     assert hub_server.count("POST", "/repos/create") == 1
     assert hub_server.repositories["me/run"].history()[0].message == "End of training, step 4"
     hub_server.add_repository("me/taken", {"config.json": b"{}"})
-    flags += ["--hub_model_id", "me/taken", "--output_dir", tmp_path / "b"]
+    flags += ["--hub_model_id me/taken --output_dir", tmp_path / "b"]
     process = run(repository, hub_server, "-m", *flags, code=1)
     assert process.stderr.count("error: me/taken holds another model") == 1
     assert not (tmp_path / "b").exists()
@@ -232,8 +232,8 @@ def test_a_fine_tuning_run_is_pushed_with_its_task(
 ):
     data = tiny_runs("sequence_classification").parent
     flags = ["--task_file", data / "data" / "task.yaml", "--model_name_or_path", data / "start"]
-    flags += ["--output_dir", tmp_path / "mine", "--max_steps", 2, "--max_seq_length", 40]
-    flags += ["--use_cpu", "true", "--precision", "fp32", "--push_to_hub", "true"]
+    flags += ["--output_dir", tmp_path / "mine", "--max_steps 2 --max_seq_length 40"]
+    flags += ["--use_cpu true --precision fp32 --push_to_hub true"]
     process = run(repository, hub_server, "finetune", *flags)
     assert f"on the Hub: {hub_server.url}/me/mine" in process.stdout
     names = set(hub_server.repositories["me/mine"].branches["main"].files)

@@ -16,7 +16,7 @@ from bert_recipes.tokenization.training import TokenizerArguments
 
 
 TEXT = "The quick brown fox jumps over the lazy dog.\nThe dog sleeps.\n\nThe fox runs.\n"
-SMALL = ["--vocab_size", "90", "--num_unused", "5"]
+SMALL = ["--vocab_size 90 --num_unused 5"]
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_what_was_repaired_and_left_out_is_reported(run, tmp_path: Path) -> None
     (tmp_path / "a.txt").write_bytes(TEXT.encode() + b"\xe9\n")
     (tmp_path / "b.txt").write_bytes(b"")
     flags = ["--files", tmp_path, "--output_dir", tmp_path / "out", *SMALL]
-    flags += ["--encoding_errors", "replace"]
+    flags += ["--encoding_errors replace"]
     assert run(*flags).returncode == 0
     read = json.loads((tmp_path / "out" / "tokenizer_report.json").read_text())["read"]
     assert read["repaired"] == {"characters_replaced": 1}
@@ -88,7 +88,7 @@ def test_mistakes_are_one_line_before_any_work(run, corpus: Path, tmp_path: Path
     broken.write_bytes(b"fine\n\xe9\n")
     cases = {
         "give either --files or --dataset_name; neither was": [],
-        "did you mean --vocab_size": ["--vocabsize", "9"],
+        "did you mean --vocab_size": ["--vocabsize 9"],
         "nothing.txt": ["--files", tmp_path / "nothing.txt"],
         f"{broken}, line 2: not valid UTF-8": ["--files", corpus, *SMALL],
     }
@@ -103,10 +103,10 @@ def test_folder_with_other_things_is_never_replaced(run, corpus: Path, tmp_path:
     assert run(*flags, output).returncode == 0
     assert "holds a tokenizer" in only_error(run(*flags, output))
     before = (output / "vocab.txt").read_bytes()
-    assert run(*flags, output, "--overwrite", "true", "--lowercase", "false").returncode == 0
+    assert run(*flags, output, "--overwrite true --lowercase false").returncode == 0
     assert (output / "vocab.txt").read_bytes() != before
     (output / "model.safetensors").write_text("weights")
-    error = only_error(run(*flags, output, "--overwrite", "true"))
+    error = only_error(run(*flags, output, "--overwrite true"))
     assert "is not empty; give a new folder" in error
     assert (output / "model.safetensors").exists()
 
@@ -117,6 +117,6 @@ def test_every_configuration_is_valid(repository: Path) -> None:
     assert {path.stem for path in configs} == set(sizes)
     for path in configs:
         (args,) = parse_arguments(
-            TokenizerArguments, argv=["--config", str(path), "--files", "x", "--output_dir", "y"]
+            TokenizerArguments, argv=["--config", str(path), "--files x --output_dir y"]
         )
         assert args.vocab_size == sizes[path.stem]
