@@ -30,7 +30,7 @@ MEMBERS = {
         "--random_rate 0",
     ),
 }
-WORDS = "the men of the camel menu cost best most and often more than other menus do".split()
+SENTENCE = "the men of the camel menu cost best most and often more than other menus do"
 
 
 def read(file):
@@ -41,10 +41,10 @@ def read(file):
 def byte_store(tmp_path_factory):
     """A store of English sentences over RoBERTa's kind of vocabulary."""
     folder = tmp_path_factory.mktemp("bytes")
-    text = ""
+    text, words = "", SENTENCE.split()
     for document in range(30):
         for number in range(document, document + 12):
-            text += " ".join(WORDS[number % 9 :][: 3 + number % 7]) + ".\n"
+            text += " ".join(words[number % 9 :][: 3 + number % 7]) + ".\n"
         text += "\n"
     (folder / "text.txt").write_text(text, encoding="utf-8")
     files = f"--files {folder}/text.txt"

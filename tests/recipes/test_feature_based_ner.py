@@ -1,24 +1,18 @@
 """recipes/feature_based_ner.py as a user runs it."""
 
 import json
-import runpy
-from pathlib import Path
 
 import pytest
+from ner_folder import make_folder
 
 from bert_recipes.features.arguments import LAYER_CHOICES
-
-
-MAKE_FOLDER = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "ner_folder.py"))[
-    "make_folder"
-]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with data/, model4/ and model2/."""
     folder = tmp_path_factory.mktemp("feature-ner")
-    MAKE_FOLDER(folder)
+    make_folder(folder)
     return folder
 
 

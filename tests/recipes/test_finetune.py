@@ -101,12 +101,11 @@ def test_the_model_learns_and_the_best_checkpoint_is_the_one_kept(finished):
     assert scores[-1] > 0.8
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_line_k_of_the_predictions_is_row_k(finished, mrpc, split):
+def test_line_k_of_the_predictions_is_row_k(finished, mrpc):
     """Against stock transformers on the rows one by one."""
     folder, _ = finished
-    lines = read_lines(folder / f"predictions_{split}.jsonl")
-    rows = read_lines(mrpc / f"{split}.jsonl")
+    lines = read_lines(folder / "predictions_test.jsonl")
+    rows = read_lines(mrpc / "test.jsonl")
     assert [line["idx"] for line in lines] == [row["idx"] for row in rows]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
@@ -139,8 +138,6 @@ def test_a_labelled_test_split_is_measured_in_results_console_and_report(
     results = read_results(run)
     accuracy = results["test_accuracy"]
     assert accuracy == results["eval_accuracy"]
-    assert results["test_f1"] == results["eval_f1"]
-    assert results["baselines"]["test_accuracy"] == results["baselines"]["accuracy"]
     assert f"test: accuracy {accuracy:.1%}" in stdout
     report = " ".join((run / "report.md").read_text().split())
     assert f"| test accuracy | {accuracy:.4f} |" in report

@@ -57,13 +57,6 @@ def signal_at(
     return calls
 
 
-def chosen(points, *quick: str) -> list:
-    """The names of all points; those that are not quick are of the slow tests."""
-    return [
-        point if point in quick else pytest.param(point, marks=pytest.mark.slow) for point in points
-    ]
-
-
 def assert_alike(folder: Path, straight: Path) -> None:
     """What a run leaves is there, and is that of a run that nothing ended."""
     names = files_of(straight)
@@ -185,7 +178,13 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", chosen(POINTS, "evaluation in the training", "last decoding"))
+QUICK = ("evaluation in the training", "last decoding")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(point, marks=() if point in QUICK else pytest.mark.slow) for point in POINTS],
+)
 def test_a_signal_ends_what_fine_tuning_measures_within_a_batch(
     call_recipe, questions, finetuning, tmp_path, monkeypatch, point
 ):
@@ -268,7 +267,8 @@ FINETUNE_KILLS = {
 }
 
 
-@pytest.mark.parametrize("point", chosen(FINETUNE_KILLS, "report"))
+@pytest.mark.slow
+@pytest.mark.parametrize("point", FINETUNE_KILLS)
 def test_a_kill_after_the_last_step_of_fine_tuning_loses_nothing(
     call_recipe, questions, finetuning, tmp_path, point
 ):
