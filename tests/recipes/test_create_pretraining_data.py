@@ -142,6 +142,15 @@ def test_it_says_what_it_read_and_wrote(run, files):
     assert f"wrote {count} instances to out.parquet" in output
 
 
+def test_one_document_alone_is_warned_of(start_recipe, files, monkeypatch):
+    monkeypatch.chdir(files)
+    (files / "text.txt").write_text("the cat sat.\nrun\n")
+    flags = "--input_file=text.txt --vocab_file=vocab.txt --output_file=out.jsonl"
+    done = start_recipe("create_pretraining_data", flags)
+
+    assert "warning: there is one document only" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
