@@ -7,7 +7,6 @@ Subprocesses inherit it.
 import atexit
 import functools
 import os
-import runpy
 import shutil
 import signal
 import tempfile
@@ -89,33 +88,20 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Each document repeats a few words of its own, so that both losses can be learned in seconds.
     """
     import numpy as np
-
-    from bert_recipes.data.store import StoreWriter
-    from bert_recipes.tokenization.loading import load_tokenizer
-    from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
+    from small_stores import make_tokenizer, write_store
 
     folder = tmp_path_factory.mktemp("small")
     words = [f"w{number}" for number in range(95)] + [f"##x{number}" for number in range(20)]
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
-    tokenizer = load_tokenizer(vocabulary, do_lower_case=True)
+    tokenizer = make_tokenizer(folder, words)
     rng = np.random.default_rng(0)
-    names = ("pad", "unk", "cls", "sep", "mask")
-    with StoreWriter(
-        folder / "store",
-        vocab_size=len(tokenizer),
-        special_ids={name: getattr(tokenizer, f"{name}_token_id") for name in names},
-        tokenizer_fingerprint=tokenizer.fingerprint,
-    ) as writer:
-        for number in range(48):
-            own = rng.integers(5, len(tokenizer), 12)
-            sentences = [
-                rng.choice(own, rng.integers(3, 15)).tolist() for _ in range(rng.integers(4, 30))
-            ]
-            writer.add_document("train" if number < 40 else "validation", sentences)
-        writer.finish()
-    tokenizer.save_pretrained(folder / "store" / "tokenizer")
-    return folder / "store"
+    documents = []
+    for number in range(48):
+        ids = rng.integers(5, len(tokenizer), 12)
+        sentences = [
+            rng.choice(ids, rng.integers(3, 15)).tolist() for _ in range(rng.integers(4, 30))
+        ]
+        documents.append(("train" if number < 40 else "validation", sentences))
+    return write_store(folder, tokenizer, documents)
 
 
 @pytest.fixture(scope="session")
@@ -126,25 +112,15 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import string
 
     import torch
+    from small_stores import make_tokenizer
 
     from bert_recipes.models.bert import BertForPreTraining
     from bert_recipes.models.sizes import pretraining_config
-    from bert_recipes.tokenization.loading import load_tokenizer
-    from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
     folder = tmp_path_factory.mktemp("tiny-checkpoint")
     letters = [*string.ascii_lowercase, *string.digits]
-    pieces = [
-        *SPECIAL_TOKENS,
-        *letters,
-        *(f"##{letter}" for letter in letters),
-        *string.punctuation,
-        "the",
-        "of",
-        "and",
-    ]
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=True)
+    inner = [f"##{letter}" for letter in letters]
+    tokenizer = make_tokenizer(folder, [*letters, *inner, *string.punctuation, "the", "of", "and"])
     config = pretraining_config("tiny", vocab_size=len(tokenizer), max_position_embeddings=128)
     config.update({"hidden_size": 32, "intermediate_size": 64})
     torch.manual_seed(0)
@@ -160,7 +136,7 @@ def tiny_runs(
     """Kind -> finished run of tests/fixtures/tiny_runs.py, made when it is first asked for; nobody
     changes it.
     """
-    make_run = runpy.run_path(str(Path(__file__).parent / "fixtures" / "tiny_runs.py"))["make_run"]
+    from tiny_runs import make_run
 
     @functools.cache
     def of(kind: str) -> Path:
@@ -172,6 +148,7 @@ def tiny_runs(
 @pytest.fixture
 def hub_server() -> Iterator[Any]:
     """A Hub on loopback (tests/fixtures/hub_server.py)."""
-    server = runpy.run_path(str(Path(__file__).parent / "fixtures" / "hub_server.py"))["HubServer"]
-    with server() as running:
-        yield running
+    from hub_server import HubServer
+
+    with HubServer() as server:
+        yield server

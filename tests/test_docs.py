@@ -1,11 +1,13 @@
 """Documents are tested too: what they name must be there."""
 
 import ast
+import contextlib
 import importlib
+import io
 import itertools
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,50 +30,15 @@ SCRIPTS = sorted(
     in path.read_text(encoding="utf-8")  # benchmarks/ and paper/ have modules that scripts share
 )
 
-# What CONFIG=name of a make target stands for, and the script that gets ARGS.
+# What CONFIG=name of a make target stands for.
 CONFIG_FOLDERS = {"pretrain": "recipes/configs/pretrain", "corpus": "recipes/configs/corpus"}
 CONFIG_FOLDERS["tokenizer"] = "tokenizer/configs"
-TARGET_SCRIPTS = {"pretrain": "recipes/pretrain.py", "corpus": "recipes/prepare_corpus.py"}
-TARGET_SCRIPTS |= {"tokenizer": "tokenizer/train.py", "show-data": "recipes/show_data.py"}
-TARGET_SCRIPTS |= {
-    "params": "recipes/count_parameters.py",
-    "evaluate": "recipes/evaluate_checkpoint.py",
-}
-TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner", "tinybert"), "recipes/finetune.py")
-TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
-TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py"}
-TARGET_SCRIPTS |= {"features": "recipes/extract_features.py"}
-TARGET_SCRIPTS |= {
-    "benchmark": "benchmarks/benchmark.py",
-    "convert": "recipes/convert_checkpoint.py",
-}
-TARGET_SCRIPTS |= {"push": "recipes/push_to_hub.py", "compare-tokenizers": "tokenizer/compare.py"}
-TARGET_SCRIPTS |= {
-    "card": "recipes/write_model_card.py",
-    "probe-bias": "recipes/evaluate_checkpoint.py",
-}
-TARGET_SCRIPTS |= {
-    "compare-stock": "benchmarks/compare_with_stock.py",
-    "compare": "recipes/write_report.py",
-}
-TARGET_SCRIPTS |= {"report": "recipes/write_report.py", "screenshots": "tools/screenshots.py"}
-TARGET_SCRIPTS |= {"export": "recipes/export.py"}
-TARGET_SCRIPTS |= {"demo": "recipes/demo.py"}
-TARGET_SCRIPTS |= {
-    "static": "recipes/static_vs_contextual.py",
-    "paper": "paper/run.py",
-    "paper-all": "paper/run.py",
-}
-TARGET_SCRIPTS |= dict.fromkeys(("blimp", "score"), "recipes/score_sentences.py")
 # Scripts that also take the flags of another one.
-TAKES_FLAGS_OF = dict.fromkeys(
-    (
-        "recipes/sweep_finetuning.py",
-        "recipes/glue_all.py",
-        "benchmarks/compare_with_stock.py",
-        "recipes/evaluate_checkpoint.py",
-    ),
-    "recipes/finetune.py",
+WITH_FLAGS_OF_FINETUNE = (
+    "recipes/sweep_finetuning.py",
+    "recipes/glue_all.py",
+    "benchmarks/compare_with_stock.py",
+    "recipes/evaluate_checkpoint.py",
 )
 
 FENCE = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -94,17 +61,9 @@ def test_every_function_and_test_named_in_the_rules_exists(repository):
 
 
 def test_every_row_of_the_rules_names_source_function_and_test(repository):
-    text = (
-        (repository / "docs" / "rules.md")
-        .read_text(encoding="utf-8")
-        .split("## Intended differences")[0]
-    )
-    rows = [
-        line
-        for line in text.splitlines()
-        if line.startswith("| ") and not line.startswith(("| rule", "| ---"))
-    ]
-    for row in rows:
+    page = (repository / "docs" / "rules.md").read_text(encoding="utf-8")
+    text = page.split("## Intended differences")[0]
+    for row in re.findall(r"^\| (?!rule|---).*", text, re.MULTILINE):
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 4, row
         assert all(cells), row
@@ -142,7 +101,7 @@ def page_id(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path):
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
     for target in re.findall(r"\]\(<?([^)\s>]+)", prose(page)):
         if not re.match(r"[a-z]+:", target):
             name, _, heading = target.partition("#")
@@ -158,7 +117,7 @@ def headings(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_file_of_ours_named_in_code_exists(page: Path):
+def test_every_file_of_ours_named_in_code_exists(page):
     folders = "recipes|configs|tokenizer|accelerate_configs|docs|tests|src|paper"
     named = {
         path
@@ -171,7 +130,7 @@ def test_every_file_of_ours_named_in_code_exists(page: Path):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_no_placeholder_is_left(page: Path):
+def test_no_placeholder_is_left(page):
     assert not re.findall(r"<!--.*?-->", page.read_text(encoding="utf-8"))
 
 
@@ -226,53 +185,30 @@ def commands(path: Path) -> Iterator[list[str]]:
 Flags = Callable[[str], set[str]]
 
 
-# Prints the help of each script named, in a fork of one process that has the heavy packages: they
-# take seconds to import.
-PRINT_HELPS = """
-import os, runpy, sys
-import bert_recipes.training.arguments, bert_recipes.finetuning.run
-for script in sys.argv[1:]:
-    print(f"== {script}", flush=True)
-    child = os.fork()
-    if not child:
-        sys.argv, sys.path = [script, "--help_all"], [os.path.dirname(script), *sys.path]
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit as end:
-            sys.stdout.flush()
-            os._exit(end.code or 0)  # to take all packages down again would take seconds
-    if os.waitpid(child, 0)[1]:
-        sys.exit(f"{script} --help_all failed")
-"""
-
-
 @pytest.fixture(scope="session")
-def helps() -> dict[str, str]:
+def helps():
     """What every script prints for --help_all."""
-    scripts = [path.relative_to(ROOT).as_posix() for path in SCRIPTS]
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_HELPS, *scripts],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    parts = (part.partition("\n") for part in done.stdout.split("== ")[1:])
-    found = {script: said for script, _, said in parts}
-    assert found.keys() == set(scripts)
-    return found
+    texts = {}
+    for path in SCRIPTS:
+        output = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+            patch.setattr(sys, "argv", [str(path), "--help_all"])
+            patch.syspath_prepend(path.parent)
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_path(str(path), run_name="__main__")
+        assert not ended.value.code, path
+        texts[path.relative_to(ROOT).as_posix()] = output.getvalue()
+    return texts
 
 
 @pytest.fixture(scope="session")
-def flags_of(helps: dict[str, str]) -> Flags:
+def flags_of(helps):
     """The flags of a script."""
 
     def flags(script: str) -> set[str]:
         known = set(re.findall(r"^  (--[\w-]+)", helps[script], re.MULTILINE))
         assert "--config" in known, helps[script]
-        return known | flags(TAKES_FLAGS_OF[script]) if script in TAKES_FLAGS_OF else known
+        return known | flags("recipes/finetune.py") if script in WITH_FLAGS_OF_FINETUNE else known
 
     return flags
 
@@ -313,38 +249,38 @@ def problems_of_launch(words: list[str], flags_of: Flags) -> Iterator[str]:
         yield from problems_of_script(words[place:], flags_of)
 
 
+def script_of_target(target: str, makefile: str) -> str:
+    """Return the script that gets the ARGS of a make target."""
+    command = re.search(rf"^{target}:.*\n(?:(?:\t|ifeq).*\n)*?.*\$\(ARGS\)", makefile, re.MULTILINE)
+    text = command[0].replace("$(FINETUNE)", "recipes/finetune.py") if command else ""
+    scripts = re.findall(r"(?:recipes|tokenizer|paper|benchmarks)/\w+\.py", text)
+    return scripts[-1] if scripts else ""
+
+
 def problems_of_make(words: list[str], flags_of: Flags) -> Iterator[str]:
     """What is wrong with `make target NAME=value ...`."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.MULTILINE))
     settings = set(re.findall(r"^([A-Z_]+) *[?:]?=", makefile, re.MULTILINE))
     values = dict(word.split("=", 1) for word in words if "=" in word)
-    wanted = [word for word in words if "=" not in word]
-    yield from (f"make has no target {target}" for target in wanted if target not in targets)
+    target = next((word for word in words if "=" not in word), "help")
+    if target not in targets:
+        yield f"make has no target {target}"
     yield from (f"make knows no {name}=" for name in values if name not in settings)
-    launch = (
-        f"accelerate_configs/{values['LAUNCH']}.yaml"
-        if "LAUNCH" in values
-        else "accelerate_configs"
-    )
-    config = CONFIG_FOLDERS.get("".join(wanted), "no such folder")
-    config = f"{config}/{values['CONFIG']}.yaml" if "CONFIG" in values else "recipes/configs"
-    yield from (
-        f"make {' '.join(words)}: no {path}"
-        for path in (launch, config)
-        if not (ROOT / path).exists()
-    )
+    files = []
+    if "LAUNCH" in values:
+        files.append(f"accelerate_configs/{values['LAUNCH']}.yaml")
+    if "CONFIG" in values:
+        files.append(f"{CONFIG_FOLDERS[target]}/{values['CONFIG']}.yaml")
+    yield from (f"make {target}: no {file}" for file in files if not (ROOT / file).exists())
     arguments = shlex.split(values.get("ARGS", ""))
-    if (
-        arguments
-        and wanted[0] in TARGET_SCRIPTS
-        and not TARGET_SCRIPTS[wanted[0]].startswith("tools/")
-    ):
-        script = "recipes/sweep_finetuning.py" if "SWEEP" in values else TARGET_SCRIPTS[wanted[0]]
+    script = script_of_target(target, makefile)
+    if arguments and script:
+        script = "recipes/sweep_finetuning.py" if "SWEEP" in values else script
         yield from problems_of_script([script, *arguments], flags_of)
-    elif arguments and not TARGET_SCRIPTS.get(wanted[0], "").startswith("tools/"):
-        paths = [argument for argument in arguments if not argument.startswith("-")]
-        yield from (f"no {path}" for path in paths if not (ROOT / path.split("::")[0]).exists())
+    elif arguments:
+        paths = [argument.split("::")[0] for argument in arguments if argument[0] != "-"]
+        yield from (f"no {path}" for path in paths if not (ROOT / path).exists())
 
 
 def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
@@ -356,7 +292,7 @@ def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
         yield from problems_of_script(words[1:], flags_of)
 
 
-def test_every_command_shown_could_be_typed(flags_of: Flags):
+def test_every_command_shown_could_be_typed(flags_of):
     seen, found = 0, []
     for path in [*PAGES, *SETUP_FILES, *SCRIPTS]:
         for words in commands(path):
@@ -390,7 +326,7 @@ def test_every_command_shown_could_be_typed(flags_of: Flags):
         ),
     ],
 )
-def test_a_wrong_command_would_be_found(tmp_path: Path, flags_of: Flags, line: str, problem: str):
+def test_a_wrong_command_would_be_found(tmp_path, flags_of, line, problem):
     page = tmp_path / "page.md"
     page.write_text(f"```bash\n{line}\n```\n")
     (words,) = commands(page)

@@ -4,7 +4,6 @@ import resource
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -35,21 +34,22 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
     ],
 )
-def test_a_script_ends_with_its_code_and_at_most_one_line(body: str, code: int, text: str):
+def test_a_script_ends_with_its_code_and_at_most_one_line(body, code, text):
     process = run(body)
     assert (process.returncode, process.stdout, process.stderr) == (code, "", text)
 
 
-def test_a_bug_of_ours_keeps_its_traceback():
-    process = run("raise ValueError('a bug')")
-    assert process.returncode == 1
-    assert "Traceback" in process.stderr
-
-
-@pytest.mark.parametrize("error", ["BrokenPipeError", "ConnectionResetError"])
-def test_a_lost_process_is_not_taken_for_a_reader_that_is_gone(error: str):
-    """A data worker, or a tracker's service: no mistake of the user, so its traceback shows."""
-    process = run(f"raise {error}(32, 'Broken pipe')")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ValueError('a bug')",
+        # A data worker, or a tracker's service, is not taken for a reader that is gone.
+        "raise BrokenPipeError(32, 'Broken pipe')",
+        "raise ConnectionResetError(32, 'Broken pipe')",
+    ],
+)
+def test_what_is_no_mistake_of_the_user_keeps_its_traceback(body):
+    process = run(body)
     assert process.returncode == 1
     assert "Traceback" in process.stderr
 
@@ -84,7 +84,7 @@ def test_a_reader_that_goes_away_is_no_mistake():
         (ConnectionResetError(), "ConnectionResetError"),
     ],
 )
-def test_describe_os_error(error: OSError, text: str):
+def test_describe_os_error(error, text):
     assert describe_os_error(error) == text
 
 
@@ -150,31 +150,23 @@ def test_other_errors_pass_while_saving(error):
     assert caught.value is error
 
 
-def save_tensors(path: Path) -> None:
-    save_file({"a": torch.zeros(10**6)}, path)
+WRITERS = {
+    "safetensors": lambda path: save_file({"a": torch.zeros(10**6)}, path),
+    "torch": lambda path: torch.save({"a": torch.zeros(10**6)}, path),
+    "tokenizers": lambda path: Tokenizer(WordLevel(VOCABULARY, "0")).save(str(path)),
+    "text": lambda path: path.write_text("x" * 10**6),
+}
+VOCABULARY = {str(number): number for number in range(10**4)}
 
 
-def save_pickle(path: Path) -> None:
-    torch.save({"a": torch.zeros(10**6)}, path)
-
-
-def save_tokenizer(path: Path) -> None:
-    vocabulary = {str(number): number for number in range(10**4)}
-    Tokenizer(WordLevel(vocabulary, "0")).save(str(path))
-
-
-def save_text(path: Path) -> None:
-    path.write_text("x" * 10**6)
-
-
-@pytest.mark.parametrize("write", [save_tensors, save_pickle, save_tokenizer, save_text])
-def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, write):
+@pytest.mark.parametrize("library", WRITERS)
+def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, library):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(InputError) as caught, saving(tmp_path / "file"):
-            write(tmp_path / "file")
+            WRITERS[library](tmp_path / "file")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)

@@ -44,7 +44,7 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["compare", "RUNS=runs/a"], "error: give RUNS="),
     ],
 )
-def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str):
+def test_a_mistake_is_one_line(repository, words, message):
     done = make(repository, *words)
     assert done.returncode != 0
     assert done.stderr.startswith(message)
@@ -101,7 +101,7 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
         ),
     ],
 )
-def test_settings_reach_the_command(repository: Path, words: list[str], command: str):
+def test_settings_reach_the_command(repository, words, command):
     done = make(repository, *words)
     assert done.returncode == 0, done.stderr
     assert command in done.stdout

@@ -12,9 +12,8 @@ def test_every_cell_runs_and_the_model_learns(repository, capsys):
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     names: dict = {}
     for number, cell in enumerate(cells):
-        exec(
-            compile(cell.replace("max_steps=300", "max_steps=30"), f"cell {number}", "exec"), names
-        )
+        short = cell.replace("max_steps=300", "max_steps=30").replace("*.py", "[a-c]*.py")
+        exec(compile(short, f"cell {number}", "exec"), names)
     assert names["args"].max_steps == 30
     assert names["after"]["eval_mlm_loss"] < names["before"]["eval_mlm_loss"] - 0.5
     assert len(pipeline("fill-mask", model=names["folder"])("A [MASK].")) == 5

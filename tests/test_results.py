@@ -32,10 +32,9 @@ def read_figures(described):
     cells = {}
     for row in described["rows"]:
         for column, figures in row["figures"].items():
-            values = {
-                int(seed): math.nan if value is None else value for seed, value in figures.items()
-            }
-            cells[row["name"], column] = {seed: Cell({}, value) for seed, value in values.items()}
+            of_seeds = cells[row["name"], column] = {}
+            for seed, value in figures.items():
+                of_seeds[int(seed)] = Cell({}, math.nan if value is None else value)
     return cells
 
 

@@ -1,6 +1,7 @@
 """TensorFlow's file formats: TFRecord files, LevelDB tables and checkpoints, read and damaged."""
 
 import dataclasses
+import os
 
 import numpy as np
 import pytest
@@ -125,8 +126,7 @@ def test_a_changed_byte_is_seen_wherever_it_counts(tmp_path):
     data = (tmp_path / "t.index").read_bytes()
     num_seen = 0
     for place in range(0, len(data), 29):
-        damaged = bytearray(data)
-        damaged[place] ^= 0x10
+        damaged = data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
         (tmp_path / "t.index").write_bytes(damaged)
         try:
             assert read_table(tmp_path / "t.index") == PAIRS
@@ -161,8 +161,8 @@ def test_what_cannot_be_is_refused(tmp_path, data):
 
 def test_a_file_too_large_for_an_index_is_not_read(tmp_path):
     path = tmp_path / "t.index"
-    with open(path, "wb") as file:
-        file.truncate(1 << 40)  # a hole: it takes no room
+    path.touch()
+    os.truncate(path, 1 << 40)  # a hole: it takes no room
     with pytest.raises(InputError, match=DAMAGED):
         read_table(path)
 
@@ -308,23 +308,12 @@ def test_slices_that_are_not_their_variable_are_refused(tmp_path, cuts, settings
 # Damage
 
 
-def test_a_changed_byte_of_data_is_seen_when_it_is_read(tmp_path):
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"\1" + data[1:], lambda data: data[:-1], lambda data: b""]
+)
+def test_data_that_is_changed_cut_short_or_missing_is_named_when_it_is_read(tmp_path, damage):
     path = shard_file(write_bundle(tmp_path / "m", VALUES), 0, 1)
-    data = bytearray(path.read_bytes())
-    data[3] ^= 1
-    path.write_bytes(data)
-    reader = BundleReader(tmp_path / "m")
-    with pytest.raises(InputError, match=f"{path}: {DAMAGED}"):
-        reader.read("bert/kernel")
-    reader.read("double")
-
-
-def test_data_that_is_cut_short_or_missing_is_named(tmp_path):
-    path = shard_file(write_bundle(tmp_path / "m", VALUES), 0, 1)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=f"{path}: {DAMAGED}"):
-        read_all(tmp_path / "m")
-    path.unlink()
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=f"{path}: {DAMAGED}"):
         read_all(tmp_path / "m")
 

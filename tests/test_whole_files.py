@@ -3,7 +3,6 @@
 import os
 import stat
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from bert_recipes.tokenization.loading import (
 )
 
 
-def test_a_pipe_is_written_to_and_stays(tmp_path: Path):
+def test_a_pipe_is_written_to_and_stays(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[str] = []
@@ -32,7 +31,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_device_is_written_to_and_stays(tmp_path: Path):
+def test_a_device_is_written_to_and_stays(tmp_path):
     """A device like /dev/null, which root would lose for the whole machine."""
     device = tmp_path / "null"
     try:
@@ -45,7 +44,7 @@ def test_a_device_is_written_to_and_stays(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [device]
 
 
-def test_a_folder_that_cannot_take_anothers_place_leaves_it_there(tmp_path: Path):
+def test_a_folder_that_cannot_take_anothers_place_leaves_it_there(tmp_path):
     old = tmp_path / "run"
     old.mkdir()
     (old / "file").write_text("old")
@@ -55,7 +54,7 @@ def test_a_folder_that_cannot_take_anothers_place_leaves_it_there(tmp_path: Path
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_a_link_to_a_file_stays_and_its_target_is_replaced(tmp_path: Path):
+def test_a_link_to_a_file_stays_and_its_target_is_replaced(tmp_path):
     target = tmp_path / "disk" / "file.json"
     target.parent.mkdir()
     target.write_text("old")
@@ -73,7 +72,7 @@ def test_a_link_to_a_file_stays_and_its_target_is_replaced(tmp_path: Path):
     assert {path.name for path in target.parent.iterdir()} <= {"file.json", ".file.json.lock"}
 
 
-def test_instance_files_keep_links_and_refuse_pipes(tmp_path: Path):
+def test_instance_files_keep_links_and_refuse_pipes(tmp_path):
     link, target, pipe = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "c.jsonl"
     link.symlink_to(target)
     os.mkfifo(pipe)
@@ -88,7 +87,7 @@ def test_instance_files_keep_links_and_refuse_pipes(tmp_path: Path):
         check_instance_outputs([link, target])
 
 
-def test_folders_keep_links(tmp_path: Path, tiny_checkpoint: Path):
+def test_folders_keep_links(tmp_path, tiny_checkpoint):
     for name in ("model", "tokenizer"):
         (tmp_path / f"{name} on disk").mkdir()
         (tmp_path / name).symlink_to(f"{name} on disk")

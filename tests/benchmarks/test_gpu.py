@@ -90,7 +90,6 @@ def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path, our_sample):
 
 def test_a_profile_names_what_takes_most(our_sample):
     profile = gpu.profile_ours(our_sample)
-    assert profile["milliseconds_per_step"] > 0
     milliseconds = [row["milliseconds"] for row in profile["top"]]
     assert milliseconds == sorted(milliseconds, reverse=True)
     assert "aten::mm" in gpu.profile_table(profile)

@@ -4,11 +4,10 @@ import json
 import multiprocessing
 
 import pytest
-from report import median_of, mfu_of, multiples, write_report
+from report import multiples, write_report
 from results import (
     add_result,
     fastest_stock,
-    last_runs,
     machine_name,
     ratio_of,
     read_results,
@@ -135,15 +134,6 @@ def test_stock_at_its_best_is_the_fastest_of_its_configurations():
     assert fastest_stock(samples(stock_defaults=(3.0,), ours=(9.0,))) is None
 
 
-def test_figures_are_medians_and_shares_of_the_machines_rate():
-    records = samples(stock_defaults=(10.0, 11.0, 30.0), ours=(50.0, 55.0, 60.0))
-    best = {"best_gflops": {"bf16": 110.0}}
-    records.append(CASE | {"role": "matmul", "side": "", "result": best})
-    assert median_of(records, "stock_defaults", RATE) == 11.0
-    assert median_of(records, "stock_bf16", RATE) is None
-    assert mfu_of(records, "ours") == 0.5
-
-
 def test_the_plot_has_the_ratio_of_the_table():
     """Of the rounds, not of the medians: that would be 5.5."""
     records = samples(
@@ -152,11 +142,6 @@ def test_the_plot_has_the_ratio_of_the_table():
     assert multiples(records, "pretraining") == [(1.0, 1.0), (3.0, 0.5), (5.0, 0.5)]
     alone = [sample("stock_defaults", 0, 1.0), sample("ours", 1, 2.0)]
     assert [ratio for ratio, _ in multiples(alone, "pretraining")] == [1.0, None, None]
-
-
-def test_only_the_last_run_of_a_case_is_reported():
-    records = [sample("ours", 0, 1.0), sample("ours", 0, 2.0, run="new")]
-    assert list(last_runs(records).values()) == [records[1:]]
 
 
 def test_the_table_has_a_row_a_case_and_says_what_stock_did(table):

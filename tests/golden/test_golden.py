@@ -59,7 +59,7 @@ def test_what_differs_by_more_than_rounding_is_not_alike():
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> record.Workspace:
+def workspace(tmp_path_factory):
     return record.Workspace(
         Path(os.environ.get("GOLDEN_WORKSPACE") or tmp_path_factory.mktemp("golden"))
     )

@@ -1,7 +1,5 @@
 """The run that the tests of kills, signals and faults end before its time."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,13 +19,6 @@ FLAGS = f"""
 def flags_for(store: Path, folder: Path) -> list[str]:
     config = HERE.parents[1] / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"
     return ["--config", str(config), "--store", str(store), "--output_dir", str(folder), *FLAGS]
-
-
-def pretrain(repository: Path, argv: list[str], **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=900, check=False, **options
-    )
 
 
 def wait_for(condition, seconds: float) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import transformers
 from small_run import DEFAULTS, Recorder
+from small_stores import make_tokenizer
 from transformers import BertConfig, set_seed
 from two_processes import end_processes, save_gradients
 
@@ -28,8 +29,6 @@ from bert_recipes.tasks.examples import (
     TaggedExample,
     TextExample,
 )
-from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 from bert_recipes.training.run import check_launch
 
 
@@ -87,13 +86,6 @@ def make_split(kind: str, name: str, rows: int, seed: int) -> Split:
     return Split(name=name, examples=examples, source="made up", num_rows=rows)
 
 
-def make_tokenizer(folder: Path) -> Any:
-    words = [f"w{number}" for number in range(90)]
-    path = folder / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
-
-
 def make_model(kind: str, vocab_size: int, num_labels: int, dropout: float) -> Any:
     config = BertConfig(
         vocab_size=vocab_size,
@@ -135,7 +127,7 @@ def finetuning_run(
     check_launch(args)
     folder_of_process = folder / f"process-{os.environ.get('RANK', '0')}"
     folder_of_process.mkdir(exist_ok=True)
-    tokenizer = make_tokenizer(folder_of_process)
+    tokenizer = make_tokenizer(folder_of_process, [f"w{number}" for number in range(90)])
     task = get_task(TASKS[kind])
     task_args = TaskArguments(
         task=task.name,

@@ -5,9 +5,8 @@ word says what the next one is.
 import numpy as np
 import pytest
 from small_run import small_run
+from small_stores import make_tokenizer, write_store
 
-from bert_recipes.data.store import StoreWriter
-from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
@@ -22,29 +21,15 @@ QUICK_WEIGHTS = {"weight_init": "sinusoidal_positions", "initializer_range": 0.0
 def chain_store(tmp_path_factory):
     """A store whose sentences count on from a random word, and after the last begin again."""
     folder = tmp_path_factory.mktemp("chain")
-    vocabulary = folder / "vocab.txt"
-    words = [f"w{number}" for number in range(NUM_WORDS)]
-    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
-    tokenizer = load_tokenizer(vocabulary, do_lower_case=True)
-    special_ids = {
-        name: getattr(tokenizer, f"{name}_token_id")
-        for name in ("pad", "unk", "cls", "sep", "mask")
-    }
+    tokenizer = make_tokenizer(folder, [f"w{number}" for number in range(NUM_WORDS)])
     rng = np.random.default_rng(0)
-    with StoreWriter(
-        folder / "store",
-        vocab_size=len(tokenizer),
-        special_ids=special_ids,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-    ) as writer:
-        for number in range(NUM_DOCUMENTS):
-            starts = rng.integers(NUM_WORDS, size=SENTENCES)
-            words_of_sentences = (starts[:, None] + np.arange(LENGTH)) % NUM_WORDS
-            split = "train" if number < 190 else "validation"
-            writer.add_document(split, (words_of_sentences + len(SPECIAL_TOKENS)).tolist())
-        writer.finish()
-    tokenizer.save_pretrained(folder / "store" / "tokenizer")
-    return folder / "store"
+    documents = []
+    for number in range(NUM_DOCUMENTS):
+        starts = rng.integers(NUM_WORDS, size=SENTENCES)
+        words_of_sentences = (starts[:, None] + np.arange(LENGTH)) % NUM_WORDS
+        split = "train" if number < 190 else "validation"
+        documents.append((split, (words_of_sentences + len(SPECIAL_TOKENS)).tolist()))
+    return write_store(folder, tokenizer, documents)
 
 
 @pytest.mark.parametrize(("random_replacements", "finds"), [(0.6, True), (0.0, False)])

@@ -22,7 +22,9 @@ def alone(small_store, tmp_path_factory):
     return engine_run(str(small_store), str(folder), "bf16"), folder
 
 
-@pytest.fixture(scope="module", params=["fsdp", "deepspeed_zero2"])
+@pytest.fixture(
+    scope="module", params=["fsdp", pytest.param("deepspeed_zero2", marks=pytest.mark.slow)]
+)
 def shared(request, small_store, tmp_path_factory):
     if request.param.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is an extra")

@@ -3,103 +3,41 @@ dropout.
 """
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from python_process import run_python
 
 from bert_recipes.models.kernels.loading import load_kernels
 
 
-ROOT = Path(__file__).parents[2]
 STEPS, LAST = 500, 100
-
-
-def run(*command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """The text of the quickstart."""
     folder = tmp_path_factory.mktemp("text")
-    run("recipes/collect_docstrings.py", "--output_dir", str(folder / "text"))
-    run(
-        *("tokenizer/train.py", "--config", "tokenizer/configs/quickstart.yaml"),
-        *("--files", str(folder / "text" / "train"), "--output_dir", str(folder / "tokenizer")),
-    )
-    run(
-        *("recipes/prepare_corpus.py", "--config", "recipes/configs/corpus/quickstart.yaml"),
-        *(
-            "--files",
-            str(folder / "text" / "train"),
-            "--validation_files",
-            str(folder / "text" / "validation"),
-        ),
-        *("--tokenizer", str(folder / "tokenizer"), "--output_dir", str(folder / "store")),
-    )
+    run_python("recipes/collect_docstrings.py --output_dir", folder / "text")
+    config, files = "tokenizer/configs/quickstart.yaml", f"--files {folder}/text/train"
+    run_python("tokenizer/train.py --config", config, files, f"--output_dir {folder}/tokenizer")
+    config = "recipes/configs/corpus/quickstart.yaml"
+    files += f" --validation_files {folder}/text/validation --tokenizer {folder}/tokenizer"
+    run_python("recipes/prepare_corpus.py --config", config, files, f"--output_dir {folder}/store")
     return folder / "store"
 
 
 def last_losses(store, folder, fast_layers, precision):
     """Means over the last steps of the logged losses."""
-    run(
-        *(
-            "recipes/pretrain.py",
-            "--config",
-            "recipes/configs/pretrain/quickstart.yaml",
-            "--store",
-            str(store),
-        ),
-        *(
-            "--output_dir",
-            str(folder),
-            "--fast_layers",
-            fast_layers,
-            "--precision",
-            precision,
-            "--use_cpu",
-            "true",
-        ),
-        *(
-            "--max_steps",
-            str(STEPS),
-            "--warmup_steps",
-            "50",
-            "--dropout",
-            "0.1",
-            "--eval_strategy",
-            "no",
-        ),
-        *(
-            "--learning_rate",
-            "3e-4",
-            "--optimizer",
-            "bert_adam",
-            "--weight_init",
-            "truncated_normal",
-        ),
-        *("--global_train_batch_size", "16", "--per_device_train_batch_size", "16"),
-        *(
-            "--logging_steps",
-            str(LAST),
-            "--save_strategy",
-            "steps",
-            "--save_steps",
-            str(STEPS),
-            "--disable_tqdm",
-            "true",
-        ),
+    run_python(
+        "recipes/pretrain.py --config recipes/configs/pretrain/quickstart.yaml",
+        f"--store {store} --output_dir {folder} --fast_layers {fast_layers}",
+        f"--precision {precision} --use_cpu true --max_steps {STEPS} --warmup_steps 50",
+        "--dropout 0.1 --eval_strategy no --learning_rate 3e-4 --optimizer bert_adam",
+        "--weight_init truncated_normal --global_train_batch_size 16",
+        f"--per_device_train_batch_size 16 --logging_steps {LAST} --save_strategy steps",
+        f"--save_steps {STEPS} --disable_tqdm true",
+        timeout=1500,
     )
     history = json.loads((folder / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())[
         "log_history"

@@ -11,30 +11,32 @@ import time
 from pathlib import Path
 
 import pytest
-from ended_run import HERE, STEPS, flags_for, pretrain, wait_for
+from ended_run import HERE, STEPS, flags_for, wait_for
 from logged_history import history_of
+from python_process import REPOSITORY, run_python
 
 from bert_recipes.checkpointing import last_complete, read_step
 
 
+RECIPE = REPOSITORY / "recipes" / "pretrain.py"
+
+
 @pytest.fixture(scope="module")
-def straight(repository, small_store, tmp_path_factory) -> Path:
+def straight(small_store, tmp_path_factory):
     """The run that nothing ends."""
     folder = tmp_path_factory.mktemp("straight") / "run"
-    done = pretrain(repository, flags_for(small_store, folder))
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_python(RECIPE, *flags_for(small_store, folder))
     return folder
 
 
-def begin(repository: Path, argv: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
+def begin(argv: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(RECIPE), *argv]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def assert_resumes(repository: Path, argv: list[str], folder: Path, straight: Path) -> str:
+def assert_resumes(argv: list[str], folder: Path, straight: Path) -> str:
     """The same command ends with the weights of a run that was not ended; what it says."""
-    done = pretrain(repository, argv)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = run_python(RECIPE, *argv)
     assert_same_weights(folder / "model.safetensors", straight)
     return done.stderr
 
@@ -56,14 +58,8 @@ def kill_again_and_again(
         "inside_a_save": inside_a_save,
         "seed": seed,
     }
-    done = subprocess.run(
-        [sys.executable, str(HERE / "killed_runs.py"), json.dumps(settings)],
-        capture_output=True,
-        text=True,
-        timeout=3000,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    words = json.dumps(settings, separators=(",", ":"))
+    done = run_python(HERE / "killed_runs.py", words, timeout=3000)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -109,11 +105,11 @@ def test_signals_end_a_run_in_good_order_again_and_again(
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_the_step_and_the_same_command_goes_on(
-    repository, small_store, straight, tmp_path, number, code
+    small_store, straight, tmp_path, number, code
 ):
     folder = tmp_path / "run"
     argv = [*flags_for(small_store, folder), "--save_strategy", "no"]
-    process = begin(repository, argv)
+    process = begin(argv)
     # The training begins right after it, and takes longer than this.
     assert wait_for((folder / "run.yaml").exists, 120)
     time.sleep(0.5)
@@ -125,14 +121,12 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(
     assert not incomplete
     step = read_step(checkpoint)
     assert f"stopped by {number.name} after step {step} of {STEPS}" in stderr
-    stderr = assert_resumes(repository, argv, folder, straight)
+    stderr = assert_resumes(argv, folder, straight)
     assert f"is resumed from {checkpoint.name}" in stderr
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(
-    repository, small_store, straight, tmp_path
-):
+def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(small_store, straight, tmp_path):
     """No file may have more bytes than the weights: the optimiser's state does not fit."""
     import resource
 
@@ -144,24 +138,21 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1000, size + 1000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    done = pretrain(repository, argv, preexec_fn=limit)
+    done = run_python(RECIPE, *argv, code=1, preexec_fn=limit)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert done.returncode == 1
     assert len(errors) == 1, done.stderr[-2000:]
     assert "cannot be written" in errors[0]
     assert "Traceback" not in done.stderr
     assert not list(folder.glob("checkpoint-*"))
     assert not list(folder.glob(".aside-*"))
-    assert_resumes(repository, argv, folder, straight)
+    assert_resumes(argv, folder, straight)
 
 
 @pytest.mark.slow
-def test_a_killed_data_worker_is_told_and_the_run_goes_on(
-    repository, small_store, straight, tmp_path
-):
+def test_a_killed_data_worker_is_told_and_the_run_goes_on(small_store, straight, tmp_path):
     folder = tmp_path / "run"
     argv = [*flags_for(small_store, folder), "--dataloader_num_workers", "1"]
-    process = begin(repository, argv)
+    process = begin(argv)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     workers = subprocess.run(
         ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
@@ -171,24 +162,23 @@ def test_a_killed_data_worker_is_told_and_the_run_goes_on(
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 1, stderr[-2000:]
     assert "DataLoader worker" in stderr
-    assert_resumes(repository, argv, folder, straight)
+    assert_resumes(argv, folder, straight)
 
 
 @pytest.mark.slow
 def test_a_store_that_vanishes_stays_open_and_is_missed_by_the_next_start(
-    repository, small_store, straight, tmp_path
+    small_store, straight, tmp_path
 ):
     """Also what is read for the first time in the second phase."""
     store, folder = tmp_path / "store", tmp_path / "run"
     shutil.copytree(small_store, store, ignore=shutil.ignore_patterns(".cache"))
     argv = flags_for(store, folder)
-    process = begin(repository, argv)
+    process = begin(argv)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     store.rename(tmp_path / "elsewhere")
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr[-2000:]
     assert_same_weights(folder / "model.safetensors", straight)
-    done = pretrain(repository, [*argv, "--resume", "last"])
-    assert done.returncode == 1
+    done = run_python(RECIPE, *argv, "--resume last", code=1)
     assert f"error: {store}" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

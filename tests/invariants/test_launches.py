@@ -5,24 +5,24 @@ ZeRO and FSDP: tests/recipes/test_engines.py.
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from in_process import keep_last
 from logged_history import history_of
+from python_process import run_python
 from safetensors.torch import load_file
 
 
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-ALONE = [sys.executable]
-PAIR = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--num_processes", "2"]
-PAIR += ["--main_process_port", "0", "--config_file", "accelerate_configs/ddp_cpu.yaml"]
+ALONE = ""
+PAIR = (
+    "-m accelerate.commands.launch --quiet --num_processes 2 --main_process_port 0 "
+    "--config_file accelerate_configs/ddp_cpu.yaml"
+)
 STEPS, HALF = 8, 4
 FLAGS = f"""
     --config recipes/configs/pretrain/bert_tiny.yaml --max_steps {STEPS} --phase2_steps 0
@@ -34,19 +34,9 @@ FLAGS = f"""
 PHASES = "--dropout 0.1 --phase2_max_seq_length 64 --phase2_steps"
 
 
-def pretrain(launch: list[str], store: Path, folder: Path, flags: str) -> None:
-    command = [*launch, "recipes/pretrain.py", *FLAGS.split()]
-    names = flags.split()[::2]
-    for name in names:  # a flag is given once
-        if name in command:
-            place = command.index(name)
-            del command[place : place + 2]
-    command += [*flags.split(), "--store", str(store), "--output_dir", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def pretrain(launcher: str, store: Path, folder: Path, flags: str) -> None:
+    words = keep_last([FLAGS, flags, "--store", store, "--output_dir", folder])
+    run_python(launcher, "recipes/pretrain.py", *words)
 
 
 def forget_second_half(folder: Path) -> None:

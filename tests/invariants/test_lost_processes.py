@@ -63,7 +63,7 @@ def with_preamble(file: Path, script: Path, preamble: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def straight_pair(repository, small_store, tmp_path_factory) -> Path:
+def straight_pair(repository, small_store, tmp_path_factory):
     """The run of two processes that nothing ends."""
     folder = tmp_path_factory.mktemp("pair") / "run"
     ended(launched(repository, small_store, folder))

@@ -3,11 +3,11 @@
 import gc
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
+from python_process import run_python
 from safetensors.torch import load_file, save_file
 
 
@@ -18,21 +18,14 @@ Gradients = list[dict[str, torch.Tensor]]
 def run_two(script: str, settings: dict, launch: str | None = None) -> None:
     """Run a script with settings, by torchrun or by `accelerate launch` with a configuration."""
     launcher = "torch.distributed.run --nproc-per-node 2 --standalone"
-    flags = []
+    flags = ""
     if launch is not None:
         launcher = "accelerate.commands.launch --main_process_port 0 --num_processes 2"
         launcher += f" --config_file accelerate_configs/{launch}.yaml"
-        flags = ["--use_cpu", "true"]
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher.split(), HERE / script, json.dumps(settings), *flags],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        cwd=HERE.parents[1],
-        env=os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+        flags = "--use_cpu true"
+    words = json.dumps(settings, separators=(",", ":"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run_python(f"-m {launcher}", HERE / script, words, flags, env=environment)
 
 
 def end_processes() -> None:

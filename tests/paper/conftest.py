@@ -16,7 +16,7 @@ def call_paper(repository, monkeypatch, capfd):
 
     def call(name, *flags, code=0):
         script = repository / "paper" / f"{name}.py"
-        monkeypatch.setattr(sys, "argv", [str(script), *map(str, flags)])
+        monkeypatch.setattr(sys, "argv", [str(script), *" ".join(map(str, flags)).split()])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(script), run_name="__main__")

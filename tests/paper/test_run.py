@@ -28,10 +28,9 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(
         "{profiles: [gpu]}}\n"
         "claims: [{better: trained, worse: untrained, column: loss, expected: must}]\n"
     )
-    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1]
-    flags += ["--store", small_store]
+    flags = f"--tables {tmp_path}/mine.yaml --profile smoke --num_seeds 1 --store {small_store}"
     output = tmp_path / "runs"
-    said = call_paper("run", *flags, "--output_dir", output)
+    said = call_paper("run", flags, "--output_dir", output)
     assert "| trained better than untrained | loss | must |" in said
     described = json.loads((output / "mine" / "table.json").read_text())
     assert {run["recipe"] for run in described["runs"]} == {"pretrain", "evaluate_checkpoint"}
@@ -50,7 +49,7 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(
         json.dumps({key: run for key, run in known.items() if key != gone})
     )
     shutil.rmtree(output / gone)
-    assert call_paper("run", *flags, "--output_dir", output) == said
+    assert call_paper("run", flags, "--output_dir", output) == said
     again = json.loads((output / "runs.json").read_text())
     assert [again[key] for key in known if key != gone] == [
         run for key, run in known.items() if key != gone
@@ -71,25 +70,18 @@ def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
         "metric: accuracy}}\n"
         "rows: {untrained: {untrained: true}, trained: {}}\n"
     )
-    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1]
-    flags += ["--store", small_store]
-    flags += ["--estimate", "true", "--output_dir", tmp_path / "runs"]
-    said = call_paper(
-        "run",
-        *flags,
-        "--data_dir",
-        repository / "tests",
-        code=1,
-    )
+    flags = f"--tables {tmp_path}/mine.yaml --profile smoke --num_seeds 1 --store {small_store}"
+    flags += " --estimate true --output_dir"
+    said = call_paper("run", flags, tmp_path / "runs", "--data_dir", repository / "tests", code=1)
     assert "untrained: SST-2: no estimate; the reason is above" in said
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\ncolumns: {loss: {metric: mlm_loss}}\nrows: {trained: {}}\n"
     )
-    said = call_paper("run", *flags[:-1], tmp_path / "others")
+    said = call_paper("run", flags, tmp_path / "others")
     assert "trained: pre-training: 0.00 hours for 1 of them" in said
     assert not (tmp_path / "others" / "runs.json").exists()
     (tmp_path / "others" / "runs.json").write_text('{"a": 1}')
-    said = call_paper("run", *flags[:-1], tmp_path / "others", code=1)
+    said = call_paper("run", flags, tmp_path / "others", code=1)
     assert "runs.json does not hold the runs of tables" in said
 
 
@@ -114,9 +106,9 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
             for name in columns
         )
     )
-    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--store", small_store]
-    flags += ["--data_dir", tmp_path, "--output_dir", tmp_path / "runs"]
-    said = call_paper("run", *flags)
+    flags = f"--tables {tmp_path}/mine.yaml --profile smoke --store {small_store}"
+    flags += f" --data_dir {tmp_path} --output_dir {tmp_path}/runs"
+    said = call_paper("run", flags)
     described = json.loads((tmp_path / "runs" / "mine" / "table.json").read_text())
     assert described["claim_seeds"] == described["seeds"] == [1, 2]
 
@@ -129,16 +121,16 @@ def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
     # The figures in runs.json are enough: the predictions may be gone.
     for file in (tmp_path / "runs").glob("*/predictions_*"):
         file.unlink()
-    assert call_paper("run", *flags, "--report_only", "true") == said[said.index("# Mine") :]
+    assert call_paper("run", flags, "--report_only true") == said[said.index("# Mine") :]
     changed = (tmp_path / "mine.yaml").read_text().replace("seeds: 2", "seeds: 3")
     (tmp_path / "mine.yaml").write_text(changed)
-    assert "has verdicts by 2 seeds, and now seeds is 3" in call_paper("run", *flags, code=1)
+    assert "has verdicts by 2 seeds, and now seeds is 3" in call_paper("run", flags, code=1)
 
 
 def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_paper):
     folder = tmp_path / "task"
-    flags = ("--store", small_store, "--num_train", 50, "--num_validation", 8)
-    call_paper("pair_task", *flags, "--output_dir", folder)
+    flags = "--num_train 50 --num_validation 8"
+    call_paper("pair_task", flags, "--store", small_store, "--output_dir", folder)
     rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
     assert {row["label"] for row in rows} == {"next", "random"}
     assert len(rows) == 50

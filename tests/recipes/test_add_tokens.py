@@ -1,12 +1,11 @@
 """recipes/add_tokens.py, and pre-training that goes on from what it writes."""
 
 import json
-import shlex
 
 import transformers
 
 
-FLAGS = shlex.split(
+FLAGS = (
     "--max_steps 2 --warmup_steps 1 --max_seq_length 32 --per_device_train_batch_size 4 "
     "--global_train_batch_size 4 --eval_strategy no --use_cpu true --save_strategy no "
     "--precision fp32"
@@ -20,9 +19,9 @@ def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_p
     )
     (tmp_path / "text.txt").write_text(text * 30)
     larger = tmp_path / "larger"
-    files = ["--files", tmp_path / "text.txt"]
-    flags = ["--model_name_or_path", tiny_checkpoint, *files, "--num_tokens", "2"]
-    output = call_recipe("add_tokens", *flags, "--output_dir", larger)
+    files = f"--files {tmp_path}/text.txt"
+    flags = f"--model_name_or_path {tiny_checkpoint} --num_tokens 2 --output_dir {larger}"
+    output = call_recipe("add_tokens", files, flags)
     assert "2 new tokens" in output
     report = json.loads((larger / "new_tokens.json").read_text())
     assert list(report["tokens"]) == ["infarct", "myocardium"]
@@ -32,23 +31,23 @@ def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_p
     assert transformers.AutoTokenizer.from_pretrained(larger).tokenize("infarct") == ["infarct"]
 
     store, run = tmp_path / "store", tmp_path / "run"
-    flags = [*files, "--tokenizer", larger, "--num_processes", "1"]
-    call_recipe("prepare_corpus", *flags, "--output_dir", store)
-    flags = ["--model_name_or_path", larger, "--store", store, *FLAGS]
-    call_recipe("pretrain", *flags, "--output_dir", run)
+    flags = f"--tokenizer {larger} --num_processes 1 --output_dir {store}"
+    call_recipe("prepare_corpus", files, flags)
+    paths = f"--model_name_or_path {larger} --store {store} --output_dir {run}"
+    call_recipe("pretrain", paths, FLAGS)
     assert json.loads((run / "config.json").read_text())["vocab_size"] == old_size + 2
 
 
 def test_mistakes_are_one_line(call_recipe, tiny_checkpoint, tmp_path):
     (tmp_path / "words.txt").write_text("infarct\n")
-    words = ["--tokens_file", tmp_path / "words.txt"]
+    model, words = f"--model_name_or_path {tiny_checkpoint}", f"--tokens_file {tmp_path}/words.txt"
     cases = {
-        "is not empty": ["--model_name_or_path", tiny_checkpoint, *words, "--output_dir", tmp_path],
-        "no folder nowhere": ["--model_name_or_path", "nowhere/at/all", *words],
-        "give either --files": ["--model_name_or_path", tiny_checkpoint],
+        "is not empty": f"{model} {words} --output_dir {tmp_path}",
+        "no folder nowhere": f"{words} --model_name_or_path nowhere/at/all",
+        "give either --files": model,
     }
     for message, flags in cases.items():
-        output = call_recipe("add_tokens", "--output_dir", tmp_path / "new", *flags, code=1)
+        output = call_recipe("add_tokens", "--output_dir", tmp_path / "new", flags, code=1)
         line = output.splitlines()[-1]
         assert line.startswith("error: ")
         assert message in line

@@ -13,43 +13,18 @@ import time
 from pathlib import Path
 
 import pytest
-from repeated_flags import keep_last
+from in_process import keep_last
 
 from bert_recipes.checkpointing import last_complete
 
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "recipes" / "cluster").iterdir())
-FLAGS = [
-    "--max_seq_length",
-    "48",
-    "--max_steps",
-    "400",
-    "--warmup_steps",
-    "1",
-    "--learning_rate",
-    "1e-3",
-    "--size",
-    "tiny",
-]
-FLAGS += [
-    "--per_device_train_batch_size",
-    "2",
-    "--global_train_batch_size",
-    "4",
-    "--logging_steps",
-    "100",
-]
-FLAGS += [
-    "--eval_strategy",
-    "no",
-    "--save_strategy",
-    "steps",
-    "--save_steps",
-    "50",
-    "--save_total_limit",
-    "1",
-]
-FLAGS += ["--use_cpu", "true", "--precision", "fp32", "--disable_tqdm", "true"]
+FLAGS = (
+    "--max_seq_length 48 --max_steps 400 --warmup_steps 1 --learning_rate 1e-3 --size tiny "
+    "--per_device_train_batch_size 2 --global_train_batch_size 4 --logging_steps 100 "
+    "--eval_strategy no --save_strategy steps --save_steps 50 --save_total_limit 1 "
+    "--use_cpu true --precision fp32 --disable_tqdm true"
+)
 
 # What Slurm's commands do, as far as the script needs it: every task in the background, signals
 # passed on, the highest code.
@@ -91,7 +66,7 @@ def free_port() -> str:
 
 
 @pytest.fixture
-def slurm(tmp_path) -> dict[str, str]:
+def slurm(tmp_path):
     """The environment of a job on two machines."""
     commands = tmp_path / "bin"
     commands.mkdir()
@@ -115,15 +90,10 @@ def slurm(tmp_path) -> dict[str, str]:
     }
 
 
-def submit(repository, store, folder, environment) -> subprocess.Popen[str]:
-    command = [
-        str(repository / "recipes" / "cluster" / "pretrain.slurm"),
-        *FLAGS,
-        "--store",
-        str(store),
-    ]
+def submit(script, repository, store, folder, environment, flags="") -> subprocess.Popen[str]:
+    words = keep_last([FLAGS, "--store", store, "--output_dir", folder, flags])
     return subprocess.Popen(
-        [*command, "--output_dir", str(folder)],
+        [str(repository / "recipes" / "cluster" / script), *words],
         cwd=repository,
         env=environment,
         stdout=subprocess.DEVNULL,
@@ -137,7 +107,7 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(
     repository, small_store, tmp_path, slurm
 ):
     folder = tmp_path / "run"
-    job = submit(repository, small_store, folder, slurm)
+    job = submit("pretrain.slurm", repository, small_store, folder, slurm)
     end = time.monotonic() + 120
     while last_complete(folder)[0] is None and time.monotonic() < end:
         time.sleep(0.1)
@@ -152,7 +122,7 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
     checkpoint, _ = last_complete(folder)
     assert checkpoint is not None
-    job = submit(repository, small_store, folder, slurm | {"PORT": free_port()})
+    job = submit("pretrain.slurm", repository, small_store, folder, slurm | {"PORT": free_port()})
     _, said = job.communicate(timeout=300)
     assert job.returncode == 0, said[-3000:]
     results = json.loads((folder / "all_results.json").read_text())
@@ -163,7 +133,7 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(
 
 @pytest.mark.slow
 def test_a_mistake_ends_the_job_for_good(repository, tmp_path, slurm):
-    job = submit(repository, tmp_path / "no_store", tmp_path / "run", slurm)
+    job = submit("pretrain.slurm", repository, tmp_path / "no_store", tmp_path / "run", slurm)
     _, said = job.communicate(timeout=180)
     assert job.returncode == 1
     assert [line for line in said.splitlines() if line.startswith("error: ")], said[-3000:]
@@ -172,23 +142,13 @@ def test_a_mistake_ends_the_job_for_good(repository, tmp_path, slurm):
 
 @pytest.mark.slow
 def test_torchrun_on_two_machines(repository, small_store, tmp_path):
-    script, port = repository / "recipes" / "cluster" / "pretrain_torchrun.sh", free_port()
-    environment = {
-        **os.environ,
-        "MACHINES": "2",
-        "PROCESSES": "1",
-        "PORT": port,
-        "PYTHON": sys.executable,
-    }
-    flags = [*FLAGS, "--max_steps", "4", "--store", small_store, "--output_dir", tmp_path / "run"]
-    command = [str(script), *keep_last(flags)]
-    machines = [
-        subprocess.Popen(
-            command, cwd=repository, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    job = {"MACHINES": "2", "PROCESSES": "1", "PORT": free_port(), "PYTHON": sys.executable}
+    folder, environment, script = tmp_path / "run", os.environ | job, "pretrain_torchrun.sh"
+    machines = []
+    for _ in range(2):
+        flags = "--max_steps 4"
+        machines.append(submit(script, repository, small_store, folder, environment, flags))
     for machine in machines:
-        _, said = machine.communicate(timeout=180)
-        assert machine.returncode == 0, said[-3000:]
-    assert json.loads((tmp_path / "run" / "all_results.json").read_text())["processes"] == 2
+        _, errors = machine.communicate(timeout=180)
+        assert machine.returncode == 0, errors[-3000:]
+    assert json.loads((folder / "all_results.json").read_text())["processes"] == 2

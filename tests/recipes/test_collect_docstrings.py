@@ -1,12 +1,12 @@
 """The quickstart's corpus: documents of whole modules, no copies, the same every time."""
 
 import json
-import subprocess
-import sys
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from python_process import run_python
 
 from bert_recipes.data.quickstart_corpus import (
     Document,
@@ -31,26 +31,21 @@ PYPROJECT = (
 )
 
 
+COLLECT = "recipes/collect_docstrings.py"
+
+
 @pytest.fixture(scope="module")
-def small_project(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_project(repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     (folder / "recipes").mkdir()
-    recipe = (repository / "recipes" / "collect_docstrings.py").read_text(encoding="utf-8")
-    (folder / "recipes" / "collect_docstrings.py").write_text(recipe, encoding="utf-8")
+    shutil.copy(repository / "recipes" / "collect_docstrings.py", folder / "recipes")
     (folder / "pyproject.toml").write_text(PYPROJECT)
     return folder
 
 
-def collect(project: Path, output_dir: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "recipes/collect_docstrings.py", "--output_dir", output_dir, *flags]
-    options = {"cwd": project, "capture_output": True, "text": True, "timeout": 300}
-    return subprocess.run(command, check=False, **options)
-
-
 @pytest.fixture(scope="module")
-def corpus(small_project: Path) -> Path:
-    result = collect(small_project, "out", "--num_workers", "2")
-    assert result.returncode == 0, result.stderr
+def corpus(small_project):
+    result = run_python(COLLECT, "--output_dir out --num_workers 2", cwd=small_project)
     assert "not installed, so left out: no-such-package" in result.stdout
     return small_project / "out"
 
@@ -60,7 +55,8 @@ def paragraphs(folder: Path, split: str) -> list[list[str]]:
     return [document.splitlines() for document in text.removesuffix("\n").split("\n\n")]
 
 
-def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpus: Path):
+@pytest.mark.slow
+def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpus):
     counts = json.loads((corpus / "corpus.json").read_text())
     num_documents = num_bytes = 0
 
@@ -85,9 +81,9 @@ def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpu
 
 @pytest.mark.slow
 def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(
-    small_project: Path, corpus: Path
+    small_project, corpus
 ):
-    assert collect(small_project, "again", "--num_workers", "1").returncode == 0
+    run_python(COLLECT, "--output_dir again --num_workers 1", cwd=small_project)
     for name in ("train/documents.txt", "validation/documents.txt", "corpus.json"):
         assert (small_project / "again" / name).read_bytes() == (corpus / name).read_bytes()
 
@@ -102,7 +98,7 @@ def test_every_kind_of_source_gives_paragraphs():
         assert any(documentation.paragraphs for documentation in texts)
 
 
-def test_the_project_itself_is_left_out(tmp_path: Path):
+def test_the_project_itself_is_left_out(tmp_path):
     extra = 'optional-dependencies = {dev = ["pluggy", "packaging"]}'
     (tmp_path / "pyproject.toml").write_text(
         f'[project]\nname = "pluggy"\ndependencies = []\n{extra}\n'
@@ -116,7 +112,7 @@ def test_the_project_itself_is_left_out(tmp_path: Path):
     assert "pluggy" not in names
 
 
-def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):
+def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path):
     bad, empty = tmp_path / "bad.py", tmp_path / "empty.py"
     bad.write_text("print 'Python 2'")
     empty.write_text("")
@@ -146,7 +142,7 @@ def test_a_source_is_a_document_and_what_goes_is_counted():
     }
 
 
-def test_held_out_paragraphs_that_are_trained_on_too_are_counted(tmp_path: Path):
+def test_held_out_paragraphs_that_are_trained_on_too_are_counted(tmp_path):
     documents = [
         Document("a", "Twice.\nOnce.\n"),
         Document("a", "More.\n"),
@@ -167,7 +163,7 @@ def test_what_is_held_out_depends_on_the_names_and_sizes_only_and_is_never_one_l
     assert choose_held_out(reversed(documents), 0.1) == held_out
 
 
-def test_a_corpus_without_a_held_out_part_is_refused_before_anything_is_written(tmp_path: Path):
+def test_a_corpus_without_a_held_out_part_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match="only 3 documents"):
         write_corpus(tmp_path / "out", [Document("a", "Text.\n")] * 3, set(), Counter())
     assert not (tmp_path / "out").exists()

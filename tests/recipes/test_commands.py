@@ -170,7 +170,7 @@ def outputs_of(line: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def workshop(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workshop(repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("workshop")
     make_workshop(repository, folder)
     return folder
@@ -181,7 +181,7 @@ TYPED = [shown for shown in SHOWN if any(why_not_typed(line) is None for line in
 
 
 @pytest.mark.parametrize("shown", TYPED, ids=lambda shown: shown.name)
-def test_the_commands_of_a_page_run_in_their_order(workshop: Path, tmp_path: Path, shown: Shown):
+def test_the_commands_of_a_page_run_in_their_order(workshop, tmp_path, shown):
     typed = [line for line in shown.lines if why_not_typed(line) is None]
     outputs = {output for line in typed for output in outputs_of(line)}
     open_workshop(workshop, tmp_path, outputs)

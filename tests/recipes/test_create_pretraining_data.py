@@ -5,15 +5,13 @@ instances.
 import functools
 import json
 import random
-import runpy
-from pathlib import Path
 
+import original_rules
 import pytest
 
 from bert_recipes.data.instances import FEATURE_NAMES, InstanceDataset
 
 
-ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))
 UNCASED = (
     "[PAD] [unused0] [UNK] [CLS] [SEP] [MASK] the a cat sat on mat ##s ##ting run ##ning . "
     ", ! [ ] mask b ##c ##d"
@@ -26,10 +24,10 @@ TEXT = (
 
 
 @pytest.fixture
-def run(start_recipe, tmp_path, monkeypatch):
+def run(call_recipe, tmp_path, monkeypatch):
     """Run the recipe in the folder of the files."""
     monkeypatch.chdir(tmp_path)
-    return functools.partial(start_recipe, "create_pretraining_data")
+    return functools.partial(call_recipe, "create_pretraining_data")
 
 
 @pytest.fixture
@@ -49,41 +47,23 @@ def expected(vocabulary_file, texts, *, lower=True, max_seq=128, **settings):
     """The original's features of texts."""
     defaults = {"seed": 12345, "dupe": 10, "whole_word": False}
     settings = defaults | settings
-    vocabulary = ORIGINAL["load_vocab"](vocabulary_file)
-    instances = ORIGINAL["create_instances"](
-        ORIGINAL["read_documents"](texts, vocabulary, lower),
-        vocabulary,
-        settings["seed"],
-        max_seq,
-        settings["dupe"],
-        0.1,
-        0.15,
-        20,
-        settings["whole_word"],
+    vocabulary = original_rules.load_vocab(vocabulary_file)
+    documents = original_rules.read_documents(texts, vocabulary, lower)
+    seed, dupe, whole_word = settings["seed"], settings["dupe"], settings["whole_word"]
+    instances = original_rules.create_instances(
+        documents, vocabulary, seed, max_seq, dupe, 0.1, 0.15, 20, whole_word
     )
-    return [ORIGINAL["features"](instance, vocabulary, max_seq, 20) for instance in instances]
-
-
-def check(result):
-    assert result.returncode == 0, result.stderr
-    return result
+    return [original_rules.features(instance, vocabulary, max_seq, 20) for instance in instances]
 
 
 def test_golden_file_of_the_original_token_for_token_and_in_order(run, shared_data, tmp_path):
     # Source: google-research/bert README.md, "Pre-training with BERT"; random_seed 12345,
     # dupe_factor 5.
-    check(
-        run(
-            f"--input_file={shared_data / 'reference' / 'sample_text.txt'}",
-            "--output_file=ours.jsonl,ours.tfrecord",
-            f"--vocab_file={shared_data / 'vocab' / 'bert-base-uncased-vocab.txt'}",
-            "--do_lower_case=True",
-            "--max_seq_length=128",
-            "--max_predictions_per_seq=20",
-            "--masked_lm_prob=0.15",
-            "--random_seed=12345",
-            "--dupe_factor=5",
-        )
+    run(
+        f"--input_file={shared_data}/reference/sample_text.txt",
+        f"--vocab_file={shared_data}/vocab/bert-base-uncased-vocab.txt",
+        "--output_file=ours.jsonl,ours.tfrecord --do_lower_case=True --max_seq_length=128",
+        "--max_predictions_per_seq=20 --masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5",
     )
     golden = read(shared_data / "reference" / "tf_examples.jsonl")
     golden = [{name: record[name] for name in FEATURE_NAMES} for record in golden]
@@ -105,19 +85,18 @@ def test_golden_file_of_the_original_token_for_token_and_in_order(run, shared_da
 @pytest.mark.parametrize(
     ("flags", "settings"),
     [
-        (["--do_lower_case=False"], {"lower": False}),
-        (["--nodo_lower_case"], {"lower": False}),
-        (["--do_whole_word_mask", "--max_seq_length", "16"], {"whole_word": True, "max_seq": 16}),
+        ("--do_lower_case=False", {"lower": False}),
+        ("--nodo_lower_case", {"lower": False}),
+        ("--do_whole_word_mask --max_seq_length 16", {"whole_word": True, "max_seq": 16}),
         (
-            ["-do_whole_word_mask=true", "-random_seed=7", "--dupe_factor", "3"],
+            "-do_whole_word_mask=true -random_seed=7 --dupe_factor 3",
             {"whole_word": True, "seed": 7, "dupe": 3},
         ),
     ],
 )
 def test_flags_in_all_of_the_originals_forms_give_its_instances(run, files, flags, settings):
     vocabulary = "vocab.txt" if settings.get("lower", True) else "cased.txt"
-    common = ["--input_file=text.txt", "--output_file=out.jsonl"]
-    check(run(*common, f"--vocab_file={vocabulary}", *flags))
+    run("--input_file=text.txt --output_file=out.jsonl", f"--vocab_file={vocabulary}", flags)
 
     assert read(files / "out.jsonl") == expected(files / vocabulary, [TEXT], **settings)
 
@@ -132,9 +111,8 @@ def test_real_text_with_the_cased_vocabulary_equals_the_original(run, shared_dat
     text = "\n".join(lines)
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     vocabulary = shared_data / "vocab" / "bert-base-cased-vocab.txt"
-    flags = ["--do_lower_case=False", "--do_whole_word_mask=True"]
-    flags += ["--max_seq_length=96", "--dupe_factor=2", f"--vocab_file={vocabulary}"]
-    check(run("--input_file=text.txt", "--output_file=out.jsonl", *flags))
+    flags = "--do_lower_case=False --do_whole_word_mask=True --max_seq_length=96 --dupe_factor=2"
+    run("--input_file=text.txt --output_file=out.jsonl", f"--vocab_file={vocabulary}", flags)
     settings = {"lower": False, "whole_word": True, "max_seq": 96, "dupe": 2}
     features = expected(vocabulary, [text], **settings)
 
@@ -147,8 +125,8 @@ def test_globs_and_lists_are_read_in_order_without_a_break_between_files(run, fi
     texts = {"b1.txt": "the cat\n", "b2.txt": "sat on\n\na mat", "a.txt": "run\n\nb\n"}
     for name, text in texts.items():
         (files / name).write_text(text)
-    flags = ["--output_file=out.jsonl", "--vocab_file=vocab.txt", "--dupe_factor=2"]
-    check(run("--input_file=./b*.txt,a.txt", *flags))
+    flags = "--output_file=out.jsonl --vocab_file=vocab.txt --dupe_factor=2"
+    run("--input_file=./b*.txt,a.txt", flags)
     features = expected(files / "vocab.txt", list(texts.values()), dupe=2)
 
     assert read(files / "out.jsonl") == features
@@ -156,18 +134,21 @@ def test_globs_and_lists_are_read_in_order_without_a_break_between_files(run, fi
 
 def test_it_says_what_it_read_and_wrote(run, files):
     (files / "text.txt").write_bytes(TEXT.encode() + b"\x00\n")
-    flags = ["--input_file=text.txt", "--vocab_file=vocab.txt"]
-    result = check(run(*flags, "--output_file=out.parquet"))
+    output = run("--input_file=text.txt --vocab_file=vocab.txt --output_file=out.parquet")
     count = len(InstanceDataset([files / "out.parquet"]))
 
-    assert "read 3 documents, 6 sentences" in result.stdout
-    assert "1 lines without tokens left out" in result.stdout
-    assert f"wrote {count} instances to out.parquet" in result.stdout
+    assert "read 3 documents, 6 sentences" in output
+    assert "1 lines without tokens left out" in output
+    assert f"wrote {count} instances to out.parquet" in output
 
+
+def test_one_document_alone_is_warned_of(start_recipe, files, monkeypatch):
+    monkeypatch.chdir(files)
     (files / "text.txt").write_text("the cat sat.\nrun\n")
-    result = check(run(*flags, "--output_file=out.jsonl"))
+    flags = "--input_file=text.txt --vocab_file=vocab.txt --output_file=out.jsonl"
+    done = start_recipe("create_pretraining_data", flags)
 
-    assert "warning: there is one document only" in result.stderr
+    assert "warning: there is one document only" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -188,11 +169,10 @@ def test_mistakes_are_one_line_and_write_nothing(run, files, flag, message):
     (files / "empty.txt").touch()
     (files / "latin.txt").write_bytes(b"the cat\n\xe9t\xe9\n")
     before = sorted(files.iterdir())
-    common = ["--input_file=text.txt", "--output_file=out.jsonl", "--vocab_file=vocab.txt"]
-    result = run(*common, flag)
+    common = "--input_file=text.txt --output_file=out.jsonl --vocab_file=vocab.txt"
+    error = run(common, flag, code=1)
 
-    assert result.returncode == 1
-    assert message in result.stderr
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
+    assert message in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
     assert sorted(files.iterdir()) == before

@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from python_process import run_python
 
 
 pytest.importorskip("gradio", reason="the extra demo is not installed")
@@ -89,11 +90,7 @@ def test_another_host_is_served_with_a_warning(repository, tiny_checkpoint, tmp_
 
 
 @pytest.mark.slow
-def test_a_mistake_is_one_line(repository):
-    command = [sys.executable, "recipes/demo.py", "--model_name_or_path", "tests", "--port", "0"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, cwd=repository, check=False
-    )
-    assert done.returncode == 1
+def test_a_mistake_is_one_line():
+    done = run_python("recipes/demo.py --model_name_or_path tests --port 0", code=1)
     assert done.stderr.startswith("error: model_name_or_path: tests has no config.json")
     assert done.stderr.count("\n") == 1

@@ -6,63 +6,38 @@ a launch on GPUs.
 """
 
 import json
-import os
 import random
 import re
 import shutil
 import socket
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from in_process import keep_last
+from python_process import run_python
 from safetensors.torch import load_file
+from tiny_runs import write_jsonl
 
 
 pytestmark = pytest.mark.slow
 
-ENGINES = [
-    "fsdp",
-    "deepspeed_zero1",
-    "deepspeed_zero2",
-    "deepspeed_zero3",
-    "deepspeed_zero3_offload",
-]
-LAUNCHES = ["ddp", "ddp_cpu", "ddp_multi_node", *ENGINES]
-RUN = {
-    "max_seq_length": 32,
-    "learning_rate": 1e-3,
-    "dropout": 0,
-    "precision": "fp32",
-    "use_cpu": True,
-    "per_device_train_batch_size": 2,
-    "logging_steps": 1,
-    "save_strategy": "steps",
-    "disable_tqdm": True,
-}
+ENGINES = ["fsdp", "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3"]
+LAUNCHES = ["ddp", "ddp_cpu", "ddp_multi_node", *ENGINES, "deepspeed_zero3_offload"]
+RUN = (
+    "--max_seq_length 32 --learning_rate 1e-3 --dropout 0 --precision fp32 --use_cpu true "
+    "--per_device_train_batch_size 2 --logging_steps 1 --save_strategy steps --disable_tqdm true"
+)
 
 
-def flags_of(settings: dict) -> list[str]:
-    """--name value, as YAML has it."""
-    flags = []
-    for name, value in settings.items():
-        flags += [f"--{name}", str(value).replace("True", "true")]
-    return flags
-
-
-def start(
-    repository: Path, launch: str | None, recipe: str, settings: dict, folder: Path
-) -> tuple[int, str]:
-    """Run it to its end, by one launcher a machine (None: by none): the highest exit code, and what
-    was said.
-    """
-    if launch is not None and launch.startswith("deepspeed"):
-        pytest.importorskip("deepspeed", reason="deepspeed is an extra")
-    launcher = ""
-    machines = 2 if launch == "ddp_multi_node" else 1
+def start(launch: str | None, recipe: str, flags: str, folder: Path, code: int = 0) -> list[str]:
+    """Run it to its end, by one launcher a machine (None: by none); return their errors."""
+    launcher, machines = "", [""]
     if launch is not None:
+        if launch.startswith("deepspeed"):
+            pytest.importorskip("deepspeed", reason="deepspeed is an extra")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             _, port = free.getsockname()
@@ -70,79 +45,60 @@ def start(
         launcher += f" --config_file accelerate_configs/{launch}.yaml"
     if launch not in (None, "cpu"):
         launcher += " --num_processes 2"
-    flags = flags_of(settings | {"output_dir": folder})
-    started = []
-    for machine in range(machines):
-        rank = ["--machine_rank", str(machine)] if machines > 1 else []
-        log = (folder.parent / f"{folder.name}-{machine}.log").open("w+")
-        process = subprocess.Popen(
-            [sys.executable, *launcher.split(), *rank, f"recipes/{recipe}.py", *flags],
-            cwd=repository,
-            env=os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        started.append((process, log))
-    # DeepSpeed compiles its collectives for CPUs when they are first used.
-    codes = [process.wait(timeout=600) for process, _ in started]
-    said = ""
-    for _, log in started:
-        log.seek(0)
-        said += log.read()
-        log.close()
-    return max(codes), said
+    if launch == "ddp_multi_node":
+        machines = ["--machine_rank 0", "--machine_rank 1"]
+    words = [f"recipes/{recipe}.py", *keep_last([flags, "--output_dir", folder])]
+    with ThreadPoolExecutor() as pool:
+        # DeepSpeed compiles its collectives for CPUs when they are first used.
+        ended = [
+            pool.submit(run_python, launcher, machine, *words, code=code) for machine in machines
+        ]
+    return [run.result().stderr for run in ended]
 
 
-def succeed(*args) -> None:
-    code, said = start(*args)
-    assert code == 0, said[-3000:]
-
-
-def fail(*args) -> str:
+def fail(launch: str | None, recipe: str, flags: str, folder: Path) -> str:
     """The one line of a run that is refused, by one process or by both."""
-    code, said = start(*args)
-    errors = set(re.findall(r"^error: (?:process \d+: )?(.*)", said, re.MULTILINE))
-    assert (code, len(errors)) == (1, 1), said[-3000:]
+    (output,) = start(launch, recipe, flags, folder, code=1)
+    errors = set(re.findall(r"^error: (?:process \d+: )?(.*)", output, re.MULTILINE))
+    assert len(errors) == 1, output[-3000:]
     return errors.pop()
 
 
 # The run of one process
 
-SHORT = {**RUN, "max_steps": 2, "warmup_steps": 0, "global_train_batch_size": 8, "save_steps": 1}
-SHORT |= {"per_device_eval_batch_size": 4, "eval_strategy": "steps", "eval_steps": 1}
+SHORT = (
+    f"{RUN} --max_steps 2 --warmup_steps 0 --global_train_batch_size 8 --save_steps 1 "
+    "--per_device_eval_batch_size 4 --eval_strategy steps --eval_steps 1"
+)
 
 
 @pytest.fixture(scope="module")
 def recipes(small_store, tiny_checkpoint, tmp_path_factory):
-    """Recipe -> its settings; 9 pairs and 9 rows to evaluate on are 2 batches of 4 and 1 on two
+    """Recipe -> its flags; 9 pairs and 9 rows to evaluate on are 2 batches of 4 and 1 on two
     processes.
     """
     folder = tmp_path_factory.mktemp("cola")
     rng = random.Random(0)
     for name, number in (("train", 40), ("validation", 9), ("test", 9)):
-        with (folder / f"{name}.jsonl").open("w") as file:
-            for index in range(number):
-                sentence = "".join(rng.choices("abcdef", k=rng.randint(3, 20)))
-                row = {"idx": index, "sentence": sentence, "label": index % 2}
-                file.write(json.dumps(row) + "\n")
-    finetuning = {
-        "task": "cola",
-        "model_name_or_path": tiny_checkpoint,
-        "data_dir": folder,
-        "do_predict": True,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "loss",
-    }
-    pretraining = {"store": small_store, "size": "tiny", "max_eval_pairs": 9}
-    return {"pretrain": pretraining | SHORT, "finetune": finetuning | SHORT}
+        rows = []
+        for index in range(number):
+            sentence = "".join(rng.choices("abcdef", k=rng.randint(3, 20)))
+            rows.append({"idx": index, "sentence": sentence, "label": index % 2})
+        write_jsonl(folder / f"{name}.jsonl", rows)
+    finetuning = (
+        f"{SHORT} --task cola --model_name_or_path {tiny_checkpoint} --data_dir {folder} "
+        "--do_predict true --load_best_model_at_end true --metric_for_best_model loss"
+    )
+    pretraining = f"{SHORT} --store {small_store} --size tiny --max_eval_pairs 9"
+    return {"pretrain": pretraining, "finetune": finetuning}
 
 
 @pytest.fixture(scope="module", params=["pretrain", "finetune"])
-def alone(request, repository, recipes, tmp_path_factory):
-    """A recipe, and its run in one process."""
+def alone(request, recipes, tmp_path_factory):
+    """A recipe, its flags, and its run in one process."""
     folder = tmp_path_factory.mktemp("alone") / request.param
-    succeed(repository, "cpu", request.param, recipes[request.param], folder)
-    return request.param, folder
+    start("cpu", request.param, recipes[request.param], folder)
+    return request.param, recipes[request.param], folder
 
 
 METRICS = ("loss", "mlm_loss", "nsp_loss", "grad_norm")
@@ -167,15 +123,13 @@ def assert_same_run(folder, other, *, clips_alike):
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
-def test_a_launch_is_the_run_of_one_process_and_is_resumed(
-    repository, recipes, alone, tmp_path, launch
-):
+def test_a_launch_is_the_run_of_one_process_and_is_resumed(alone, tmp_path, launch):
     """Two steps, a checkpoint, a resume, an evaluation in which the processes have unequal numbers
     of batches.
     """
-    recipe, expected = alone
+    recipe, flags, expected = alone
     complete, resumed = tmp_path / "complete", tmp_path / "resumed"
-    succeed(repository, launch, recipe, recipes[recipe], complete)
+    start(launch, recipe, flags, complete)
     # DeepSpeed's norm of the gradients is its own, a little larger.
     assert_same_run(complete, expected, clips_alike=not launch.startswith("deepspeed"))
     assert names_of_predictions(complete) == names_of_predictions(expected)
@@ -184,7 +138,7 @@ def test_a_launch_is_the_run_of_one_process_and_is_resumed(
     shutil.rmtree(resumed / "checkpoint-2")
     for name in ("all_results.json", "model.safetensors"):
         (resumed / name).unlink()
-    succeed(repository, launch, recipe, recipes[recipe] | {"resume": "last"}, resumed)
+    start(launch, recipe, f"{flags} --resume last", resumed)
     assert json.loads((resumed / "all_results.json").read_text())["resumed_at_step"] == 1
     assert_same_run(resumed, complete, clips_alike=True)
 
@@ -195,51 +149,34 @@ def names_of_predictions(folder):
 
 # Phases, checkpoints and refusals
 
-LONG = {
-    **RUN,
-    "size": "tiny",
-    "max_steps": 4,
-    "warmup_steps": 1,
-    "global_train_batch_size": 4,
-    "save_steps": 4,
-}
-LONG |= {"eval_strategy": "no"}
-PHASES = {
-    "phase2_steps": 2,
-    "phase2_max_seq_length": 48,
-    "max_steps": 5,
-    "global_train_batch_size": 8,
-}
+LONG = (
+    f"{RUN} --size tiny --max_steps 4 --warmup_steps 1 --global_train_batch_size 4 --save_steps 4 "
+    "--eval_strategy no"
+)
+PHASES = (
+    "--phase2_steps 2 --phase2_max_seq_length 48 --max_steps 5 --global_train_batch_size 8 "
+    "--phase2_per_device_train_batch_size"
+)
 
 
 @pytest.fixture(scope="module")
-def english_store(repository, tiny_checkpoint, tmp_path_factory) -> Path:
+def english_store(tiny_checkpoint, tmp_path_factory):
     """One whose tokenizer knows the sentences that a run shows at its end: all processes must take
     part in that.
     """
     folder = tmp_path_factory.mktemp("english")
-    text = (
-        "The heart of the matter is the art of the run. And the rest of the day is the end of "
-        "it.\n\n"
-    )
+    text = "The heart of the matter is the art of the run. And the day is the end of it.\n\n"
     (folder / "text.txt").write_text(text * 40)
-    settings = {"files": folder / "text.txt", "num_processes": 1, "tokenizer": tiny_checkpoint}
-    succeed(repository, None, "prepare_corpus", settings, folder / "store")
+    flags = f"--files {folder}/text.txt --num_processes 1 --tokenizer {tiny_checkpoint}"
+    start(None, "prepare_corpus", flags, folder / "store")
     return folder / "store"
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_path, stage):
-    run, pretrain = tmp_path / "run", LONG | {"store": english_store}
-    succeed(repository, f"deepspeed_zero{stage}", "pretrain", pretrain, run)
-    model = tmp_path / "model"
-    succeed(
-        repository,
-        None,
-        "convert_checkpoint",
-        {"deepspeed_checkpoint": run / "checkpoint-4"},
-        model,
-    )
+def test_the_folder_holds_the_weights_of_the_run(english_store, tmp_path, stage):
+    run, model, flags = tmp_path / "run", tmp_path / "model", f"{LONG} --store {english_store}"
+    start(f"deepspeed_zero{stage}", "pretrain", flags, run)
+    start(None, "convert_checkpoint", f"--deepspeed_checkpoint {run}/checkpoint-4", model)
     opened = transformers.AutoModelForPreTraining.from_pretrained(model)
     assert type(opened) is transformers.BertForPreTraining
     ours = opened.state_dict()
@@ -248,72 +185,51 @@ def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_
     assert len(transformers.AutoTokenizer.from_pretrained(model)) == opened.config.vocab_size
     # Neither one process nor another stage nor no DeepSpeed at all can take its optimiser up.
     (run / "all_results.json").unlink()
+    words = f"was written by 2 process(es) with engine DeepSpeed ZeRO {stage}, this run has"
     for launch in (None, "ddp_cpu", f"deepspeed_zero{stage % 3 + 1}"):
-        error = fail(repository, launch, "pretrain", pretrain | {"resume": "last"}, run)
-        assert (
-            f"was written by 2 process(es) with engine DeepSpeed ZeRO {stage}, this run has"
-            in error
-        )
+        assert words in fail(launch, "pretrain", f"{flags} --resume last", run)
     # Its weights can begin a new run.
-    succeed(
-        repository, None, "pretrain", pretrain | {"model_name_or_path": model}, tmp_path / "new"
-    )
+    start(None, "pretrain", f"{flags} --model_name_or_path {model}", tmp_path / "new")
 
 
-@pytest.mark.parametrize(
-    "engine", ["deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "fsdp"]
-)
-def test_two_phases_are_those_of_two_processes_without_an_engine(
-    repository, small_store, tmp_path, engine
-):
-    settings = LONG | PHASES | {"store": small_store, "phase2_per_device_train_batch_size": 2}
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_phases_are_those_of_two_processes_without_an_engine(small_store, tmp_path, engine):
     for launch in (engine, "ddp_cpu"):
-        succeed(repository, launch, "pretrain", settings, tmp_path / launch)
+        start(launch, "pretrain", f"{LONG} {PHASES} 2 --store {small_store}", tmp_path / launch)
     weights = load_file(tmp_path / engine / "model.safetensors")
     for name, expected in load_file(tmp_path / "ddp_cpu" / "model.safetensors").items():
         torch.testing.assert_close(weights[name], expected, rtol=0, atol=1e-6)
 
 
-OTHER_BATCHES = {
-    **PHASES,
-    "per_device_train_batch_size": 4,
-    "phase2_per_device_train_batch_size": 1,
-}
-
-
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("flags", "words"),
     [
         (
-            OTHER_BATCHES,
+            f"{PHASES} 1 --per_device_train_batch_size 4",
             "here it would be 1 and then 4; give --global_train_batch_size 8, "
             "--per_device_train_batch_size 1 and "
             "--phase2_per_device_train_batch_size 1",
         ),
         # No process has whole tensors.
         (
-            {"optimizer": "lamb"},
+            "--optimizer lamb",
             "optimizer is lamb; DeepSpeed ZeRO 2 splits tensors over the processes",
         ),
     ],
 )
-def test_what_deepspeed_cannot_do_is_refused_at_the_start(
-    repository, small_store, tmp_path, settings, words
-):
-    settings = LONG | settings | {"store": small_store}
-    assert words in fail(repository, "deepspeed_zero2", "pretrain", settings, tmp_path / "run")
+def test_what_deepspeed_cannot_do_is_refused_at_the_start(small_store, tmp_path, flags, words):
+    flags = f"{LONG} {flags} --store {small_store}"
+    assert words in fail("deepspeed_zero2", "pretrain", flags, tmp_path / "run")
     assert not list((tmp_path / "run").glob("*"))
 
 
-def test_checkpoints_that_are_refused(repository, small_store, tmp_path):
-    succeed(repository, None, "pretrain", LONG | {"store": small_store}, tmp_path / "run")
-    for words, checkpoint in {
-        "is not DeepSpeed's: it is in Hub form already": tmp_path / "run" / "checkpoint-4",
-        "is no complete checkpoint: there is no such folder": tmp_path / "nowhere",
-        "is no complete checkpoint: it has no manifest.json": tmp_path / "run",
+def test_checkpoints_that_are_refused(small_store, tmp_path):
+    start(None, "pretrain", f"{LONG} --store {small_store}", tmp_path / "run")
+    for words, name in {
+        "is not DeepSpeed's: it is in Hub form already": "run/checkpoint-4",
+        "is no complete checkpoint: there is no such folder": "nowhere",
+        "is no complete checkpoint: it has no manifest.json": "run",
     }.items():
-        model = tmp_path / "model"
-        assert words in fail(
-            repository, None, "convert_checkpoint", {"deepspeed_checkpoint": checkpoint}, model
-        )
+        model, flags = tmp_path / "model", f"--deepspeed_checkpoint {tmp_path}/{name}"
+        assert words in fail(None, "convert_checkpoint", flags, model)
         assert not model.exists()

@@ -1,22 +1,17 @@
 """recipes/evaluate_checkpoint.py --task: the figures that the training run ended with."""
 
 import json
-import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tiny_runs import TASKS, make_rows, write_jsonl
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, ScoringArguments, names_a_task
 from bert_recipes.finetuning.run import score_checkpoint
-
-
-TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
-KINDS = tuple(TINY["TASKS"])
 
 
 @pytest.fixture
@@ -40,7 +35,7 @@ def figures(results, prefix="eval_"):
     return {name.removeprefix(prefix): results[name] for name in names}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASKS)
 def test_the_figures_are_those_of_the_run(score, tiny_runs, tmp_path, kind):
     """Lengths, stride and decoder are the run's, not the defaults."""
     run = tiny_runs(kind)
@@ -68,39 +63,26 @@ def test_the_recipe_prints_the_figures_and_leaves_no_folder(
     monkeypatch.chdir(tmp_path)
     flags = (
         f"--model_name_or_path {run} --task_file {run}/task.yaml --data_dir {run.parent}/data "
-        "--results_file out.json --precision fp32 --use_cpu true"
+        "--results_file new/out.json --precision fp32 --use_cpu true"
     )
-    stdout = call_recipe("evaluate_checkpoint", *flags.split())
-    results = json.loads((tmp_path / "out.json").read_text())
+    stdout = call_recipe("evaluate_checkpoint", flags)
+    results = json.loads((tmp_path / "new" / "out.json").read_text())
     printed = json.loads(stdout[stdout.index("{") :])
     assert printed == {name: value for name, value in results.items() if name != "jackknife"}
     expected = json.loads((run / "all_results.json").read_text())
     assert figures(results) == pytest.approx(figures(expected), abs=1e-5)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_results_go_into_a_new_folder_and_are_json(tiny_checkpoint, tmp_path, monkeypatch, capsys):
-    recipe = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "evaluate_checkpoint.py"))
-    measure = "bert_recipes.finetuning.run.score_checkpoint"
-    flags = f"evaluate --task mrpc --model_name_or_path {tiny_checkpoint} --use_cpu true"
-
-    def evaluate(results_file):
-        argv = [*flags.split(), "--results_file", str(results_file)]
-        monkeypatch.setattr(sys, "argv", argv)
-        recipe["main"]()
-
-    monkeypatch.setattr(measure, lambda *settings: {"eval_f1": float("nan"), "steps": 3})
-    folder = tmp_path / "new"
-    evaluate(folder / "out.json")
-    text = (folder / "out.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail) == {"eval_f1": None, "steps": 3}
-    assert capsys.readouterr().out == text
-
-    monkeypatch.setattr(measure, pytest.fail)  # nothing is measured for a path that cannot be
-    with pytest.raises(InputError, match="is a folder"):
-        evaluate(folder)
-    with pytest.raises(InputError, match="cannot be written"):
-        evaluate(folder / "out.json" / "x")
+@pytest.mark.parametrize(("name", "message"), [("", "is a folder"), ("a/x", "cannot be written")])
+def test_results_that_cannot_be_written_are_not_measured(
+    call_recipe, tiny_checkpoint, tmp_path, monkeypatch, name, message
+):
+    monkeypatch.setattr("bert_recipes.finetuning.run.score_checkpoint", pytest.fail)
+    (tmp_path / "a").touch()
+    flags = f"--task mrpc --model_name_or_path {tiny_checkpoint} --use_cpu true"
+    path = f"--results_file {tmp_path}/{name}"
+    assert message in call_recipe("evaluate_checkpoint", flags, path, code=1)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +92,6 @@ def test_results_go_into_a_new_folder_and_are_json(tiny_checkpoint, tmp_path, mo
         ("--task=mrpc", True),
         ("--task-file x", True),
         ("--config task.yaml", True),
-        ("--config=task.yaml", True),
-        ("", False),
         ("--store task", False),
         ("--config=store.yaml", False),
         ("--config none.yaml", False),
@@ -161,8 +141,8 @@ def test_a_labelled_test_split_is_measured(score, tiny_runs, kind):
 def test_a_test_split_without_labels_is_not_measured(score, tiny_runs, tmp_path):
     run = tiny_runs("sequence_classification")
     data = run.parent / "data"
-    rows = TINY["make_rows"]("sequence_classification", 1)
-    TINY["write_jsonl"](tmp_path / "test.jsonl", [row | {"label": -1} for row in rows])
+    rows = make_rows("sequence_classification", 1)
+    write_jsonl(tmp_path / "test.jsonl", [row | {"label": -1} for row in rows])
     text = (data / "task.yaml").read_text()
     file = data / "test_alone.yaml"
     file.write_text(text.replace("validation: validation.jsonl", f"test: {tmp_path}/test.jsonl"))

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from in_process import RECIPES
+from python_process import run_python
+from small_stores import make_tokenizer
 
 
 pytestmark = pytest.mark.slow
@@ -23,21 +25,15 @@ def packages():
 
 
 def start(recipe, *flags, cwd):
-    command = [sys.executable, Path(__file__).parents[2] / "recipes" / recipe, *map(str, flags)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=1800, check=False, cwd=cwd
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    return run_python(RECIPES / f"{recipe}.py", *flags, cwd=cwd, timeout=1800)
 
 
 def test_a_task_of_glue(shared_data, tiny_checkpoint, tmp_path):
-    flags = ["--task", "mrpc", "--data_dir", shared_data / "glue", "--max_train_examples", 1000]
-    flags += ["--num_train_epochs", 2, "--learning_rate", 1e-3, "--precision", "fp32"]
-    flags += ["--model_name_or_path", tiny_checkpoint, "--output_dir", "run", "--use_cpu", "true"]
-    start("finetune.py", *flags, cwd=tmp_path)
-    flags = ["--format", "int8", "--data_dir", shared_data / "glue", "--max_eval_examples", 5000]
-    start("export.py", "--model_name_or_path", "run", *flags, cwd=tmp_path)
+    flags = "--task mrpc --max_train_examples 1000 --num_train_epochs 2 --learning_rate 1e-3"
+    flags += f" --precision fp32 --use_cpu true --data_dir {shared_data}/glue --output_dir run"
+    start("finetune", flags, "--model_name_or_path", tiny_checkpoint, cwd=tmp_path)
+    flags = f"--format int8 --data_dir {shared_data}/glue --max_eval_examples 5000"
+    start("export", flags, "--model_name_or_path run", cwd=tmp_path)
     scores = json.loads((tmp_path / "run_int8" / "export.json").read_text())["scores"]
     results = json.loads((tmp_path / "run" / "all_results.json").read_text())
     assert scores["checkpoint"]["f1"] == pytest.approx(results["eval_f1"], abs=1e-5)
@@ -50,18 +46,14 @@ def test_bert_base(tmp_path):
     import transformers
 
     from bert_recipes.models.sizes import pretraining_config
-    from bert_recipes.tokenization.loading import load_tokenizer
-    from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
-    pieces = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(30_517))]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    tokenizer = load_tokenizer(tmp_path / "vocab.txt", do_lower_case=True)
+    tokenizer = make_tokenizer(tmp_path, [f"w{number}" for number in range(30_517)])
     config = pretraining_config("base", vocab_size=len(tokenizer))
     config.num_labels = 3
     torch.manual_seed(0)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    start("export.py", "--model_name_or_path", "model", "--format", "int8", cwd=tmp_path)
+    start("export", "--model_name_or_path model --format int8", cwd=tmp_path)
     report = json.loads((tmp_path / "model_int8" / "export.json").read_text())
     assert 109_000_000 < report["bytes"] < 4 * 109_000_000 / 3.9
     assert 0 < report["largest_difference"] < 1
@@ -72,16 +64,15 @@ def test_every_opset_that_is_allowed_is_written_and_read(tiny_runs, tmp_path):
 
     run = tiny_runs("sequence_classification")
     for opset in range(OPSETS[0], OPSETS[1] + 1):
-        flags = ["--opset", opset, "--output_dir", str(opset), "--format", "int8"]
-        start("export.py", "--model_name_or_path", run, *flags, cwd=tmp_path)
+        flags = f"--model_name_or_path {run} --opset {opset} --output_dir {opset} --format int8"
+        start("export", flags, cwd=tmp_path)
         report = json.loads((tmp_path / str(opset) / "export.json").read_text())
         assert report["opset"] == opset
 
 
 def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
     run = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "runs" / "mine")
-    recipe = Path(__file__).parents[2] / "recipes" / "export.py"
-    command = [sys.executable, recipe, "--model_name_or_path", run]
+    command = [sys.executable, RECIPES / "export.py", "--model_name_or_path", run]
     process = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
@@ -95,14 +86,10 @@ def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
     assert [path.name for path in run.parent.iterdir()] == ["mine"]
 
 
-def test_the_recipe_is_quiet_and_prints_what_it_measured(
-    repository, tiny_runs, tmp_path, monkeypatch
-):
+def test_the_recipe_is_quiet_and_prints_what_it_measured(tiny_runs, tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)  # stock prints a line for it
     run = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "mine")
-    command = [sys.executable, repository / "recipes" / "export.py", "--model_name_or_path", "mine"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = start("export", "--model_name_or_path mine", cwd=tmp_path)
     first, last = done.stdout.splitlines()
     assert first.startswith("model.onnx (onnx): 0.1 MB; its outputs differ")
     assert last == "model.onnx, export.json, example.py: mine_onnx"
@@ -113,6 +100,3 @@ def test_the_recipe_is_quiet_and_prints_what_it_measured(
     assert sorted(path.name for path in run.iterdir()) == sorted(
         path.name for path in tiny_runs("sequence_classification").iterdir()
     )
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == "error: output_dir: mine_onnx is not empty; give a new folder\n"

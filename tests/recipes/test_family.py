@@ -1,262 +1,148 @@
-"""RoBERTa, ALBERT and DistilBERT as a user makes them: text, vocabulary, store, run, and a folder
-that stock loads.
+"""The family of BERT as a user makes it: text, vocabulary, store, run, and a folder that stock
+loads.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 import transformers
+from in_process import run_recipe
 
 
-FLAGS = [
-    "--max_seq_length",
-    32,
-    "--max_steps",
-    3,
-    "--warmup_steps",
-    1,
-    "--global_train_batch_size",
-    4,
-    "--eval_steps",
-    3,
-]
-FLAGS += ["--per_device_train_batch_size", 4, "--max_eval_pairs", 10, "--logging_steps", 1]
-FOLDERS = {
-    "mlm": ("BertForMaskedLM", ["--input_format", "doc_sentences", "--selection", "spans"]),
-    "ltr": ("BertLMHeadModel", []),
-    "roberta": ("RobertaForMaskedLM", []),
-    "albert": ("AlbertForPreTraining", ["--share_layers", "none"]),
-    "electra": ("ElectraForPreTraining", []),
+FLAGS = (
+    "--max_seq_length 32 --max_steps 3 --warmup_steps 1 --global_train_batch_size 4 "
+    "--per_device_train_batch_size 4 --eval_steps 3 --max_eval_pairs 10 --logging_steps 1"
+)
+# Objective -> stock's class, flags of the run, flags that measure on the same inputs.
+MEMBERS = {
+    "mlm": ("BertForMaskedLM", "--input_format doc_sentences --selection spans", ""),
+    "ltr": ("BertLMHeadModel", "", "--selection causal --pair_label none"),
+    "roberta": ("RobertaForMaskedLM", "", "--input_format full_sentences --selection fairseq"),
+    "albert": (
+        "AlbertForPreTraining",
+        "--share_layers none",
+        "--pair_label order --selection ngrams",
+    ),
+    "electra": (
+        "ElectraForPreTraining",
+        "",
+        "--input_format electra --pair_label none --mask_rate 0.85 --keep_rate 0.15 "
+        "--random_rate 0",
+    ),
 }
+SENTENCE = "the men of the camel menu cost best most and often more than other menus do"
+
+
+def read(file):
+    return json.loads(file.read_text())
 
 
 @pytest.fixture(scope="module")
-def byte_store(repository, tmp_path_factory):
+def byte_store(tmp_path_factory):
     """A store of English sentences over RoBERTa's kind of vocabulary."""
     folder = tmp_path_factory.mktemp("bytes")
-    words = [
-        "the",
-        "men",
-        "of",
-        "the",
-        "camel",
-        "menu",
-        "cost",
-        "best",
-        "most",
-        "and",
-        "often",
-        "more",
-        "than",
-        "other",
-        "menus",
-        "do",
-    ]
-    documents = [
-        "\n".join(" ".join(words[n % 9 :][: 3 + n % 7]) + "." for n in range(d, d + 12))
-        for d in range(30)
-    ]
-    (folder / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    train = [sys.executable, "tokenizer/train.py", "--algorithm", "byte_bpe", "--vocab_size", "300"]
-    train += ["--files", str(folder / "text.txt"), "--output_dir", str(folder / "bpe")]
-    prepare = [
-        sys.executable,
-        "recipes/prepare_corpus.py",
-        "--files",
-        str(folder / "text.txt"),
-        "--sentences",
-        "lines",
-    ]
-    prepare += [
-        "--tokenizer",
-        str(folder / "bpe"),
-        "--validation_fraction",
-        "0.2",
-        "--output_dir",
-        str(folder / "store"),
-    ]
-    for command in (train, prepare):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=repository)
-        assert done.returncode == 0, done.stderr[-2000:]
+    text, words = "", SENTENCE.split()
+    for document in range(30):
+        for number in range(document, document + 12):
+            text += " ".join(words[number % 9 :][: 3 + number % 7]) + ".\n"
+        text += "\n"
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    files = f"--files {folder}/text.txt"
+    tokenizer = f"--algorithm byte_bpe --vocab_size 300 --output_dir {folder}/bpe"
+    run_recipe("../tokenizer/train", files, tokenizer)
+    flags = f"--sentences lines --validation_fraction 0.2 --tokenizer {folder}/bpe"
+    run_recipe("prepare_corpus", files, flags, "--num_processes 1 --output_dir", folder / "store")
     return folder / "store"
 
 
-@pytest.mark.parametrize("objective", FOLDERS)
+@pytest.fixture(scope="module")
+def teacher(byte_store, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher")
+    run_recipe("pretrain", "--store", byte_store, "--output_dir", folder, FLAGS, "--size mini")
+    return folder
+
+
+def open_stock(kind, folder):
+    """Open a folder as a class of stock's, which must find all weights and no others."""
+    stock_class = getattr(transformers, kind)
+    model, loading = stock_class.from_pretrained(folder, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
+    return model
+
+
+@pytest.mark.parametrize("objective", MEMBERS)
 def test_a_run_leaves_a_folder_that_stock_loads_and_that_is_measured_again(
     call_recipe, byte_store, tmp_path, objective
 ):
-    kind, flags = FOLDERS[objective]
+    kind, flags, inputs = MEMBERS[objective]
     folder, file = tmp_path / "run", tmp_path / "results.json"
-    call_recipe(
-        "pretrain",
-        "--store",
-        byte_store,
-        "--objective",
-        objective,
-        "--output_dir",
-        folder,
-        *FLAGS,
-        *flags,
-    )
+    paths = ("--store", byte_store, "--output_dir", folder)
+    call_recipe("pretrain", *paths, "--objective", objective, FLAGS, flags)
+    open_stock(kind, folder)
     model = transformers.AutoModelForPreTraining.from_pretrained(folder)
-    assert type(model).__name__ == model.config.architectures[0] == kind or objective in (
-        "mlm",
-        "ltr",
-    )
-    _stock, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
+    is_own_member = objective not in ("mlm", "ltr")
+    assert (type(model).__name__ == model.config.architectures[0] == kind) is is_own_member
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    assert (
-        tokenizer.decode(tokenizer("the best menu")["input_ids"], skip_special_tokens=True).strip()
-        == "the best menu"
-    )
-    results = json.loads((folder / "all_results.json").read_text())
+    ids = tokenizer("the best menu")["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True).strip() == "the best menu"
+    results = read(folder / "all_results.json")
     report = (folder / "report.md").read_text() + (folder / "README.md").read_text()
-    assert (
-        ("sentence-order accuracy" in report)
-        == ("eval_sop_accuracy" in results)
-        == (objective == "albert")
-    )
+    assert ("sentence-order accuracy" in report) == (objective == "albert")
+    assert ("eval_sop_accuracy" in results) == (objective == "albert")
+    assert ("replaced tokens that are found" in report) == (objective == "electra")
+    assert ("eval_replaced_recall" in results) == (objective == "electra")
     assert "next-sentence" not in report
-    assert (
-        ("replaced tokens that are found" in report)
-        == ("eval_replaced_recall" in results)
-        == (objective == "electra")
-    )
     assert f"A `{kind}`" in report
     use = "feature-extraction" if objective in ("ltr", "electra") else "fill-mask"
     assert f'pipeline("{use}", model=' in report
     assert ("| input_format | full_sentences |" in report) == (objective == "roberta")
     assert " | 0 |" not in report.partition("## Results")[2].partition("##")[0]
-    measure = [
-        "--model_name_or_path",
-        folder,
-        "--store",
-        byte_store,
-        "--max_seq_length",
-        32,
-        "--max_eval_pairs",
-        10,
-    ]
-    inputs = {
-        "mlm": flags,
-        "ltr": ["--selection", "causal", "--pair_label", "none"],
-        "roberta": ["--input_format", "full_sentences", "--selection", "fairseq"],
-        "electra": [
-            "--input_format",
-            "electra",
-            "--pair_label",
-            "none",
-            "--mask_rate",
-            "0.85",
-            "--keep_rate",
-            "0.15",
-            "--random_rate",
-            "0",
-        ],
-    }
-    measure += inputs.get(objective, ["--pair_label", "order", "--selection", "ngrams"])
-    call_recipe(
-        "evaluate_checkpoint", *measure, "--output_dir", tmp_path / "x", "--results_file", file
-    )
-    assert json.loads(file.read_text())["eval_mlm_loss"] == pytest.approx(
-        results["eval_mlm_loss"], rel=1e-3
-    )
+    paths = ("--model_name_or_path", folder, "--store", byte_store, "--results_file", file)
+    flags = f"{inputs or flags} --max_seq_length 32 --max_eval_pairs 10"
+    call_recipe("evaluate_checkpoint", *paths, flags, "--output_dir", tmp_path / "x")
+    loss = pytest.approx(results["eval_mlm_loss"], rel=1e-3)
+    assert read(file)["eval_mlm_loss"] == loss
 
 
-def test_a_teacher_makes_a_student_and_the_same_command_resumes_it(
-    call_recipe, byte_store, tmp_path
-):
-    teacher, folder = tmp_path / "teacher", tmp_path / "student"
-    call_recipe(
-        "pretrain", "--store", byte_store, "--size", "mini", "--output_dir", teacher, *FLAGS
-    )
-    flags = [
-        "--store",
-        byte_store,
-        "--objective",
-        "distilbert",
-        "--teacher",
-        teacher,
-        "--output_dir",
-        folder,
-        *FLAGS,
-    ]
-    call_recipe("pretrain", *flags, "--save_steps", 2)
-    stock, info = transformers.DistilBertForMaskedLM.from_pretrained(
-        folder, output_loading_info=True
-    )
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
-    assert stock.config.n_layers == 2
+def test_a_teacher_makes_a_student(call_recipe, byte_store, teacher, tmp_path):
+    paths = ("--store", byte_store, "--output_dir", tmp_path, "--teacher", teacher)
+    call_recipe("pretrain", *paths, FLAGS, "--objective distilbert")
+    assert open_stock("DistilBertForMaskedLM", tmp_path).config.n_layers == 2
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ("--share_layers all", "share_layers is for --objective albert; it has no meaning with"),
+        ("--objective albert --share_layers ffn", "share_layers is 'ffn'; allowed: all, none"),
+        ("--pair_label none", "give --objective mlm"),
+        ("--input_format full_sentences", "give --objective mlm"),
         (
-            ["--share_layers", "all"],
-            "share_layers is for --objective albert; it has no meaning with bert",
-        ),
-        (
-            ["--objective", "albert", "--share_layers", "ffn"],
-            "share_layers is 'ffn'; allowed: all, none",
-        ),
-        (["--objective", "distilbert"], "needs a teacher"),
-        (
-            ["--objective", "roberta", "--pair_label", "order"],
-            "full_sentences has no order to learn",
-        ),
-        (["--pair_label", "none"], "give --objective mlm"),
-        (["--objective", "albert", "--pair_label", "none"], "give --objective mlm"),
-        (["--input_format", "full_sentences"], "give --objective mlm"),
-        (
-            ["--objective", "roberta", "--max_position_embeddings", "16"],
-            "the model has 16 positions",
-        ),
-        (
-            ["--objective", "electro"],
+            "--objective electro",
             "objective is 'electro'; allowed: bert, mlm, ltr, roberta, albert, electra, distilbert",
         ),
     ],
 )
 def test_what_does_not_fit_together_is_one_line(call_recipe, byte_store, tmp_path, flags, message):
-    said = call_recipe(
-        "pretrain", "--store", byte_store, "--output_dir", tmp_path / "run", *FLAGS, *flags, code=1
-    )
-    assert message in said
-    assert "Traceback" not in said
+    paths = ("--store", byte_store, "--output_dir", tmp_path / "run")
+    output = call_recipe("pretrain", *paths, FLAGS, flags, code=1)
+    assert message in output
+    assert "Traceback" not in output
 
 
 def test_tinybert_learns_from_a_teacher_and_leaves_a_folder_of_stocks_weights(
-    call_recipe, byte_store, tmp_path
+    call_recipe, byte_store, teacher, tmp_path
 ):
-    teacher, folder = tmp_path / "teacher", tmp_path / "student"
-    call_recipe(
-        "pretrain", "--store", byte_store, "--size", "mini", "--output_dir", teacher, *FLAGS
-    )
-    flags = [
-        "--store",
-        byte_store,
-        "--objective",
-        "tinybert",
-        "--teacher",
-        teacher,
-        "--output_dir",
-        folder,
-        *FLAGS,
-    ]
-    call_recipe("pretrain", *flags, "--size", "tiny", "--max_steps", 30, "--learning_rate", "1e-3")
-    stock, info = transformers.BertForMaskedLM.from_pretrained(folder, output_loading_info=True)
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
+    paths = ("--store", byte_store, "--output_dir", tmp_path, "--teacher", teacher)
+    flags = "--objective tinybert --size tiny --max_steps 30 --learning_rate 1e-3"
+    call_recipe("pretrain", *paths, FLAGS, flags)
+    stock = open_stock("BertForMaskedLM", tmp_path)
     assert (stock.config.num_hidden_layers, stock.config.num_attention_heads) == (2, 4)
-    assert "by imitating the layers of a teacher" in (folder / "README.md").read_text()
-    results = json.loads((folder / "all_results.json").read_text())
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    assert results["eval_loss"] < next(line["eval_loss"] for line in history if "eval_loss" in line)
-    assert "hidden states, squared error" in (folder / "report.md").read_text()
-    assert f"{stock.num_parameters():,}" in (folder / "report.md").read_text()
+    assert "by imitating the layers of a teacher" in (tmp_path / "README.md").read_text()
+    history = read(tmp_path / "trainer_state.json")["log_history"]
+    losses = [line["eval_loss"] for line in history if "eval_loss" in line]
+    assert read(tmp_path / "all_results.json")["eval_loss"] < losses[0]
+    report = (tmp_path / "report.md").read_text()
+    assert "hidden states, squared error" in report
+    assert f"{stock.num_parameters():,}" in report

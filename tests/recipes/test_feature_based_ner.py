@@ -1,34 +1,28 @@
 """recipes/feature_based_ner.py as a user runs it."""
 
 import json
-import runpy
-from pathlib import Path
 
 import pytest
+from ner_folder import make_folder
 
 from bert_recipes.features.arguments import LAYER_CHOICES
-
-
-MAKE_FOLDER = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "ner_folder.py"))[
-    "make_folder"
-]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with data/, model4/ and model2/."""
     folder = tmp_path_factory.mktemp("feature-ner")
-    MAKE_FOLDER(folder)
+    make_folder(folder)
     return folder
 
 
 @pytest.mark.slow
 def test_one_command_prints_and_writes_the_table(call_recipe, folder):
-    flags = ["--use_cpu", "true", "--precision", "fp32", "--max_seq_length", 64, "--lstm_dim", 32]
+    flags = ["--use_cpu true --precision fp32 --max_seq_length 64 --lstm_dim 32"]
     flags += ["--model_name_or_path", folder / "model4", "--data_dir", folder / "data"]
-    flags += ["--learning_rate", 0.03, "--train_batch_size", 8, "--num_train_epochs", 16]
+    flags += ["--learning_rate 0.03 --train_batch_size 8 --num_train_epochs 16"]
     out = folder / "out"
-    said = call_recipe("feature_based_ner", *flags, "--output_dir", out, "--seeds", 1, 2)
+    said = call_recipe("feature_based_ner", *flags, "--output_dir", out, "--seeds 1 2")
     results = json.loads((out / "all_results.json").read_text(encoding="utf-8"))
     assert [(run["way"], run["seed"]) for run in results["runs"]] == [
         (way, seed) for way in LAYER_CHOICES for seed in (1, 2)

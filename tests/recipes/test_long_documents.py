@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+from tiny_runs import write_jsonl
 
 
 TASK = (
@@ -20,14 +21,14 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("planted")
     rng = random.Random(0)
     for split, number in (("train", 200), ("validation", 100)):
-        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            for index in range(number):
-                words = rng.choices("abcdefgh", k=rng.randint(100, 140))
-                if index % 2:
-                    place = rng.randint(60, len(words) - 9)
-                    words[place : place + 9] = ["the", "of", "and"] * 3
-                row = {"text": " ".join(words), "label": LABELS[index % 2]}
-                file.write(json.dumps(row) + "\n")
+        rows = []
+        for index in range(number):
+            words = rng.choices("abcdefgh", k=rng.randint(100, 140))
+            if index % 2:
+                place = rng.randint(60, len(words) - 9)
+                words[place : place + 9] = ["the", "of", "and"] * 3
+            rows.append({"text": " ".join(words), "label": LABELS[index % 2]})
+        write_jsonl(folder / f"{split}.jsonl", rows)
     (folder / "task.yaml").write_text(TASK, encoding="utf-8")
     return folder
 
@@ -36,22 +37,21 @@ def data(tmp_path_factory):
 def test_windows_with_max_find_a_phrase_that_the_head_never_sees(
     call_recipe, data, tiny_checkpoint, tmp_path
 ):
-    def accuracy(folder, *flags):
-        task = ["--task_file", data / "task.yaml", "--data_dir", data]
-        paths = ["--model_name_or_path", tiny_checkpoint, "--output_dir", folder]
+    def accuracy(folder, flags=""):
+        paths = f"--task_file {data}/task.yaml --data_dir {data} --output_dir {folder}"
         settings = "--max_seq_length 34 --doc_stride 32 --learning_rate 5e-3 --use_cpu true"
         settings += " --num_train_epochs 12 --dropout 0 --seed 1 --disable_tqdm true"
-        call_recipe("finetune", *task, *paths, *settings.split(), *flags)
+        settings += f" --model_name_or_path {tiny_checkpoint}"
+        call_recipe("finetune", paths, settings, flags)
         return json.loads((folder / "all_results.json").read_text())["eval_accuracy"]
 
     assert 0.35 < accuracy(tmp_path / "head") < 0.65
     windows = tmp_path / "windows"
-    score = accuracy(windows, "--long_documents", "windows", "--pool", "max")
+    score = accuracy(windows, "--long_documents windows --pool max")
     assert score > 0.9
     # A prediction cuts and joins as the run did.
-    answers_file = tmp_path / "out.jsonl"
-    flags = ["--model_name_or_path", windows, "--input_file", data / "validation.jsonl"]
-    call_recipe("predict", *flags, "--output_file", answers_file, "--use_cpu", "true")
-    lines = answers_file.read_text().splitlines()
-    is_right = [json.loads(line)["prediction"] == LABELS[n % 2] for n, line in enumerate(lines)]
-    assert sum(is_right) / len(is_right) == pytest.approx(score)
+    paths = f"--model_name_or_path {windows} --input_file {data}/validation.jsonl"
+    lines = call_recipe("predict", paths, "--use_cpu true").splitlines()
+    predictions = [json.loads(line)["prediction"] for line in lines]
+    num_right = sum(label == LABELS[n % 2] for n, label in enumerate(predictions))
+    assert num_right / len(predictions) == pytest.approx(score)

@@ -7,14 +7,15 @@ doing.
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import RECIPES, run_recipe
 from logged_history import history_of
+from tiny_runs import make_rows, write_jsonl
 
 from bert_recipes.checkpointing import list_checkpoints
 from bert_recipes.finetuning import question_answering
@@ -38,16 +39,6 @@ FINETUNE = (
 )
 
 
-def run_main(repository: Path, name: str, *flags: object) -> None:
-    """Run a recipe in this process to its end, for a fixture of the module."""
-    before = dict(os.environ)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [name, *map(str, flags)])
-        runpy.run_path(str(repository / "recipes" / f"{name}.py"))["main"]()
-    os.environ.clear()
-    os.environ.update(before)
-
-
 def signal_at(
     patch, owner, name: str, call: int | None = None, number: int = signal.SIGTERM
 ) -> list[None]:
@@ -64,13 +55,6 @@ def signal_at(
 
     patch.setattr(owner, name, called)
     return calls
-
-
-def chosen(points, *quick: str) -> list:
-    """The names of all points; those that are not quick are of the slow tests."""
-    return [
-        point if point in quick else pytest.param(point, marks=pytest.mark.slow) for point in points
-    ]
 
 
 def assert_alike(folder: Path, straight: Path) -> None:
@@ -111,18 +95,18 @@ def figures_of(folder: Path) -> dict[str, object]:
         pytest.param(BEST, id="the best one", marks=pytest.mark.slow),
     ],
 )
-def pretraining(request, repository, small_store, tmp_path_factory):
+def pretraining(request, small_store, tmp_path_factory):
     """Flags, and the run that nothing ends; the model of its last step is its best one."""
     folder = tmp_path_factory.mktemp("straight") / "run"
-    flags = ["--store", small_store, *PRETRAIN.split(), *request.param.split()]
-    run_main(repository, "pretrain", *flags, "--output_dir", folder)
+    flags = f"--store {small_store} {PRETRAIN} {request.param}"
+    run_recipe("pretrain", flags, "--output_dir", folder)
     return flags, folder
 
 
 def test_without_checkpoints_a_finished_run_has_none(pretraining):
     flags, folder = pretraining
     steps = [path.name for path in list_checkpoints(folder)]
-    assert steps == ([] if "no" in flags else ["checkpoint-2", "checkpoint-4"])
+    assert steps == ([] if "--save_strategy no" in flags else ["checkpoint-2", "checkpoint-4"])
 
 
 # In the first evaluation of the training, in that of its last step, in the last one.
@@ -138,17 +122,18 @@ def test_a_signal_ends_the_evaluation_of_pre_training_within_a_batch(
     call_recipe, pretraining, tmp_path, monkeypatch, call, step
 ):
     flags, straight = pretraining
-    flags, folder = [*flags, "--output_dir", tmp_path / "run"], tmp_path / "run"
+    folder = tmp_path / "run"
+    flags = f"{flags} --output_dir {folder}"
     with monkeypatch.context() as patch:
         calls = signal_at(patch, PreTrainingSums, "add", call)
-        said = call_recipe("pretrain", *flags, code=143)
+        said = call_recipe("pretrain", flags, code=143)
     assert len(calls) == call
     assert "stopped by SIGTERM" in said.splitlines()[-1]
     assert "Traceback" not in said
     checkpoint = list_checkpoints(folder)[-1]
     assert checkpoint.name == f"checkpoint-{step}"
     model = (checkpoint / "model.safetensors").read_bytes()
-    call_recipe("pretrain", *flags)
+    call_recipe("pretrain", flags)
     assert_alike(folder, straight)
     assert step < 4 or (folder / "model.safetensors").read_bytes() == model
 
@@ -159,28 +144,23 @@ def test_a_signal_ends_the_evaluation_of_pre_training_within_a_batch(
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory, tiny_checkpoint):
     """Flags without output_dir: 23 questions in each split."""
-    tiny_runs = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
     folder = tmp_path_factory.mktemp("questions")
     for seed, split in enumerate(("train", "validation", "test")):
-        tiny_runs["write_jsonl"](
-            folder / f"{split}.jsonl", tiny_runs["make_rows"]("question_answering", seed)
-        )
+        write_jsonl(folder / f"{split}.jsonl", make_rows("question_answering", seed))
     files = "{train: train.jsonl, validation: validation.jsonl, test: test.jsonl}"
-    (folder / "task.yaml").write_text(
-        f"name: mine\nkind: question_answering\nfiles: {files}\nmetrics: squad\n"
-    )
-    files = ["--task_file", folder / "task.yaml", "--model_name_or_path", tiny_checkpoint]
-    return [*files, *FINETUNE.split()]
+    task = f"name: mine\nkind: question_answering\nfiles: {files}\nmetrics: squad\n"
+    (folder / "task.yaml").write_text(task)
+    return f"--task_file {folder}/task.yaml --model_name_or_path {tiny_checkpoint} {FINETUNE}"
 
 
 @pytest.fixture(scope="module")
-def finetuning(repository, questions, tmp_path_factory):
+def finetuning(questions, tmp_path_factory):
     """The run that nothing ends, and how many batches one evaluation has."""
     folder = tmp_path_factory.mktemp("straight") / "run"
     with pytest.MonkeyPatch.context() as patch:
         batches = signal_at(patch, QuestionAnswering, "split_outputs")
         answers = signal_at(patch, question_answering, "decode_answer")
-        run_main(repository, "finetune", *questions, "--output_dir", folder)
+        run_recipe("finetune", questions, "--output_dir", folder)
     # Two evaluations in the training, the last one, the test split.
     assert len(answers) == 4 * 23
     return folder, len(batches) // 4
@@ -198,13 +178,20 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", chosen(POINTS, "evaluation in the training", "last decoding"))
+QUICK = ("evaluation in the training", "last decoding")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(point, marks=() if point in QUICK else pytest.mark.slow) for point in POINTS],
+)
 def test_a_signal_ends_what_fine_tuning_measures_within_a_batch(
     call_recipe, questions, finetuning, tmp_path, monkeypatch, point
 ):
     before, batch, question = POINTS[point]
     straight, batches = finetuning
-    flags, folder = [*questions, "--output_dir", tmp_path / "run"], tmp_path / "run"
+    folder = tmp_path / "run"
+    flags = f"{questions} --output_dir {folder}"
     number, code = (signal.SIGINT, 130) if batch else (signal.SIGTERM, 143)
     with monkeypatch.context() as patch:
         if batch:
@@ -213,13 +200,13 @@ def test_a_signal_ends_what_fine_tuning_measures_within_a_batch(
         else:
             call = before * 23 + question
             calls = signal_at(patch, question_answering, "decode_answer", call, number)
-        said = call_recipe("finetune", *flags, code=code)
+        said = call_recipe("finetune", flags, code=code)
     # A signal is heeded before the next batch, and where a question is decoded at once.
     assert len(calls) == call
     assert f"stopped by {number.name}" in said.splitlines()[-1]
     assert "Traceback" not in said
     written = [(path / "model.safetensors").stat().st_mtime_ns for path in list_checkpoints(folder)]
-    call_recipe("finetune", *flags)
+    call_recipe("finetune", flags)
     assert_alike(folder, straight)
     after = [(path / "model.safetensors").stat().st_mtime_ns for path in list_checkpoints(folder)]
     assert set(written) <= set(after)  # nothing was trained twice
@@ -228,18 +215,18 @@ def test_a_signal_ends_what_fine_tuning_measures_within_a_batch(
 def test_a_signal_ends_predictions_and_leaves_no_half_of_them(
     call_recipe, finetuning, questions, tmp_path, monkeypatch
 ):
-    data = Path(questions[1]).parent / "test.jsonl"
+    data = Path(questions.split()[1]).with_name("test.jsonl")
     output = tmp_path / "out" / "lines.jsonl"
     output.parent.mkdir()
-    flags = ["--model_name_or_path", finetuning[0], "--input_file", data, "--output_file", output]
-    flags += ["--batch_size", "4", "--use_cpu", "true"]
+    flags = f"--model_name_or_path {finetuning[0]} --input_file {data} --output_file {output} "
+    flags += "--batch_size 4 --use_cpu true"
     with monkeypatch.context() as patch:
         calls = signal_at(patch, QuestionAnswering, "split_outputs", 2)
-        text = call_recipe("predict", *flags, code=143)
+        text = call_recipe("predict", flags, code=143)
     assert len(calls) == 2
     assert "stopped by SIGTERM" in text.splitlines()[-1]
     assert not list(output.parent.iterdir())
-    call_recipe("predict", *flags)
+    call_recipe("predict", flags)
     assert len(output.read_text().splitlines()) == 23
 
 
@@ -263,18 +250,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def kill_at(repository: Path, place: str, call: int, name: str, *flags: object) -> None:
+def kill_at(place: str, call: int, name: str, flags: str) -> None:
     """Run a recipe as a process of its own that is killed at a call of a function."""
-    program = KILLED_AT.format(
-        place=place, call=call, script=str(repository / "recipes" / f"{name}.py")
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, flags)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    program = KILLED_AT.format(place=place, call=call, script=str(RECIPES / f"{name}.py"))
+    command = [sys.executable, "-c", program, *flags.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
 
 
@@ -287,47 +267,47 @@ FINETUNE_KILLS = {
 }
 
 
-@pytest.mark.parametrize("point", chosen(FINETUNE_KILLS, "report"))
+@pytest.mark.slow
+@pytest.mark.parametrize("point", FINETUNE_KILLS)
 def test_a_kill_after_the_last_step_of_fine_tuning_loses_nothing(
-    repository, call_recipe, questions, finetuning, tmp_path, point
+    call_recipe, questions, finetuning, tmp_path, point
 ):
     place, call, has_results = FINETUNE_KILLS[point]
-    flags, folder = [*questions, "--output_dir", tmp_path / "run"], tmp_path / "run"
-    kill_at(repository, place, call, "finetune", *flags)
+    folder = tmp_path / "run"
+    flags = f"{questions} --output_dir {folder}"
+    kill_at(place, call, "finetune", flags)
     assert (folder / "all_results.json").is_file() == has_results
-    (last,) = [
-        path
-        for path in list_checkpoints(folder)
-        if path.name == list_checkpoints(finetuning[0])[-1].name
-    ]
+    last = folder / list_checkpoints(finetuning[0])[-1].name
     written = (last / "model.safetensors").stat().st_mtime_ns
-    call_recipe("finetune", *flags)
+    call_recipe("finetune", flags)
     assert_alike(folder, finetuning[0])
     assert (last / "model.safetensors").stat().st_mtime_ns == written
     # Now it is finished.
-    assert "holds a finished run" in call_recipe("finetune", *flags, code=1).splitlines()[-1]
+    assert "holds a finished run" in call_recipe("finetune", flags, code=1).splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "call"),
     [
         # The second evaluation is the last one.
         ("bert_recipes.training.bert_trainer:BertTrainer.evaluation_loop", 2),
-        pytest.param("bert_recipes.reports.finish:write_report", 1, marks=pytest.mark.slow),
+        ("bert_recipes.reports.finish:write_report", 1),
     ],
 )
 def test_a_kill_after_the_last_step_of_pre_training_loses_nothing(
-    repository, call_recipe, pretraining, tmp_path, place, call
+    call_recipe, pretraining, tmp_path, place, call
 ):
     flags, straight = pretraining
-    flags, folder = [*flags, "--output_dir", tmp_path / "run"], tmp_path / "run"
-    kill_at(repository, place, call, "pretrain", *flags)
+    folder = tmp_path / "run"
+    flags = f"{flags} --output_dir {folder}"
+    kill_at(place, call, "pretrain", flags)
     last = folder / "checkpoint-4" / "model.safetensors"
     model = last.read_bytes()
-    call_recipe("pretrain", *flags)
+    call_recipe("pretrain", flags)
     assert_alike(folder, straight)
     assert (folder / "model.safetensors").read_bytes() == model
-    assert "holds a finished run" in call_recipe("pretrain", *flags, code=1).splitlines()[-1]
+    assert "holds a finished run" in call_recipe("pretrain", flags, code=1).splitlines()[-1]
 
 
 def test_results_without_their_report_and_without_a_checkpoint_are_not_trained_over(
@@ -339,6 +319,6 @@ def test_results_without_their_report_and_without_a_checkpoint_are_not_trained_o
     for name in ("run.yaml", "model.safetensors", "all_results.json"):
         (folder / name).write_bytes((straight / name).read_bytes())
     (folder / UNFINISHED_FILE).touch()
-    said = call_recipe("pretrain", *flags, "--output_dir", folder, code=1)
+    said = call_recipe("pretrain", flags, "--output_dir", folder, code=1)
     assert "holds no complete checkpoint to resume from" in said.splitlines()[-1]
     assert (folder / "model.safetensors").is_file()

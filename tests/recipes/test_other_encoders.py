@@ -118,12 +118,11 @@ def fine_tune(call_recipe, tmp_path):
 
     def run(encoder, flags, inputs):
         common = "--dropout 0 --use_cpu true --disable_tqdm true"
-        model = tmp_path / "run"
-        flags = f"--model_name_or_path {encoder} --output_dir {model} {common} {flags}"
-        call_recipe("finetune", *flags.split())
-        output = tmp_path / "out.jsonl"
-        flags = f"--model_name_or_path {model} --input_file {inputs} --output_file {output}"
-        call_recipe("predict", *flags.split(), "--use_cpu", "true")
+        model, output = tmp_path / "run", tmp_path / "out.jsonl"
+        paths = f"--model_name_or_path {encoder} --output_dir {model}"
+        call_recipe("finetune", paths, common, flags)
+        paths = f"--model_name_or_path {model} --input_file {inputs} --output_file {output}"
+        call_recipe("predict", paths, "--use_cpu true")
         lines = [json.loads(line) for line in output.read_text().splitlines()]
         return json.loads((model / "all_results.json").read_text()), lines
 
@@ -144,12 +143,13 @@ def check_training(fine_tune, encoder, tmp_path, task, metric):
     assert len(lines) == 24
 
 
-@pytest.mark.parametrize("encoder", quick("electra"), indirect=True)
+@pytest.mark.parametrize("encoder", quick("deberta-v2"), indirect=True)
 def test_pairs_are_classified_with_another_encoder(fine_tune, encoder, tmp_path):
     check_training(fine_tune, encoder, tmp_path, PAIRS, "eval_accuracy")
 
 
-@pytest.mark.parametrize("encoder", quick("deberta-v2"), indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize("encoder", CONFIGS, indirect=True)
 def test_words_are_tagged_with_another_encoder(fine_tune, encoder, tmp_path):
     check_training(fine_tune, encoder, tmp_path, TAGS, "eval_f1")
 

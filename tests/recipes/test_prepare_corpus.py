@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from small_corpora import WORDS, contents_of, write_vocabulary
+from in_process import RECIPES
+from small_corpora import WORDS, contents_of
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data import prepare as prepare_module
@@ -25,9 +26,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return write_vocabulary(tmp_path_factory.mktemp("tokenizer") / "vocab.txt")
+CONFIGS = RECIPES / "configs" / "corpus"
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +36,8 @@ def corpus(tmp_path_factory):
     folder.mkdir()
     for number in range(40):
         color = WORDS[number % 3]
-        paragraphs = [f"Mr. {color} pear {number} grows. The {color} apple falls!"] * (
-            number % 5 + 1
-        )
-        (folder / f"{number:02}.txt").write_text("\n\n".join(paragraphs) + "\n")
+        paragraph = f"Mr. {color} pear {number} grows. The {color} apple falls!\n\n"
+        (folder / f"{number:02}.txt").write_text(paragraph * (number % 5 + 1))
     return folder
 
 
@@ -78,22 +75,13 @@ def names_in(folder):
 
 
 def test_the_command_writes_a_store_and_reports_it(
-    repository, start_recipe, vocabulary, corpus, tmp_path, caplog
+    call_recipe, vocabulary, corpus, tmp_path, caplog
 ):
     caplog.set_level("INFO")
-    flags = {
-        "config": repository / "recipes" / "configs" / "corpus" / "books_and_articles.yaml",
-        "files": corpus,
-        "validation_files": corpus / "0*.txt",
-        "num_processes": 1,
-        "tokenizer": vocabulary,
-        "output_dir": tmp_path / "store",
-    }
-    result = start_recipe("prepare_corpus", *flags_of(flags))
-
-    assert not result.returncode, result.stderr
-
-    facts = dict(line.split(": ") for line in result.stdout.splitlines())
+    flags = f"--config {CONFIGS}/books_and_articles.yaml --num_processes 1"
+    paths = f"--files {corpus} --validation_files {corpus}/0*.txt --tokenizer {vocabulary}"
+    output = call_recipe("prepare_corpus", flags, paths, "--output_dir", tmp_path / "store")
+    facts = dict(line.split(": ") for line in output.splitlines())
 
     assert facts["train documents"] == "30"
     assert facts["validation sentences"] == "60"
@@ -114,10 +102,6 @@ def test_the_command_writes_a_store_and_reports_it(
     assert str(tmp_path) not in (tmp_path / "store" / "store.json").read_text()
 
 
-def flags_of(settings):
-    return [str(word) for name, value in settings.items() for word in (f"--{name}", value)]
-
-
 def test_text_that_the_tokenizer_does_not_know_is_warned_of(
     prepare_text, vocabulary, tmp_path, caplog
 ):
@@ -132,12 +116,10 @@ def test_text_that_the_tokenizer_does_not_know_is_warned_of(
     assert "train [UNK] tokens: " in format_report(report)
 
 
-@pytest.mark.parametrize("options", [{"validation_fraction": 0.3}, {"shard_gigabytes": 1e-6}])
-def test_any_number_of_processes_gives_the_same_bytes(
-    prepare, corpus, tmp_path, monkeypatch, options
-):
+def test_any_number_of_processes_gives_the_same_bytes(prepare, corpus, tmp_path, monkeypatch):
     # Batches of a few documents, so that every process gets many.
     monkeypatch.setattr(batch_documents, "__defaults__", (300,))
+    options = {"validation_fraction": 0.3, "shard_gigabytes": 4e-6}
     for num_processes in (1, 2):
         prepare(str(num_processes), [corpus], num_processes=num_processes, **options)
     contents = contents_of(tmp_path / "1")
@@ -149,16 +131,14 @@ def test_any_number_of_processes_gives_the_same_bytes(
 def test_the_held_out_documents_depend_on_the_seed_and_partition_the_corpus(
     prepare, corpus, tmp_path
 ):
-    contents = []
-
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         report = prepare(name, [corpus], validation_fraction=0.3, seed=seed)
         splits = report.metadata["splits"]
         assert sum(entry["num_documents"] for entry in splits.values()) == 40
         assert 4 <= splits["validation"]["num_documents"] <= 20
-        contents.append(contents_of(tmp_path / name / "shards" / "00000" / "validation"))
+    first, same, other = (contents_of(tmp_path / name / "shards") for name in "abc")
 
-    assert contents[0] == contents[1] != contents[2]
+    assert first == same != other
 
 
 def test_texts_without_tokens_are_dropped_and_counted(prepare, tmp_path):
@@ -222,24 +202,21 @@ def test_fewer_than_two_usable_documents_are_refused_with_advice(
 @pytest.mark.parametrize(
     ("flags", "size", "fraction"),
     [
-        ([], 250_000, 0.1),  # the tenth of a very small corpus
-        ([], 5_000_000, 0.05),
-        ([], 25_000_000, 0.01),  # the fraction of the file
-        ([], 0, 0.1),
-        (["--validation_fraction", "0.02"], 5_000_000, 0.02),
-        (["--validation_fraction", "0"], 5_000_000, 0.0),
-        (["--validation_files", "a.txt"], 5_000_000, 0.0),
+        ("", 250_000, 0.1),  # the tenth of a very small corpus
+        ("", 5_000_000, 0.05),
+        ("", 25_000_000, 0.01),  # the fraction of the file
+        ("--validation_fraction 0.02", 5_000_000, 0.02),
+        ("--validation_fraction 0", 5_000_000, 0.0),
+        ("--validation_files a.txt", 5_000_000, 0.0),
     ],
 )
 def test_of_a_small_corpus_more_is_held_out_than_the_file_says(
-    repository, tmp_path, flags, size, fraction, caplog
+    tmp_path, flags, size, fraction, caplog
 ):
-    config = repository / "recipes" / "configs" / "corpus" / "local_text.yaml"
-    with (tmp_path / "text.txt").open("wb") as file:
-        file.truncate(size)
-    required = {"files": tmp_path, "tokenizer": "t", "output_dir": "o"}
-    argv = [*flags_of({"config": config, **required}), *flags]
-    (arguments,) = parse_arguments(CorpusArguments, argv=argv)
+    (tmp_path / "text.txt").touch()
+    os.truncate(tmp_path / "text.txt", size)
+    argv = f"--config {CONFIGS}/local_text.yaml --files {tmp_path} --tokenizer t --output_dir o"
+    (arguments,) = parse_arguments(CorpusArguments, argv=f"{argv} {flags}".split())
 
     assert arguments.validation_fraction == fraction
     assert ("would hold out little of a small corpus" in caplog.text) is (fraction in (0.1, 0.05))
@@ -371,37 +348,30 @@ def test_an_output_folder_that_is_a_link_is_followed(
     options = {"shard_gigabytes": shard_gigabytes}
     (tmp_path / "disk" / "empty").mkdir(parents=True)
     if target == "old":
-        prepare("disk/old", [corpus], **options)
+        prepare("disk/old", [corpus / "1*.txt"], **options)
     (tmp_path / "link").symlink_to(tmp_path / "disk" / target)
-    prepare("link", [corpus], overwrite=True, **options)
+    prepare("link", [corpus / "0*.txt"], overwrite=True, **options)
 
-    assert open_store(tmp_path / "disk" / target).train.num_documents == 40
+    assert open_store(tmp_path / "disk" / target).train.num_documents == 10
     assert (tmp_path / "link").is_symlink()
     assert {path.name for path in tmp_path.rglob(".*")} <= {".checked.json"}
 
 
-def test_bad_text_is_one_line_on_stderr_and_leaves_no_store(start_recipe, vocabulary, tmp_path):
+def test_bad_text_is_one_line_on_stderr_and_leaves_no_store(call_recipe, vocabulary, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"red\n\ngr\xe9en\n")
-    flags = {"files": tmp_path / "a.txt", "tokenizer": vocabulary, "num_processes": 1}
-    output = tmp_path / "store"
-    result = start_recipe("prepare_corpus", *flags_of({**flags, "output_dir": output}))
-    errors = [line for line in result.stderr.splitlines() if "error:" in line]
+    flags = f"--files {tmp_path}/a.txt --tokenizer {vocabulary} --output_dir {tmp_path}/store"
+    output = call_recipe("prepare_corpus", flags, "--num_processes 1", code=1)
+    (error,) = [line for line in output.splitlines() if "error:" in line]
 
-    assert result.returncode == 1
-    assert len(errors) == 1
-    assert ", line 3: not valid UTF-8" in errors[0]
+    assert ", line 3: not valid UTF-8" in error
     assert names_in(tmp_path) == ["a.txt"]
 
 
-def test_a_polite_end_leaves_nothing(repository, vocabulary, tmp_path):
+@pytest.mark.slow
+def test_a_polite_end_leaves_nothing(vocabulary, tmp_path):
     (tmp_path / "a.txt").write_text("Red apple. Green pear!\n\n" * 1_000_000)
-    flags = {
-        "num_processes": 2,
-        "files": tmp_path / "a.txt",
-        "tokenizer": vocabulary,
-        "output_dir": tmp_path / "out" / "store",
-    }
-    command = [sys.executable, repository / "recipes" / "prepare_corpus.py", *flags_of(flags)]
+    flags = f"--files {tmp_path}/a.txt --tokenizer {vocabulary} --output_dir {tmp_path}/out/store"
+    command = [sys.executable, RECIPES / "prepare_corpus.py", *flags.split(), "--num_processes=2"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("out/.store.shards/shards/.*.partial-*")):
@@ -423,13 +393,17 @@ def test_a_process_that_was_killed_is_an_error_and_no_hang():
         list(encode_in_order(batches, DocumentEncoder(end_the_process), 2))
 
 
-@pytest.mark.parametrize("name", ["local_text", "wikipedia", "quickstart", "books_and_articles"])
-def test_every_configuration_is_read(repository, vocabulary, name):
-    flags = {"config": repository / "recipes" / "configs" / "corpus" / f"{name}.yaml"}
-    if name in ("local_text", "books_and_articles"):
-        flags["files"] = vocabulary
-    if name != "quickstart":
-        flags |= {"tokenizer": vocabulary, "output_dir": "store"}
-    (arguments,) = parse_arguments(CorpusArguments, argv=flags_of(flags))
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("local_text", "--files . --tokenizer t --output_dir store"),
+        ("books_and_articles", "--files . --tokenizer t --output_dir store"),
+        ("wikipedia", "--tokenizer t --output_dir store"),
+        ("quickstart", ""),
+    ],
+)
+def test_every_configuration_is_read(name, flags):
+    argv = f"--config {CONFIGS}/{name}.yaml {flags}"
+    (arguments,) = parse_arguments(CorpusArguments, argv=argv.split())
 
     assert Path(arguments.output_dir).name == "store"

@@ -9,11 +9,13 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
+from subprocess import DEVNULL
 
 import psutil
 import pytest
-from repeated_flags import keep_last
-from small_corpora import contents_of, write_texts, write_vocabulary
+from in_process import RECIPES, keep_last
+from python_process import run_python
+from small_corpora import contents_of
 
 from bert_recipes.data.prepare import CorpusArguments, Preparation, prepare_store
 from bert_recipes.errors import InputError
@@ -40,7 +42,8 @@ said = " ".join(sys.argv[1:-1]) + "\\n" + script.read_text()
 (jobs / f"job_{{number}}").write_text(said)
 print("Submitted batch job", number)
 needed = re.search(r"dependency=afterok:(\\d+)", said)
-if "launch_pickled_pipeline" in said and not (needed and (jobs / f"failed_{{needed[1]}}").exists()):
+is_run = "RUN_JOBS" in os.environ and "launch_pickled_pipeline" in said
+if is_run and not (needed and (jobs / f"failed_{{needed[1]}}").exists()):
     last = int(re.search(r"array=0-(\\d+)", said)[1])
     for task in range(last + 1):
         env = os.environ | {{"SLURM_ARRAY_TASK_ID": str(task), "RUN_OFFSET": "0"}}
@@ -51,16 +54,6 @@ if "launch_pickled_pipeline" in said and not (needed and (jobs / f"failed_{{need
             if ended.returncode:
                 (jobs / f"failed_{{number}}").touch()
 """
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory):
-    return write_vocabulary(tmp_path_factory.mktemp("tokenizer") / "vocab.txt")
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +89,7 @@ def write_some_shards(vocabulary, texts, output, number):
     return stopped
 
 
-@pytest.mark.parametrize(("workers", "tasks"), [(1, 3), (2, 500)])
+@pytest.mark.parametrize(("workers", "tasks"), [(1, 3), (2, 30)])
 def test_any_number_of_tasks_and_workers_gives_the_same_bytes(
     vocabulary, texts, straight, tmp_path, workers, tasks
 ):
@@ -111,17 +104,12 @@ def test_shards_that_are_done_are_kept_and_damaged_ones_are_made_anew(
     vocabulary, texts, straight, tmp_path
 ):
     write_some_shards(vocabulary, texts, tmp_path / "store", 4)
-    shards = tmp_path / ".store.shards" / "shards"
-    tokens = shards / "00001" / "train" / "tokens.arrow"
-    tokens.write_bytes(tokens.read_bytes()[:-10])
-    inodes = {name: (shards / name).stat().st_ino for name in ("00000", "00002", "00003")}
+    (tmp_path / ".store.shards" / "shards" / "00001" / "train" / "tokens.arrow").unlink()
     report = prepare(vocabulary, texts, tmp_path / "store", workers=2, tasks=2)
 
     assert "shards done before: 3\n" in report
     assert contents_of(tmp_path / "store") == straight
 
-    for name, inode in inodes.items():
-        assert (tmp_path / "store" / "shards" / name).stat().st_ino == inode
     log = tmp_path / "store.logs" / "logs" / "task_00001.log"
 
     assert "the shard is made again" in log.read_text()
@@ -178,16 +166,10 @@ def test_one_shard_is_refused(vocabulary, texts, tmp_path):
 # The command
 
 
-def command_of(repository, vocabulary, texts, output, *flags):
-    script = repository / "recipes" / "prepare_on_cluster.py"
-    common = ["--files", texts, "--tokenizer", vocabulary, "--output_dir", output]
-    return [sys.executable, script, *keep_last([*common, "--num_processes", 1, *flags])]
-
-
-def run_command(command, **options):
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, **options
-    )
+def command_of(vocabulary, texts, output, *flags, name="prepare_on_cluster"):
+    paths = ["--files", texts, "--tokenizer", vocabulary, "--output_dir", output]
+    words = keep_last([*paths, "--num_processes 1", *flags])
+    return [RECIPES / f"{name}.py", *words]
 
 
 @pytest.fixture
@@ -212,25 +194,29 @@ def workers_of(process):
     return [worker for child in process.children() for worker in child.children()]
 
 
-TWO_WORKERS = ["--shard_gigabytes", "0.001", "--workers", 2]
+TWO_WORKERS = "--shard_gigabytes 0.001 --workers 2"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "exit_code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 128 + signal.SIGTERM)],
+    ("name", "flags", "number", "exit_code"),
+    [
+        ("prepare_corpus", "--shard_gigabytes 0.001", signal.SIGKILL, -signal.SIGKILL),
+        ("prepare_on_cluster", TWO_WORKERS, signal.SIGKILL, -signal.SIGKILL),
+        ("prepare_on_cluster", TWO_WORKERS, signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
 )
 def test_an_end_in_the_middle_loses_nothing_that_is_done(
-    repository, vocabulary, large_texts, tmp_path, number, exit_code
+    vocabulary, large_texts, tmp_path, name, flags, number, exit_code
 ):
     output = tmp_path / "store"
-    command = command_of(repository, vocabulary, large_texts, output, *TWO_WORKERS)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = command_of(vocabulary, large_texts, output, flags, name=name)
+    process = subprocess.Popen([sys.executable, *command], stdout=DEVNULL, stderr=DEVNULL)
     shards = tmp_path / ".store.shards" / "shards"
     wait_for(lambda: len(list(shards.glob("0*/store.json"))) >= 2)
     workers = workers_of(psutil.Process(process.pid))
 
-    assert len(workers) == 2
+    assert len(workers) == (2 if flags == TWO_WORKERS else 0)
 
     process.send_signal(number)
 
@@ -245,9 +231,8 @@ def test_an_end_in_the_middle_loses_nothing_that_is_done(
 
     assert 2 <= len(inodes) < 6
 
-    result = run_command(command)
+    result = run_python(*command)
 
-    assert result.returncode == 0, result.stderr
     assert f"shards done before: {len(inodes)}\n" in result.stdout
 
     for name, inode in inodes.items():
@@ -257,10 +242,10 @@ def test_an_end_in_the_middle_loses_nothing_that_is_done(
     assert metadata["splits"]["train"]["num_documents"] == 6 * 60_000
 
 
-def test_a_killed_worker_is_one_line(repository, vocabulary, large_texts, tmp_path):
-    command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *TWO_WORKERS)
+def test_a_killed_worker_is_one_line(vocabulary, large_texts, tmp_path):
+    command = command_of(vocabulary, large_texts, tmp_path / "store", TWO_WORKERS)
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, *command], stdout=DEVNULL, stderr=subprocess.PIPE, text=True
     )
     shards = tmp_path / ".store.shards" / "shards"
     wait_for(lambda: any(shards.glob(".0*.partial-*")))
@@ -272,22 +257,18 @@ def test_a_killed_worker_is_one_line(repository, vocabulary, large_texts, tmp_pa
     assert "Traceback" not in errors
 
 
-def test_a_failed_task_is_one_line_that_names_its_log(repository, vocabulary, texts, tmp_path):
+def test_a_failed_task_is_one_line_that_names_its_log(call_recipe, vocabulary, texts, tmp_path):
     files = shutil.copytree(texts, tmp_path / "texts")
     (files / "05.txt").write_bytes(b"An apple.\nA caf\xe9.\n")
-    flags = ["--shard_gigabytes", repr(SMALL), "--workers", 2, "--tasks", 4]
-    result = run_command(command_of(repository, vocabulary, files, tmp_path / "store", *flags))
+    paths = ["--files", files, "--tokenizer", vocabulary, "--output_dir", tmp_path / "store"]
+    flags = f"--num_processes 1 --shard_gigabytes {SMALL!r} --workers 2 --tasks 4"
+    output = call_recipe("prepare_on_cluster", *paths, flags, code=1)
 
-    assert result.returncode == 1
-
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    (line,) = [line for line in output.splitlines() if line.startswith("error: ")]
 
     assert "05.txt" in line
-
-    log = Path(line.split("log: ")[1].rstrip(")"))
-
-    assert "05.txt" in log.read_text()
-    assert "Traceback" not in result.stderr
+    assert "05.txt" in Path(line.split("log: ")[1].rstrip(")")).read_text()
+    assert "Traceback" not in output
     assert not (tmp_path / "store").exists()
 
 
@@ -311,27 +292,47 @@ def slurm(tmp_path):
     return jobs, os.environ | {"PATH": path, "FAKE_SLURM": str(jobs)}
 
 
-SLURM_FLAGS = ["--executor", "slurm", "--partition", "cpu", "--time", "01:00:00"]
-SLURM_FLAGS += ["--shard_gigabytes", repr(SMALL)]
+SLURM_FLAGS = (
+    f"--executor slurm --partition cpu --time 01:00:00 --shard_gigabytes {SMALL!r} --tasks 2 "
+    "--sbatch_args account=nlp --document_boundary file --validation_fraction 0.3"
+)
 
 
 def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(
-    repository, vocabulary, texts, straight, tmp_path, slurm
+    call_recipe, vocabulary, texts, tmp_path, slurm, monkeypatch
 ):
     jobs, environment = slurm
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    paths = ["--files", texts, "--tokenizer", vocabulary, "--output_dir", tmp_path / "store"]
+    output = call_recipe("prepare_on_cluster", *paths, SLURM_FLAGS)
+
+    assert "submitted: job 1 with 2 tasks" in output
+
+    join = output.split("and job ")[1].split(",")[0]
+    write_script, join_script = (jobs / "job_1").read_text(), (jobs / f"job_{join}").read_text()
+
+    assert "#SBATCH --array=0-1" in write_script
+    assert "#SBATCH --account=nlp" in write_script
+    assert "--dependency=afterok:1" in join_script
+    assert "#SBATCH --kill-on-invalid-dep=yes" in join_script
+
+
+@pytest.mark.slow
+def test_jobs_of_slurm_write_the_store_and_no_join_follows_a_task_that_failed(
+    vocabulary, texts, straight, tmp_path, slurm
+):
+    jobs, environment = slurm
+    environment = environment | {"RUN_JOBS": "1"}
     files = shutil.copytree(texts, tmp_path / texts.name)
     # Paths as a user gives them, which only mean something in the folder that the command is given
     # in.
-    flags = [*SLURM_FLAGS, "--tasks", 2, "--sbatch_args", "account=nlp"]
-    flags += ["--document_boundary", "file", "--validation_fraction", "0.3"]
-    command = command_of(repository, vocabulary, texts.name, "store", *flags)
+    command = command_of(vocabulary, texts.name, "store", SLURM_FLAGS)
 
     text = (files / "05.txt").read_bytes()
     (files / "05.txt").write_bytes(b"\xe9" * len(text))
-    result = run_command(command, cwd=tmp_path, env=environment)
+    run_python(*command, cwd=tmp_path, env=environment)
 
-    assert result.returncode == 0, result.stderr
-    assert "submitted: job 1 with 2 tasks" in result.stdout
     assert (jobs / "failed_1").exists()
     assert not (tmp_path / "store").exists()
 
@@ -342,22 +343,11 @@ def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(
     (files / "05.txt").write_bytes(text)
     for file in jobs.iterdir():
         file.unlink()
-    result = run_command(command, cwd=tmp_path, env=environment)
-
-    assert result.returncode == 0, result.stderr
-
+    run_python(*command, cwd=tmp_path, env=environment)
     outputs = "\n".join(path.read_text() for path in jobs.glob("output_*"))
 
     assert not list(jobs.glob("failed_*")), outputs
     assert contents_of(tmp_path / "store") == straight
-
-    join = result.stdout.split("and job ")[1].split(",")[0]
-    write_script, join_script = (jobs / "job_1").read_text(), (jobs / f"job_{join}").read_text()
-
-    assert "#SBATCH --array=0-1" in write_script
-    assert "#SBATCH --account=nlp" in write_script
-    assert "--dependency=afterok:1" in join_script
-    assert "#SBATCH --kill-on-invalid-dep=yes" in join_script
 
 
 def test_without_slurm_it_is_one_line(vocabulary, texts, tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,25 +21,14 @@ CONFIGURATIONS = sorted(
     {path.stem for path in CONFIGS.glob("*.yaml")} - {"quickstart", "instances"}
 )
 
-TWO_STEPS = [
-    "--max_steps",
-    "2",
-    "--global_train_batch_size",
-    "2",
-    "--per_device_train_batch_size",
-    "2",
-]
-TWO_STEPS += ["--max_seq_length", "32", "--max_predictions_per_seq", "5", "--max_eval_pairs", "2"]
-TWO_STEPS += ["--per_device_eval_batch_size", "2", "--eval_strategy", "no", "--logging_steps", "1"]
-TWO_STEPS += [
-    "--dataloader_num_workers",
-    "0",
-    "--precision",
-    "fp32",
-    "--phase2_max_seq_length",
-    "48",
-]
-TWO_STEPS += ["--phase2_global_train_batch_size", "2", "--phase2_per_device_train_batch_size", "2"]
+TWO_STEPS = (
+    "--max_steps 2 --global_train_batch_size 2 --per_device_train_batch_size 2 "
+    "--max_seq_length 32 --max_predictions_per_seq 5 --max_eval_pairs 2 "
+    "--per_device_eval_batch_size 2 --eval_strategy no --logging_steps 1 "
+    "--dataloader_num_workers 0 --precision fp32 --phase2_steps 1 --phase2_max_seq_length 48 "
+    "--phase2_global_train_batch_size 2 --phase2_per_device_train_batch_size 2 "
+    "--save_total_limit 2"
+)
 
 
 def read(path: Path) -> dict:
@@ -48,7 +36,7 @@ def read(path: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def quickstart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quickstart(repository, tmp_path_factory):
     """`make pretrain` in a copy of what is under version control, as after `git clone`."""
     clone = tmp_path_factory.mktemp("quickstart") / "clone"
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -77,9 +65,7 @@ def quickstart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return clone / "runs" / "quickstart"
 
 
-def test_the_quickstart_learns_both_tasks(
-    quickstart: Path, record_property: Callable[[str, object], None]
-):
+def test_the_quickstart_learns_both_tasks(quickstart, record_property):
     results = read(quickstart / "all_results.json")
     record_property("train_seconds", results["train_seconds"])
     assert results["train_seconds"] > 0
@@ -88,7 +74,7 @@ def test_the_quickstart_learns_both_tasks(
     assert results["eval_nsp_accuracy"] - results["eval_majority_accuracy"] >= 0.25
 
 
-def test_the_quickstart_leaves_a_stock_checkpoint_a_report_and_a_plot(quickstart: Path):
+def test_the_quickstart_leaves_a_stock_checkpoint_a_report_and_a_plot(quickstart):
     assert (quickstart / "model.safetensors").stat().st_size > 1_000_000
     results = read(quickstart / "all_results.json")
     assert f"{results['eval_mlm_loss']:.3f}" in (quickstart / "report.md").read_text(
@@ -100,9 +86,7 @@ def test_the_quickstart_leaves_a_stock_checkpoint_a_report_and_a_plot(quickstart
 
 
 @pytest.mark.parametrize("config", [None, "single_gpu"])
-def test_accelerates_launcher_without_a_word_does_the_same(
-    quickstart: Path, tmp_path: Path, config: str | None
-):
+def test_accelerates_launcher_without_a_word_does_the_same(quickstart, tmp_path, config):
     """`accelerate launch recipes/pretrain.py`; of the data only the store is made here, `make
     pretrain` has made all of it.
     """
@@ -121,27 +105,6 @@ def test_accelerates_launcher_without_a_word_does_the_same(
     assert [line["step"] for line in history if "loss" in line] == [4, 8, 12, 16, 20]
 
 
-def pretrain(repository: Path, config: str, *flags: str | Path) -> None:
-    command = [sys.executable, "recipes/pretrain.py", "--config", str(CONFIGS / f"{config}.yaml")]
-    done = subprocess.run(
-        [*command, *TWO_STEPS, *map(str, flags)],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def check_stock(folder: Path, *, layers: int) -> None:
-    model = transformers.AutoModelForPreTraining.from_pretrained(folder)
-    assert type(model) is transformers.BertForPreTraining
-    assert model.config.num_hidden_layers == layers
-    assert len(transformers.AutoTokenizer.from_pretrained(folder)) == model.config.vocab_size
-    assert read(folder / "all_results.json")["train_steps"] == 2
-
-
 # Devlin et al. 2019, section 3, and google-research/bert README, "Smaller BERT Models".
 LAYERS = {
     "bert_tiny": 2,
@@ -156,28 +119,23 @@ LAYERS |= {"bert_large_lamb": 24, "books_30_minutes": 2, "laptop": 2, "domain": 
 
 @pytest.mark.parametrize("config", CONFIGURATIONS)
 def test_every_configuration_trains_a_step_in_each_phase_and_goes_on(
-    repository: Path, small_store: Path, tmp_path: Path, config: str
+    call_recipe, small_store, tmp_path, config
 ):
     """Saved after phase 1, and loaded again by the second phase and by a second run of the same
     command.
     """
-    layers = LAYERS[config]
-    flags = [
-        "--store",
-        small_store,
-        "--output_dir",
-        tmp_path / "run",
-        "--phase2_steps",
-        "1",
-        "--save_total_limit",
-        "2",
-    ]
-    pretrain(repository, config, *flags)
-    check_stock(tmp_path / "run", layers=layers)
-    history = read(tmp_path / "run" / "trainer_state.json")["log_history"]
+    folder = tmp_path / "run"
+    paths = f"--config {CONFIGS}/{config}.yaml --store {small_store} --output_dir {folder}"
+    call_recipe("pretrain", paths, TWO_STEPS)
+    model = transformers.AutoModelForPreTraining.from_pretrained(folder)
+    assert type(model) is transformers.BertForPreTraining
+    assert model.config.num_hidden_layers == LAYERS[config]
+    assert len(transformers.AutoTokenizer.from_pretrained(folder)) == model.config.vocab_size
+    history = read(folder / "trainer_state.json")["log_history"]
     assert [line["step"] for line in history if "loss" in line] == [1, 2]
-    assert (tmp_path / "run" / "checkpoint-1" / "manifest.json").is_file()
-    (tmp_path / "run" / "all_results.json").unlink()  # as if it had been killed
-    weights = (tmp_path / "run" / "model.safetensors").read_bytes()
-    pretrain(repository, config, *flags)
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == weights
+    assert (folder / "checkpoint-1" / "manifest.json").is_file()
+    (folder / "all_results.json").unlink()  # as if it had been killed
+    weights = (folder / "model.safetensors").read_bytes()
+    call_recipe("pretrain", paths, TWO_STEPS)
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert read(folder / "all_results.json")["train_steps"] == 2

@@ -3,12 +3,11 @@ answers.
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 import transformers
+from python_process import run_python
 from safetensors.torch import load_file
 from transformers import AutoModel
 
@@ -25,7 +24,7 @@ def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
     common += " --use_cpu true --disable_tqdm true --logging_steps 1"
     config = "--config recipes/configs/finetune/tinybert_intermediate.yaml --learning_rate 1e-3"
     paths = f"--model_name_or_path {start} --output_dir {layers}"
-    call_recipe("finetune", *f"{config} {common} {paths}".split())
+    call_recipe("finetune", config, common, paths)
     _, info = transformers.BertForSequenceClassification.from_pretrained(
         layers, output_loading_info=True
     )
@@ -38,7 +37,7 @@ def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
 
     config = "--config recipes/configs/finetune/tinybert_prediction.yaml"
     paths = f"--model_name_or_path {layers} --output_dir {student}"
-    call_recipe("finetune", *f"{config} {common} {paths}".split())
+    call_recipe("finetune", config, common, paths)
     assert "eval_accuracy" in results_of(student)
 
 
@@ -56,7 +55,7 @@ def test_augmented_rows_are_a_folder_that_fine_tuning_reads(
 
     settings = "--max_steps 2 --use_cpu true --disable_tqdm true"
     paths = f"--data_dir {folder} --output_dir {run}"
-    call_recipe("finetune", *f"{common} {settings} {paths}".split())
+    call_recipe("finetune", f"{common} {settings} {paths}")
     splits = results_of(run)["splits"]
     assert splits["train"]["examples"] == len(written)
     assert splits["validation"]["examples"] == len(before)
@@ -68,7 +67,7 @@ def test_augmented_rows_are_a_folder_that_fine_tuning_reads(
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_student_of_one(call_recipe, repository, small_store, tmp_path):
+def test_two_processes_train_the_student_of_one(call_recipe, small_store, tmp_path):
     """Also where the last layer's values and feed-forward part learn nothing, which DDP waits
     for.
     """
@@ -79,23 +78,15 @@ def test_two_processes_train_the_student_of_one(call_recipe, repository, small_s
     --precision fp32 --use_cpu true --disable_tqdm true --eval_strategy no
     """
     teacher = tmp_path / "teacher"
-    call_recipe("pretrain", *f"{common} --size mini --output_dir {teacher}".split())
+    call_recipe("pretrain", f"{common} --size mini --output_dir {teacher}")
     # An encoder alone will do.
     AutoModel.from_pretrained(teacher).save_pretrained(teacher)
     student = f"{common} --objective tinybert --teacher {teacher} --alpha_hidn 0"
     one = f"{student} --per_device_train_batch_size 16 --output_dir {tmp_path / 'one'}"
-    call_recipe("pretrain", *one.split())
+    call_recipe("pretrain", one)
     two = f"{student} --per_device_train_batch_size 8 --output_dir {tmp_path / 'two'}"
     launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 recipes/pretrain.py"
-    done = subprocess.run(
-        [sys.executable, *launcher.split(), *two.split()],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_python(launcher, two)
     expected = load_file(tmp_path / "one" / "model.safetensors")
     weights = load_file(tmp_path / "two" / "model.safetensors")
     torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)

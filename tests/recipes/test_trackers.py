@@ -2,20 +2,19 @@
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from python_process import run_python
+from tracker_files import read_trackio, read_wandb
 
 
 pytest.importorskip("wandb", reason="the extra `tracking` is not installed")
 pytest.importorskip("trackio", reason="the extra `tracking` is not installed")
 pytest.importorskip("tensorboard", reason="the extra `tracking` is not installed")
 
-FILES = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tracker_files.py"))
 # Of two phases, which are one run of each tracker.
 FLAGS = """
 --max_seq_length 32 --max_steps 6 --phase2_steps 2 --phase2_max_seq_length 48
@@ -32,32 +31,22 @@ FIGURES = ("train/loss", "train/mfu", "train/learning_rate", "eval/mlm_loss", "e
 pytestmark = pytest.mark.slow
 
 
-def train(repository: Path, store: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def train(store: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """A run as somebody starts it who has set nothing for trackers."""
     recipe = f"recipes/pretrain.py --store {store} --output_dir {folder}"
     environment = {name: value for name, value in os.environ.items() if "WANDB" not in name}
     environment |= {"HOME": str(folder.parent), "TRACKIO_DIR": str(folder.parent / "trackio")}
-    done = subprocess.run(
-        [sys.executable, *recipe.split(), *FLAGS.split()],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=repository,
-        env=environment | {"HF_TOKEN": TOKEN},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    return run_python(recipe, FLAGS, env=environment | {"HF_TOKEN": TOKEN})
 
 
 @pytest.fixture(scope="module")
-def runs(repository, small_store, tmp_path_factory):
+def runs(small_store, tmp_path_factory):
     """The run's folder, and both starts: as if it was killed after step 4."""
     folder = tmp_path_factory.mktemp("home") / "tracked"
-    first = train(repository, small_store, folder)
+    first = train(small_store, folder)
     (folder / "all_results.json").unlink()
     shutil.rmtree(folder / "checkpoint-6")
-    second = train(repository, small_store, folder)
+    second = train(small_store, folder)
     assert "is resumed from checkpoint-4" in second.stderr
     return folder, first, second
 
@@ -98,12 +87,12 @@ def test_wandb_has_two_offline_folders_of_one_run(runs):
     run_id = json.loads((folder / "run_identity.json").read_text())["run_id"]
     files = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
     assert [file.name for file in files] == [f"run-tracked-{run_id[:8]}.wandb"] * 2
-    assert_complete([*FILES["read_wandb"](files[0]), *FILES["read_wandb"](files[1])], folder)
+    assert_complete([*read_wandb(files[0]), *read_wandb(files[1])], folder)
 
 
 def test_trackio_has_one_run(runs):
     folder, _, _ = runs
-    lines = FILES["read_trackio"](folder.parent / "trackio" / "huggingface.db")
+    lines = read_trackio(folder.parent / "trackio" / "huggingface.db")
     (name,) = {line["run"] for line in lines}
     assert name.startswith("tracked-")
     assert_complete(lines, folder)

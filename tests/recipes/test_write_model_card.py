@@ -3,39 +3,25 @@ cards.
 """
 
 import json
-import runpy
 import shutil
-from pathlib import Path
 
 import pytest
+from english_runs import pretrain, run_recipe
 
 from bert_recipes.errors import InputError
 
 
-ENGLISH = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ENGLISH["make_store"](tmp_path_factory.mktemp("english"))
-
-
-@pytest.fixture(scope="module")
-def finished(store, tmp_path_factory):
-    return ENGLISH["pretrain"](store, tmp_path_factory.mktemp("runs") / "storyteller")
-
-
 @pytest.fixture
-def folder(finished, tmp_path):
-    shutil.copytree(finished, tmp_path / "storyteller")
-    return tmp_path / "storyteller"
+def folder(shared, tmp_path):
+    """A copy of a finished run."""
+    return shutil.copytree(shared.run, tmp_path / "storyteller")
 
 
 def test_the_recipe_writes_probe_and_card(folder, capsys):
     for name in ("README.md", "bias_probe.json"):
         (folder / name).unlink()
     flags = ("--run_dir", folder, "--license", "apache-2.0", "--language", "en", "de")
-    ENGLISH["run_recipe"]("write_model_card", *flags)
+    run_recipe("write_model_card", *flags)
     assert capsys.readouterr().out.splitlines()[-1] == str(folder / "README.md")
     text = (folder / "README.md").read_text()
     for words in ("license: apache-2.0", "- de\n", "P(she)"):
@@ -43,21 +29,21 @@ def test_the_recipe_writes_probe_and_card(folder, capsys):
     assert "license: apache-2.0" in (folder / "card.yaml").read_text()
 
 
-def test_energy_is_a_setting_of_the_run(finished):
+def test_energy_is_a_setting_of_the_run(shared):
     with pytest.raises(InputError, match="give it to the run, whose card then reports energy"):
-        ENGLISH["run_recipe"]("write_model_card", "--run_dir", finished, "--power_watts", "250")
+        run_recipe("write_model_card", "--run_dir", shared.run, "--power_watts", "250")
 
 
-def test_a_run_is_not_replaced_with_an_edited_card_in_its_folder(store, folder):
+def test_a_run_is_not_replaced_with_an_edited_card_in_its_folder(shared, folder):
     (folder / "README.md").write_text("mine\n")
     with pytest.raises(InputError, match=r"holds more than a run \(README.md, which was edited\)"):
-        ENGLISH["pretrain"](store, folder, "--overwrite_run", "true")
+        pretrain(shared.store, folder, "--overwrite_run", "true")
 
 
 def test_the_probe_is_printed_and_written(folder, capsys):
     (folder / "bias_probe.json").unlink()
     flags = ("--model_name_or_path", folder, "--probe_bias", "true")
-    ENGLISH["run_recipe"]("evaluate_checkpoint", *flags)
+    run_recipe("evaluate_checkpoint", *flags)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["occupation", "P(she)", "P(he)", "+", "P(she)"]
     assert lines[-1] == str(folder / "bias_probe.json")
@@ -69,7 +55,7 @@ def test_the_probe_is_printed_and_written(folder, capsys):
 def test_a_fine_tuning_run_has_a_card_without_a_probe(tiny_runs, tmp_path, capsys):
     shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "mine")
     capsys.readouterr()  # what the run said, where this test is the first that needs it
-    ENGLISH["run_recipe"]("write_model_card", "--run_dir", tmp_path / "mine", "--license", "mit")
+    run_recipe("write_model_card", "--run_dir", tmp_path / "mine", "--license", "mit")
     assert capsys.readouterr().out.strip() == str(tmp_path / "mine" / "README.md")
     assert "fine-tuned from start" in (tmp_path / "mine" / "README.md").read_text()
     assert not (tmp_path / "mine" / "bias_probe.json").exists()

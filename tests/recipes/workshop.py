@@ -7,57 +7,25 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 from original_model import draw_variables, write_original
+from python_process import run_python
 
 
-WORDS = [
-    "the",
-    "a",
-    "red",
-    "green",
-    "blue",
-    "old",
-    "new",
-    "apple",
-    "pear",
-    "tree",
-    "house",
-    "river",
-    "grows",
-    "falls",
-    "runs",
-    "sees",
-    "and",
-    "of",
-    "in",
-]
-NAMES = ["Anna", "Doyle", "Munich", "Siemens", "Bergen"]
+SOME_WORDS = "the a red green blue old new apple pear tree house river grows falls runs sees and of"
+SOME_NAMES = "Anna Doyle Munich Siemens Bergen"
+WORDS, NAMES = SOME_WORDS.split(), SOME_NAMES.split()
 AUTHORS = ("Doyle", "Schreiner", "Bennet", "Chesterton", "Conrad", "Austen")
 # Names of the pages for stores and models -> all the same one.
-STORES = (
-    "STORE",
-    "data/store",
-    "data/books",
-    "data/paper",
-    "data/quickstart/store",
-    "domain_store",
-    "sst2_store",
-)
-MODELS = ("my_bert", "my_bert_larger", "runs/quickstart", "runs/base", "runs/base_2e-4")
+STORES = "STORE data/store data/books data/paper data/quickstart/store domain_store sst2_store"
+MODELS = "my_bert my_bert_larger runs/quickstart runs/base runs/base_2e-4"
 
 
 def sentence(rng: random.Random) -> str:
-    return (
-        " ".join(rng.choices(WORDS, k=rng.randint(4, 9))).capitalize()
-        + " "
-        + rng.choice(NAMES)
-        + "."
-    )
+    words = " ".join(rng.choices(WORDS, k=rng.randint(4, 9)))
+    return f"{words.capitalize()} {rng.choice(NAMES)}."
 
 
 def document(rng: random.Random) -> str:
@@ -93,12 +61,10 @@ def write_texts(folder: Path, rng: random.Random) -> None:
     write(folder / "corpus" / "wiki" / "squad_train_articles.txt", articles + "\n")
     wikitext = "\n".join(f" = Article {number} = \n {document(rng)}" for number in range(12))
     write(folder / "corpus" / "wiki" / "wikitext-2-valid.txt", wikitext + "\n")
-    write(
-        folder / "text.txt",
-        "\n\n".join("\n".join(sentence(rng) for _ in range(6)) for _ in range(10)) + "\n",
-    )
-    write(folder / "texts.txt", "".join(sentence(rng) + "\n" for _ in range(5)))
-    write(folder / "sentences.txt", "".join(sentence(rng) + "\n" for _ in range(5)))
+    lines = "".join(sentence(rng) + "\n" for _ in range(5))
+    write(folder / "text.txt", f"{lines}\n" * 10)
+    write(folder / "texts.txt", lines)
+    write(folder / "sentences.txt", lines)
     write_rows(folder / "texts.jsonl", [{"text": sentence(rng)} for _ in range(5)])
     pairs = [{"question": sentence(rng), "answer": sentence(rng)} for _ in range(4)]
     pairs = [row | {"sentence1": row["question"], "sentence2": row["answer"]} for row in pairs]
@@ -128,21 +94,15 @@ def write_task_data(folder: Path, rng: random.Random) -> None:
             ]
             labelled = [row | {"label": label} for row, label in zip(rows, labels, strict=True)]
             write_rows(folder / "mnli" / f"{split}{suffix}.jsonl", labelled)
-        sentences = [
-            [
-                f"{word} {'O' if word not in NAMES else 'B-PER'}"
-                for word in sentence(rng)[:-1].split()
-            ]
-            for _ in range(number)
-        ]
-        text = "-DOCSTART- O\n\n" + "\n\n".join("\n".join(lines) for lines in sentences) + "\n"
+        text = "-DOCSTART- O\n"
+        for _ in range(number):
+            words = sentence(rng)[:-1].split()
+            tags = ["B-PER" if word in NAMES else "O" for word in words]
+            text += "\n" + "".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True))
         write(folder / "conll2003" / f"{split}.txt", text)
-    for version, name in (("1.1", "squad"), ("2.0", "squad")):
-        for split in ("train", "dev"):
-            write(
-                folder / name / f"{split}-v{version}.json",
-                json.dumps({"version": version, "data": [article(rng)]}),
-            )
+    for name in ("train-v1.1", "train-v2.0", "dev-v1.1", "dev-v2.0"):
+        data = {"version": name[-3:], "data": [article(rng)]}
+        write(folder / "squad" / f"{name}.json", json.dumps(data))
     for split in ("train", "val", "test"):
         write_swag(folder / "swag" / f"{split}.csv", rng)
 
@@ -174,18 +134,6 @@ def write_swag(path: Path, rng: random.Random) -> None:
             writer.writerow(row | {"sent2": "She", "label": number % 4})
 
 
-def run(folder: Path, *words: object) -> None:
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, f"{words}: {done.stderr[-2000:]}"
-
-
 def link_repository(repository: Path, folder: Path) -> None:
     """Put the project's files into a folder: links, but a copy of docs/, into which some commands
     write.
@@ -211,96 +159,34 @@ def make_workshop(repository: Path, folder: Path) -> None:
     task += "files: {train: DATA/mrpc/train.jsonl, validation: DATA/mrpc/validation.jsonl}\n"
     write(folder / "my_task.yaml", task)
     write(folder / "tickets.yaml", task)
-    run(
-        folder,
-        "tokenizer/train.py",
-        "--files",
-        "my_texts",
-        "--vocab_size",
-        300,
-        "--output_dir",
-        "my_tokenizer",
-    )
-    bpe = ("--algorithm", "byte_bpe", "--vocab_size", 400)
-    run(folder, "tokenizer/train.py", *bpe, "--files", "my_texts", "--output_dir", "my_bpe")
+    train = "tokenizer/train.py --files my_texts"
+    run_python(f"{train} --vocab_size 300 --output_dir my_tokenizer", cwd=folder)
+    run_python(f"{train} --algorithm byte_bpe --vocab_size 400 --output_dir my_bpe", cwd=folder)
     for name in ("vocab.txt", "bert-base-uncased-vocab.txt"):
         shutil.copy(folder / "my_tokenizer" / "vocab.txt", folder / name)
     shutil.copytree(folder / "my_tokenizer", folder / "data" / "paper_tokenizer")
-    corpus = ("--files", "my_texts", "--validation_fraction", 0.2, "--num_processes", 1)
-    run(
-        folder,
-        "recipes/prepare_corpus.py",
-        *corpus,
-        "--tokenizer",
-        "my_tokenizer",
-        "--output_dir",
-        "my_store",
-    )
-    for name in STORES:
+    corpus = "--files my_texts --validation_fraction 0.2 --num_processes 1"
+    prepare = f"recipes/prepare_corpus.py {corpus} --tokenizer my_tokenizer"
+    run_python(f"{prepare} --output_dir my_store", cwd=folder)
+    for name in STORES.split():
         shutil.copytree(folder / "my_store", folder / name)
-    small = (
-        "--max_steps",
-        2,
-        "--global_train_batch_size",
-        2,
-        "--per_device_train_batch_size",
-        2,
-        "--max_eval_pairs",
-        2,
-    )
-    flags = ("--store", "my_store", "--output_dir", "runs/my_bert", "--use_cpu", "true", *small)
-    run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
-    for name in MODELS:
+    pretrain = "recipes/pretrain.py --config recipes/configs/pretrain/laptop.yaml --store my_store"
+    pretrain += " --use_cpu true --max_steps 2 --global_train_batch_size 2 --max_eval_pairs 2"
+    pretrain += " --per_device_train_batch_size 2"
+    run_python(f"{pretrain} --output_dir runs/my_bert", cwd=folder)
+    for name in MODELS.split():
         shutil.copytree(folder / "runs" / "my_bert", folder / name)
     # Deeper than my_bert, which README.md makes of two layers: a teacher has as many as its student
     # or more.
-    flags = (
-        "--store",
-        "my_store",
-        "--output_dir",
-        "runs/bert_base",
-        "--use_cpu",
-        "true",
-        "--size",
-        "mini",
-        *small,
-    )
-    run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
+    run_python(f"{pretrain} --output_dir runs/bert_base --size mini", cwd=folder)
     # A student with as many heads as its teacher.
-    flags = (
-        "--store",
-        "my_store",
-        "--output_dir",
-        "runs/my_student",
-        "--use_cpu",
-        "true",
-        "--size",
-        "2/64/4",
-        *small,
-    )
-    run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
+    run_python(f"{pretrain} --output_dir runs/my_student --size 2/64/4", cwd=folder)
+    finetune = "recipes/finetune.py --data_dir DATA --use_cpu true --num_train_epochs 1"
     for task, model in {"mrpc": "my_bert", "sst2": "bert_base"}.items():
-        flags = (
-            "--data_dir",
-            "DATA",
-            "--output_dir",
-            f"runs/{task}",
-            "--use_cpu",
-            "true",
-            "--num_train_epochs",
-            1,
-        )
-        run(
-            folder,
-            "recipes/finetune.py",
-            "--task",
-            task,
-            "--model_name_or_path",
-            f"runs/{model}",
-            *flags,
-        )
-    files = ("--input_file=text.txt", "--output_file=examples.tfrecord", "--vocab_file=vocab.txt")
-    run(folder, "recipes/create_pretraining_data.py", *files)
+        paths = f"--model_name_or_path runs/{model} --output_dir runs/{task}"
+        run_python(f"{finetune} --task {task} {paths}", cwd=folder)
+    files = "--input_file=text.txt --output_file=examples.tfrecord --vocab_file=vocab.txt"
+    run_python(f"recipes/create_pretraining_data.py {files}", cwd=folder)
     write_original(folder / "uncased_L-12_H-768_A-12", draw_variables())
 
 
