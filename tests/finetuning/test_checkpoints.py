@@ -219,7 +219,8 @@ def test_rows_beyond_the_pieces_are_kept(copy, caplog):
     assert "the other rows are kept" in caplog.text
 
 
-def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tmp_path):
+def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tmp_path, caplog):
+    """It is said as a warning: the command line is read before logging is set up."""
     runs = tmp_path / "runs"
 
     def make_run(name, age, config):
@@ -239,7 +240,9 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tmp_path):
     make_run("null", 0, "null")
     make_run("numbers", 0, '{"architectures": 5}')
     make_run("deep", 0, "[" * 100_000)
+    caplog.set_level(logging.WARNING)
     assert choose_checkpoint(None, runs) == str(runs / "new")
+    assert f"{runs / 'new'} is the newest finished pre-training run" in caplog.text
     make_run("group/newer", 0, '{"architectures": ["RobertaForMaskedLM"]}')
     assert choose_checkpoint(None, runs) == str(runs / "group" / "newer")
     with pytest.raises(InputError, match=r"google-bert/bert-base-uncased.*make: MODEL=FOLDER"):

@@ -126,12 +126,14 @@ def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_na
     """
     bad = [question("a b\u00a0c d", "b\u00a0c", idx=f"bad{number}") for number in range(5)]
     good = question("a b d", "b", "a", idx="good")
+    caplog.set_level("INFO")
     features = encode(tokenizer, bad[0], good, *bad[1:])
     assert features.dropped == ["bad0", "bad1", "bad2", "bad3", "bad4"]
     assert features.windows.tolist() == [[1, 0, 3]]
     assert tokens_at_answer(tokenizer, features[0]) == ["b"]
     assert "5 of 6 training questions are left out" in caplog.text
     assert "(bad0, bad1, bad2, ...)" in caplog.text
+    assert "1 of 6 training questions have several answers: the first of each" in caplog.text
     # A prediction has them, without a label.
     features = encode(tokenizer, bad[0], good, training=False)
     assert features.positions.tolist() == [[-100, -100], [5, 5]]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers.trainer_utils import IntervalStrategy
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning import trainer
@@ -90,9 +91,15 @@ def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resu
     assert read_state(resumed)["global_step"] == 4
 
 
-def test_early_stopping_wants_evaluations(tmp_path):
-    with pytest.raises(InputError, match="early_stopping_patience is 2 and eval_strategy 'no'"):
-        FineTuningArguments(output_dir=str(tmp_path), early_stopping_patience=2)
+@pytest.mark.parametrize(
+    ("patience", "strategy", "name"), [(2, "no", "no"), (0, IntervalStrategy.EPOCH, "epoch")]
+)
+def test_early_stopping_wants_evaluations(tmp_path, patience, strategy, name):
+    message = f"early_stopping_patience is {patience} and eval_strategy '{name}'"
+    with pytest.raises(InputError, match=message):
+        FineTuningArguments(
+            output_dir=str(tmp_path), early_stopping_patience=patience, eval_strategy=strategy
+        )
 
 
 def test_the_plan_of_a_batch_is_that_of_its_longer_rows():

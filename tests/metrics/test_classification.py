@@ -165,9 +165,12 @@ def test_figures_stand_under_their_names_in_the_order_asked_for():
     ],
 )
 def test_an_unknown_metric_is_refused_with_the_nearest_name(name, hint):
+    """And one that stands alone: its letters are no metrics."""
     with pytest.raises(InputError) as error:
         compute(["accuracy", name], [1], [1])
     assert hint in str(error.value)
+    with pytest.raises(InputError, match=rf"give a list: \['{name}'\]"):
+        compute(name, [1], [1])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import runpy
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from safetensors.torch import load_file, save_file
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, ScoringArguments, names_a_task
-from bert_recipes.finetuning.run import score_checkpoint
+from bert_recipes.finetuning.run import DIAGNOSTICS, score_checkpoint
+from bert_recipes.tasks.catalogue import get_task
 
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
 KINDS = tuple(TINY["TASKS"])
+LABELS = ("yes", "no", "perhaps")
 
 
 @pytest.fixture
@@ -141,15 +144,24 @@ def test_what_cannot_be_measured_is_refused(score, tiny_runs, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["sequence_classification", "question_answering"])
-def test_a_labelled_test_split_is_measured(score, tiny_runs, kind):
+def test_a_labelled_test_split_is_measured(score, tiny_runs, monkeypatch, kind):
     """With the same rows as the validation split it has the same figures, with their intervals."""
     run = tiny_runs(kind)
     text = (run.parent / "data" / "task.yaml").read_text()
     file = run.parent / "data" / "with_test.yaml"
     file.write_text(text.replace("validation.jsonl}", "validation.jsonl, test: validation.jsonl}"))
     results = score(run, "--do_predict true", file)
+    if kind == "sequence_classification":
+        # As GLUE's diagnostic set for MNLI: it has no labels, and is no split of the task.
+        rows = [row | {"label": -1} for row in TINY["make_rows"](kind, 2)]
+        TINY["write_jsonl"](run.parent / "data" / "test.jsonl", rows)
+        diagnostic = replace(get_task("rte"), text_columns=("first", "second"), labels=LABELS)
+        monkeypatch.setitem(DIAGNOSTICS, "mine", "ax")
+        unlabelled = {"test": str(run.parent / "data" / "test.jsonl")}
+        diagnostic = replace(diagnostic, name="ax", files=unlabelled, id_column=None)
+        monkeypatch.setattr("bert_recipes.finetuning.run.get_task", lambda name: diagnostic)
     test = score(run, "--split test", file)
-    assert list(test["splits"]) == ["test"]
+    assert [name for name in test["splits"] if name != "ax"] == ["test"]
     assert not figures(test)
     assert figures(test, "test_") == figures(results)
     assert list(results["splits"]) == ["validation", "test"]

@@ -1,4 +1,7 @@
-"""The interface of a kind of task; the four kinds are the only classes of fine-tuning.
+"""Define what the four kinds of tasks have in common: from examples to inputs, and back.
+
+A kind encodes the examples of a split, gives the training loss of a batch, decodes the model's
+outputs to predictions, and scores these. `FineTuningTrainer` does all else.
 
 Legend: B batch, S positions, C classes or choices.
 """
@@ -34,6 +37,10 @@ NOT_FINITE = (
     "the model's outputs are not finite; its weights are broken or its training has diverged: "
     "take another checkpoint, or train with a lower learning rate"
 )
+
+
+class NotFiniteError(InputError):
+    """A model whose outputs are not finite, so that there is nothing to predict."""
 
 
 @dataclass(frozen=True)

@@ -196,11 +196,11 @@ class QuestionAnswering(TaskKind):
 
 def _halve_by_article(examples: Sequence[Any]) -> tuple[list[str], list[str]]:
     """Return the ids of the questions about every other article, and those about the others."""
-    articles = list(dict.fromkeys(example.title for example in examples))
+    number_of_article: dict[str, int] = {}
     first_half: list[str] = []
     second_half: list[str] = []
     for example in examples:
-        is_first = articles.index(example.title) % 2 == 0
-        half = first_half if is_first else second_half
+        number = number_of_article.setdefault(example.title, len(number_of_article))
+        half = first_half if number % 2 == 0 else second_half
         half.append(example.idx)
     return first_half, second_half

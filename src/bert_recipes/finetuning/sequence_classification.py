@@ -42,6 +42,12 @@ class SequenceClassification(TaskKind):
                 f"pool is vote; task {task.name} has no classes of which one is right: give mean, "
                 "max or first"
             )
+        long_documents = self.settings.long_documents
+        if long_documents not in (None, "head") and len(task.text_columns) > 1:
+            raise InputError(
+                f"long_documents is {long_documents}; task {task.name} has pairs, which lose "
+                "tokens at their ends: leave it out"
+            )
         self._class_of_label = [self.label2id[name] for name in task.labels]
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
@@ -59,7 +65,7 @@ class SequenceClassification(TaskKind):
             # run_classifier.py `convert_single_example`: a pair only where its second text has
             # tokens
             text_pair = self.tokenizer.encode_ids(example.text_pair or "") or None
-            inputs = self._cut(text, is_pair=text_pair is not None)
+            inputs = self._cut(text)
             for first in inputs:
                 feature = join_texts(self.tokenizer, first, text_pair, self.settings.max_seq_length)
                 if label is not None:
@@ -88,26 +94,20 @@ class SequenceClassification(TaskKind):
             return float(label)
         return self._class_of_label[int(label)]
 
-    def _cut(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
+    def _cut(self, text: list[int]) -> list[list[int]]:
         """Return what is read of a text, in one input or several.
 
         Args:
             text: Ids of its pieces.
-            is_pair: Whether a second text follows, which shares the positions.
 
         Returns:
-            Ids for each input. A pair is returned as it is: `join_texts` cuts it.
+            Ids for each input; `join_texts` cuts a pair.
         """
         long_documents = self.settings.long_documents
         layout = self.tokenizer.layout
         max_tokens = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
         if long_documents in (None, "head") or len(text) <= max_tokens:
             return [text]
-        if is_pair:
-            raise InputError(
-                f"long_documents is {long_documents}; task {self.task.name} has pairs, which lose "
-                "tokens at their ends: leave it out"
-            )
         if long_documents == "tail":
             return [text[-max_tokens:]]
         if long_documents == "head_tail":

@@ -360,6 +360,12 @@ def encode_questions(
         message = "%d of %d training questions are left out: %s (%s)"
         why = "the words of their paragraphs do not hold their answers"
         logger.warning(message, len(dropped), len(examples), why, shorten(dropped, 3))
+    num_several = sum(len(example.answers or ()) > 1 for example in examples)
+    if for_training and num_several:
+        message = (
+            "%d of %d training questions have several answers: the first of each is trained on"
+        )
+        logger.info(message, num_several, len(examples))
     is_labelled = all(example.answers is not None for example in examples)
     return SquadFeatures(
         tokenizer=tokenizer,

@@ -19,11 +19,17 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import num_training_steps, training_order
-from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
-from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
-from bert_recipes.tasks.task import figure_names, with_suffix
+from bert_recipes.finetuning.kind import (
+    NOT_FINITE,
+    Batch,
+    EncodedSplit,
+    NotFiniteError,
+    Prediction,
+    TaskKind,
+)
+from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping
 from bert_recipes.training.speed import BatchStats, training_flops
@@ -50,7 +56,7 @@ class FineTuningTrainer(RecipeTrainer):
         freeze_encoder: `open_model` has fixed the encoder: it goes without dropout.
 
     Attributes:
-        test_splits: Metric prefix -> test split with labels, which is measured once, when the
+        labelled_tests: Metric prefix -> test split with labels, which is measured once, when the
             training is done.
         predictions: Name of a split -> its predictions by the last evaluation.
     """
@@ -88,7 +94,7 @@ class FineTuningTrainer(RecipeTrainer):
         self.class_weights: torch.Tensor | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
-        self.test_splits: dict[str, EncodedSplit] = {}
+        self.labelled_tests: dict[str, EncodedSplit] = {}
         self.predictions: dict[str, list[Prediction]] = {}
 
         if train_dataset is not None:
@@ -116,15 +122,15 @@ class FineTuningTrainer(RecipeTrainer):
                 args.num_train_epochs,
             )
         steps_per_epoch = math.ceil(num_features / self.global_batch_size)
-        strategies = {
-            "eval": IntervalStrategy,
-            "save": SaveStrategy,
-            "logging": IntervalStrategy,
-        }
-        for event, strategy in strategies.items():
-            if getattr(args, f"{event}_strategy") == strategy.EPOCH:
-                setattr(args, f"{event}_strategy", strategy.STEPS)
-                setattr(args, f"{event}_steps", steps_per_epoch)
+        if args.eval_strategy == IntervalStrategy.EPOCH:
+            args.eval_strategy = IntervalStrategy.STEPS
+            args.eval_steps = steps_per_epoch
+        if args.save_strategy == SaveStrategy.EPOCH:
+            args.save_strategy = SaveStrategy.STEPS
+            args.save_steps = steps_per_epoch
+        if args.logging_strategy == IntervalStrategy.EPOCH:
+            args.logging_strategy = IntervalStrategy.STEPS
+            args.logging_steps = steps_per_epoch
 
     # Data
 
@@ -283,24 +289,26 @@ class FineTuningTrainer(RecipeTrainer):
         if self.eval_splits:
             results.update(self.evaluate_at_end())
             results.update(describe_certainty(self.kind, self.eval_splits, self.predictions))
-        if self.test_splits:
-            results.update(self._measure_splits(self.test_splits, "test"))
-            certainty = describe_certainty(self.kind, self.test_splits, self.predictions)
+        if self.labelled_tests:
+            results.update(self._measure_splits(self.labelled_tests, "test"))
+            certainty = describe_certainty(self.kind, self.labelled_tests, self.predictions)
             for name, values in certainty.items():
                 all_values = results.setdefault(name, {})
                 for metric, value in values.items():
                     all_values[f"test_{metric}"] = value
         return results
 
-    def _measure_splits(self, splits: Mapping[str, EncodedSplit], prefix: str) -> dict[str, float]:
-        """Return and log the metrics of splits: `prefix_<metric>` or `prefix_<split>_<metric>`."""
+    def _measure_splits(
+        self, splits: Mapping[str, EncodedSplit], metric_key_prefix: str
+    ) -> dict[str, float]:
+        """Return and log the metrics of splits, as `evaluate` names them."""
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         with self.stoppable():
-            for suffix, encoded in splits.items():
+            for prefix, encoded in splits.items():
                 for metric, value in self._measure(encoded).items():
-                    metrics[f"{prefix}_{with_suffix(suffix, metric)}"] = value
-        metrics[f"{prefix}_seconds"] = round(time.perf_counter() - start, 2)
+                    metrics[f"{metric_key_prefix}_{with_prefix(prefix, metric)}"] = value
+        metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
         self.log(dict(metrics))
         return metrics
 
@@ -413,11 +421,15 @@ class FineTuningTrainer(RecipeTrainer):
         return batches[self.args.process_index :: world_size]
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
-        """Return one prediction for each example of a split, in its order."""
+        """Return one prediction for each example of a split, in its order.
+
+        Raises:
+            NotFiniteError: The model has diverged.
+        """
         with self.stoppable():
             outputs, _ = self.predict_outputs(encoded)
             if not _all_finite(outputs):
-                raise InputError(f"{encoded.split.source}: {NOT_FINITE}")
+                raise NotFiniteError(f"{encoded.split.source}: {NOT_FINITE}")
             with self.stop_request.at_once():
                 predictions = self.kind.decode(encoded, outputs)
         return predictions

@@ -30,7 +30,7 @@ from bert_recipes.run_folder import (
     MODEL_CONFIG_FILE,
     RESULTS_FILE,
 )
-from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
+from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.training.arguments import has_second_phase, key_in_last_phase
 from bert_recipes.training.bert_trainer import MEASURED_WITH
 
@@ -346,29 +346,17 @@ def _held_out_dataset(data: dict[str, Any]) -> dict[str, Any]:
 def _task_results(card: RunCard, task: Task) -> list[EvalResult]:
     """Return the metrics on complete splits: others are no results of the data set."""
     results = []
-    for prefix, kind, splits in (
-        ("eval", "validation", task.validation_splits),
-        ("test", "test", task.test_splits),
-    ):
-        for suffix, split in zip(split_suffixes(splits, kind), splits, strict=True):
-            results.extend(
-                _split_results(
-                    card,
-                    task,
-                    split,
-                    f"{prefix}_",
-                    suffix,
-                )
-            )
+    prefixes = metric_prefixes(task.validation_splits)
+    for prefix, split in zip(prefixes, task.validation_splits, strict=True):
+        results += _split_results(card, task, split, "eval", prefix)
+    prefixes = metric_prefixes(task.test_splits, "test")
+    for prefix, split in zip(prefixes, task.test_splits, strict=True):
+        results += _split_results(card, task, split, "test", prefix)
     return results
 
 
 def _split_results(
-    card: RunCard,
-    task: Task,
-    split: str,
-    prefix: str,
-    suffix: str,
+    card: RunCard, task: Task, split: str, metric_key_prefix: str, prefix: str
 ) -> list[EvalResult]:
     """Return the metrics on a split, none if it was not complete.
 
@@ -378,8 +366,8 @@ def _split_results(
         card: Of the run.
         task: Of the run.
         split: Name of the split.
-        prefix: Of the results: "eval_" or "test_".
-        suffix: Of the split's metrics.
+        metric_key_prefix: Of the results: "eval" or "test".
+        prefix: Of the split's metrics.
     """
     data = (card.run.results.get("splits") or {}).get(split) or {}
     if data.get("partial") is not False:
@@ -388,7 +376,7 @@ def _split_results(
 
     results = []
     for metric in ("loss", *figure_names(task.metrics, [split])):
-        key = prefix + with_suffix(suffix, metric)
+        key = f"{metric_key_prefix}_{with_prefix(prefix, metric)}"
         result = EvalResult(
             task_type=card.pipeline,
             dataset_type=(is_hub_dataset and task.hub_dataset) or task.name,

@@ -47,8 +47,9 @@ def finish_run(
     report = report_run(folder, lambda: gather(results), is_main=is_main)
     if is_main:
         print(table(results))  # noqa: T201  (the recipe's output)
+        card = write_card_of_run(folder)
         names = ["model", RESULTS_FILE]
-        names.extend(file.name for file in (*files, *report, *write_card_of_run(folder)))
+        names += [file.name for file in (*files, *report, *card)]
         print(f"{', '.join(names)}: {folder}\n\n{what_next(folder)}")  # noqa: T201
         if args.push_to_hub and args.hub_revision in (None, "main"):
             # `make push` may have named another one meanwhile.

@@ -79,7 +79,7 @@ def load_split(
         name=split,
         examples=_sample(table.examples, max_examples),
         source=rows.source,
-        num_rows=len(table.examples),
+        num_rows=len(table.examples) + table.num_left_out,
         published_rows=task.published_rows.get(split),
         is_labelled=is_labelled,
         num_left_out=table.num_left_out,
@@ -242,16 +242,21 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
     text_places = layout.test_text_columns if is_test else layout.text_columns
     place_of = dict(zip(task.text_columns, text_places, strict=True))
     # The place of a label may be counted from the end: MNLI's files differ in their number.
-    label_column = (task.id_column or "idx") if is_test else task.label_column
-    place_of[label_column] = layout.id_column if is_test else layout.label_column
-    least = max(place_of.values()) + 1 + (place_of[label_column] < 0)
+    key_column = task.label_column
+    key_place = layout.label_column
+    if is_test:
+        key_column = task.id_column or "idx"
+        key_place = layout.id_column
+    place_of[key_column] = key_place
+    least = max(place_of.values()) + 1
+    if key_place < 0:
+        least += 1
     most = least  # CoLA's labelled files have no header; another column is a tab in a sentence
 
     lines = Reader().split_at_tabs(path)
     if is_test or layout.has_header:
         number, header = next(lines, (0, []))
-        place = place_of[label_column]
-        name = header[place] if -len(header) <= place < len(header) else ""
+        name = header[key_place] if -len(header) <= key_place < len(header) else ""
         _check_header(name, () if is_test else task.labels, f"{path}, line {number}")
         most = len(header)
         least = max(least, most)
@@ -259,8 +264,8 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
     for number, cells in lines:
         if least <= len(cells) <= most:
             row: dict[str, Any] = {column: cells[place] for column, place in place_of.items()}
-            if is_test and row[label_column].isdecimal():
-                row[label_column] = int(row[label_column])
+            if is_test and row[key_column].isdecimal():
+                row[key_column] = int(row[key_column])
             yield number, row
         elif layout.drops_short_rows:
             left_out.append(number)

@@ -257,6 +257,7 @@ class RunArguments(TrainingArguments):
         self.unsaved_fields: set[str] = set()
         self._check()
         self.hub_is_checked = False  # `check_push` has asked the Hub
+        self.hub_replaced_files: tuple[str, ...] = ()  # and has found another model's
         self.energy.check()
         launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower()
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu in ("1", "true", "yes")
