@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from bert_recipes.sweeps.sweep import (
     Combination,
     Run,
     RunLauncher,
+    _run_process,
     choose_best,
     choose_seeds,
     combination_name,
@@ -406,6 +408,30 @@ def test_a_closed_terminal_ends_a_sweep_but_not_under_nohup():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     end_with_children()
     signal.raise_signal(signal.SIGHUP)
+
+
+def test_a_second_signal_leaves_no_run_behind(tmp_path):
+    """The run here is deaf to SIGTERM, as one that is saving may be."""
+    deaf = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    deaf += "print(os.getpid(), flush=True); time.sleep(60)"
+    log = tmp_path / "log"
+
+    def interrupt():
+        while not log.is_file() or not log.read_text().strip():
+            time.sleep(0.05)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+
+    signaller = threading.Thread(target=interrupt)
+    signaller.start()
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        _run_process([sys.executable, "-c", deaf], log, "group")
+    signaller.join()
+    assert time.perf_counter() - start < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(log.read_text()), 0)
 
 
 @pytest.fixture

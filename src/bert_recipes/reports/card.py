@@ -28,6 +28,7 @@ from bert_recipes.run_folder import (
     CARD_SETTINGS_FILE,
     CONFIG_FILE,
     MODEL_CONFIG_FILE,
+    PROBE_FILE,
     RESULTS_FILE,
 )
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
@@ -217,7 +218,7 @@ def card_text(card: RunCard) -> str:
         task=task,
         model=read_object(run.folder / MODEL_CONFIG_FILE),
         tokenizer=read_object(run.folder / "tokenizer_config.json"),
-        probe=read_probe(run.folder) if card.takes_probe else {},
+        probe=read_probe_of_card(card),
         metric_heads=METRIC_HEADS,
         metric_rows=metrics_of_splits(run.results),
         evaluation_flags=evaluation_flags(run.settings),
@@ -229,6 +230,17 @@ def card_text(card: RunCard) -> str:
     lines = [line.rstrip() for line in text.splitlines()]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     return str(ModelCard(f"{text}\n"))
+
+
+def read_probe_of_card(card: RunCard) -> dict[str, Any]:
+    """Return what the probe of pronouns has measured with the run's weights; empty without one."""
+    if not card.takes_probe:
+        return {}
+    file = card.run.folder / PROBE_FILE
+    probe = read_probe(card.run.folder)
+    if file.is_file() and not probe:
+        logger.warning("%s was made with other weights, so it is left out of the card", file)
+    return probe
 
 
 def evaluation_flags(settings: dict[str, Any]) -> list[str]:

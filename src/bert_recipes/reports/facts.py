@@ -7,7 +7,14 @@ from typing import Any
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_json_object, strict, write_json
-from bert_recipes.run_folder import CONFIG_FILE, FACTS_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE
+from bert_recipes.run_folder import (
+    CONFIG_FILE,
+    FACTS_FILE,
+    RESULTS_FILE,
+    STATE_FILE,
+    SWEEP_FILE,
+    TASK_FILE,
+)
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.resume import run_name
@@ -39,6 +46,10 @@ def read_run(folder: Path) -> RunFiles:
     if not folder.is_dir():
         raise InputError(f"run: no folder {folder}; give the output_dir of a finished run")
 
+    if (folder / SWEEP_FILE).is_file():
+        raise InputError(
+            f"run: {folder} is a sweep of many runs; give one of them, for example {folder}/best"
+        )
     config_file = folder / CONFIG_FILE
     if not (folder / RESULTS_FILE).is_file():
         state = "is not finished" if config_file.is_file() else "is no run"

@@ -403,8 +403,10 @@ def _run_process(command: Sequence[str], log: Path, group: str) -> int:
         finally:
             # The launcher's children too: a run that stays alive would write into a folder that is
             # run again.
+            # A second signal meanwhile makes an end of the patience, and of nothing else.
+            reasons = (ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt)
             for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                with suppress(*reasons):
                     if process.poll() is None:
                         os.killpg(process.pid, number)
                         process.wait(timeout=_SECONDS_TO_END)
