@@ -18,7 +18,7 @@ from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
-from bert_recipes.settings import check, free, option, required
+from bert_recipes.settings import changeable, check, option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import check_source
 from bert_recipes.tasks.task import Task
@@ -45,20 +45,24 @@ class TaskArguments:
 
     # The task and its data
     task: str | None = option(None, "name of a task", is_common=True)
-    task_file: str | None = free(None, "YAML file of your own task", is_common=True)
-    model_name_or_path: str | None = free(
+    task_file: str | None = changeable(None, "YAML file of your own task", is_common=True)
+    model_name_or_path: str | None = changeable(
         None,
         "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/",
         is_common=True,
     )
-    data_dir: str | None = free(
+    data_dir: str | None = changeable(
         None, "local folder of the task's data; default: the Hub", is_common=True
     )
     max_train_examples: int | None = option(
         None, "train on at most this many examples", least=1, is_common=True
     )
-    max_eval_examples: int | None = free(None, "evaluate on at most this many examples", least=1)
-    max_predict_examples: int | None = free(None, "predict at most this many examples", least=1)
+    max_eval_examples: int | None = changeable(
+        None, "evaluate on at most this many examples", least=1
+    )
+    max_predict_examples: int | None = changeable(
+        None, "predict at most this many examples", least=1
+    )
 
     # Inputs
     max_seq_length: int = option(
