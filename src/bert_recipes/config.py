@@ -107,6 +107,7 @@ def parse_arguments(
     hints: dict[str, Any] = {}
     for settings_class in dataclass_types:
         hints.update(field_types(settings_class))
+
     arguments = sys.argv[1:] if argv is None else argv
     texts = _parse_command_line(dataclass_types, hints, arguments)
     config_file = _choose_config_file(texts.pop("config", []), default_config)
@@ -114,20 +115,24 @@ def parse_arguments(
     values = dict(in_file)
     for name, text in texts.items():
         values[name] = _read_flag(name, hints[name], text)
+
     set_by_user = dict(values)
     for settings_class in dataclass_types:
         # Only here it is known what was typed and what is in the file.
         if isinstance(settings_class, Reconciling):
             values = settings_class.reconcile(values, texts.keys(), in_file)
+
     instances = [_build(dataclass_types[0], values)]
     if check_first is not None:
         check_first(instances[0])
     instances.extend(_build(settings_class, values) for settings_class in dataclass_types[1:])
+
     _name_settings_without_effect(instances, set_by_user, typed=texts.keys())
     return tuple(instances)
 
 
 def _choose_config_file(files: Sequence[str], default: Path | None) -> Path | None:
+    """Return the file of --config, of which there may be one, or the default."""
     if len(files) > 1:
         raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
     if not files:
@@ -148,24 +153,28 @@ def _name_settings_without_effect(
             name = field.name
             if name in values and values[name] != _default_of(field):
                 changed[name] = values[name]
+
     without_effect = settings_without_effect(instances, changed)
     if without_effect:
         warn_early("without effect here: %s", "; ".join(without_effect))
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the value of a field that nobody gives."""
     if field.default_factory is dataclasses.MISSING:
         return field.default
     return field.default_factory()
 
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    """Return whether a field must be given."""
     return field.default is field.default_factory is dataclasses.MISSING
 
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read the `field: value` lines of a file by the annotations of the fields."""
     loader, root = compose(path)
+
     values: dict[str, Any] = {}
     for key, line, node in pairs(path, root):
         where = f"{path}, line {line}"
@@ -197,12 +206,15 @@ def save_config(path: str | Path, *instances: Any) -> None:
         lines.append(f"\n# {type(instance).__name__}")
         for name, value in resolved_values(instance).items():
             lines.append(_yaml_line(name, value))
+
     with atomic_write(Path(path)) as aside:
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _yaml_line(name: str, value: Any) -> str:
+    """Return the line of run.yaml, or the lines of a long list, that hold a value."""
     is_collection = isinstance(value, dict | list)
+
     text = yaml.safe_dump(
         {name: value},
         # None is PyYAML's word for a collection of plain values on one line.
@@ -265,6 +277,7 @@ def accepts_list(hint: Any) -> bool:
 
 
 def _accepts(hint: Any, origin: type) -> bool:
+    """Return whether a type is one of the alternatives."""
     return origin in map(_origin, members(hint))
 
 
@@ -317,6 +330,7 @@ def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Name the valid name that is most like an unknown one, as the end of a message."""
     if name in REMOVED_OPTIONS:
         return f"; it was removed: {REMOVED_OPTIONS[name]}"
+
     hint = did_you_mean(name.lower(), names, shown=lambda match: prefix + match)
     if not hint:
         return "; --help lists the valid names"
@@ -324,6 +338,7 @@ def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
 
 
 def _origin(hint: Any) -> Any:
+    """Return the class of an annotation: list of list[str]."""
     return get_origin(hint) or hint
 
 
@@ -333,6 +348,7 @@ def _choices(hint: Any) -> dict[str, Any]:
         return {str(member.value): member for member in hint}
     if get_origin(hint) is not Literal:
         return {}
+
     choices = {}
     for value in get_args(hint):
         # Literal[False] is written "false" in YAML and "False" on a command line.
@@ -342,6 +358,7 @@ def _choices(hint: Any) -> dict[str, Any]:
 
 
 def _is_enum(hint: Any) -> bool:
+    """Return whether an annotation is an enumeration."""
     return isinstance(hint, type) and issubclass(hint, enum.Enum)
 
 
@@ -382,6 +399,7 @@ def _read_as(alternative: Any, text: str, *, beside_text: bool) -> Any:
         if not isinstance(value, dict):
             raise ValueError(text)
         return value
+
     # A truth value where text is expected is more likely a mistake.
     if origin is str and text.lower() in ("true", "false"):
         raise ValueError(text)
@@ -391,6 +409,7 @@ def _read_as(alternative: Any, text: str, *, beside_text: bool) -> Any:
 
 
 def _read_choice(choices: Mapping[str, Any], text: str) -> Any:
+    """Return the value that a text names."""
     if text in choices:
         return choices[text]
     value = choices.get(text.lower())
@@ -400,6 +419,7 @@ def _read_choice(choices: Mapping[str, Any], text: str) -> Any:
 
 
 def _read_bool(text: str, *, beside_text: bool) -> bool:
+    """Read yes, no and their like; `beside_text`: true and false alone."""
     word = text.lower()
     true_words: Collection[str] = _TRUE_WORDS
     false_words: Collection[str] = _FALSE_WORDS
@@ -412,6 +432,7 @@ def _read_bool(text: str, *, beside_text: bool) -> bool:
 
 
 def _read_float(text: str) -> float:
+    """Read a number; one that is not a number is none."""
     # As YAML writes them: .inf, -.inf, .nan.
     plain = re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower())
     number = float(plain)
@@ -421,13 +442,16 @@ def _read_float(text: str) -> float:
 
 
 def _to_plain(value: Any) -> Any:
+    """Return a value in the types that YAML and JSON have."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Path):
         return str(value)
+
     # transformers' nested settings (AcceleratorConfig) are objects once they are resolved.
     if hasattr(value, "to_dict"):
         value = value.to_dict()
+
     if isinstance(value, dict):
         return {key: _to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -439,6 +463,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
+    """Read a value of a YAML file by its annotation."""
     if isinstance(node, yaml.ScalarNode):
         return _read_scalar(hint, node)
 
@@ -455,6 +480,7 @@ def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
 
 
 def _read_scalar(hint: Any, node: yaml.ScalarNode) -> Any:
+    """Read one value of a YAML file; what is quoted is text where text is allowed."""
     is_quoted = node.style is not None
     if is_quoted and not node.value.strip():
         raise ValueError(_EMPTY)
@@ -470,15 +496,18 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
     """Show one spelling of each option and its default, and the script's docstring as written."""
 
     def __init__(self, prog: str) -> None:
+        """Leave room for the names of the options."""
         super().__init__(prog, max_help_position=29)
 
     def _format_action_invocation(self, action: Any) -> str:
+        """Return one spelling of an option with its value."""
         name = next(name for name in action.option_strings if name.startswith("--"))
         if action.metavar:
             return f"{name} {action.metavar}"
         return str(name)
 
     def _get_help_string(self, action: Any) -> str | None:
+        """Return the help of an option, with its default if it has one."""
         if action.default is None or action.default is False:
             return action.help
         return super()._get_help_string(action)
@@ -522,12 +551,14 @@ def _parse_command_line(
     Only fields that were typed are in it.
     """
     parser = _make_parser(dataclass_types, hints)
+
     _group_options(parser, dataclass_types, lists_all="--help_all" in argv)
     _refuse_repeated_flags(parser, argv)
     # argparse fills in defaults only where a value is missing: here none is, so that fields that
     # were typed can be told from the others.
     missing = object()
     untouched = Namespace(**dict.fromkeys(hints, missing))
+
     namespace, unknown = parser.parse_known_args(list(argv), untouched)
     if unknown:
         _refuse_argument(unknown[0], hints)
@@ -548,6 +579,7 @@ def _make_parser(dataclass_types: Sequence[Any], hints: Mapping[str, Any]) -> _P
             if name in hints:
                 action = parser._option_string_actions[f"--{name}"]
                 _loosen(action, hints[name], metadata)
+
     parser.add_argument("--help_all", action="help", help=SUPPRESS)
     parser.add_argument(
         "--config",
@@ -568,6 +600,7 @@ def _loosen(action: Any, hint: Any, metadata: Mapping[str, Any]) -> None:
         choices = ",".join(map(str, action.choices))
         action.metavar = f"{{{choices}}}"
         action.choices = None
+
     if accepts_list(hint):
         action.nargs = "+"
     elif bool in members(hint) and str not in members(hint):
@@ -582,6 +615,7 @@ def _refuse_argument(argument: str, names: Iterable[str]) -> NoReturn:
         if argument.endswith((".yaml", ".yml")):
             hint = f"; a configuration is given as --config {argument}"
         raise InputError(f"unexpected argument {argument!r}: every value follows its --field{hint}")
+
     flag = argument.split("=")[0]
     name = flag.lstrip("-").replace("-", "_")
     nearest = nearest_name(name, [*names, "config"], prefix="--")
@@ -600,6 +634,7 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
             continue
         if action.dest in names:
             raise InputError(f"--{action.dest} is given twice on the command line; give it once")
+
         names.add(action.dest)
 
 
@@ -616,9 +651,11 @@ def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_al
         num_options += len(names)
         marked = [name for name in names if metadata[name].get("is_common")]
         common.extend(marked or names)
+
     actions: dict[str, Any] = {}
     for action in parser._actions:
         actions.setdefault(action.dest, action)  # the second of a field is its --no_ form
+
     options = parser._optionals._group_actions
     options[:] = [actions["help"], actions["config"]]
     if not lists_all:
@@ -626,11 +663,13 @@ def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_al
         if len(common) < num_options:
             parser.epilog = f"--help_all lists all {num_options} options."
         return
+
     groups: dict[str, list[Any]] = {}
     for settings_class in dataclass_types:
         for name in field_types(settings_class):
             title = _help_title(settings_class, name)
             groups.setdefault(title, []).append(actions[name])
+
     for title in sorted(groups, key=lambda title: title.startswith(_LIBRARY_TITLE)):
         parser.add_argument_group(title)._group_actions = groups[title]
 
@@ -642,14 +681,17 @@ def _help_title(settings_class: type, name: str) -> str:
         if name in inspect.get_annotations(base):
             declaring_class = base
             break
+
     if declaring_class.__module__.startswith("transformers"):
         return f"{_LIBRARY_TITLE}.{declaring_class.__name__}, see its documentation"
+
     text = declaring_class.__doc__ or declaring_class.__name__
     first_line = text.split("\n")[0]
     return first_line.rstrip(".")
 
 
 def _read_flag(name: str, hint: Any, value: str | bool | list[str]) -> Any:
+    """Read what was typed for a field, by its annotation."""
     if isinstance(value, bool):
         return value
     texts = [value] if isinstance(value, str) else value
@@ -665,6 +707,7 @@ def _read_flag(name: str, hint: Any, value: str | bool | list[str]) -> Any:
 
 
 def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
+    """Make the settings of a class, and check them."""
     arguments = {}
     missing = []
     for field in dataclasses.fields(settings_class):
@@ -672,8 +715,10 @@ def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
             arguments[field.name] = values[field.name]
         elif field.init and _has_no_default(field):
             missing.append(f"--{field.name}")
+
     if missing:
         raise InputError(f"missing: give {', '.join(missing)}, or the key in the YAML file")
+
     try:
         settings = settings_class(**arguments)
         check(settings)

@@ -328,7 +328,9 @@ class Reader:
                 if number == 1 and raw.startswith(codecs.BOM_UTF8):
                     raw = raw.removeprefix(codecs.BOM_UTF8)
                     counts.repaired["byte_order_marks_removed"] += 1
-                yield number, self._decode(raw, f"{path}, line {number}").rstrip("\r\n")
+                where = f"{path}, line {number}"
+                text = self._decode(raw, where)
+                yield number, text.rstrip("\r\n")
         counts.source_bytes = bytes_before + path.stat().st_size
 
     def _raw_lines(self, path: Path, stream: io.BufferedReader) -> Iterator[bytes]:
@@ -631,10 +633,15 @@ def list_columns(names: Iterable[object]) -> str:
     words = []
     for name in map(str, names):
         word = name if name.isprintable() else ascii(name)
-        words.append(word if len(word) <= 60 else f"{word[:60]}...")
-    if len(words) > 20:
-        return f"{', '.join(words[:20])} and {len(words) - 20} more"
-    return ", ".join(words) or "none"
+        if len(word) > 60:
+            word = f"{word[:60]}..."
+        words.append(word)
+
+    if not words:
+        return "none"
+    text = ", ".join(words[:20])
+    num_left_out = len(words) - 20
+    return f"{text} and {num_left_out} more" if num_left_out > 0 else text
 
 
 def is_missing(value: Any) -> bool:

@@ -534,9 +534,11 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """
     first = first.astype(np.float64)
     second = second.astype(np.float64)
-    norms = np.sqrt((first**2).sum(-1)[:, None] * (second**2).sum(-1))
-    products = np.array([(row * second).sum(-1) for row in first])
-    return products / norms
+    squares_of_first = np.sum(first**2, axis=-1)
+    squares_of_second = np.sum(second**2, axis=-1)
+    norms = np.sqrt(squares_of_first[:, None] * squares_of_second)
+    products = [np.sum(row * second, axis=-1) for row in first]
+    return np.array(products) / norms
 
 
 def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:

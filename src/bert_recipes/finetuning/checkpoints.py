@@ -265,8 +265,8 @@ def _fits_labels(names: Sequence[str], task: Task) -> bool:
     """Return whether a checkpoint with these labels, or as many without names, serves a task."""
     if task.problem_type == "regression":
         return len(names) == 1
-    has_no_names = all(name == f"LABEL_{number}" for number, name in enumerate(names))
-    if has_no_names and len(names) == len(task.labels):
+    stock_names = [f"LABEL_{number}" for number in range(len(task.labels))]
+    if list(names) == stock_names:
         return True
     return sorted(names) == sorted(task.labels)
 

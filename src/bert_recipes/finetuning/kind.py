@@ -289,8 +289,11 @@ def join_texts(
     if second is None:
         max_tokens = max_seq_length - len(layout.prefix) - len(layout.suffix)
         input_ids = [*layout.prefix, *first[:max_tokens], *layout.suffix]
-        return {"input_ids": input_ids, "token_type_ids": [0] * len(input_ids)}
-    truncate_pair(first, second, max_seq_length - layout.num_special)
+        token_type_ids = [0] * len(input_ids)
+        return {"input_ids": input_ids, "token_type_ids": token_type_ids}
+
+    max_tokens = max_seq_length - layout.num_special
+    truncate_pair(first, second, max_tokens)
     segment_a = [*layout.prefix, *first, *layout.middle]
     segment_b = [*second, *layout.suffix]
     token_type_ids = [0] * len(segment_a)

@@ -103,7 +103,10 @@ class QuestionAnswering(TaskKind):
         if self.settings.pad_to_max_length:
             return list(logits)
         lengths = batch["attention_mask"].sum(dim=1).tolist()
-        return [row[:, :length].copy() for row, length in zip(logits, lengths, strict=True)]
+        arrays = []
+        for row, length in zip(logits, lengths, strict=True):
+            arrays.append(row[:, :length].copy())
+        return arrays
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
         """Return the `AnswerPrediction` of each question, over all its windows."""

@@ -293,8 +293,11 @@ def _datasets(card: RunCard) -> list[str]:
     """Return the data sets of the Hub that the run was trained or measured on."""
     task = card.run.task
     if task is not None:
-        return [task.hub_dataset] if card.reads_hub_dataset and task.hub_dataset else []
-    sources = (card.run.results.get("data") or {}).get("sources") or {}
+        if card.reads_hub_dataset and task.hub_dataset:
+            return [task.hub_dataset]
+        return []
+    data = card.run.results.get("data") or {}
+    sources = data.get("sources") or {}
     names = dict.fromkeys(source.get("dataset") for source in sources.values())
     return [name for name in names if name is not None]
 

@@ -33,7 +33,7 @@ class RunFiles:
 
     folder: Path
     name: str
-    kind: str  # "pretraining" or "finetuning"
+    stage: str  # "pretraining" or "finetuning"
     results: Facts
     history: list[Facts]
     facts: Facts  # empty where the run left none
@@ -46,12 +46,13 @@ def read_run(folder: Path) -> RunFiles:
     if not folder.is_dir():
         raise InputError(f"run: no folder {folder}; give the output_dir of a finished run")
 
-    if (folder / SWEEP_FILE).is_file():
-        raise InputError(
-            f"run: {folder} is a sweep of many runs; give one of them, for example {folder}/best"
-        )
     config_file = folder / CONFIG_FILE
     if not (folder / RESULTS_FILE).is_file():
+        if (folder / SWEEP_FILE).is_file():
+            raise InputError(
+                f"run: {folder} is a sweep of many runs; give one of them, for example "
+                f"{folder}/best"
+            )
         state = "is not finished" if config_file.is_file() else "is no run"
         raise InputError(
             f"run: {folder} {state}: it has no {RESULTS_FILE}; give the output_dir of a finished "
@@ -72,7 +73,7 @@ def read_run(folder: Path) -> RunFiles:
     return RunFiles(
         folder=folder,
         name=run_name(folder),
-        kind="finetuning" if is_finetuning else "pretraining",
+        stage="finetuning" if is_finetuning else "pretraining",
         results=results,
         history=read_object(folder / STATE_FILE).get("log_history", []),
         facts=facts,
