@@ -28,13 +28,13 @@ from bert_recipes.sweeps.glue import (
     write_submission,
     write_table,
 )
+from bert_recipes.sweeps.processes import end_with_children
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
     check_flags,
     check_run,
     choose_seeds,
-    end_with_children,
     finetuning_command,
     given_flags,
     hashes_of_files,

@@ -76,7 +76,7 @@ class Rows:
 
 @dataclass(kw_only=True)
 class ReadCounts:
-    """What was read; filled while it is read.
+    """Counts of what was read; filled while it is read.
 
     ``source_bytes`` are those of the files as they lie on the disk, ``text_bytes`` are unpacked.
     ``repaired``: ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``.
@@ -173,7 +173,7 @@ def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes
 
 
 class _Repeated:
-    """What stands for the value of a key that an object has twice: Python keeps the last alone."""
+    """A stand-in for the value of a key that an object has twice: Python keeps the last alone."""
 
     def __repr__(self) -> str:
         return "<there twice>"

@@ -205,6 +205,19 @@ def test_a_weights_file_with_code_is_not_run_and_a_folder_without_one_is_refused
     assert not (tmp_path / "it_ran").exists()
 
 
+def test_a_hub_name_in_the_local_cache_opens_offline(tiny_checkpoint, tmp_path, monkeypatch):
+    repository = tmp_path / "models--me--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    shutil.copytree(tiny_checkpoint, repository / "snapshots" / "abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    cached = open_for("me/tiny", "mrpc").state_dict()
+    for name, weight in open_for(tiny_checkpoint, "mrpc").state_dict().items():
+        assert torch.equal(cached[name], weight), name
+    with pytest.raises(InputError, match="no model of that name in the local Hub cache, and HF_HU"):
+        open_for("me/other", "mrpc")
+
+
 def test_rows_beyond_the_pieces_are_kept(copy, caplog):
     def repeat_rows(weights):
         num_rows = len(weights[WORDS])

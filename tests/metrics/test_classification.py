@@ -185,6 +185,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name(name, hint):
         ),
         ("multi_label", [[1]], [[1], [0]], "shape"),
         ("squad", {}, {}, "none of the"),
+        ("squad", {"q": "a"}, {"q": []}, "'q' has no gold answer, as in SQuAD 2.0; take squad_v2"),
         ("squad_v2", {}, {}, "none of the"),
         ("entities", [], [], "no word"),
         ("entities", [["O"]], [["O"], ["O"]], "differ in the number"),

@@ -135,12 +135,17 @@ def test_what_cannot_be_measured_is_refused(score, tiny_runs, tmp_path):
         parse_arguments(ScoringArguments, argv=["--task", "mrpc"])
     with pytest.raises(InputError, match=r"task .* has no test split to measure on"):
         score(run, "--split test")
+    data = run.parent / "data"
+    other = data / "other_labels.yaml"
+    other.write_text((data / "task.yaml").read_text().replace("perhaps", "maybe"))
+    with pytest.raises(InputError, match="labels are yes, no, perhaps; the task's are yes, no, ma"):
+        score(run, task_file=other)
     copy = shutil.copytree(run, tmp_path / "copy")
     weights = load_file(copy / "model.safetensors")
     del weights["classifier.weight"]
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"classifier\.weight"):
-        score(copy, task_file=run.parent / "data" / "task.yaml")
+        score(copy, task_file=data / "task.yaml")
 
 
 @pytest.mark.parametrize("kind", ["sequence_classification", "question_answering"])

@@ -148,7 +148,6 @@ FLAT = {"id": "a", "question": "Which?", "context": CONTEXT}
         ("Anna Dahl", ANSWER),
         (["Anna Dahl"], ANSWER),
         ("array(['Anna Dahl'], dtype=object)", ANSWER),  # as pandas writes the Hub's
-        ("{'text': array(['Anna Dahl'], dtype=object), 'answer_start': array([40])}", ANSWER),
         ({"text": [], "answer_start": []}, ()),
         ({"text": [""], "answer_start": [0]}, ()),
         ([], ()),

@@ -202,7 +202,7 @@ def _check_settings(
     """Refuse settings that the task has no use for, and test splits that are not there.
 
     Args:
-        task: The task's row.
+        task: Its definition.
         task_args: The run's.
         args: The run's.
         with_validation: The validation splits are measured, where the task has any.

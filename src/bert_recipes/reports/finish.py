@@ -89,9 +89,12 @@ def what_next(folder: Path) -> str:
 
 
 def _describe_mask(mask: Mapping[str, Any]) -> str:
-    guesses = ", ".join(f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3])
-    text = f"{mask['before'][-48:]:>48} [MASK] {mask['after'][:24]:<24}"
-    return f'  {text}  {guesses}; right: "{mask["truth"]}"'
+    """Return a line with a hidden token in its text, and the likeliest guesses."""
+    guesses = [f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3]]
+    before = mask["before"][-48:]
+    after = mask["after"][:24]
+    text = f"{before:>48} [MASK] {after:<24}"
+    return f'  {text}  {", ".join(guesses)}; right: "{mask["truth"]}"'
 
 
 def report_run(
@@ -130,6 +133,7 @@ def report_sweep(folder: Path) -> list[Path]:
 
 
 def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
+    """Write a report; what goes wrong is a warning."""
     try:
         return write()
     except Exception as error:

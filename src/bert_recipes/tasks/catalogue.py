@@ -2,7 +2,7 @@
 
 They are GLUE (Wang et al. 2019) with its diagnostic set AX, SQuAD, SWAG, CoNLL-2003 and XNLI.
 
-Sources of the rows of GLUE:
+Sources of the definitions of GLUE:
     columns, labels and their order: Hub data set nyu-mll/glue;
     layout of the TSV files: the official download (gluebenchmark.com/tasks), as
         huggingface/datasets' glue.py reads it;

@@ -89,7 +89,7 @@ class _Slip(ValueError):
 
 
 def read_task_file(path: str | Path) -> Task:
-    """Read a task (docs/tasks.md): a row in YAML, whose `files` are relative to its folder.
+    """Read a task's definition in YAML (docs/tasks.md); its `files` are relative to its folder.
 
     Labels that it does not name are those of the training file.
 
@@ -231,9 +231,9 @@ def _complete_splits(fields: dict[str, Any], folder: Path) -> None:
         name: str((folder / file).resolve()) for name, file in fields["files"].items()
     }
     fields.setdefault("train_split", "train" if "train" in names else "")
-    for kind in ("validation", "test"):
-        splits = tuple(name for name in names if name.startswith(kind))
-        fields.setdefault(f"{kind}_splits", splits)
+    for role in ("validation", "test"):
+        splits = tuple(name for name in names if name.startswith(role))
+        fields.setdefault(f"{role}_splits", splits)
 
 
 def _has_classes(task: Task) -> bool:
