@@ -11,6 +11,7 @@ Sources of the definitions of GLUE:
 """
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from bert_recipes.errors import InputError, did_you_mean
@@ -62,6 +63,7 @@ def list_tasks() -> tuple[str, ...]:
     return _NAMES
 
 
+@cache
 def get_task(name: str) -> Task:
     """Return a task by its name; `InputError` with the nearest one where there is none.
 
