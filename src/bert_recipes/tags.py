@@ -111,7 +111,7 @@ def tag_entity(tags: Iterable[str], name: str, num_words: int) -> list[str]:
 
     letters = {tag[0] for tag in task_tags if tag[1:] == f"-{name}"}
     scheme = _find_scheme(letters) or _SCHEMES[0]
-    begin, inside, end, single = scheme
+    begin, inside, end, single = tuple(scheme)
     if num_words == 1:
         return [f"{single}-{name}"]
     prefixes = begin + inside * (num_words - 2) + end

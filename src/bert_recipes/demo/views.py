@@ -250,13 +250,12 @@ def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
     row = make_row(model, *values[:-1])
     choices = _read_choices(values[-1])
     prediction, _ = predict(model, {**row, CHOICES: choices})
-    probabilities = {}
-    pairs = zip(choices, prediction.probabilities, strict=True)
-    for number, (choice, probability) in enumerate(pairs, start=1):
-        probabilities[f"{number}. {choice}"] = probability
+    names = [f"{number}. {choice}" for number, choice in enumerate(choices, start=1)]
+    probabilities = dict(zip(names, prediction.probabilities, strict=True))
 
     context, *start_of_choices = row.values()
-    longest = max(choices, key=lambda choice: len(model.tokenizer.encode_ids(choice)))
+    encode = model.tokenizer.encode_ids
+    longest = max(choices, key=lambda choice: len(encode(choice)))
     second_text = " ".join([*start_of_choices, longest])
     settings = model.predictor.trainer.kind.settings
     return probabilities, note_cut(model, [context, second_text], settings.max_seq_length)

@@ -312,11 +312,15 @@ class FeatureExtractor:
 
     def extract(self, inputs: Sequence[EncodedInput]) -> dict[str, list[np.ndarray]]:
         """Compute the vectors of some inputs, those of like length together."""
-        order = sorted(range(len(inputs)), key=lambda number: -len(inputs[number].input_ids))
-        no_vectors = [np.empty(0)] * len(inputs)
-        vectors = {column.name: list(no_vectors) for column in self.columns}
-        for start in range(0, len(order), self.args.batch_size):
-            numbers = order[start : start + self.args.batch_size]
+        num_inputs = len(inputs)
+        batch_size = self.args.batch_size
+        order = sorted(range(num_inputs), key=lambda number: -len(inputs[number].input_ids))
+        vectors: dict[str, list[np.ndarray]] = {}
+        for column in self.columns:
+            vectors[column.name] = [np.empty(0)] * num_inputs
+
+        for start in range(0, num_inputs, batch_size):
+            numbers = order[start : start + batch_size]
             batch = [inputs[number] for number in numbers]
             lengths = [len(item.input_ids) for item in batch]
             hidden = self._hidden_states(batch)

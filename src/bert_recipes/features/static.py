@@ -536,9 +536,13 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     second = second.astype(np.float64)
     squares_of_first = np.sum(first**2, axis=-1)
     squares_of_second = np.sum(second**2, axis=-1)
-    norms = np.sqrt(squares_of_first[:, None] * squares_of_second)
-    products = [np.sum(row * second, axis=-1) for row in first]
-    return np.array(products) / norms
+    squares = squares_of_first[:, None] * squares_of_second
+    norms = np.sqrt(squares)
+
+    products = np.empty_like(norms)
+    for number, row in enumerate(first):
+        products[number] = np.sum(row * second, axis=-1)
+    return products / norms
 
 
 def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:

@@ -90,11 +90,15 @@ def what_next(folder: Path) -> str:
 
 def _describe_mask(mask: Mapping[str, Any]) -> str:
     """Return a line with a hidden token in its text, and the likeliest guesses."""
-    guesses = [f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3]]
+    guesses = []
+    for piece, share in mask["guesses"][:3]:
+        guesses.append(f'"{piece}" {share:.0%}')
     before = mask["before"][-48:]
     after = mask["after"][:24]
     text = f"{before:>48} [MASK] {after:<24}"
-    return f'  {text}  {", ".join(guesses)}; right: "{mask["truth"]}"'
+    likeliest = ", ".join(guesses)
+    truth = mask["truth"]
+    return f'  {text}  {likeliest}; right: "{truth}"'
 
 
 def report_run(

@@ -78,9 +78,14 @@ def read_best_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     if not (folder / SWEEP_FILE).is_file():
         return []
     sweep = read_json_object(folder / SWEEP_FILE)
-    runs_of_setting = {item["name"]: item["runs"] for item in sweep["combinations"]}
-    best_runs = runs_of_setting[sweep["best"]]
-    return [run["results"] for run in best_runs if run["seed"] in seeds]
+    results = []
+    for combination in sweep["combinations"]:
+        if combination["name"] != sweep["best"]:
+            continue
+        for run in combination["runs"]:
+            if run["seed"] in seeds:
+                results.append(run["results"])
+    return results
 
 
 def make_table(runs: Results) -> dict[str, Any]:

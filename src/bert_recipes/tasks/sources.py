@@ -157,10 +157,14 @@ def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
     """Open the file of a split, found in `data_dir`, or where the task's own `files` say."""
     path = find_local(task, split, data_dir)
     layout = task.tsv
-    if layout is not None and path.name == MSR_FILE:
-        return Rows(str(path), "line", _msr_rows(path, task, split))
-    if layout is not None and path.name == layout.files.get(split):
-        return Rows(str(path), "line", _glue_rows(path, task, layout, split))
+    if layout is None:
+        return open_file(task, path)
+    if path.name == MSR_FILE:
+        rows = _msr_rows(path, task, split)
+        return Rows(str(path), "line", rows)
+    if path.name == layout.files.get(split):
+        rows = _glue_rows(path, task, layout, split)
+        return Rows(str(path), "line", rows)
     return open_file(task, path)
 
 
