@@ -30,12 +30,12 @@ from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import SEEDS, option, required
+from bert_recipes.sweeps.processes import end_with_children
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
     choose_seeds,
     claim_folder,
-    end_with_children,
     figure_of,
     finetuning_command,
     given_flags,

@@ -21,7 +21,8 @@ from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import strict, write_json
 from bert_recipes.settings import SEEDS, option, required
-from bert_recipes.sweeps.sweep import choose_seeds, end_with_children
+from bert_recipes.sweeps.processes import end_with_children
+from bert_recipes.sweeps.sweep import choose_seeds
 
 
 TABLES = Path(__file__).parent / "tables"

@@ -24,17 +24,17 @@ from bert_recipes.settings import SEEDS, check, option, required
 from bert_recipes.sweeps.glue import (
     TASKS,
     check_submission,
-    read_runs,
+    read_best_runs,
     write_submission,
     write_table,
 )
+from bert_recipes.sweeps.processes import end_with_children
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
     check_flags,
     check_run,
     choose_seeds,
-    end_with_children,
     finetuning_command,
     given_flags,
     hashes_of_files,
@@ -145,7 +145,7 @@ def main() -> None:
         "sweep": args.sweep,
         "date": time.strftime("%Y-%m-%d"),
     }
-    runs = {name: read_runs(folder / name, seeds) for name in TASKS}
+    runs = {name: read_best_runs(folder / name, seeds) for name in TASKS}
     print(write_table(folder, runs, settings))
     print(f"{folder}/glue.md, glue.json")
     if args.submission:

@@ -18,12 +18,12 @@ from pathlib import Path
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.settings import SEEDS, option, required
+from bert_recipes.sweeps.processes import end_with_children
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
     check_run,
     choose_seeds,
-    end_with_children,
     finetuning_command,
     read_sweep,
     run_sweep,

@@ -1,6 +1,7 @@
 """Settings of a push that cannot be followed, and checkpoints that are pushed while training."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,42 @@ def test_a_run_may_replace_what_it_pushed_itself(tmp_path: Path):
     assert _target(resumed).run_ids == {"of the checkpoint"}
 
 
-def test_checkpoints_are_pushed_beside_the_training(
-    tiny_checkpoint: Path, tmp_path: Path, hub_server: Any, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture
+def hub(hub_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from huggingface_hub.utils import close_session
 
     hub_server.take_over(monkeypatch)
+    yield hub_server
+    close_session()
+
+
+@pytest.mark.parametrize("strategy", ["every_save", "all_checkpoints", "end"])
+def test_of_another_model_that_a_training_replaces_nothing_stays(
+    tiny_checkpoint: Path, tmp_path: Path, hub: Any, strategy: str
+):
+    """And of what the training itself has pushed everything does."""
+    folder = tmp_path / "run"
+    others = {"config.json": b"{}", "added_tokens.json": b"{}", "adapter_config.json": b"{}"}
+    repository = hub.add_repository("me/run", others)
+    args = settings(folder, push_to_hub=True, hub_overwrite=True, hub_strategy=strategy)
+    check_push(args)
+    shutil.copytree(tiny_checkpoint, folder / "checkpoint-2")
+    callback = PushCheckpoints()
+    state = TrainerState(global_step=2, is_world_process_zero=True)
+    callback.on_save(args, state, TrainerControl())
+    shutil.copytree(tiny_checkpoint, folder, dirs_exist_ok=True)
+    (folder / "checkpoint-2").rename(tmp_path / "checkpoint-2")
+    push_run(args, 4)
+    names = {path.name for path in tiny_checkpoint.iterdir()}
+    expected = names | {".gitattributes"}
+    if strategy == "all_checkpoints":
+        expected |= {f"checkpoint-2/{name}" for name in names}
+    assert set(repository.branches["main"].files) == expected
+
+
+def test_checkpoints_are_pushed_beside_the_training(
+    tiny_checkpoint: Path, tmp_path: Path, hub: Any
+):
     folder = tmp_path / "run"
     args = settings(folder, push_to_hub=True, hub_always_push=True)
     check_push(args)
@@ -93,12 +124,12 @@ def test_checkpoints_are_pushed_beside_the_training(
         shutil.rmtree(checkpoint)  # as save_total_limit does
     callback.api.run_as_future(int).result()  # those before it are at their end
     assert not list(folder.glob(".aside*"))
-    hub = hub_server.repositories["me/run"]
+    repository = hub.repositories["me/run"]
     messages = [f"Training in progress, step {step}" for step in (4, 2)]
-    assert [commit.message for commit in hub.history()] == [*messages, "initial commit"]
-    assert hub.read("model.safetensors") == (tiny_checkpoint / "model.safetensors").read_bytes()
-    assert "optimizer.pt" not in hub.branches["main"].files
-    close_session()
+    assert [commit.message for commit in repository.history()] == [*messages, "initial commit"]
+    weights = (tiny_checkpoint / "model.safetensors").read_bytes()
+    assert repository.read("model.safetensors") == weights
+    assert "optimizer.pt" not in repository.branches["main"].files
 
 
 @pytest.mark.parametrize("is_disk_full", [False, True])

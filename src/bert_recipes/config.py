@@ -17,9 +17,19 @@ import re
 import sys
 import types
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NoReturn,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import yaml
 from transformers.hf_argparser import HfArgumentParser
@@ -37,7 +47,7 @@ _NULL_WORDS = frozenset({"null", "Null", "NULL", "None", "~", ""})
 _TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
 _FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
 # Of the alternatives of a type those that take the fewest texts are tried first.
-_KINDS = {
+_WORDS_OF_TYPES = {
     types.NoneType: "null",
     bool: "true or false",
     int: "a whole number",
@@ -50,6 +60,24 @@ _KINDS = {
 _EMPTY = "the value is empty; leave it out, or write null for none"
 _LIBRARY_TITLE = "other options of transformers"
 _SECRET_FIELD = re.compile(r"(^|_)(token|api_key|password|secret)$")
+
+
+@runtime_checkable
+class Reconciling(Protocol):
+    """A class of settings that makes the values of a run agree before they are checked."""
+
+    def reconcile(
+        self, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the values of the run, of which some follow from others.
+
+        It is a class method.
+
+        Args:
+            values: Of the file and the command line.
+            typed: Names of those on the command line.
+            in_file: Those of the file, which what was typed has replaced in `values`.
+        """
 
 
 def parse_arguments(
@@ -79,6 +107,7 @@ def parse_arguments(
     hints: dict[str, Any] = {}
     for settings_class in dataclass_types:
         hints.update(field_types(settings_class))
+
     arguments = sys.argv[1:] if argv is None else argv
     texts = _parse_command_line(dataclass_types, hints, arguments)
     config_file = _choose_config_file(texts.pop("config", []), default_config)
@@ -86,23 +115,29 @@ def parse_arguments(
     values = dict(in_file)
     for name, text in texts.items():
         values[name] = _read_flag(name, hints[name], text)
+
     set_by_user = dict(values)
     for settings_class in dataclass_types:
         # Only here it is known what was typed and what is in the file.
-        if hasattr(settings_class, "settle"):
-            values = settings_class.settle(values, texts.keys(), in_file)
+        if isinstance(settings_class, Reconciling):
+            values = settings_class.reconcile(values, texts.keys(), in_file)
+
     instances = [_build(dataclass_types[0], values)]
     if check_first is not None:
         check_first(instances[0])
     instances.extend(_build(settings_class, values) for settings_class in dataclass_types[1:])
+
     _name_settings_without_effect(instances, set_by_user, typed=texts.keys())
     return tuple(instances)
 
 
 def _choose_config_file(files: Sequence[str], default: Path | None) -> Path | None:
+    """Return the file of --config, of which there may be one, or the default."""
     if len(files) > 1:
         raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
-    return Path(files[0]) if files else default
+    if not files:
+        return default
+    return Path(files[0])
 
 
 def _name_settings_without_effect(
@@ -115,26 +150,31 @@ def _name_settings_without_effect(
     changed = {name: values[name] for name in typed}
     for instance in instances:
         for field in dataclasses.fields(instance):
-            if field.name in values and values[field.name] != _default_of(field):
-                changed[field.name] = values[field.name]
+            name = field.name
+            if name in values and values[name] != _default_of(field):
+                changed[name] = values[name]
+
     without_effect = settings_without_effect(instances, changed)
     if without_effect:
         warn_early("without effect here: %s", "; ".join(without_effect))
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the value of a field that nobody gives."""
     if field.default_factory is dataclasses.MISSING:
         return field.default
     return field.default_factory()
 
 
 def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    """Return whether a field must be given."""
     return field.default is field.default_factory is dataclasses.MISSING
 
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read the `field: value` lines of a file by the annotations of the fields."""
     loader, root = compose(path)
+
     values: dict[str, Any] = {}
     for key, line, node in pairs(path, root):
         where = f"{path}, line {line}"
@@ -149,7 +189,8 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
         try:
             values[key] = _read_node(hints[key], node, loader)
         except (ValueError, yaml.YAMLError) as error:
-            raise InputError(f"{where}: {key}: {' '.join(str(error).split())}") from error
+            reason = " ".join(str(error).split())
+            raise InputError(f"{where}: {key}: {reason}") from error
     return values
 
 
@@ -165,12 +206,15 @@ def save_config(path: str | Path, *instances: Any) -> None:
         lines.append(f"\n# {type(instance).__name__}")
         for name, value in resolved_values(instance).items():
             lines.append(_yaml_line(name, value))
+
     with atomic_write(Path(path)) as aside:
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _yaml_line(name: str, value: Any) -> str:
+    """Return the line of run.yaml, or the lines of a long list, that hold a value."""
     is_collection = isinstance(value, dict | list)
+
     text = yaml.safe_dump(
         {name: value},
         # None is PyYAML's word for a collection of plain values on one line.
@@ -186,18 +230,25 @@ def resolved_values(*instances: Any) -> dict[str, Any]:
     """Return what `save_config` writes: field -> value in the types that YAML and JSON have."""
     values = {}
     for instance in instances:
-        metadata = metadata_of(type(instance))
-        unsaved_fields = getattr(instance, "unsaved_fields", ())
-        for field in dataclasses.fields(instance):
-            is_saved = metadata[field.name].get("is_saved", True)
-            if not field.init or not is_saved or field.name in unsaved_fields:
-                continue
-            if field.name == "local_rank" or _SECRET_FIELD.search(field.name):
-                continue
+        for field in _saved_fields(instance):
             value = getattr(instance, field.name)
             if value is not None or field.default is not None:
                 values[field.name] = _to_plain(value)
     return values
+
+
+def _saved_fields(instance: Any) -> Iterator[dataclasses.Field[Any]]:
+    """Yield the fields of settings that belong to the run, without secrets."""
+    metadata = metadata_of(type(instance))
+    unsaved_fields = getattr(instance, "unsaved_fields", ())
+    for field in dataclasses.fields(instance):
+        name = field.name
+        is_saved = metadata[name].get("is_saved", True)
+        if not field.init or not is_saved or name in unsaved_fields:
+            continue
+        if name == "local_rank" or _SECRET_FIELD.search(name):
+            continue
+        yield field
 
 
 # Types of fields
@@ -215,12 +266,19 @@ def field_types(dataclass_type: type) -> dict[str, Any]:
 
 def members(hint: Any) -> tuple[Any, ...]:
     """Return the alternatives of a union, None included, or the annotation itself."""
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if get_origin(hint) in (Union, types.UnionType):
+        return get_args(hint)
+    return (hint,)
 
 
 def accepts_list(hint: Any) -> bool:
     """Return whether a list is one of the alternatives."""
-    return list in map(_origin, members(hint))
+    return _accepts(hint, list)
+
+
+def _accepts(hint: Any, origin: type) -> bool:
+    """Return whether a type is one of the alternatives."""
+    return origin in map(_origin, members(hint))
 
 
 def element_type(hint: Any) -> Any:
@@ -244,34 +302,43 @@ def read_text(hint: Any, text: str) -> Any:
         >>> read_text(float | None, "2e-5"), read_text(float | None, "null"), read_text(bool, "no")
         (2e-05, None, False)
     """
-    kinds = _alternatives(hint)
-    origins = [_origin(kind) for kind in kinds]
-    if types.NoneType in kinds and text in _NULL_WORDS:
+    alternatives = _alternatives(hint)
+    if types.NoneType in alternatives and text in _NULL_WORDS:
         return None
-    if set(origins) <= {list, types.NoneType}:
+
+    origins = {_origin(alternative) for alternative in alternatives}
+    if origins <= {list, types.NoneType}:
         return [read_text(element_type(hint), text)]
-    for kind in sorted(kinds, key=_order_of_reading):
+
+    beside_text = str in alternatives
+    for alternative in sorted(alternatives, key=_order_of_reading):
         with contextlib.suppress(ValueError, TypeError):
-            return _read_as(kind, text, beside_text=str in kinds)
+            return _read_as(alternative, text, beside_text=beside_text)
     raise ValueError(f"expected {_describe(hint)}, got {text!r}")
 
 
-def _order_of_reading(kind: Any) -> int:
-    """Return the place of a type in `_KINDS`; choices come first."""
-    order = list(_KINDS)
-    origin = _origin(kind)
-    return order.index(origin) if origin in order else -1
+def _order_of_reading(alternative: Any) -> int:
+    """Return the place of a type in `_WORDS_OF_TYPES`; choices come first."""
+    order = list(_WORDS_OF_TYPES)
+    origin = _origin(alternative)
+    if origin not in order:
+        return -1
+    return order.index(origin)
 
 
 def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Name the valid name that is most like an unknown one, as the end of a message."""
     if name in REMOVED_OPTIONS:
         return f"; it was removed: {REMOVED_OPTIONS[name]}"
+
     hint = did_you_mean(name.lower(), names, shown=lambda match: prefix + match)
-    return f"; {hint.rstrip() or '--help lists the valid names'}"
+    if not hint:
+        return "; --help lists the valid names"
+    return f"; {hint.rstrip()}"
 
 
 def _origin(hint: Any) -> Any:
+    """Return the class of an annotation: list of list[str]."""
     return get_origin(hint) or hint
 
 
@@ -281,6 +348,7 @@ def _choices(hint: Any) -> dict[str, Any]:
         return {str(member.value): member for member in hint}
     if get_origin(hint) is not Literal:
         return {}
+
     choices = {}
     for value in get_args(hint):
         # Literal[False] is written "false" in YAML and "False" on a command line.
@@ -290,30 +358,38 @@ def _choices(hint: Any) -> dict[str, Any]:
 
 
 def _is_enum(hint: Any) -> bool:
+    """Return whether an annotation is an enumeration."""
     return isinstance(hint, type) and issubclass(hint, enum.Enum)
 
 
 def _alternatives(hint: Any) -> list[Any]:
-    kinds = list(members(hint))
-    if any(map(_is_enum, kinds)):
-        return [kind for kind in kinds if kind is not str]
-    return kinds
+    """Return what a text may be read as: beside an enumeration no other text is taken."""
+    alternatives = list(members(hint))
+    if any(map(_is_enum, alternatives)):
+        return [alternative for alternative in alternatives if alternative is not str]
+    return alternatives
 
 
 def _describe(hint: Any) -> str:
+    """Name the alternatives of a type, for a message."""
     texts = []
-    for kind in _alternatives(hint):
-        choices = ", ".join(_choices(kind))
-        texts.append(f"one of {choices}" if choices else _KINDS.get(_origin(kind), str(kind)))
+    for alternative in _alternatives(hint):
+        choices = ", ".join(_choices(alternative))
+        if choices:
+            texts.append(f"one of {choices}")
+        else:
+            words = _WORDS_OF_TYPES.get(_origin(alternative), str(alternative))
+            texts.append(words)
     return " or ".join(texts)
 
 
-def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
+def _read_as(alternative: Any, text: str, *, beside_text: bool) -> Any:
     """Read a text as one type; `beside_text`: as text is an alternative, only true and false."""
-    choices = _choices(kind)
+    choices = _choices(alternative)
     if choices:
         return _read_choice(choices, text)
-    origin = _origin(kind)
+
+    origin = _origin(alternative)
     if origin is bool:
         return _read_bool(text, beside_text=beside_text)
     if origin is float:
@@ -323,6 +399,7 @@ def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
         if not isinstance(value, dict):
             raise ValueError(text)
         return value
+
     # A truth value where text is expected is more likely a mistake.
     if origin is str and text.lower() in ("true", "false"):
         raise ValueError(text)
@@ -332,6 +409,7 @@ def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
 
 
 def _read_choice(choices: Mapping[str, Any], text: str) -> Any:
+    """Return the value that a text names."""
     if text in choices:
         return choices[text]
     value = choices.get(text.lower())
@@ -341,53 +419,68 @@ def _read_choice(choices: Mapping[str, Any], text: str) -> Any:
 
 
 def _read_bool(text: str, *, beside_text: bool) -> bool:
+    """Read yes, no and their like; `beside_text`: true and false alone."""
     word = text.lower()
-    is_truth_value = (
-        word in ("true", "false") if beside_text else word in _TRUE_WORDS | _FALSE_WORDS
-    )
-    if not is_truth_value:
+    true_words: Collection[str] = _TRUE_WORDS
+    false_words: Collection[str] = _FALSE_WORDS
+    if beside_text:
+        true_words = ("true",)
+        false_words = ("false",)
+    if word not in true_words and word not in false_words:
         raise ValueError(text)
-    return word in _TRUE_WORDS
+    return word in true_words
 
 
 def _read_float(text: str) -> float:
-    number = float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower()))  # as YAML writes them
+    """Read a number; one that is not a number is none."""
+    # As YAML writes them: .inf, -.inf, .nan.
+    plain = re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower())
+    number = float(plain)
     if math.isnan(number):  # compares as false with every limit
         raise ValueError(text)
     return number
 
 
 def _to_plain(value: Any) -> Any:
+    """Return a value in the types that YAML and JSON have."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Path):
         return str(value)
+
     # transformers' nested settings (AcceleratorConfig) are objects once they are resolved.
     if hasattr(value, "to_dict"):
         value = value.to_dict()
+
     if isinstance(value, dict):
         return {key: _to_plain(item) for key, item in value.items()}
-    return [_to_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_to_plain(item) for item in value]
+    return value
 
 
 # YAML
 
 
 def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
+    """Read a value of a YAML file by its annotation."""
     if isinstance(node, yaml.ScalarNode):
         return _read_scalar(hint, node)
+
     if isinstance(node, yaml.MappingNode):
-        if dict in map(_origin, members(hint)):
+        if _accepts(hint, dict):
             return loader.construct_object(node, deep=True)
-        node_kind = "a mapping"
-    else:
-        if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
-            return [_read_node(element_type(hint), child, loader) for child in node.value]
-        node_kind = f"a list of {len(node.value)}"
-    raise ValueError(f"expected one value ({_describe(hint)}), got {node_kind}")
+        raise ValueError(f"expected one value ({_describe(hint)}), got a mapping")
+
+    if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
+        item_hint = element_type(hint)
+        return [_read_node(item_hint, child, loader) for child in node.value]
+    size = len(node.value)
+    raise ValueError(f"expected one value ({_describe(hint)}), got a list of {size}")
 
 
 def _read_scalar(hint: Any, node: yaml.ScalarNode) -> Any:
+    """Read one value of a YAML file; what is quoted is text where text is allowed."""
     is_quoted = node.style is not None
     if is_quoted and not node.value.strip():
         raise ValueError(_EMPTY)
@@ -403,15 +496,21 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
     """Show one spelling of each option and its default, and the script's docstring as written."""
 
     def __init__(self, prog: str) -> None:
+        """Leave room for the names of the options."""
         super().__init__(prog, max_help_position=29)
 
     def _format_action_invocation(self, action: Any) -> str:
+        """Return one spelling of an option with its value."""
         name = next(name for name in action.option_strings if name.startswith("--"))
-        return f"{name} {action.metavar}" if action.metavar else name
+        if action.metavar:
+            return f"{name} {action.metavar}"
+        return str(name)
 
     def _get_help_string(self, action: Any) -> str | None:
-        has_default = action.default is not None and action.default is not False
-        return super()._get_help_string(action) if has_default else action.help
+        """Return the help of an option, with its default if it has one."""
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
 
 
 # What argparse takes of a field's metadata, which `settings.check` reads too.
@@ -430,13 +529,18 @@ _ARGPARSE_KEYS = (
 
 
 class _Parser(HfArgumentParser):
+    """A parser that takes fields with our metadata, and whose errors are `InputError`."""
+
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
+        """Add an option, without the metadata that argparse does not know."""
         argparse_kwargs = {name: kwargs[name] for name in kwargs if name in _ARGPARSE_KEYS}
         return super().add_argument(*args, **argparse_kwargs)
 
     def error(self, message: str) -> NoReturn:
+        """Refuse the command line in one line."""
         # "argument --max_steps/--max-steps: expected one argument" -> "--max_steps: ..."
-        raise InputError(re.sub(r"^argument (--[\w-]+)\S*: ", r"\1: ", message))
+        plain = re.sub(r"^argument (--[\w-]+)\S*: ", r"\1: ", message)
+        raise InputError(plain)
 
 
 def _parse_command_line(
@@ -447,12 +551,14 @@ def _parse_command_line(
     Only fields that were typed are in it.
     """
     parser = _make_parser(dataclass_types, hints)
+
     _group_options(parser, dataclass_types, lists_all="--help_all" in argv)
     _refuse_repeated_flags(parser, argv)
     # argparse fills in defaults only where a value is missing: here none is, so that fields that
     # were typed can be told from the others.
     missing = object()
     untouched = Namespace(**dict.fromkeys(hints, missing))
+
     namespace, unknown = parser.parse_known_args(list(argv), untouched)
     if unknown:
         _refuse_argument(unknown[0], hints)
@@ -471,7 +577,9 @@ def _make_parser(dataclass_types: Sequence[Any], hints: Mapping[str, Any]) -> _P
     for settings_class in dataclass_types:
         for name, metadata in metadata_of(settings_class).items():
             if name in hints:
-                _loosen(parser._option_string_actions[f"--{name}"], hints[name], metadata)
+                action = parser._option_string_actions[f"--{name}"]
+                _loosen(action, hints[name], metadata)
+
     parser.add_argument("--help_all", action="help", help=SUPPRESS)
     parser.add_argument(
         "--config",
@@ -489,8 +597,10 @@ def _loosen(action: Any, hint: Any, metadata: Mapping[str, Any]) -> None:
     action.type = str
     action.required = False
     if action.choices is not None:
-        action.metavar = "{" + ",".join(map(str, action.choices)) + "}"
+        choices = ",".join(map(str, action.choices))
+        action.metavar = f"{{{choices}}}"
         action.choices = None
+
     if accepts_list(hint):
         action.nargs = "+"
     elif bool in members(hint) and str not in members(hint):
@@ -505,8 +615,10 @@ def _refuse_argument(argument: str, names: Iterable[str]) -> NoReturn:
         if argument.endswith((".yaml", ".yml")):
             hint = f"; a configuration is given as --config {argument}"
         raise InputError(f"unexpected argument {argument!r}: every value follows its --field{hint}")
+
     flag = argument.split("=")[0]
-    nearest = nearest_name(flag.lstrip("-").replace("-", "_"), [*names, "config"], prefix="--")
+    name = flag.lstrip("-").replace("-", "_")
+    nearest = nearest_name(name, [*names, "config"], prefix="--")
     raise InputError(f"unknown option {flag}{nearest}")
 
 
@@ -522,6 +634,7 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
             continue
         if action.dest in names:
             raise InputError(f"--{action.dest} is given twice on the command line; give it once")
+
         names.add(action.dest)
 
 
@@ -538,9 +651,11 @@ def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_al
         num_options += len(names)
         marked = [name for name in names if metadata[name].get("is_common")]
         common.extend(marked or names)
+
     actions: dict[str, Any] = {}
     for action in parser._actions:
         actions.setdefault(action.dest, action)  # the second of a field is its --no_ form
+
     options = parser._optionals._group_actions
     options[:] = [actions["help"], actions["config"]]
     if not lists_all:
@@ -548,10 +663,13 @@ def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_al
         if len(common) < num_options:
             parser.epilog = f"--help_all lists all {num_options} options."
         return
+
     groups: dict[str, list[Any]] = {}
     for settings_class in dataclass_types:
         for name in field_types(settings_class):
-            groups.setdefault(_help_title(settings_class, name), []).append(actions[name])
+            title = _help_title(settings_class, name)
+            groups.setdefault(title, []).append(actions[name])
+
     for title in sorted(groups, key=lambda title: title.startswith(_LIBRARY_TITLE)):
         parser.add_argument_group(title)._group_actions = groups[title]
 
@@ -563,12 +681,17 @@ def _help_title(settings_class: type, name: str) -> str:
         if name in inspect.get_annotations(base):
             declaring_class = base
             break
+
     if declaring_class.__module__.startswith("transformers"):
         return f"{_LIBRARY_TITLE}.{declaring_class.__name__}, see its documentation"
-    return (declaring_class.__doc__ or declaring_class.__name__).split("\n")[0].rstrip(".")
+
+    text = declaring_class.__doc__ or declaring_class.__name__
+    first_line = text.split("\n")[0]
+    return first_line.rstrip(".")
 
 
 def _read_flag(name: str, hint: Any, value: str | bool | list[str]) -> Any:
+    """Read what was typed for a field, by its annotation."""
     if isinstance(value, bool):
         return value
     texts = [value] if isinstance(value, str) else value
@@ -577,12 +700,14 @@ def _read_flag(name: str, hint: Any, value: str | bool | list[str]) -> Any:
             raise ValueError(_EMPTY)
         if len(texts) == 1:
             return read_text(hint, texts[0])
-        return [read_text(element_type(hint), text) for text in texts]
+        item_hint = element_type(hint)
+        return [read_text(item_hint, text) for text in texts]
     except ValueError as error:
         raise InputError(f"--{name}: {error}") from error
 
 
 def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
+    """Make the settings of a class, and check them."""
     arguments = {}
     missing = []
     for field in dataclasses.fields(settings_class):
@@ -590,8 +715,10 @@ def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
             arguments[field.name] = values[field.name]
         elif field.init and _has_no_default(field):
             missing.append(f"--{field.name}")
+
     if missing:
         raise InputError(f"missing: give {', '.join(missing)}, or the key in the YAML file")
+
     try:
         settings = settings_class(**arguments)
         check(settings)
@@ -599,92 +726,6 @@ def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
         # The checks of a dataclass's __post_init__ are about what the user gave.
         raise InputError(str(error)) from error
     return settings
-
-
-# Batch sizes and intervals
-
-# Their product with the number of processes is the batch of a step; and that batch.
-MICRO_BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
-BATCH_FACTORS = (MICRO_BATCH, ACCUMULATION)
-GLOBAL_BATCH = "global_train_batch_size"
-INTERVALS = ("logging_steps", "eval_steps", "save_steps")
-
-
-def settle(
-    values: Mapping[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
-) -> dict[str, Any]:
-    """Make the settings of a file agree with those that were typed.
-
-    Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a
-    file that are longer than the run become a fifth of it: it would never be logged, measured or
-    saved.
-
-    Args:
-        values: Of the file and the command line.
-        typed: Names of those on the command line.
-        defaults: Of `BATCH_FACTORS` and `GLOBAL_BATCH`.
-        processes: Number of processes of the run.
-    """
-    settled = dict(values)
-    _settle_batch(settled, typed, defaults, processes)
-    _shorten_intervals(settled, typed)
-    return settled
-
-
-def _shorten_intervals(values: dict[str, Any], typed: Collection[str]) -> None:
-    num_steps = values.get("max_steps", -1)
-    too_long = []
-    for name in INTERVALS:
-        if name not in typed and (values.get(name) or 0) > num_steps > 0:
-            too_long.append(name)
-    if not too_long:
-        return
-    for name in too_long:
-        values[name] = math.ceil(num_steps / 5)
-    # With load_best_model_at_end a checkpoint must have been measured.
-    if "save_steps" in too_long and "eval_steps" not in too_long:
-        values["save_steps"] = values.get("eval_steps") or values["save_steps"]
-    warn_early(
-        "the file's %s exceed this %d-step run; shortened to %s",
-        ", ".join(too_long),
-        num_steps,
-        ", ".join(str(values[name]) for name in too_long),
-    )
-
-
-def _settle_batch(
-    values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
-) -> None:
-    """Make the global batch of the factors that were typed, or the factor that is missing of it."""
-    global_batch = values.get(GLOBAL_BATCH, defaults[GLOBAL_BATCH])
-    product = processes
-    typed_product = processes
-    typed_flags = []
-    for name in BATCH_FACTORS:
-        product *= values.get(name, defaults[name])
-        if name in typed:
-            typed_product *= values[name]
-            typed_flags.append(f"--{name} {values[name]}")
-    flags = " x ".join([*typed_flags, f"{processes} processes"])
-    if typed_flags and GLOBAL_BATCH not in typed and product > 0:
-        values[GLOBAL_BATCH] = product
-        if global_batch not in (None, product):
-            message = (
-                "%s: a step takes %d examples instead of %d; give --global_train_batch_size "
-                "%d too to keep these"
-            )
-            warn_early(message, flags, product, global_batch, global_batch)
-    elif typed_flags and global_batch and typed_product > 0:
-        has_all_factors = len(typed_flags) == len(BATCH_FACTORS)
-        if global_batch % typed_product or (has_all_factors and global_batch != typed_product):
-            raise InputError(
-                f"--{GLOBAL_BATCH} {global_batch} does not agree with {flags} ({typed_product}); "
-                "leave one of them out"
-            )
-        if MICRO_BATCH not in typed:
-            values[MICRO_BATCH] = global_batch // typed_product
-    if GLOBAL_BATCH in typed and ACCUMULATION not in typed:
-        values.pop(ACCUMULATION, None)
 
 
 def warn_early(message: str, *values: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import re
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from huggingface_hub import HfApi, ModelCard, get_token
+from huggingface_hub import HfApi, ModelCard, ModelInfo, get_token
 from huggingface_hub.utils import disable_progress_bars
 from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -31,7 +32,7 @@ from bert_recipes.checkpointing import (
     why_incomplete,
 )
 from bert_recipes.errors import InputError, PushError, first_line
-from bert_recipes.files import read_json_object
+from bert_recipes.files import atomic_write, read_json_object
 from bert_recipes.hub_access import network_errors, why_unreachable
 from bert_recipes.run_folder import (
     CARD_FILE,
@@ -108,7 +109,9 @@ def check_push(args: Any) -> None:
         target = _target(args)
         command = push_command(Path(args.output_dir), target)
         later = f"train without --push_to_hub and push the run afterwards: {command}"
-        args.hub_model_id = open_target(target, later=later).repo_id
+        target = open_target(target, later=later)
+        args.hub_model_id = target.repo_id
+        args.hub_replaced_files = target.replaced_files
     args.hub_is_checked = True
 
 
@@ -148,7 +151,7 @@ class PushCheckpoints(TrainerCallback):
             revision=target.revision,
             folder_path=copy,
             path_in_repo=checkpoint.name if is_folder else None,
-            delete_patterns=_WEIGHTS,
+            delete_patterns=_delete_patterns(target),
             commit_message=f"Training in progress, step {state.global_step}",
             run_as_future=True,
         )
@@ -195,9 +198,7 @@ def push_run(args: Any, step: int) -> str | None:
     if PushCheckpoints.last is not None:
         PushCheckpoints.last.exception()  # waits for it
     try:
-        # Of what this training has pushed before, its checkpoints for one, nothing is deleted.
-        training_target = replace(target, overwrite=False)
-        return push(training_target, folder, collect_files(folder), f"End of training, step {step}")
+        return push(target, folder, collect_files(folder), f"End of training, step {step}")
     except (InputError, OSError) as error:
         raise PushError(
             f"the run is finished and complete in {folder}, but not on the Hub: {error}; push it "
@@ -219,6 +220,7 @@ def _target(args: Any) -> PushTarget:
         overwrite=args.hub_overwrite,
         tags=tuple(args.hub_tags or ()),
         run_ids=frozenset(map(read_run_id, sources)) - {None},
+        replaced_files=args.hub_replaced_files,
     )
 
 
@@ -316,7 +318,13 @@ def _weights_of_index(file: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class PushTarget:
-    """A repository and branch on the Hub, and what is said of the model there."""
+    """A repository and branch on the Hub, and what is said of the model there.
+
+    Attributes:
+        replaced_files: Files of another model that lay there when `open_target` looked. None may
+            stay: a tokenizer would be loaded beside the new weights. What this run pushes itself is
+            not among them.
+    """
 
     repo_id: str  # owner/name, or a name of the user's
     revision: str | None = None  # branch; None: main
@@ -324,6 +332,7 @@ class PushTarget:
     overwrite: bool = False  # another model that lies there is replaced
     tags: tuple[str, ...] = ()  # added to those of the card
     run_ids: frozenset[str | None] = frozenset()  # runs whose model it may hold
+    replaced_files: tuple[str, ...] = ()
 
 
 def open_target(target: PushTarget, *, later: str) -> PushTarget:
@@ -341,12 +350,12 @@ def open_target(target: PushTarget, *, later: str) -> PushTarget:
     try:
         name = api.create_repo(target.repo_id, private=target.private, exist_ok=True).repo_id
         api.auth_check(name, write=True)
-        if target.revision is not None:
-            # A new branch begins empty, and not with what main holds.
-            first = api.list_repo_commits(name)[-1].commit_id
-            api.create_branch(name, branch=target.revision, revision=first, exist_ok=True)
         target = replace(target, repo_id=name)
-        holds_other_model = _check_repository(api, target)
+        if target.revision is not None:
+            _make_branch(api, name, target.revision)
+        info = api.model_info(name, revision=target.revision)
+        _check_readers(target, info)
+        replaced_files = _files_of_other_model(api, target, info)
     except InputError:
         raise
     except network_errors(ValueError) as error:
@@ -354,13 +363,18 @@ def open_target(target: PushTarget, *, later: str) -> PushTarget:
             f"{target.repo_id} cannot be pushed to: {first_line(error)}; give a repository that "
             f"your token may write to, or {later}"
         ) from error
-    if not target.private:
-        logger.warning(
-            "everybody will see what is pushed to %s: paths of this machine in run.yaml and in "
-            "the log, texts of the data in the report",
-            name,
+    return replace(target, replaced_files=replaced_files)
+
+
+def _make_branch(api: HfApi, name: str, revision: str) -> None:
+    """Make a branch where there is none; it begins empty, and not with what main holds."""
+    tags = [tag.name for tag in api.list_repo_refs(name).tags]
+    if revision in tags:
+        raise InputError(
+            f"{revision} is a tag of {name}, and nothing can be pushed to a tag; give a branch"
         )
-    return replace(target, overwrite=target.overwrite and holds_other_model)
+    first = api.list_repo_commits(name)[-1].commit_id
+    api.create_branch(name, branch=revision, revision=first, exist_ok=True)
 
 
 def _check_token() -> None:
@@ -377,33 +391,42 @@ def _check_token() -> None:
         )
 
 
-def _check_repository(api: HfApi, target: PushTarget) -> bool:
-    """Refuse to publish what is meant to be private, and to replace another run's model.
-
-    Returns:
-        Whether there is another model, which the user lets be replaced.
-    """
+def _check_readers(target: PushTarget, info: ModelInfo) -> None:
+    """Refuse to publish what is meant to be private, and say who will see the rest."""
     name = target.repo_id
-    info = api.model_info(name, revision=target.revision)
     if target.private and not info.private:
         raise InputError(
             f"{name} is a public repository, and a push is private unless you say otherwise: to "
             "publish the model give --private false (--hub_private_repo false in training), or "
             "give another repository"
         )
-    names = {item.rfilename for item in info.siblings or ()}
+    if not info.private:
+        logger.warning(
+            "everybody will see what is pushed to %s: paths of this machine in run.yaml and in "
+            "the log, texts of the data in the report",
+            name,
+        )
+    elif target.private is False:
+        logger.warning("%s is private and stays so; its settings on the Hub make it public", name)
+
+
+def _files_of_other_model(api: HfApi, target: PushTarget, info: ModelInfo) -> tuple[str, ...]:
+    """Return the files of another model that the user lets be replaced; refuse it otherwise."""
+    name = target.repo_id
+    names = [item.rfilename for item in info.siblings or ()]
     run_id = None
     if IDENTITY_FILE in names:
         file = api.hf_hub_download(name, IDENTITY_FILE, revision=info.sha)
         run_id = parse_run_id(Path(file).read_text(encoding="utf-8"))
     has_model = not all(map(_NO_MODEL.fullmatch, names))
-    holds_other_model = has_model and run_id not in target.run_ids
-    if holds_other_model and not target.overwrite:
+    if not has_model or run_id in target.run_ids:
+        return ()
+    if not target.overwrite:
         raise InputError(
             f"{name} holds another model; give another repository or branch, or replace it with "
             "--overwrite true (--hub_overwrite true in training): its history stays"
         )
-    return holds_other_model
+    return tuple(names)
 
 
 def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -> str:
@@ -419,8 +442,7 @@ def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -
             revision=target.revision,
             folder_path=folder,
             allow_patterns=list(names),
-            # Of another model nothing may stay beside the weights: a tokenizer would be loaded too.
-            delete_patterns="*" if target.overwrite else _WEIGHTS,
+            delete_patterns=_delete_patterns(target),
             commit_message=message,
         )
     except Exception as error:  # of several libraries; whatever it is, a run is not lost for it
@@ -429,16 +451,25 @@ def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -
     return page if target.revision is None else f"{page}/tree/{target.revision}"
 
 
+def _delete_patterns(target: PushTarget) -> list[str]:
+    """Return the files of a repository that a push deletes, unless it sends them anew."""
+    return [*_WEIGHTS, *map(glob.escape, target.replaced_files)]
+
+
 def _add_tags(folder: Path, tags: Sequence[str]) -> None:
     """Add tags to the card in a folder; one that is generated is still known as such."""
     file = folder / CARD_FILE
+    if tags and not file.is_file():
+        message = "%s has no %s, which would have the tags; they are left out: %s"
+        logger.warning(message, folder, CARD_FILE, ", ".join(tags))
     if not tags or not file.is_file():
         return
     is_generated = is_generated_card(folder)
     card = ModelCard.load(file)
     card.data.tags = list(dict.fromkeys([*(card.data.tags or ()), *tags]))
     text = seal_card(str(card)) if is_generated else str(card)
-    file.write_text(text, encoding="utf-8")
+    with atomic_write(file) as aside:
+        aside.write_text(text, encoding="utf-8")
 
 
 def push_command(folder: Path, target: PushTarget) -> str:

@@ -76,7 +76,7 @@ class Rows:
 
 @dataclass(kw_only=True)
 class ReadCounts:
-    """What was read; filled while it is read.
+    """Counts of what was read; filled while it is read.
 
     ``source_bytes`` are those of the files as they lie on the disk, ``text_bytes`` are unpacked.
     ``repaired``: ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``.
@@ -173,7 +173,7 @@ def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes
 
 
 class _Repeated:
-    """What stands for the value of a key that an object has twice: Python keeps the last alone."""
+    """A stand-in for the value of a key that an object has twice: Python keeps the last alone."""
 
     def __repr__(self) -> str:
         return "<there twice>"
@@ -328,7 +328,9 @@ class Reader:
                 if number == 1 and raw.startswith(codecs.BOM_UTF8):
                     raw = raw.removeprefix(codecs.BOM_UTF8)
                     counts.repaired["byte_order_marks_removed"] += 1
-                yield number, self._decode(raw, f"{path}, line {number}").rstrip("\r\n")
+                where = f"{path}, line {number}"
+                text = self._decode(raw, where)
+                yield number, text.rstrip("\r\n")
         counts.source_bytes = bytes_before + path.stat().st_size
 
     def _raw_lines(self, path: Path, stream: io.BufferedReader) -> Iterator[bytes]:
@@ -631,10 +633,15 @@ def list_columns(names: Iterable[object]) -> str:
     words = []
     for name in map(str, names):
         word = name if name.isprintable() else ascii(name)
-        words.append(word if len(word) <= 60 else f"{word[:60]}...")
-    if len(words) > 20:
-        return f"{', '.join(words[:20])} and {len(words) - 20} more"
-    return ", ".join(words) or "none"
+        if len(word) > 60:
+            word = f"{word[:60]}..."
+        words.append(word)
+
+    if not words:
+        return "none"
+    text = ", ".join(words[:20])
+    num_left_out = len(words) - 20
+    return f"{text} and {num_left_out} more" if num_left_out > 0 else text
 
 
 def is_missing(value: Any) -> bool:

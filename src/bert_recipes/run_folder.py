@@ -2,7 +2,7 @@
 
 MODEL_CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-# The resolved settings; the row of the task; the metrics; what report and card are made of.
+# The resolved settings; the definition of the task; the metrics; what report and card are made of.
 CONFIG_FILE = "run.yaml"
 TASK_FILE = "task.yaml"
 RESULTS_FILE = "all_results.json"

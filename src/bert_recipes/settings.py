@@ -58,7 +58,7 @@ def required(help: str, **metadata: Any) -> Any:
     return option(MISSING, help, **metadata)
 
 
-def free(default: Any, help: str, **metadata: Any) -> Any:
+def changeable(default: Any, help: str, **metadata: Any) -> Any:
     """Declare a field that may change at a resume: the remaining steps learn the same."""
     return option(default, help, resume="may change", **metadata)
 

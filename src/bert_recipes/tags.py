@@ -108,11 +108,13 @@ def tag_entity(tags: Iterable[str], name: str, num_words: int) -> list[str]:
     task_tags = set(tags)
     if name in task_tags:
         return [name] * num_words
+
     letters = {tag[0] for tag in task_tags if tag[1:] == f"-{name}"}
-    begin, inside, end, single = tuple(_find_scheme(letters) or _SCHEMES[0])
-    prefixes = single
-    if num_words > 1:
-        prefixes = begin + inside * (num_words - 2) + end
+    scheme = _find_scheme(letters) or _SCHEMES[0]
+    begin, inside, end, single = tuple(scheme)
+    if num_words == 1:
+        return [f"{single}-{name}"]
+    prefixes = begin + inside * (num_words - 2) + end
     return [f"{prefix}-{name}" for prefix in prefixes]
 
 

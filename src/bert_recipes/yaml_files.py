@@ -101,8 +101,14 @@ def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _plain(path: Path, node: yaml.Node) -> Any:
+    """Return a node as lists and mappings of texts."""
     if isinstance(node, yaml.MappingNode):
-        return {key: _plain(path, value) for key, _, value in pairs(path, node)}
+        mapping = {}
+        for key, _, value in pairs(path, node):
+            mapping[key] = _plain(path, value)
+        return mapping
     if isinstance(node, yaml.SequenceNode):
         return [_plain(path, item) for item in node.value]
-    return None if node.tag == "tag:yaml.org,2002:null" else node.value
+    if node.tag == "tag:yaml.org,2002:null":
+        return None
+    return node.value

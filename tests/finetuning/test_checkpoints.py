@@ -205,6 +205,19 @@ def test_a_weights_file_with_code_is_not_run_and_a_folder_without_one_is_refused
     assert not (tmp_path / "it_ran").exists()
 
 
+def test_a_hub_name_in_the_local_cache_opens_offline(tiny_checkpoint, tmp_path, monkeypatch):
+    repository = tmp_path / "models--me--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    shutil.copytree(tiny_checkpoint, repository / "snapshots" / "abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    cached = open_for("me/tiny", "mrpc").state_dict()
+    for name, weight in open_for(tiny_checkpoint, "mrpc").state_dict().items():
+        assert torch.equal(cached[name], weight), name
+    with pytest.raises(InputError, match="no model of that name in the local Hub cache"):
+        open_for("me/other", "mrpc")
+
+
 def test_rows_beyond_the_pieces_are_kept(copy, caplog):
     def repeat_rows(weights):
         num_rows = len(weights[WORDS])
@@ -219,7 +232,8 @@ def test_rows_beyond_the_pieces_are_kept(copy, caplog):
     assert "the other rows are kept" in caplog.text
 
 
-def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tmp_path):
+def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tmp_path, caplog):
+    """It is said as a warning: the command line is read before logging is set up."""
     runs = tmp_path / "runs"
 
     def make_run(name, age, config):
@@ -239,7 +253,9 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tmp_path):
     make_run("null", 0, "null")
     make_run("numbers", 0, '{"architectures": 5}')
     make_run("deep", 0, "[" * 100_000)
+    caplog.set_level(logging.WARNING)
     assert choose_checkpoint(None, runs) == str(runs / "new")
+    assert f"{runs / 'new'} is the newest finished pre-training run" in caplog.text
     make_run("group/newer", 0, '{"architectures": ["RobertaForMaskedLM"]}')
     assert choose_checkpoint(None, runs) == str(runs / "group" / "newer")
     with pytest.raises(InputError, match=r"google-bert/bert-base-uncased.*make: MODEL=FOLDER"):

@@ -64,21 +64,9 @@ def test_each_choice_stands_behind_the_context_as_second_segment(kind, tokenizer
     assert texts == ["[CLS] a b [SEP] c [SEP]", "[CLS] a b [SEP] d e [SEP]"]
     assert encoded[0]["token_type_ids"] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
     assert encoded[0]["labels"] == 1
+    hidden = kind.encode(as_split(replace(example, label=None)))
+    assert "labels" not in kind.collate(list(hidden))
     assert encoded.lengths.tolist() == [7]
-
-
-def test_pairs_lose_tokens_at_the_end_of_the_longer_text_and_of_the_choice_on_a_tie(tokenizer):
-    """google-research/bert run_classifier.py `_truncate_seq_pair`."""
-    kind = make_kind(tokenizer, max_seq_length=8)
-    choices = ("e f g h", "e", "f g h i j a")
-    encoded = kind.encode(as_split(ChoiceExample(idx=0, context="a b c d", choices=choices)))
-    texts = [" ".join(tokenizer.convert_ids_to_tokens(ids)) for ids in encoded[0]["input_ids"]]
-    assert texts == [
-        "[CLS] a b c [SEP] e f [SEP]",
-        "[CLS] a b c d [SEP] e [SEP]",
-        "[CLS] a b c [SEP] f g [SEP]",
-    ]
-    assert "labels" not in kind.collate(list(encoded))
 
 
 @torch.no_grad()

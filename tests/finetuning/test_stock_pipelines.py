@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 from bert_recipes.finetuning.run import KIND_CLASSES
@@ -57,4 +58,40 @@ def test_token_classification(tiny_runs):
         answers = {answer["start"]: answer for answer in tag(" ".join(row["tokens"]))}
         assert [answers[start]["entity"] for start in starts] == line["prediction"]
         shares = [float(answers[start]["score"]) for start in starts]
+        assert shares == pytest.approx(line["probabilities"], abs=1e-5)
+
+
+def test_question_answering(tiny_runs):
+    """The best span of at most 30 pieces that stands in the paragraph."""
+    run = tiny_runs("question_answering")
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(run).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run)
+    for row, line in read_short(run, tokenizer, ("question", "context")):
+        inputs = tokenizer(row["question"], row["context"], return_tensors="pt")
+        with torch.no_grad():
+            output = model(**inputs)
+        scores = output.start_logits[0][:, None] + output.end_logits[0]
+        in_context = torch.tensor([number == 1 for number in inputs.sequence_ids(0)])
+        is_span = torch.ones_like(scores, dtype=torch.bool).triu().tril(29)
+        is_span &= in_context[:, None] & in_context
+        best = int(scores.masked_fill(~is_span, -torch.inf).argmax())
+        first, last = divmod(best, len(scores))
+        start = inputs.token_to_chars(first).start
+        end = inputs.token_to_chars(last).end
+        assert row["context"][start:end] == line["prediction"]
+
+
+def test_multiple_choice(tiny_runs):
+    run = tiny_runs("multiple_choice")
+    model = transformers.AutoModelForMultipleChoice.from_pretrained(run).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run)
+    for row, line in read_short(run, tokenizer, ("start", "a")):
+        pairs = [[row["start"]] * 3, [row[name] for name in "abc"]]
+        inputs = tokenizer(*pairs, return_tensors="pt", padding=True)
+        if inputs["input_ids"].shape[1] > MAX_SEQ_LENGTH:
+            continue
+        with torch.no_grad():
+            logits = model(**{name: value[None] for name, value in inputs.items()}).logits
+        assert int(logits.argmax()) == line["prediction"]
+        shares = logits[0].softmax(-1).tolist()
         assert shares == pytest.approx(line["probabilities"], abs=1e-5)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers.trainer_utils import IntervalStrategy
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning import trainer
@@ -19,7 +20,7 @@ from bert_recipes.training.speed import training_flops
 
 
 TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
-make_run = TINY_RUNS["make_run"]
+train_run = TINY_RUNS["train_run"]
 RATE = 1e9
 
 
@@ -38,8 +39,9 @@ def train(tiny_checkpoint, tmp_path, monkeypatch):
 
     def run(*flags):
         steps = ("--max_steps", 3, "--logging_steps", 1)
-        folder = make_run("sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags)
-        return [line for line in read_state(folder)["log_history"] if "loss" in line], counted
+        train_run("sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags)
+        history = read_state(tmp_path / "run")["log_history"]
+        return [line for line in history if "loss" in line], counted
 
     return run
 
@@ -81,18 +83,24 @@ def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resu
         "--learning_rate 0 --early_stopping_patience 3 --save_total_limit 9"
     )
     start = ("sequence_classification", tiny_checkpoint)
-    folder = make_run(*start, tmp_path / "a", *flags.split())
-    state = read_state(folder)
+    train_run(*start, tmp_path / "a", *flags.split())
+    state = read_state(tmp_path / "a" / "run")
     assert state["global_step"] == 4
     assert state["best_model_checkpoint"].endswith("checkpoint-1")
-    checkpoint = folder / "checkpoint-3"
-    resumed = make_run(*start, tmp_path / "b", *flags.split(), "--resume", checkpoint)
-    assert read_state(resumed)["global_step"] == 4
+    checkpoint = tmp_path / "a" / "run" / "checkpoint-3"
+    train_run(*start, tmp_path / "b", *flags.split(), "--resume", checkpoint)
+    assert read_state(tmp_path / "b" / "run")["global_step"] == 4
 
 
-def test_early_stopping_wants_evaluations(tmp_path):
-    with pytest.raises(InputError, match="early_stopping_patience is 2 and eval_strategy 'no'"):
-        FineTuningArguments(output_dir=str(tmp_path), early_stopping_patience=2)
+@pytest.mark.parametrize(
+    ("patience", "strategy", "name"), [(2, "no", "no"), (0, IntervalStrategy.EPOCH, "epoch")]
+)
+def test_early_stopping_wants_evaluations(tmp_path, patience, strategy, name):
+    message = f"early_stopping_patience is {patience} and eval_strategy '{name}'"
+    with pytest.raises(InputError, match=message):
+        FineTuningArguments(
+            output_dir=str(tmp_path), early_stopping_patience=patience, eval_strategy=strategy
+        )
 
 
 def test_the_plan_of_a_batch_is_that_of_its_longer_rows():

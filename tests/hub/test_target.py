@@ -87,6 +87,22 @@ def test_a_public_repository_is_refused_unless_that_is_meant(hub):
     assert ask(private=False).repo_id == "me/my-bert"
 
 
+def test_a_private_repository_stays_so_whatever_is_said(hub, caplog):
+    hub.add_repository("me/my-bert", {})
+    ask()
+    assert not caplog.text
+    ask(private=False)
+    assert "me/my-bert is private and stays so" in caplog.text
+    assert "everybody" not in caplog.text
+
+
+def test_a_tag_is_no_place_to_push_to(hub):
+    repository = hub.add_repository("me/my-bert", {})
+    repository.tags["v1"] = repository.branches["main"]
+    refused("v1 is a tag of me/my-bert, and nothing can be pushed to a tag", revision="v1")
+    assert ask(revision="v2").revision == "v2"
+
+
 def test_what_cannot_be_reached_is_said(hub, monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"

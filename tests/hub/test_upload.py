@@ -105,6 +105,13 @@ def test_a_card_with_more_tags_is_still_a_generated_one_and_an_edited_one_is_not
     assert hub.repositories["me/my-bert"].read(CARD_FILE) == text.encode()
 
 
+def test_tags_without_a_card_are_left_out_with_a_warning(hub, run_folder: Path, caplog):
+    (run_folder / CARD_FILE).unlink()
+    send(run_folder, tags=("tiny",))
+    assert "has no README.md, which would have the tags; they are left out: tiny" in caplog.text
+    assert CARD_FILE not in there(hub)
+
+
 def test_the_command_for_afterwards_says_everything(tmp_path: Path):
     place = PushTarget("me/x", "trial", private=False, overwrite=True, tags=("a", "b"))
     command = push_command(tmp_path / "my run", place)

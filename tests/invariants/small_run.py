@@ -134,7 +134,7 @@ def small_run(
         rows of all steps of this process, gradients a step, logged history, final weights, held-out
         metrics, what DDP was given and the seed of this process' generator, the Trainer.
     """
-    values = ModelArguments.settle({"objective": objective, **(inputs or {})}, (), {})
+    values = ModelArguments.reconcile({"objective": objective, **(inputs or {})}, (), {})
     data_args = DataArguments(
         store=store, max_seq_length=48, max_eval_pairs=27, **values_for(DataArguments, values)
     )

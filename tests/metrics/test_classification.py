@@ -165,9 +165,12 @@ def test_figures_stand_under_their_names_in_the_order_asked_for():
     ],
 )
 def test_an_unknown_metric_is_refused_with_the_nearest_name(name, hint):
+    """And one that stands alone: its letters are no metrics."""
     with pytest.raises(InputError) as error:
         compute(["accuracy", name], [1], [1])
     assert hint in str(error.value)
+    with pytest.raises(InputError, match=rf"give a list: \['{name}'\]"):
+        compute(name, [1], [1])
 
 
 @pytest.mark.parametrize(
@@ -182,6 +185,7 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name(name, hint):
         ),
         ("multi_label", [[1]], [[1], [0]], "shape"),
         ("squad", {}, {}, "none of the"),
+        ("squad", {"q": "a"}, {"q": []}, "'q' has no gold answer, as in SQuAD 2.0; take squad_v2"),
         ("squad_v2", {}, {}, "none of the"),
         ("entities", [], [], "no word"),
         ("entities", [["O"]], [["O"], ["O"]], "differ in the number"),

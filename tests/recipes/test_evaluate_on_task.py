@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from tiny_runs import TASKS, make_rows, write_jsonl
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, ScoringArguments, names_a_task
-from bert_recipes.finetuning.run import score_checkpoint
+from bert_recipes.finetuning.run import DIAGNOSTICS, score_checkpoint
+from bert_recipes.tasks.catalogue import get_task
 
 
 @pytest.fixture
@@ -112,24 +114,40 @@ def test_what_cannot_be_measured_is_refused(score, tiny_runs, tmp_path):
         parse_arguments(ScoringArguments, argv=["--task", "mrpc"])
     with pytest.raises(InputError, match=r"task .* has no test split to measure on"):
         score(run, "--split test")
+    data = run.parent / "data"
+    other = data / "other_labels.yaml"
+    other.write_text((data / "task.yaml").read_text().replace("perhaps", "maybe"))
+    with pytest.raises(InputError, match="labels are yes, no, perhaps; the task's are yes, no, ma"):
+        score(run, task_file=other)
     copy = shutil.copytree(run, tmp_path / "copy")
     weights = load_file(copy / "model.safetensors")
     del weights["classifier.weight"]
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"classifier\.weight"):
-        score(copy, task_file=run.parent / "data" / "task.yaml")
+        score(copy, task_file=data / "task.yaml")
 
 
 @pytest.mark.parametrize("kind", ["sequence_classification", "question_answering"])
-def test_a_labelled_test_split_is_measured(score, tiny_runs, kind):
+def test_a_labelled_test_split_is_measured(score, tiny_runs, monkeypatch, kind):
     """With the same rows as the validation split it has the same figures, with their intervals."""
     run = tiny_runs(kind)
     text = (run.parent / "data" / "task.yaml").read_text()
     file = run.parent / "data" / "with_test.yaml"
     file.write_text(text.replace("validation.jsonl}", "validation.jsonl, test: validation.jsonl}"))
     results = score(run, "--do_predict true", file)
+    if kind == "sequence_classification":
+        # As GLUE's diagnostic set for MNLI: it has no labels, and is no split of the task.
+        rows = [row | {"label": -1} for row in make_rows(kind, 2)]
+        write_jsonl(run.parent / "data" / "test.jsonl", rows)
+        diagnostic = replace(
+            get_task("rte"), text_columns=("first", "second"), labels=("yes", "no", "perhaps")
+        )
+        monkeypatch.setitem(DIAGNOSTICS, "mine", "ax")
+        unlabelled = {"test": str(run.parent / "data" / "test.jsonl")}
+        diagnostic = replace(diagnostic, name="ax", files=unlabelled, id_column=None)
+        monkeypatch.setattr("bert_recipes.finetuning.run.get_task", lambda name: diagnostic)
     test = score(run, "--split test", file)
-    assert list(test["splits"]) == ["test"]
+    assert [name for name in test["splits"] if name != "ax"] == ["test"]
     assert not figures(test)
     assert figures(test, "test_") == figures(results)
     assert list(results["splits"]) == ["validation", "test"]

@@ -191,6 +191,19 @@ def test_a_run_that_diverges_ends_without_figures_and_predictions(prepare, tmp_p
     assert (tmp_path / "task.yaml").is_file()
 
 
+def test_a_run_without_validation_that_diverges_is_finished_all_the_same(
+    prepare_task, mrpc, tmp_path, caplog
+):
+    write_pairs(mrpc / "hidden.jsonl", 9, 4, label="")
+    splits = {"train": "train", "test": "hidden"}
+    flags = "--eval_strategy no --learning_rate 1e30 --max_steps 3 --do_predict true"
+    run, settings = prepare_task(splits, f"{flags} --warmup_steps 0")
+    run_training(run.trainer, settings)
+    assert write_predictions(run, tmp_path) == []
+    assert "nothing is predicted: " in caplog.text
+    assert (tmp_path / "task.yaml").is_file()
+
+
 BEST = "--eval_strategy epoch --save_strategy best"
 
 
@@ -248,6 +261,13 @@ def test_a_task_with_training_rows_alone_is_told_that_nothing_is_measured(prepar
     assert "task mine has no validation split: nothing is measured" in caplog.text
     with pytest.raises(InputError, match="eval_strategy is 'epoch' but task mine has no"):
         prepare_task({"train": "train"}, "--eval_strategy epoch")
+
+
+def test_missing_test_rows_are_refused_before_anything_is_read(prepare_task, monkeypatch):
+    monkeypatch.setattr("bert_recipes.finetuning.run.load_split", pytest.fail)
+    splits = {"train": "train", "validation": "validation", "test": "missing"}
+    with pytest.raises(InputError, match=r"split 'test': .*missing\.jsonl: no such file"):
+        prepare_task(splits, "--do_predict true")
 
 
 @pytest.mark.parametrize(

@@ -309,8 +309,8 @@ TASK = {"eval_accuracy": 0.7, "baselines": {"accuracy": 0.6}}
 @pytest.mark.parametrize(
     ("kind", "values", "sentence", "is_there"),
     [
-        ("pretraining", {"eval_mlm_loss": 6.1, "eval_unigram_loss": 6.0}, NOT_BELOW, True),
-        ("pretraining", {"eval_mlm_loss": 5.9, "eval_unigram_loss": 6.0}, NOT_BELOW, False),
+        ("pretraining", {"eval_mlm_loss": 5.95, "eval_unigram_loss": 6.0}, NOT_BELOW, True),
+        ("pretraining", {"eval_mlm_loss": 5.89, "eval_unigram_loss": 6.0}, NOT_BELOW, False),
         ("pretraining", {"eval_mlm_loss": None}, "all alike: mlm loss.", True),
         ("pretraining", {"eval_nsp_accuracy": 0.65, **PAIRS}, NO_PAIRS, False),
         (
@@ -339,13 +339,15 @@ def test_limits_are_said_where_the_values_show_them(
     assert (sentence in changed_card(copy_of(kind), **values).text) is is_there
 
 
-def test_the_probe_is_shown_of_these_weights_and_not_of_another_language(copy_of):
+def test_the_probe_is_shown_of_these_weights_and_not_of_another_language(copy_of, caplog):
     folder = copy_of("pretraining")
     assert "P(she)" in write_card(folder).read_text()
     assert "P(she)" not in write_card(folder, CardArguments(language=["de"])).read_text()
     assert "P(she)" in write_card(folder, CardArguments(language=["de", "en"])).read_text()
+    assert not caplog.text
     change(folder / "bias_probe.json", weights_sha256="0" * 64)
     assert "P(she)" not in write_card(folder).read_text()
+    assert "bias_probe.json was made with other weights" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["a\n---\nlicense: mit", "!!python/object:os.system", "a: [b"])

@@ -192,9 +192,13 @@ def test_what_cannot_be_compared_is_refused(make_run_folder, tmp_path):
     mrpc, rte = finetuned(make_run_folder, "mrpc", "mrpc"), finetuned(make_run_folder, "rte", "rte")
     bert = make_run_folder("bert", facts=FACTS)
     (tmp_path / "link").symlink_to(mrpc)
+    sweep = tmp_path / "sweep"
+    sweep.mkdir()
+    (sweep / "sweep.json").write_text("{}")
     for folders, message in (
         ([mrpc, rte], "mrpc is a fine-tuning run on mrpc, rte is a fine-tuning run on rte; their"),
         ([mrpc, bert], "bert is a pre-training run"),
+        ([mrpc, sweep], f"is a sweep of many runs; give one of them, for example {sweep}/best"),
         ([mrpc], "runs: 1 given; give 2 to 8"),
         ([mrpc, tmp_path / "link"], "is given twice"),
     ):

@@ -11,12 +11,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from bert_recipes.errors import InputError
+from bert_recipes.sweeps.processes import SECONDS_TO_END, end_with_children, run_process
 from bert_recipes.sweeps.sweep import (
     Combination,
     Run,
@@ -24,7 +26,6 @@ from bert_recipes.sweeps.sweep import (
     choose_best,
     choose_seeds,
     combination_name,
-    end_with_children,
     expand_grid,
     read_range,
     read_sweep,
@@ -408,54 +409,77 @@ def test_a_closed_terminal_ends_a_sweep_but_not_under_nohup():
     signal.raise_signal(signal.SIGHUP)
 
 
-@pytest.fixture
-def start_sweep(bench):
-    """Start a sweep as a process; it, and the number of its run's process."""
-
-    def start(**settings):
-        bench.plan(scores=SCORES, sleep=60)
-        script = str(bench.recipes / "sweep_finetuning.py")
-        command = [sys.executable, script, *FLAGS, "--output_dir", str(bench.output)]
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            **settings,
-        )
-        pid_file = bench.recipes / "pid"
-
-        for _ in range(600):
-            if pid_file.is_file() and pid_file.read_text():
-                return process, int(pid_file.read_text())
-            time.sleep(0.1)
-        pytest.fail("no run was started")
-
-    return start
+# A run that says its number and sleeps; the first is deaf to SIGTERM, as one that is saving may be.
+SLEEPING = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPING}"
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
-)
-def test_the_run_in_progress_ends_with_the_sweep(start_sweep, number):
+def wait_for_number(log):
+    for _ in range(600):
+        if log.is_file() and log.read_text().endswith("\n"):
+            return int(log.read_text())
+        time.sleep(0.05)
+    pytest.fail("no run was started")
+
+
+@pytest.mark.parametrize(("run", "num_signals"), [(SLEEPING, 1), (DEAF, 2)])
+def test_the_run_in_progress_ends_with_the_sweep(tmp_path, bench, run, num_signals):
+    """A second signal does not wait, and leaves no run behind either."""
+    log = tmp_path / "log"
+    end_with_children()
+
+    def interrupt():
+        wait_for_number(log)
+        for _ in range(num_signals):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+
+    signaller = threading.Thread(target=interrupt)
+    signaller.start()
+    start = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        run_process([sys.executable, "-c", run], log, "group")
+    signaller.join()
+    assert time.perf_counter() - start < SECONDS_TO_END
+    with pytest.raises(ProcessLookupError):
+        os.kill(wait_for_number(log), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_is_interrupted_says_so(bench, number):
+    bench.plan(scores=SCORES, sleep=60)
+    script = str(bench.recipes / "sweep_finetuning.py")
     # A shell's background jobs ignore SIGINT, and hand that on.
     listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process, run_pid = start_sweep(preexec_fn=listen)
+    process = subprocess.Popen(
+        [sys.executable, script, *FLAGS, "--output_dir", str(bench.output)],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=listen,
+    )
+    while not (bench.recipes / "pid").is_file():
+        time.sleep(0.1)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors.endswith("interrupted\n")
-    with pytest.raises(ProcessLookupError):
-        os.kill(run_pid, 0)
 
 
 @pytest.mark.skipif(
     sys.platform != "linux", reason="the system tells of a parent's end on Linux alone"
 )
-def test_a_sweep_that_is_killed_leaves_no_run_behind(start_sweep):
-    process, run_pid = start_sweep()
+def test_a_sweep_that_is_killed_leaves_no_run_behind(tmp_path):
+    log = tmp_path / "log"
+    sweep = (
+        "import sys; from pathlib import Path; "
+        "from bert_recipes.sweeps.processes import run_process; "
+        f"run_process([sys.executable, '-c', {SLEEPING!r}], Path({str(log)!r}), 'group')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", sweep])
+    run_pid = wait_for_number(log)
     process.kill()
-    process.communicate()
+    process.wait()
     # Whoever takes over its children removes the run's entry.
     for _ in range(100):
         if not is_running(run_pid):
@@ -575,17 +599,4 @@ def test_a_sweep_of_real_runs_reports_what_they_measured(
         assert results["splits"]["train"]["examples"] == 100
         assert len((folder / "predictions_test.jsonl").read_text().splitlines()) == 20
     assert sum(run["has_weights"] for run in runs) == 1
-    from transformers import AutoModelForSequenceClassification
-
-    best = AutoModelForSequenceClassification.from_pretrained(output / "best")
-    assert best.config.id2label == {0: "not_equivalent", 1: "equivalent"}
-    # Nothing is left to run: the same command gives the same report at once.
-    again = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=repository,
-        check=False,
-    )
-    assert again.stdout == done.stdout
-    assert again.stderr.count("finished before, kept") == 4
+    assert (output / "best" / "model.safetensors").is_file()

@@ -78,6 +78,14 @@ def test_parquet_is_read(write, tmp_path, name):
     ]
 
 
+def test_a_list_of_ids_may_have_lines_without_a_second_id(write, tmp_path):
+    """Such a line names no pair; all pairs are then of the training set."""
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    write("msr_paraphrase_train.txt", f"{header}1\t7\t8\ta\tb\n0\t5\t6\tc\td\n")
+    write("dev_ids.tsv", "7\n")
+    assert load_split(get_task("mrpc"), "train", data_dir=str(tmp_path)).num_rows == 2
+
+
 # A sample
 
 

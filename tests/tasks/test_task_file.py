@@ -12,7 +12,12 @@ from bert_recipes.tasks.catalogue import get_task, list_tasks
 from bert_recipes.tasks.examples import Answer
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task
-from bert_recipes.tasks.task_file import KEYS, read_task_file, write_task_file
+from bert_recipes.tasks.task_file import (
+    KEYS,
+    log_found_labels,
+    read_task_file,
+    write_task_file,
+)
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tasks.md"
@@ -214,6 +219,10 @@ def test_a_file_that_is_no_task_is_one_line(refuse, text, message):
             {"files": "{validation_a: b, validation__a: c}"},
             "validation_splits: metrics of validation_a and validation__a would have one name",
         ),
+        (
+            {"files": "{hard: a, test_hard: b}", "test_splits": "[hard, test_hard]"},
+            "test_splits: metrics of hard and test_hard would have one name",
+        ),
         # columns
         ({"text_columns": None}, "text_columns: sequence_classification takes 1 or 2, 0 given"),
         ({"text_columns": "[a, b, c]"}, "line 3: text_columns: .* takes 1 or 2, 3 given"),
@@ -376,13 +385,18 @@ def test_labels_that_are_not_named_are_those_of_the_training_file(
 ):
     caplog.set_level("INFO")
     task, examples = read(keys, content, name)
+    log_found_labels(task)
     assert list(task.labels) == labels.split()
     assert (
         f"not given; the {len(task.labels)} of {name} are taken: {task.labels[0]}, " in caplog.text
     )
     assert len(examples) > 0
     write_task_file(tmp_path / "task.yaml", task)
-    assert read_task_file(tmp_path / "task.yaml").labels == task.labels
+    written = read_task_file(tmp_path / "task.yaml")
+    assert written.labels == task.labels
+    caplog.clear()
+    log_found_labels(written)
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

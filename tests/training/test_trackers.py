@@ -14,8 +14,8 @@ from bert_recipes.training.trackers import name_run, prepare_trackers
 
 
 def settings(*report_to: str, **values: object) -> SimpleNamespace:
-    values = {"trackio_space_id": None, "process_index": 0, **values}
-    return SimpleNamespace(report_to=[*report_to], **values)
+    spaces = {"trackio_space_id": None, "trackio_static_space_id": None}
+    return SimpleNamespace(report_to=[*report_to], **{**spaces, "process_index": 0, **values})
 
 
 def test_trackers_are_offline_unless_asked(monkeypatch: pytest.MonkeyPatch):
@@ -23,6 +23,13 @@ def test_trackers_are_offline_unless_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SWANLAB_MODE", "cloud")
     prepare_trackers(settings())
     assert (os.environ["WANDB_MODE"], os.environ["SWANLAB_MODE"]) == ("offline", "cloud")
+
+
+@pytest.mark.parametrize(("named", "used"), [(None, False), ("me/losses", "me/losses")])
+def test_no_static_space_is_made_that_nobody_has_named(named: str | None, used: str | bool):
+    args = settings(trackio_static_space_id=named)
+    prepare_trackers(args)
+    assert args.trackio_static_space_id == used
 
 
 @pytest.mark.parametrize("name", ["wanbd", "clearml"])

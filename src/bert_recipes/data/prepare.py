@@ -182,7 +182,7 @@ class CorpusArguments:
     overwrite: bool = option(False, "replace a store that is in output_dir already", is_common=True)
 
     @classmethod
-    def settle(
+    def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Adapt the fraction of a file to a small corpus.

@@ -132,18 +132,22 @@ def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, 
 def predict(model: DemoModel, row: dict[str, Any]) -> tuple[Any, str]:
     """Return what recipes/predict.py predicts for a row, and a note on its windows."""
     chunk = chunk_of_rows(model.predictor.task, [row], "the page")
-    windows, (prediction,) = model.predictor.predict(chunk)
-    if len(windows) <= 1:
+    windows, predictions = model.predictor.predict(chunk)
+    (prediction,) = predictions
+    num_windows = len(windows)
+    if num_windows <= 1:
         return prediction, ""
-    return prediction, f"Longer than the model's input: read in {len(windows)} windows."
+    return prediction, f"Longer than the model's input: read in {num_windows} windows."
 
 
 def make_row(model: DemoModel, *texts: str) -> dict[str, Any]:
     """Return the row of a task's data file with these texts."""
+    names = model.predictor.task.text_columns
     row: dict[str, Any] = {}
-    for name, text in zip(model.predictor.task.text_columns, texts, strict=True):
+    for name, text in zip(names, texts, strict=True):
         is_second = len(row) > 0
-        row[name] = check_text(text, name, is_optional=model.second_is_optional and is_second)
+        is_optional = model.second_is_optional and is_second
+        row[name] = check_text(text, name, is_optional=is_optional)
     return row
 
 
@@ -156,7 +160,8 @@ def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str
     if prediction.probabilities is None:
         return f"{prediction.value:.4g}", note
     if isinstance(prediction.value, list):
-        note = f"Labels of 50 % and more: {', '.join(prediction.value) or 'none'}. {note}"
+        labels = ", ".join(prediction.value) or "none"
+        note = f"Labels of 50 % and more: {labels}. {note}"
     return prediction.probabilities, note
 
 
@@ -165,13 +170,14 @@ def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str
     task = model.predictor.task
     text = check_text(text, "the sentence")
     words = split_words(text)
-    row = {task.text_columns[0]: [text[start:end] for start, end in words]}
-    prediction, note = predict(model, row)
+    tokens = [text[start:end] for start, end in words]
+    prediction, note = predict(model, {task.text_columns[0]: tokens})
+
     spans: list[Span] = []
     rows = []
     for label, first, last in group_words(prediction.value, task.labels):
-        start = words[first][0]
-        end = words[last][1]
+        start, _ = words[first]
+        _, end = words[last]
         spans.append((start, end, label))
         probability = min(prediction.probabilities[first : last + 1])
         rows.append([text[start:end], label, f"{probability:.1%}"])
@@ -242,20 +248,26 @@ def find_answer(
 def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
     """Return the probability of each choice; the choices are the lines of the last field."""
     row = make_row(model, *values[:-1])
-    lines = check_text(values[-1], "the list of choices").splitlines()
+    choices = _read_choices(values[-1])
+    prediction, _ = predict(model, {**row, CHOICES: choices})
+    names = [f"{number}. {choice}" for number, choice in enumerate(choices, start=1)]
+    probabilities = dict(zip(names, prediction.probabilities, strict=True))
+
+    context, *start_of_choices = row.values()
+    encode = model.tokenizer.encode_ids
+    longest = max(choices, key=lambda choice: len(encode(choice)))
+    second_text = " ".join([*start_of_choices, longest])
+    settings = model.predictor.trainer.kind.settings
+    return probabilities, note_cut(model, [context, second_text], settings.max_seq_length)
+
+
+def _read_choices(text: str) -> list[str]:
+    """Return the lines of a text that are not blank."""
+    lines = check_text(text, "the list of choices").splitlines()
     choices = [line.strip() for line in lines if line.strip()]
     if not 2 <= len(choices) <= MAX_CHOICES:
         raise InputError(f"the choices are {len(choices)}; give 2 to {MAX_CHOICES}, one per line")
-    prediction, _ = predict(model, {**row, CHOICES: choices})
-    probabilities = {}
-    for number, choice in enumerate(choices):
-        probabilities[f"{number + 1}. {choice}"] = prediction.probabilities[number]
-
-    context, *start_of_choices = row.values()
-    longest = max(choices, key=lambda choice: len(model.tokenizer.encode_ids(choice)))
-    texts = [context, " ".join([*start_of_choices, longest])]
-    settings = model.predictor.trainer.kind.settings
-    return probabilities, note_cut(model, texts, settings.max_seq_length)
+    return choices
 
 
 # Every checkpoint
@@ -309,9 +321,12 @@ def draw_all_heads(weights: np.ndarray) -> Any:
     """Draw the attention of all heads, float (layers, heads, positions, positions)."""
     num_layers, num_heads, length, _ = weights.shape
     # A gap between two heads; the root lets weak weights be seen.
-    tiles = np.pad(np.sqrt(weights), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+    gaps = ((0, 0), (0, 0), (0, 1), (0, 1))
+    tiles = np.pad(np.sqrt(weights), gaps, constant_values=np.nan)
     size = length + 1
-    tiles = tiles.transpose(0, 2, 1, 3).reshape(num_layers * size, num_heads * size)
+    num_rows = num_layers * size
+    num_columns = num_heads * size
+    tiles = tiles.transpose(0, 2, 1, 3).reshape(num_rows, num_columns)
     title = f"all heads: {num_layers} layers down, {num_heads} heads across (square roots)"
     return draw_heat_map(tiles, title)
 

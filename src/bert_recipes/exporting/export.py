@@ -39,7 +39,7 @@ from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.run_folder import TASK_FILE
-from bert_recipes.tasks.task import with_suffix
+from bert_recipes.tasks.task import with_prefix
 
 
 EXAMPLE_FILE = "example.py"
@@ -213,11 +213,11 @@ def compare_scores(trainer: FineTuningTrainer, exported: nn.Module) -> dict[str,
 def score_model(trainer: FineTuningTrainer) -> dict[str, float]:
     """Return the metrics of the Trainer's model on the validation splits."""
     scores = {}
-    for suffix, encoded in trainer.eval_splits.items():
+    for prefix, encoded in trainer.eval_splits.items():
         predictions = trainer.predict_split(encoded)
         metrics = trainer.kind.score(encoded.split.examples, predictions)
         for name, value in metrics.items():
-            scores[with_suffix(suffix, name)] = float(value)
+            scores[with_prefix(prefix, name)] = float(value)
     return scores
 
 

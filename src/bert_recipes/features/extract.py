@@ -312,19 +312,25 @@ class FeatureExtractor:
 
     def extract(self, inputs: Sequence[EncodedInput]) -> dict[str, list[np.ndarray]]:
         """Compute the vectors of some inputs, those of like length together."""
-        order = sorted(range(len(inputs)), key=lambda number: -len(inputs[number].input_ids))
-        no_vectors = [np.empty(0)] * len(inputs)
-        vectors = {column.name: list(no_vectors) for column in self.columns}
-        for start in range(0, len(order), self.args.batch_size):
-            numbers = order[start : start + self.args.batch_size]
+        num_inputs = len(inputs)
+        batch_size = self.args.batch_size
+        order = sorted(range(num_inputs), key=lambda number: -len(inputs[number].input_ids))
+        vectors: dict[str, list[np.ndarray]] = {}
+        for column in self.columns:
+            vectors[column.name] = [np.empty(0)] * num_inputs
+
+        for start in range(0, num_inputs, batch_size):
+            numbers = order[start : start + batch_size]
             batch = [inputs[number] for number in numbers]
-            ends = np.cumsum([len(item.input_ids) for item in batch])
+            lengths = [len(item.input_ids) for item in batch]
             hidden = self._hidden_states(batch)
             for column in self.columns:
-                rows = np.split(column.take(hidden).cpu().numpy(), ends[:-1])
-                for number, tokens in zip(numbers, rows, strict=True):
+                name = column.name
+                tokens_of_batch = column.take(hidden).cpu().numpy()
+                tokens_of_inputs = np.split(tokens_of_batch, np.cumsum(lengths)[:-1])
+                for number, tokens in zip(numbers, tokens_of_inputs, strict=True):
                     pooled = pool(tokens, inputs[number], self.args.pooling)
-                    vectors[column.name][number] = self._as_dtype(column.name, pooled)
+                    vectors[name][number] = self._as_dtype(name, pooled)
         return vectors
 
     def _hidden_states(self, batch: Sequence[EncodedInput]) -> dict[int, torch.Tensor]:

@@ -108,28 +108,36 @@ class SentenceScorer:
         Labels are -100 where nothing is predicted. Each piece is hidden in turn. A model that reads
         from left to right has one input, the sentence.
         """
+        num_pieces = len(words)
         start = len(self.tokenizer.layout.prefix)
+        end = start + num_pieces
         text = text.astype(np.int64)
-        pieces = text[start : start + len(words)]
-        numbers = np.arange(len(words))
+        pieces = text[start:end]
         if getattr(self.model.config, "is_decoder", False):
             labels = np.full((1, len(text)), IGNORE_INDEX)
-            labels[0, start - 1 + numbers] = pieces
+            labels[0, start - 1 : end - 1] = pieces
             return text[None], labels
-        is_hidden = np.eye(len(words), dtype=bool)
+
+        is_hidden = np.eye(num_pieces, dtype=bool)
         if self.args.whole_words:
             is_hidden = np.triu(words[:, None] == words)
-        inputs = np.tile(text, (len(words), 1))
-        inputs[:, start : start + len(words)][is_hidden] = self.tokenizer.mask_token_id
+        inputs = np.tile(text, (num_pieces, 1))
+        pieces_of_inputs = inputs[:, start:end]  # a view
+        pieces_of_inputs[is_hidden] = self.tokenizer.mask_token_id
+
         labels = np.full(inputs.shape, IGNORE_INDEX)
+        numbers = np.arange(num_pieces)
         labels[numbers, start + numbers] = pieces
         return inputs, labels
 
     def _batches(self, num_pieces: np.ndarray) -> Iterator[np.ndarray]:
         """Yield numbers of sentences of one length, about `batch_tokens` tokens together."""
-        for length in np.unique(num_pieces[num_pieces > 0]).tolist():
+        lengths = np.unique(num_pieces[num_pieces > 0])
+        for length in lengths.tolist():
             numbers = np.flatnonzero(num_pieces == length)
-            size = max(1, self.args.batch_tokens // (length * (length + 2)))
+            # A sentence becomes as many inputs as it has pieces, with two special tokens each.
+            num_tokens = length * (length + 2)
+            size = max(1, self.args.batch_tokens // num_tokens)
             for start in range(0, len(numbers), size):
                 yield numbers[start : start + size]
 
@@ -269,13 +277,16 @@ def _accuracy(verdicts: Sequence[bool]) -> dict[str, Any]:
 
 def blimp_table(results: dict[str, Any]) -> str:
     """Return Markdown: all pairs, the phenomena and the paradigms, the best first."""
-    rows = [("**all**", results["overall"])]
-    for group in ("phenomena", "paradigms"):
-        rows.extend(sorted(results[group].items(), key=lambda item: -item[1]["accuracy"]))
     lines = ["| pairs of | accuracy | 95 % interval | pairs |", "| --- | --: | --: | --: |"]
-    for name, row in rows:
-        low, high = row["interval"]
-        lines.append(
-            f"| {name} | {row['accuracy']:.1%} | {low:.1%} to {high:.1%} | {row['pairs']:,} |"
-        )
+    lines.append(_blimp_line("**all**", results["overall"]))
+    for group in ("phenomena", "paradigms"):
+        scores = results[group]
+        names = sorted(scores, key=lambda name: -scores[name]["accuracy"])
+        lines += [_blimp_line(name, scores[name]) for name in names]
     return "\n".join(lines) + "\n"
+
+
+def _blimp_line(name: str, score: dict[str, Any]) -> str:
+    low, high = score["interval"]
+    interval = f"{low:.1%} to {high:.1%}"
+    return f"| {name} | {score['accuracy']:.1%} | {interval} | {score['pairs']:,} |"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import rnn
 from transformers import PreTrainedModel
 
 from bert_recipes.checkpointing import check_checkpoint
@@ -172,11 +173,14 @@ class FeatureTagger(nn.Module):
         if self.layer_weights is None or self.scale is None:
             inputs = vectors.transpose(0, 1).flatten(1)
         else:
-            inputs = self.scale * torch.einsum("n,nwh->wh", self.layer_weights.softmax(0), vectors)
+            weights = self.layer_weights.softmax(0)
+            inputs = self.scale * torch.einsum("n,nwh->wh", weights, vectors)
+
         sentences = self.dropout(inputs).split(list(lengths))
-        packed = nn.utils.rnn.pack_sequence(list(sentences), enforce_sorted=False)
-        outputs = nn.utils.rnn.unpack_sequence(self.lstm(packed)[0])
-        return self.classifier(self.dropout(torch.cat(outputs)))
+        packed = rnn.pack_sequence(list(sentences), enforce_sorted=False)
+        packed_states, _ = self.lstm(packed)
+        states = torch.cat(rnn.unpack_sequence(packed_states))
+        return self.classifier(self.dropout(states))
 
 
 def train_tagger(
@@ -374,9 +378,12 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
     """
     records = []
     ways = [way for way in LAYER_CHOICES if way in args.layers]
-    for way, seed in itertools.product(ways, dict.fromkeys(args.seeds)):
-        records.append(_measure(way, seed, data))
-        logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * records[-1]["f1"])
+    seeds = dict.fromkeys(args.seeds)
+    for way, seed in itertools.product(ways, seeds):
+        record = _measure(way, seed, data)
+        f1_in_percent = 100 * record["f1"]
+        logger.info("%s, seed %d: dev F1 %.2f", way, seed, f1_in_percent)
+        records.append(record)
     return records
 
 
@@ -430,8 +437,11 @@ def _tagged(split: Split) -> Sequence[TaggedExample]:
 def mean_replicates(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Return the `jackknife_replicates` of each way's mean F1 over its seeds."""
     replicates = {}
-    for way, group in itertools.groupby(records, key=lambda record: record["way"]):
-        mean = np.mean([record["f1_jackknife"] for record in group], axis=0)
+    ways = dict.fromkeys(record["way"] for record in records)
+    for way in ways:
+        # Seeds are rows, groups of sentences columns.
+        f1_of_seeds = [record["f1_jackknife"] for record in records if record["way"] == way]
+        mean = np.mean(f1_of_seeds, axis=0)
         replicates[f"f1_{way}"] = mean.round(6).tolist()
     return replicates
 

@@ -53,7 +53,8 @@ from bert_recipes.run_folder import RESULTS_FILE
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import PROBLEM_TYPES, Task, figure_names, split_suffixes, with_suffix
+from bert_recipes.tasks.task import PROBLEM_TYPES, Task, figure_names, metric_prefixes, with_prefix
+from bert_recipes.tasks.task_file import log_found_labels
 
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ def compare(args: StaticArguments) -> dict[str, Any]:
         max_seq_length=args.max_seq_length,
     )
     task = check_access(settings)
+    log_found_labels(task)
     is_tagged = task.kind == "token_classification" and are_entities(task.labels)
     has_classes = task.kind == "sequence_classification" and task.problem_type == PROBLEM_TYPES[0]
     if not is_tagged and not has_classes:
@@ -239,10 +241,10 @@ def _measure_texts(
         predicted: The same of the predictions.
     """
     figures: Figures = {}
-    for number, suffix in enumerate(split_suffixes(task.validation_splits)):
+    for number, prefix in enumerate(metric_prefixes(task.validation_splits)):
         score = partial(_score, task, gold[number], predicted[number])
         for name, figure in with_intervals(score, len(gold[number])).items():
-            figures[with_suffix(suffix, name)] = figure
+            figures[with_prefix(prefix, name)] = figure
     return figures
 
 
@@ -532,8 +534,14 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """
     first = first.astype(np.float64)
     second = second.astype(np.float64)
-    norms = np.sqrt((first**2).sum(-1)[:, None] * (second**2).sum(-1))
-    products = np.array([(row * second).sum(-1) for row in first])
+    squares_of_first = np.sum(first**2, axis=-1)
+    squares_of_second = np.sum(second**2, axis=-1)
+    squares = squares_of_first[:, None] * squares_of_second
+    norms = np.sqrt(squares)
+
+    products = np.empty_like(norms)
+    for number, row in enumerate(first):
+        products[number] = np.sum(row * second, axis=-1)
     return products / norms
 
 

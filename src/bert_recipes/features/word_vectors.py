@@ -113,4 +113,6 @@ def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
     table = counts.tocoo()
     expected = totals[table.row] * smoothed[table.col]
     values = np.log(table.data * smoothed.sum() / expected)
-    return sparse.csr_array((np.maximum(values, 0), (table.row, table.col)), counts.shape)
+    positive_values = np.maximum(values, 0)
+    places = (table.row, table.col)
+    return sparse.csr_array((positive_values, places), counts.shape)

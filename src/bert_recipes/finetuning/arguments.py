@@ -1,22 +1,24 @@
-"""Settings of fine-tuning; how a fine-tuned checkpoint reads its inputs; a task's row as a file."""
+"""Settings of fine-tuning, and how a fine-tuned checkpoint reads its inputs."""
 
 import json
 import logging
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
+from transformers.trainer_utils import IntervalStrategy
 
 from bert_recipes.checkpointing import check_checkpoint, opening
-from bert_recipes.config import field_types, read_text
+from bert_recipes.config import field_types, read_text, warn_early
 from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
-from bert_recipes.settings import check, free, option, required
+from bert_recipes.settings import changeable, check, option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import check_source
 from bert_recipes.tasks.task import Task
@@ -43,20 +45,24 @@ class TaskArguments:
 
     # The task and its data
     task: str | None = option(None, "name of a task", is_common=True)
-    task_file: str | None = free(None, "YAML file of your own task", is_common=True)
-    model_name_or_path: str | None = free(
+    task_file: str | None = changeable(None, "YAML file of your own task", is_common=True)
+    model_name_or_path: str | None = changeable(
         None,
         "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/",
         is_common=True,
     )
-    data_dir: str | None = free(
+    data_dir: str | None = changeable(
         None, "local folder of the task's data; default: the Hub", is_common=True
     )
     max_train_examples: int | None = option(
         None, "train on at most this many examples", least=1, is_common=True
     )
-    max_eval_examples: int | None = free(None, "evaluate on at most this many examples", least=1)
-    max_predict_examples: int | None = free(None, "predict at most this many examples", least=1)
+    max_eval_examples: int | None = changeable(
+        None, "evaluate on at most this many examples", least=1
+    )
+    max_predict_examples: int | None = changeable(
+        None, "predict at most this many examples", least=1
+    )
 
     # Inputs
     max_seq_length: int = option(
@@ -127,7 +133,14 @@ class TaskArguments:
     @property
     def task_kind(self) -> str:
         """Return one of the four kinds of tasks."""
-        return load_task(self).kind
+        return self.loaded_task.kind
+
+    @cached_property
+    def loaded_task(self) -> Task:
+        """Return the task's definition; a file without labels is read through for them, once."""
+        if self.task is not None:
+            return get_task(self.task)
+        return read_task_file(str(self.task_file))
 
 
 @dataclass
@@ -213,8 +226,8 @@ class FineTuningArguments(RunArguments):
             if patience < 1 or self.eval_strategy == "no":
                 raise InputError(
                     f"early_stopping_patience is {patience} and eval_strategy "
-                    f"'{self.eval_strategy}'; allowed: 1 or more evaluations, with --eval_strategy "
-                    "epoch or steps"
+                    f"'{IntervalStrategy(self.eval_strategy).value}'; allowed: 1 or more "
+                    "evaluations, with --eval_strategy epoch or steps"
                 )
             self.load_best_model_at_end = True
         super().__post_init__()
@@ -387,10 +400,8 @@ DEFAULT_MODEL = "google-bert/bert-base-uncased"
 
 
 def load_task(settings: TaskArguments) -> Task:
-    """Return the row that --task or --task_file names."""
-    if settings.task is not None:
-        return get_task(settings.task)
-    return read_task_file(str(settings.task_file))
+    """Return the definition that --task or --task_file names."""
+    return settings.loaded_task
 
 
 def check_access(
@@ -400,7 +411,7 @@ def check_access(
     with_validation: bool = True,
     with_tests: bool = False,
 ) -> Task:
-    """Load the task's row, choose the checkpoint, and see that both and the data are there.
+    """Load the task's definition, choose the checkpoint, and see that both and the data are there.
 
     Args:
         settings: Its model_name_or_path is filled in.
@@ -434,7 +445,7 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
     if runs:
         newest = max(runs, key=lambda file: (file.stat().st_mtime, file.parent)).parent
         message = "model_name_or_path is not given: %s is the newest finished pre-training run"
-        logger.info(message, newest)
+        warn_early(message, newest)  # before logging is set up
         return str(newest)
     try:
         check_checkpoint(DEFAULT_MODEL)

@@ -16,7 +16,7 @@ from bert_recipes.metrics.certainty import (
     wilson_interval,
 )
 from bert_recipes.tasks.examples import Split
-from bert_recipes.tasks.task import figure_names, with_suffix
+from bert_recipes.tasks.task import figure_names, with_prefix
 
 
 # Each row is right or wrong by itself, which the words of a sentence are not.
@@ -42,13 +42,13 @@ def describe_certainty(
         `jackknife`: metric -> `jackknife_replicates`, six digits of them.
     """
     certainty: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}, "jackknife": {}}
-    for suffix, encoded in splits.items():
+    for prefix, encoded in splits.items():
         predicted = predictions.get(encoded.split.name)
         if not predicted or not encoded.split.examples:
             continue
         for figure, values in _describe_split(kind, encoded.split, predicted).items():
             for name, value in values.items():
-                certainty[figure][with_suffix(suffix, name)] = value
+                certainty[figure][with_prefix(prefix, name)] = value
     return certainty
 
 

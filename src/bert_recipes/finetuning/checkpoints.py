@@ -41,7 +41,7 @@ def open_tokenizer(name: str) -> OriginalBertTokenizer:
 def open_model(
     name: str,
     task: Task,
-    kind: type[TaskKind],
+    kind_class: type[TaskKind],
     tokenizer: OriginalBertTokenizer,
     settings: TaskArguments,
     *,
@@ -56,7 +56,7 @@ def open_model(
     Args:
         name: Folder or Hub name.
         task: Decides about labels and type of problem.
-        kind: Of the task.
+        kind_class: Of the task.
         tokenizer: The checkpoint's.
         settings: Length, dropout, and what is trained.
         seed: Of new weights.
@@ -65,8 +65,9 @@ def open_model(
     config = read_model_config(name)
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
     _check_length(config, settings.max_seq_length)
-    why_new = _why_new_head(config, task, kind)
-    if needs_head and why_new:
+
+    why_new = _why_new_head(config, task, kind_class)
+    if needs_head and why_new is not None:
         raise InputError(
             f"{name} has no head for task {task.name}: {why_new}; fine-tune it first "
             "(recipes/finetune.py)"
@@ -76,9 +77,9 @@ def open_model(
         _set_dropout(config, settings.dropout)
 
     set_seed(seed)
-    model, new_pooler = _load(name, kind, config, keeps_head=why_new is None)
+    model, new_pooler = _load(name, kind_class, config, keeps_head=why_new is None)
     head = _head_layers(model)
-    if why_new:
+    if why_new is not None:
         logger.info("%s: %s; initialising a new head for task %s", name, why_new, task.name)
         _draw_weights(head, getattr(config, "initializer_range", 0.02))
     if task.problem_type == "regression":
@@ -92,6 +93,7 @@ def open_model(
 
 
 def _check_length(config: PretrainedConfig, length: int) -> None:
+    """Refuse inputs that are longer than the model has positions."""
     max_length = num_positions(config, length)
     if length > max_length:
         raise InputError(
@@ -103,8 +105,11 @@ def _check_length(config: PretrainedConfig, length: int) -> None:
 def _head_layers(model: PreTrainedModel) -> list[nn.Linear]:
     """Return the linear layers outside of the encoder."""
     encoder = set(model.base_model.modules())
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    return [layer for layer in linears if layer not in encoder]
+    layers = []
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module not in encoder:
+            layers.append(module)
+    return layers
 
 
 def _draw_weights(layers: Sequence[nn.Linear], std: float) -> None:
@@ -198,14 +203,14 @@ def _from_pretrained(
 
 
 def _load(
-    name: str, kind: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
+    name: str, kind_class: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
 ) -> tuple[PreTrainedModel, list[str]]:
     """Load a checkpoint whose encoder is complete, but for its pooler.
 
     Returns:
         The model, and the keys of a new pooler: a masked-LM checkpoint has none.
     """
-    model_class = getattr(transformers, kind.auto_class)
+    model_class = getattr(transformers, kind_class.auto_class)
     model, missing, mismatched = _from_pretrained(name, model_class, config=config)
     new_pooler = []
     lost = []
@@ -243,18 +248,21 @@ def open_complete(
     return model
 
 
-def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) -> str | None:
+def _why_new_head(config: PretrainedConfig, task: Task, kind_class: type[TaskKind]) -> str | None:
     """Return why the checkpoint's head cannot serve the task, or None."""
-    head = kind.auto_class.removeprefix("AutoModel")
+    head = kind_class.auto_class.removeprefix("AutoModel")
     model_class = architecture(config) or "none"
     if not model_class.endswith(head):
         return f"no {head} head in this checkpoint (a {model_class})"
     if task.kind not in _LABELLED_KINDS:
         return None
+
     names = label_names(config)
     if not _fits_labels(names, task):
-        labels = ", ".join(task.labels) or "one number"
-        return f"the checkpoint's labels are {', '.join(names)}; the task's are {labels}"
+        names_of_checkpoint = ", ".join(names)
+        names_of_task = ", ".join(task.labels) or "one number"
+        return f"the checkpoint's labels are {names_of_checkpoint}; the task's are {names_of_task}"
+
     is_other_problem = config.problem_type not in (None, task.problem_type)
     if task.kind == "sequence_classification" and is_other_problem:
         return f"the checkpoint is for {config.problem_type}, the task is {task.problem_type}"
@@ -265,8 +273,8 @@ def _fits_labels(names: Sequence[str], task: Task) -> bool:
     """Return whether a checkpoint with these labels, or as many without names, serves a task."""
     if task.problem_type == "regression":
         return len(names) == 1
-    has_no_names = all(name == f"LABEL_{number}" for number, name in enumerate(names))
-    if has_no_names and len(names) == len(task.labels):
+    stock_names = [f"LABEL_{number}" for number in range(len(task.labels))]
+    if list(names) == stock_names:
         return True
     return sorted(names) == sorted(task.labels)
 
@@ -276,7 +284,8 @@ def label_names(config: PretrainedConfig) -> list[str]:
 
     label2id of config.json may be missing or stale.
     """
-    return [str(config.id2label[number]) for number in sorted(config.id2label)]
+    name_of = config.id2label
+    return [str(name_of[number]) for number in sorted(name_of)]
 
 
 def _set_labels(name: str, config: PretrainedConfig, task: Task, *, is_new: bool) -> None:
@@ -319,6 +328,8 @@ class Float32Linear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Map float (B, in) to float32 (B, out)."""
+        bias = None
+        if self.bias is not None:
+            bias = self.bias.float()
         with torch.autocast(input.device.type, enabled=False):
-            bias = None if self.bias is None else self.bias.float()
             return nn.functional.linear(input.float(), self.weight.float(), bias)

@@ -1,4 +1,7 @@
-"""The interface of a kind of task; the four kinds are the only classes of fine-tuning.
+"""Define what the four kinds of tasks have in common: from examples to inputs, and back.
+
+A kind encodes the examples of a split, gives the training loss of a batch, decodes the model's
+outputs to predictions, and scores these. `FineTuningTrainer` does all else.
 
 Legend: B batch, S positions, C classes or choices.
 """
@@ -34,6 +37,10 @@ NOT_FINITE = (
     "the model's outputs are not finite; its weights are broken or its training has diverged: "
     "take another checkpoint, or train with a lower learning rate"
 )
+
+
+class NotFiniteError(InputError):
+    """A model whose outputs are not finite, so that there is nothing to predict."""
 
 
 @dataclass(frozen=True)
@@ -282,8 +289,11 @@ def join_texts(
     if second is None:
         max_tokens = max_seq_length - len(layout.prefix) - len(layout.suffix)
         input_ids = [*layout.prefix, *first[:max_tokens], *layout.suffix]
-        return {"input_ids": input_ids, "token_type_ids": [0] * len(input_ids)}
-    truncate_pair(first, second, max_seq_length - layout.num_special)
+        token_type_ids = [0] * len(input_ids)
+        return {"input_ids": input_ids, "token_type_ids": token_type_ids}
+
+    max_tokens = max_seq_length - layout.num_special
+    truncate_pair(first, second, max_tokens)
     segment_a = [*layout.prefix, *first, *layout.middle]
     segment_b = [*second, *layout.suffix]
     token_type_ids = [0] * len(segment_a)

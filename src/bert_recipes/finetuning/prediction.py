@@ -308,18 +308,18 @@ def kind_of_head(config: PretrainedConfig) -> str | None:
 
 
 def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> Task:
-    """Return the row beside the weights, or one that follows from config.json.
+    """Return the task that is defined beside the weights, or the one that config.json tells.
 
     Columns are as the user names them.
     """
     name = args.model_name_or_path
     file = Path(name) / TASK_FILE
-    has_row = file.is_file()
-    task = read_task_file(file) if has_row else _task_of_config(config, name)
+    has_definition = file.is_file()
+    task = read_task_file(file) if has_definition else _task_of_config(config, name)
     columns = tuple(args.text_columns or task.text_columns)
     choices = tuple(args.choice_columns or task.choice_columns)
     numbers = [len(task.text_columns)]
-    if not has_row and task.kind in ("sequence_classification", "multiple_choice"):
+    if not has_definition and task.kind in ("sequence_classification", "multiple_choice"):
         numbers.append(2)  # it may have been trained on pairs
     if len(columns) not in numbers:
         raise InputError(
@@ -347,7 +347,8 @@ def _task_of_config(config: PretrainedConfig, name: str) -> Task:
     """Return the task that follows from a config.json: its head, its labels, the usual columns."""
     kind = kind_of_head(config)
     if kind is None:
-        heads = [kind.auto_class.removeprefix("AutoModelFor") for kind in KIND_CLASSES.values()]
+        classes = KIND_CLASSES.values()
+        heads = [kind_class.auto_class.removeprefix("AutoModelFor") for kind_class in classes]
         raise InputError(
             f"{name} is {architecture(config) or 'of no named architecture'}, which predicts none "
             f"of: {', '.join(heads)}; fine-tune it first (recipes/finetune.py)"

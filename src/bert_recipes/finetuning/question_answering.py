@@ -103,7 +103,10 @@ class QuestionAnswering(TaskKind):
         if self.settings.pad_to_max_length:
             return list(logits)
         lengths = batch["attention_mask"].sum(dim=1).tolist()
-        return [row[:, :length].copy() for row, length in zip(logits, lengths, strict=True)]
+        arrays = []
+        for row, length in zip(logits, lengths, strict=True):
+            arrays.append(row[:, :length].copy())
+        return arrays
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
         """Return the `AnswerPrediction` of each question, over all its windows."""
@@ -196,11 +199,11 @@ class QuestionAnswering(TaskKind):
 
 def _halve_by_article(examples: Sequence[Any]) -> tuple[list[str], list[str]]:
     """Return the ids of the questions about every other article, and those about the others."""
-    articles = list(dict.fromkeys(example.title for example in examples))
+    number_of_article: dict[str, int] = {}
     first_half: list[str] = []
     second_half: list[str] = []
     for example in examples:
-        is_first = articles.index(example.title) % 2 == 0
-        half = first_half if is_first else second_half
+        number = number_of_article.setdefault(example.title, len(number_of_article))
+        half = first_half if number % 2 == 0 else second_half
         half.append(example.idx)
     return first_half, second_half

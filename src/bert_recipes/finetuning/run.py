@@ -1,4 +1,8 @@
-"""Build a fine-tuning run, write its predictions, measure a checkpoint on a task."""
+"""Build a fine-tuning run, write its predictions, measure a checkpoint on a task.
+
+The way of a run: `prepare_run`; `training.run.run_training` trains and measures it, and calls the
+recipe's `finish`, which calls `write_predictions` and `reports.finish.finish_run`.
+"""
 
 import hashlib
 import logging
@@ -21,7 +25,13 @@ from bert_recipes.finetuning.arguments import (
 )
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.distillation import choose_trainer
-from bert_recipes.finetuning.kind import EncodedSplit, TaskKind, warn_of_unknown
+from bert_recipes.finetuning.kind import (
+    EncodedSplit,
+    NotFiniteError,
+    Prediction,
+    TaskKind,
+    warn_of_unknown,
+)
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
@@ -30,9 +40,9 @@ from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Example, Split
-from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
-from bert_recipes.tasks.task_file import write_task_file
+from bert_recipes.tasks.sources import check_source, load_split
+from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
+from bert_recipes.tasks.task_file import log_found_labels, write_task_file
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
@@ -55,17 +65,21 @@ DIAGNOSTICS = {"mnli": "ax"}
 
 @dataclass(frozen=True)
 class FineTuningRun:
-    """A Trainer that is ready to train or to predict, and the test splits that are predicted."""
+    """Hold a Trainer that is ready to train or to predict, and what --do_predict predicts.
+
+    Attributes:
+        encoded_tests: Name of the predictions -> test split, GLUE's diagnostic set among them.
+    """
 
     task: Task
     checkpoint: str
     trainer: FineTuningTrainer
-    test_splits: Mapping[str, EncodedSplit]  # by name
+    encoded_tests: Mapping[str, EncodedSplit]
 
     def encoded_splits(self) -> dict[str, EncodedSplit]:
         """Return the validation and test splits by their names."""
         splits = {encoded.split.name: encoded for encoded in self.trainer.eval_splits.values()}
-        splits.update(self.test_splits)
+        splits.update(self.encoded_tests)
         return splits
 
 
@@ -87,6 +101,7 @@ def prepare_run(
         with_validation: Load the validation splits.
     """
     task = load_task(task_args)
+    log_found_labels(task)
     if teaching_args is None:
         teaching_args = TeachingArguments()
     if teaching_args.distil == "intermediate":
@@ -115,7 +130,7 @@ def prepare_run(
     # Model inputs
     kind = kind_class(task, tokenizer, task_args, model.config.label2id if task.labels else {})
     train = None if train_split is None else kind.encode(train_split, for_training=True)
-    eval_splits = {suffix: kind.encode(split) for suffix, split in validation_splits.items()}
+    eval_splits = {prefix: kind.encode(split) for prefix, split in validation_splits.items()}
     _warn_of_data(task, tokenizer, train, eval_splits)
 
     _choose_best_metric(args, task, kind)
@@ -129,16 +144,16 @@ def prepare_run(
         freeze_encoder=task_args.freeze_encoder,
         processing_class=tokenizer,
     )
-    test_splits = _encode_tests(task, trainer, task_args) if args.do_predict else {}
-    return FineTuningRun(task, checkpoint, trainer, test_splits)
+    encoded_tests = _encode_tests(task, trainer, task_args) if args.do_predict else {}
+    return FineTuningRun(task, checkpoint, trainer, encoded_tests)
 
 
 def _load_validation(task: Task, task_args: TaskArguments) -> dict[str, Split]:
     """Return the validation splits by their metric prefix."""
     splits = {}
-    suffixes = split_suffixes(task.validation_splits)
-    for suffix, name in zip(suffixes, task.validation_splits, strict=True):
-        splits[suffix] = _load_split(task, name, task_args, task_args.max_eval_examples)
+    prefixes = metric_prefixes(task.validation_splits)
+    for prefix, name in zip(prefixes, task.validation_splits, strict=True):
+        splits[prefix] = _load_split(task, name, task_args, task_args.max_eval_examples)
     return splits
 
 
@@ -184,10 +199,10 @@ def _check_measures_nothing(args: FineTuningArguments) -> None:
 def _check_settings(
     task: Task, task_args: TaskArguments, args: FineTuningArguments, *, with_validation: bool
 ) -> None:
-    """Refuse settings that the task has no use for.
+    """Refuse settings that the task has no use for, and test splits that are not there.
 
     Args:
-        task: The task's row.
+        task: Its definition.
         task_args: The run's.
         args: The run's.
         with_validation: The validation splits are measured, where the task has any.
@@ -202,6 +217,8 @@ def _check_settings(
             f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no "
             "validation split; give it one, or --eval_strategy no"
         )
+    if args.do_predict:
+        check_source(task, task_args.data_dir, task.test_splits)
 
 
 def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -> None:
@@ -220,8 +237,8 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
         return
     allowed = figure_names(task.metrics, task.validation_splits, task.labels)
     if not kind.loss_counts_padding:
-        suffixes = split_suffixes(task.validation_splits)
-        allowed += [with_suffix(suffix, "loss") for suffix in suffixes]
+        prefixes = metric_prefixes(task.validation_splits)
+        allowed += [with_prefix(prefix, "loss") for prefix in prefixes]
     if metric.removeprefix("eval_") not in allowed:
         raise InputError(f"metric_for_best_model is '{metric}'; allowed: {', '.join(allowed)}")
 
@@ -229,9 +246,9 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
 def _encode_tests(
     task: Task, trainer: FineTuningTrainer, task_args: TaskArguments
 ) -> dict[str, EncodedSplit]:
-    """Return the splits that --do_predict asks for, and the diagnostic set where it can be read.
+    """Return `FineTuningRun.encoded_tests`, with the diagnostic set where it can be read.
 
-    They are named as their predictions are. The trainer measures those with labels.
+    Those with labels become the Trainer's `labelled_tests`.
     """
     if not task.test_splits:
         logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
@@ -253,27 +270,24 @@ def _encode_tests(
             message = "test split %s has no labels: it is predicted, and cannot be measured"
             logger.info(message, name)
         encoded_splits[name] = trainer.kind.encode(split)
-    suffixes = split_suffixes(task.test_splits, "test")
-    for suffix, name in zip(suffixes, task.test_splits, strict=True):
+    prefixes = metric_prefixes(task.test_splits, "test")
+    for prefix, name in zip(prefixes, task.test_splits, strict=True):
         if encoded_splits[name].split.is_labelled:
-            trainer.test_splits[suffix] = encoded_splits[name]
+            trainer.labelled_tests[prefix] = encoded_splits[name]
     return encoded_splits
 
 
 def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
     """Write the predictions of the last evaluation and of the test splits; return the files.
 
-    Every process takes part in predicting, the main process writes. A model that has diverged, as
-    the evaluation has reported, predicts nothing.
+    Every process takes part in predicting, the main process writes. A model that has diverged
+    predicts nothing; the run itself is finished.
     """
     trainer = run.trainer
     predictions = dict(trainer.predictions)
     validation_names = [encoded.split.name for encoded in trainer.eval_splits.values()]
     if all(name in predictions for name in validation_names):
-        for name, encoded in run.test_splits.items():
-            is_measured = encoded.split.is_labelled and name in run.task.test_splits
-            if not is_measured:
-                predictions[name] = trainer.predict_split(encoded)
+        predictions.update(_predict_unlabelled(run))
     files: list[Path] = []
     if trainer.is_world_process_zero():
         encoded_splits = run.encoded_splits()
@@ -283,6 +297,20 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
                 files += trainer.kind.write(folder, name, examples, predictions_of_split)
         write_task_file(folder / TASK_FILE, run.task)
     return files
+
+
+def _predict_unlabelled(run: FineTuningRun) -> dict[str, list[Prediction]]:
+    """Return the predictions of the test splits that were not measured."""
+    predictions = {}
+    for name, encoded in run.encoded_tests.items():
+        is_measured = encoded.split.is_labelled and name in run.task.test_splits
+        if is_measured:
+            continue
+        try:
+            predictions[name] = run.trainer.predict_split(encoded)
+        except NotFiniteError as error:  # every process has the same outputs
+            logger.warning("nothing is predicted: %s", error)
+    return predictions
 
 
 def files_read(task_args: TaskArguments, teaching_args: TeachingArguments) -> dict[str, str | None]:
@@ -367,7 +395,9 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
         settings, for_training=False, with_validation=with_validation, with_tests=args.do_predict
     )
     run = prepare_run(settings, args, for_training=False, with_validation=with_validation)
-    if settings.predictions_dir is None and len(run.trainer.test_splits) < len(run.test_splits):
+    # The diagnostic set, which is no split of the task, never has labels.
+    has_unlabelled = len(run.trainer.labelled_tests) < len(task.test_splits)
+    if args.do_predict and has_unlabelled and settings.predictions_dir is None:
         raise InputError(
             f"the test split of task {task.name} has no labels to measure with; say with "
             "--predictions_dir where its predictions go"

@@ -36,12 +36,22 @@ class SequenceClassification(TaskKind):
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
 
     def __post_init__(self) -> None:
+        """Refuse what cannot be done with the task's texts."""
         task = self.task
         if self.settings.pool == "vote" and task.problem_type != "single_label_classification":
             raise InputError(
                 f"pool is vote; task {task.name} has no classes of which one is right: give mean, "
                 "max or first"
             )
+
+        long_documents = self.settings.long_documents
+        if long_documents not in (None, "head") and len(task.text_columns) > 1:
+            raise InputError(
+                f"long_documents is {long_documents}; task {task.name} has pairs, which lose "
+                "tokens at their ends: leave it out"
+            )
+
+        # Number of a label in the task -> the model's class.
         self._class_of_label = [self.label2id[name] for name in task.labels]
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
@@ -56,18 +66,22 @@ class SequenceClassification(TaskKind):
         for example in examples:
             label = self._label_of(example)
             text = self.tokenizer.encode_ids(example.text)
+            text_pair = self.tokenizer.encode_ids(example.text_pair or "")
             # run_classifier.py `convert_single_example`: a pair only where its second text has
             # tokens
-            text_pair = self.tokenizer.encode_ids(example.text_pair or "") or None
-            inputs = self._cut(text, is_pair=text_pair is not None)
+            second = text_pair if text_pair else None
+            inputs = self._cut(text)
             for first in inputs:
-                feature = join_texts(self.tokenizer, first, text_pair, self.settings.max_seq_length)
+                feature = join_texts(self.tokenizer, first, second, self.settings.max_seq_length)
                 if label is not None:
                     feature["labels"] = label
                 features.append(feature)
             num_features_of_examples.append(len(inputs))
-        lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
-        return EncodedSplit(split, features, lengths, details=num_features_of_examples)
+
+        lengths = [len(feature["input_ids"]) for feature in features]
+        return EncodedSplit(
+            split, features, np.array(lengths, dtype=np.int64), details=num_features_of_examples
+        )
 
     def _label_of(self, example: TextExample) -> Any:
         """Return an example's label as the loss takes it.
@@ -88,32 +102,28 @@ class SequenceClassification(TaskKind):
             return float(label)
         return self._class_of_label[int(label)]
 
-    def _cut(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
+    def _cut(self, text: list[int]) -> list[list[int]]:
         """Return what is read of a text, in one input or several.
 
         Args:
             text: Ids of its pieces.
-            is_pair: Whether a second text follows, which shares the positions.
 
         Returns:
-            Ids for each input. A pair is returned as it is: `join_texts` cuts it.
+            Ids for each input; `join_texts` cuts a pair.
         """
         long_documents = self.settings.long_documents
         layout = self.tokenizer.layout
         max_tokens = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
         if long_documents in (None, "head") or len(text) <= max_tokens:
             return [text]
-        if is_pair:
-            raise InputError(
-                f"long_documents is {long_documents}; task {self.task.name} has pairs, which lose "
-                "tokens at their ends: leave it out"
-            )
+
         if long_documents == "tail":
             return [text[-max_tokens:]]
         if long_documents == "head_tail":
             head = max_tokens // 4
             tail = max_tokens - head
             return [text[:head] + text[-tail:]]
+
         windows = cut_windows(len(text), max_tokens, self.settings.doc_stride)
         return [text[start:end] for start, end in windows]
 
@@ -124,11 +134,16 @@ class SequenceClassification(TaskKind):
         """
         logits = output.logits.float()
         labels = batch["labels"]
+
         if self.task.problem_type == "regression":
-            return F.mse_loss(logits.squeeze(-1), labels, reduction="sum")
+            numbers = logits.squeeze(-1)
+            return F.mse_loss(numbers, labels, reduction="sum")
+
         if self.task.problem_type == "multi_label_classification":
             losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-            return losses.mean(dim=-1).sum()
+            losses_of_examples = losses.mean(dim=-1)
+            return losses_of_examples.sum()
+
         return F.cross_entropy(logits, labels, reduction="sum")
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
@@ -136,16 +151,20 @@ class SequenceClassification(TaskKind):
 
         Logits of an example's windows are pooled.
         """
+        pool = self.settings.pool or "mean"
         predictions = []
         start = 0
         for example, num_features in zip(encoded.split.examples, encoded.details, strict=True):
-            windows = np.stack(outputs[start : start + num_features])
-            start += num_features
-            logits = pool_logits(windows, self.settings.pool or "mean")
+            end = start + num_features
+            windows = np.stack(outputs[start:end])
+            start = end
+
+            logits = pool_logits(windows, pool)
             if self.task.problem_type == "regression":
-                predictions.append(Prediction(example.idx, float(logits[0])))
+                prediction = Prediction(example.idx, float(logits[0]))
             else:
-                predictions.append(self._decode_labels(example.idx, logits))
+                prediction = self._decode_labels(example.idx, logits)
+            predictions.append(prediction)
         return predictions
 
     def _decode_labels(self, idx: int | str, logits: np.ndarray) -> Prediction:
@@ -155,29 +174,39 @@ class SequenceClassification(TaskKind):
             idx: Of the example.
             logits: Float (C,), in the order of the model's classes.
         """
-        logits_of_labels = logits.astype(np.float64)[self._class_of_label]
+        logits = logits.astype(np.float64)
+        logits_of_labels = logits[self._class_of_label]
         names = self.task.labels
+
         if self.task.problem_type == "multi_label_classification":
             probabilities = 1.0 / (1.0 + np.exp(-logits_of_labels))
-            value: Any = [names[number] for number in np.flatnonzero(probabilities >= 0.5)]
+            numbers = np.flatnonzero(probabilities >= 0.5)
+            value: Any = [names[number] for number in numbers]
         else:
             probabilities = softmax(logits_of_labels)
-            value = names[int(probabilities.argmax())]
+            best = int(probabilities.argmax())
+            value = names[best]
+
         shares = dict(zip(names, probabilities.tolist(), strict=True))
         return Prediction(idx, value, shares)
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """Return the metrics that the task's row names."""
+        """Return the metrics that the task's definition names."""
         labels = self.task.labels
         references: Any = [example.label for example in examples]
         values: Any = [prediction.value for prediction in predictions]
+
         if self.task.problem_type == "single_label_classification":
             values = [labels.index(name) for name in values]
+
         elif self.task.problem_type == "multi_label_classification":
             # Flags, bool (N, C).
-            values = np.array([np.isin(labels, names) for names in values])
+            flags = [np.isin(labels, names) for names in values]
+            values = np.array(flags)
             numbers = np.arange(len(labels))
-            references = np.array([np.isin(numbers, label) for label in references])
+            gold_flags = [np.isin(numbers, label) for label in references]
+            references = np.array(gold_flags)
+
         return compute(self.task.metrics, values, references)
 
 
@@ -191,13 +220,15 @@ def pool_logits(windows: np.ndarray, pool: str) -> np.ndarray:
     Returns:
         Float (C,).
     """
-    if len(windows) == 1 or pool == "first":
+    num_windows, num_classes = windows.shape
+    if num_windows == 1 or pool == "first":
         return windows[0]
     if pool == "max":
         return windows.max(0)
     if pool == "vote":
-        votes = np.bincount(windows.argmax(-1), minlength=windows.shape[-1])
+        answers = windows.argmax(-1)
+        votes = np.bincount(answers, minlength=num_classes)
         # The log of a share is a logit of that probability. Equal votes: the mean decides.
-        shares = np.maximum(votes / len(windows), 1e-6)
+        shares = np.maximum(votes / num_windows, 1e-6)
         return np.log(shares) + 1e-9 * windows.mean(0)
     return windows.mean(0)

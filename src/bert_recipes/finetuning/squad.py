@@ -287,13 +287,17 @@ class SquadFeatures(Sequence[Feature]):
         return len(self.windows)
 
     def __getitem__(self, index: Any) -> Any:
+        """Return the feature of a window."""
         example, start, end = self.windows[index].tolist()
         query = self.queries[example].tolist()
         window = self.contexts[example].piece_ids[start:end].tolist()
-        feature = join_texts(self.tokenizer, query, window, int(self.lengths[index]))
+        length = int(self.lengths[index])
+        feature = join_texts(self.tokenizer, query, window, length)
         feature["attention_mask"] = [1] * len(feature["input_ids"])
         if self.positions is not None:
-            feature["start_positions"], feature["end_positions"] = self.positions[index].tolist()
+            first, last = self.positions[index].tolist()
+            feature["start_positions"] = first
+            feature["end_positions"] = last
         return feature
 
     def windows_of(self, example: int, outputs: Sequence[np.ndarray]) -> list[WindowLogits]:
@@ -360,6 +364,12 @@ def encode_questions(
         message = "%d of %d training questions are left out: %s (%s)"
         why = "the words of their paragraphs do not hold their answers"
         logger.warning(message, len(dropped), len(examples), why, shorten(dropped, 3))
+    num_several = sum(len(example.answers or ()) > 1 for example in examples)
+    if for_training and num_several:
+        message = (
+            "%d of %d training questions have several answers: the first of each is trained on"
+        )
+        logger.info(message, num_several, len(examples))
     is_labelled = all(example.answers is not None for example in examples)
     return SquadFeatures(
         tokenizer=tokenizer,
@@ -453,9 +463,12 @@ def original_texts(
         joined = " ".join(pieces[number] for number in numbers)
         merged = joined.replace(" ##", "").replace("##", "")
         predicted = " ".join(merged.split())
+
         # Of the words that start at one piece only the last has pieces.
         word_numbers = np.searchsorted(context.first_piece, [start, end], side="right") - 1
-        return realign(predicted, *original_of(*word_numbers.tolist()))
+        first_word, last_word = word_numbers.tolist()
+        original, normalized = original_of(first_word, last_word)
+        return realign(predicted, original, normalized)
 
     return span_text
 

@@ -19,11 +19,17 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import num_training_steps, training_order
-from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
-from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
-from bert_recipes.tasks.task import figure_names, with_suffix
+from bert_recipes.finetuning.kind import (
+    NOT_FINITE,
+    Batch,
+    EncodedSplit,
+    NotFiniteError,
+    Prediction,
+    TaskKind,
+)
+from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping
 from bert_recipes.training.speed import BatchStats, training_flops
@@ -50,7 +56,7 @@ class FineTuningTrainer(RecipeTrainer):
         freeze_encoder: `open_model` has fixed the encoder: it goes without dropout.
 
     Attributes:
-        test_splits: Metric prefix -> test split with labels, which is measured once, when the
+        labelled_tests: Metric prefix -> test split with labels, which is measured once, when the
             training is done.
         predictions: Name of a split -> its predictions by the last evaluation.
     """
@@ -81,6 +87,7 @@ class FineTuningTrainer(RecipeTrainer):
         self.eval_splits = dict(eval_splits or {})
         self.freeze_encoder = freeze_encoder
         accepted = inspect.signature(model.forward).parameters
+        # Those of a batch that the model takes.
         self._input_names = [PACKING]
         for name in INPUT_NAMES:
             if name in accepted:
@@ -88,7 +95,7 @@ class FineTuningTrainer(RecipeTrainer):
         self.class_weights: torch.Tensor | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
-        self.test_splits: dict[str, EncodedSplit] = {}
+        self.labelled_tests: dict[str, EncodedSplit] = {}
         self.predictions: dict[str, list[Prediction]] = {}
 
         if train_dataset is not None:
@@ -116,15 +123,15 @@ class FineTuningTrainer(RecipeTrainer):
                 args.num_train_epochs,
             )
         steps_per_epoch = math.ceil(num_features / self.global_batch_size)
-        strategies = {
-            "eval": IntervalStrategy,
-            "save": SaveStrategy,
-            "logging": IntervalStrategy,
-        }
-        for event, strategy in strategies.items():
-            if getattr(args, f"{event}_strategy") == strategy.EPOCH:
-                setattr(args, f"{event}_strategy", strategy.STEPS)
-                setattr(args, f"{event}_steps", steps_per_epoch)
+        if args.eval_strategy == IntervalStrategy.EPOCH:
+            args.eval_strategy = IntervalStrategy.STEPS
+            args.eval_steps = steps_per_epoch
+        if args.save_strategy == SaveStrategy.EPOCH:
+            args.save_strategy = SaveStrategy.STEPS
+            args.save_steps = steps_per_epoch
+        if args.logging_strategy == IntervalStrategy.EPOCH:
+            args.logging_strategy = IntervalStrategy.STEPS
+            args.logging_steps = steps_per_epoch
 
     # Data
 
@@ -145,13 +152,14 @@ class FineTuningTrainer(RecipeTrainer):
         batches, counts = super().get_batch_samples(*args, **kwargs)
         if not self.kind.loss_counts_padding or not batches:
             return batches, counts
+
         longest = max(batch["input_ids"].shape[-1] for batch in batches)
         if self.args.world_size > 1:
             lengths = torch.tensor([longest], device=self.args.device)
             lengths = self.accelerator.gather(lengths)
             longest = int(lengths.max())
-        padded = [self._pad_to(batch, longest) for batch in batches]
-        return padded, counts
+        padded_batches = [self._pad_to(batch, longest) for batch in batches]
+        return padded_batches, counts
 
     def _pad_to(self, batch: Batch, length: int) -> Batch:
         """Return a batch with longer rows, and its plan with their positions.
@@ -181,7 +189,11 @@ class FineTuningTrainer(RecipeTrainer):
 
     def model_inputs(self, batch: Batch) -> Batch:
         """Return what the model takes of a batch."""
-        return {name: batch[name] for name in self._input_names if name in batch}
+        inputs = {}
+        for name in self._input_names:
+            if name in batch:
+                inputs[name] = batch[name]
+        return inputs
 
     # Loss
 
@@ -194,8 +206,9 @@ class FineTuningTrainer(RecipeTrainer):
             return self.kind.count_items(batch).view(1)
         labels = batch["labels"]
         classes = labels[labels != IGNORE_INDEX]
-        weights = self.class_weights.to(labels.device)[classes]
-        return weights.double().sum().view(1)
+        weights = self.class_weights.to(labels.device)
+        weights_of_items = weights[classes].double()
+        return weights_of_items.sum().view(1)
 
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
@@ -208,14 +221,18 @@ class FineTuningTrainer(RecipeTrainer):
             counts: float32 (1,), `num_items` of the complete step.
         """
         if self.freeze_encoder:
-            self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
+            # The Trainer has switched dropout on everywhere.
+            self.model.base_model.eval()
         output = model(**self.model_inputs(inputs))
-        return self.loss_sum(output, inputs) / counts[0], output
+        loss_sum = self.loss_sum(output, inputs)
+        num_items = counts[0]
+        return loss_sum / num_items, output
 
     def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
         """Return float32 (): the training loss summed over the items of a batch."""
         if self.class_weights is None:
             return self.kind.loss_sum(output, inputs)
+
         logits = output.logits.float().flatten(0, -2)
         labels = inputs["labels"].flatten()
         weights = self.class_weights.to(logits.device)
@@ -230,8 +247,10 @@ class FineTuningTrainer(RecipeTrainer):
         """
         model: Any = self.model
         learns = all(weight.requires_grad for weight in model.parameters())
-        if model.config.model_type != "bert" or not learns:
+        is_bert = model.config.model_type == "bert"
+        if not is_bert or not learns:
             return None
+
         has_pooler = getattr(model.base_model, "pooler", None) is not None
         return training_flops(model.config, work, nsp=False, pooler=has_pooler)
 
@@ -266,7 +285,9 @@ class FineTuningTrainer(RecipeTrainer):
             several splits; also the loss, where it can be computed, and the seconds that predicting
             took. Where an output of a split is NaN or infinite, every metric of that split is NaN.
         """
-        splits = self.eval_splits if eval_dataset is None else eval_dataset
+        splits: Mapping[str, EncodedSplit] = self.eval_splits
+        if eval_dataset is not None:
+            splits = eval_dataset
         metrics = self._measure_splits(splits, metric_key_prefix)
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
@@ -282,25 +303,30 @@ class FineTuningTrainer(RecipeTrainer):
         results: dict[str, Any] = {}
         if self.eval_splits:
             results.update(self.evaluate_at_end())
-            results.update(describe_certainty(self.kind, self.eval_splits, self.predictions))
-        if self.test_splits:
-            results.update(self._measure_splits(self.test_splits, "test"))
-            certainty = describe_certainty(self.kind, self.test_splits, self.predictions)
+            certainty = describe_certainty(self.kind, self.eval_splits, self.predictions)
+            results.update(certainty)
+
+        if self.labelled_tests:
+            results.update(self._measure_splits(self.labelled_tests, "test"))
+            certainty = describe_certainty(self.kind, self.labelled_tests, self.predictions)
             for name, values in certainty.items():
                 all_values = results.setdefault(name, {})
                 for metric, value in values.items():
                     all_values[f"test_{metric}"] = value
         return results
 
-    def _measure_splits(self, splits: Mapping[str, EncodedSplit], prefix: str) -> dict[str, float]:
-        """Return and log the metrics of splits: `prefix_<metric>` or `prefix_<split>_<metric>`."""
+    def _measure_splits(
+        self, splits: Mapping[str, EncodedSplit], metric_key_prefix: str
+    ) -> dict[str, float]:
+        """Return and log the metrics of splits, as `evaluate` names them."""
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         with self.stoppable():
-            for suffix, encoded in splits.items():
+            for prefix, encoded in splits.items():
                 for metric, value in self._measure(encoded).items():
-                    metrics[f"{prefix}_{with_suffix(suffix, metric)}"] = value
-        metrics[f"{prefix}_seconds"] = round(time.perf_counter() - start, 2)
+                    name = with_prefix(prefix, metric)
+                    metrics[f"{metric_key_prefix}_{name}"] = value
+        metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
         self.log(dict(metrics))
         return metrics
 
@@ -311,7 +337,10 @@ class FineTuningTrainer(RecipeTrainer):
         """
         outputs, loss = self.predict_outputs(encoded)
         name = encoded.split.name
-        metrics = {} if loss is None else {"loss": loss}
+        metrics: dict[str, float] = {}
+        if loss is not None:
+            metrics["loss"] = loss
+
         if not _all_finite(outputs):
             self.predictions.pop(name, None)
             if self.is_world_process_zero():
@@ -333,7 +362,8 @@ class FineTuningTrainer(RecipeTrainer):
         A correlation with equal predictions is undefined.
         """
         name = str(self.args.metric_for_best_model).removeprefix("eval_")
-        if math.isnan(metrics.get(f"eval_{name}", 0.0)):
+        value = metrics.get(f"eval_{name}", 0.0)
+        if math.isnan(value):
             return False
         return super()._determine_best_metric(metrics, trial)
 
@@ -367,6 +397,7 @@ class FineTuningTrainer(RecipeTrainer):
                 loss_and_items[1] += self.kind.count_items(batch)
             arrays = self.kind.split_outputs(output, batch)
             outputs += zip(numbers, arrays, strict=True)
+
         self.model.train(was_training)
 
         if self.args.world_size > 1:
@@ -383,7 +414,8 @@ class FineTuningTrainer(RecipeTrainer):
         """Return whether a split has labels, and a loss that does not depend on the batches."""
         if len(encoded) == 0 or self.kind.loss_counts_padding:
             return False
-        return set(self.kind.label_keys) <= encoded[0].keys()
+        first = encoded[0]
+        return all(key in first for key in self.kind.label_keys)
 
     def _show_progress(self, encoded: EncodedSplit) -> Iterable[tuple[list[int], bool]]:
         """Yield `_evaluation_batches`, with a progress bar in the main process."""
@@ -407,21 +439,28 @@ class FineTuningTrainer(RecipeTrainer):
         for start in range(0, len(order), size):
             numbers = order[start : start + size]
             batches.append((numbers, False))
+
         world_size = self.args.world_size
+        filler = (order[:1], True)
         while len(batches) % world_size:
-            batches.append((order[:1], True))
+            batches.append(filler)
         return batches[self.args.process_index :: world_size]
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
-        """Return one prediction for each example of a split, in its order."""
+        """Return one prediction for each example of a split, in its order.
+
+        Raises:
+            NotFiniteError: The model has diverged.
+        """
         with self.stoppable():
             outputs, _ = self.predict_outputs(encoded)
             if not _all_finite(outputs):
-                raise InputError(f"{encoded.split.source}: {NOT_FINITE}")
+                raise NotFiniteError(f"{encoded.split.source}: {NOT_FINITE}")
             with self.stop_request.at_once():
                 predictions = self.kind.decode(encoded, outputs)
         return predictions
 
 
 def _all_finite(outputs: Sequence[np.ndarray]) -> bool:
+    """Return whether no output is NaN or infinite."""
     return all(np.isfinite(array).all() for array in outputs)

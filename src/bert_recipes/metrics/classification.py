@@ -111,6 +111,8 @@ def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str
         >>> compute(["accuracy"], [1, 1, 0, 0], [1, 0, 0, 0])
         {'accuracy': 0.75}
     """
+    if isinstance(names, str):
+        raise InputError(f"names is {names!r}; give a list: [{names!r}]")
     scores: dict[str, float] = {}
     for name in names:
         if name not in _METRICS:

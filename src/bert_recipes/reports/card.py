@@ -28,9 +28,10 @@ from bert_recipes.run_folder import (
     CARD_SETTINGS_FILE,
     CONFIG_FILE,
     MODEL_CONFIG_FILE,
+    PROBE_FILE,
     RESULTS_FILE,
 )
-from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
+from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.training.arguments import has_second_phase, key_in_last_phase
 from bert_recipes.training.bert_trainer import MEASURED_WITH
 
@@ -217,7 +218,7 @@ def card_text(card: RunCard) -> str:
         task=task,
         model=read_object(run.folder / MODEL_CONFIG_FILE),
         tokenizer=read_object(run.folder / "tokenizer_config.json"),
-        probe=read_probe(run.folder) if card.takes_probe else {},
+        probe=read_probe_of_card(card),
         metric_heads=METRIC_HEADS,
         metric_rows=metrics_of_splits(run.results),
         evaluation_flags=evaluation_flags(run.settings),
@@ -229,6 +230,17 @@ def card_text(card: RunCard) -> str:
     lines = [line.rstrip() for line in text.splitlines()]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
     return str(ModelCard(f"{text}\n"))
+
+
+def read_probe_of_card(card: RunCard) -> dict[str, Any]:
+    """Return what the probe of pronouns has measured with the run's weights; empty without one."""
+    if not card.takes_probe:
+        return {}
+    file = card.run.folder / PROBE_FILE
+    probe = read_probe(card.run.folder)
+    if file.is_file() and not probe:
+        logger.warning("%s was made with other weights, so it is left out of the card", file)
+    return probe
 
 
 def evaluation_flags(settings: dict[str, Any]) -> list[str]:
@@ -281,8 +293,11 @@ def _datasets(card: RunCard) -> list[str]:
     """Return the data sets of the Hub that the run was trained or measured on."""
     task = card.run.task
     if task is not None:
-        return [task.hub_dataset] if card.reads_hub_dataset and task.hub_dataset else []
-    sources = (card.run.results.get("data") or {}).get("sources") or {}
+        if card.reads_hub_dataset and task.hub_dataset:
+            return [task.hub_dataset]
+        return []
+    data = card.run.results.get("data") or {}
+    sources = data.get("sources") or {}
     names = dict.fromkeys(source.get("dataset") for source in sources.values())
     return [name for name in names if name is not None]
 
@@ -346,29 +361,17 @@ def _held_out_dataset(data: dict[str, Any]) -> dict[str, Any]:
 def _task_results(card: RunCard, task: Task) -> list[EvalResult]:
     """Return the metrics on complete splits: others are no results of the data set."""
     results = []
-    for prefix, kind, splits in (
-        ("eval", "validation", task.validation_splits),
-        ("test", "test", task.test_splits),
-    ):
-        for suffix, split in zip(split_suffixes(splits, kind), splits, strict=True):
-            results.extend(
-                _split_results(
-                    card,
-                    task,
-                    split,
-                    f"{prefix}_",
-                    suffix,
-                )
-            )
+    prefixes = metric_prefixes(task.validation_splits)
+    for prefix, split in zip(prefixes, task.validation_splits, strict=True):
+        results += _split_results(card, task, split, "eval", prefix)
+    prefixes = metric_prefixes(task.test_splits, "test")
+    for prefix, split in zip(prefixes, task.test_splits, strict=True):
+        results += _split_results(card, task, split, "test", prefix)
     return results
 
 
 def _split_results(
-    card: RunCard,
-    task: Task,
-    split: str,
-    prefix: str,
-    suffix: str,
+    card: RunCard, task: Task, split: str, metric_key_prefix: str, prefix: str
 ) -> list[EvalResult]:
     """Return the metrics on a split, none if it was not complete.
 
@@ -378,8 +381,8 @@ def _split_results(
         card: Of the run.
         task: Of the run.
         split: Name of the split.
-        prefix: Of the results: "eval_" or "test_".
-        suffix: Of the split's metrics.
+        metric_key_prefix: Of the results: "eval" or "test".
+        prefix: Of the split's metrics.
     """
     data = (card.run.results.get("splits") or {}).get(split) or {}
     if data.get("partial") is not False:
@@ -388,7 +391,7 @@ def _split_results(
 
     results = []
     for metric in ("loss", *figure_names(task.metrics, [split])):
-        key = prefix + with_suffix(suffix, metric)
+        key = f"{metric_key_prefix}_{with_prefix(prefix, metric)}"
         result = EvalResult(
             task_type=card.pipeline,
             dataset_type=(is_hub_dataset and task.hub_dataset) or task.name,

@@ -78,17 +78,20 @@ def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
         runs[name] = read_run(folder)
 
     first = next(iter(runs))
-    kind = _kind(runs[first])
+    first_training = _describe_training(runs[first])
     for name, run in runs.items():
-        if _kind(run) != kind:
+        training = _describe_training(run)
+        if training != first_training:
             raise InputError(
-                f"runs: {first} is {kind}, {name} is {_kind(run)}; their metrics cannot be compared"
+                f"runs: {first} is {first_training}, {name} is {training}; their metrics cannot "
+                "be compared"
             )
     return runs
 
 
-def _kind(run: RunFiles) -> str:
-    if run.kind == "pretraining":
+def _describe_training(run: RunFiles) -> str:
+    """Say what a run has trained."""
+    if run.stage == "pretraining":
         return "a pre-training run"
     task = run.results.get("task") or (run.task.name if run.task else None)
     return f"a fine-tuning run on {task}"
@@ -129,7 +132,7 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
     content: dict[str, Any] = {
         "title": "Comparison of runs",
         "name": ", ".join(runs),
-        "about": _kind(next(iter(runs.values()))),
+        "about": _describe_training(next(iter(runs.values()))),
         "have_same_data": have_same_data,
         "runs": list(runs),
         "metrics": rows,
@@ -157,11 +160,15 @@ def _have_same_data(runs: Runs) -> bool:
 
 def _hashes_of_data(run: RunFiles) -> list[str | None]:
     """Return the hash of the held-out inputs, or those of the validation splits."""
-    if run.kind == "pretraining":
+    if run.stage == "pretraining":
         return [run.facts.get("measured_on")]
     splits = run.results.get("splits") or {}
     names = run.task.validation_splits if run.task else ("validation",)
-    return [splits.get(name, {}).get("sha256") for name in names]
+    hashes = []
+    for name in names:
+        facts = splits.get(name, {})
+        hashes.append(facts.get("sha256"))
+    return hashes
 
 
 def _differ(values: Iterable[Any]) -> bool:

@@ -7,7 +7,14 @@ from typing import Any
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_json_object, strict, write_json
-from bert_recipes.run_folder import CONFIG_FILE, FACTS_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE
+from bert_recipes.run_folder import (
+    CONFIG_FILE,
+    FACTS_FILE,
+    RESULTS_FILE,
+    STATE_FILE,
+    SWEEP_FILE,
+    TASK_FILE,
+)
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.resume import run_name
@@ -26,7 +33,7 @@ class RunFiles:
 
     folder: Path
     name: str
-    kind: str  # "pretraining" or "finetuning"
+    stage: str  # "pretraining" or "finetuning"
     results: Facts
     history: list[Facts]
     facts: Facts  # empty where the run left none
@@ -41,6 +48,11 @@ def read_run(folder: Path) -> RunFiles:
 
     config_file = folder / CONFIG_FILE
     if not (folder / RESULTS_FILE).is_file():
+        if (folder / SWEEP_FILE).is_file():
+            raise InputError(
+                f"run: {folder} is a sweep of many runs; give one of them, for example "
+                f"{folder}/best"
+            )
         state = "is not finished" if config_file.is_file() else "is no run"
         raise InputError(
             f"run: {folder} {state}: it has no {RESULTS_FILE}; give the output_dir of a finished "
@@ -61,7 +73,7 @@ def read_run(folder: Path) -> RunFiles:
     return RunFiles(
         folder=folder,
         name=run_name(folder),
-        kind="finetuning" if is_finetuning else "pretraining",
+        stage="finetuning" if is_finetuning else "pretraining",
         results=results,
         history=read_object(folder / STATE_FILE).get("log_history", []),
         facts=facts,

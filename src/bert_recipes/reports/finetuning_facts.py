@@ -175,7 +175,10 @@ def label_scores(gold: ArrayLike, predicted: ArrayLike, numbers: Sequence[int]) 
     names = ("precision", "recall", "f1", "support")
     # Support is a count.
     columns = [column.tolist() for column in scores]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    facts_of_classes = []
+    for row in zip(*columns, strict=True):
+        facts_of_classes.append(dict(zip(names, row, strict=True)))
+    return facts_of_classes
 
 
 # Errors that a person reads

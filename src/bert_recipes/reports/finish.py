@@ -47,8 +47,9 @@ def finish_run(
     report = report_run(folder, lambda: gather(results), is_main=is_main)
     if is_main:
         print(table(results))  # noqa: T201  (the recipe's output)
+        card = write_card_of_run(folder)
         names = ["model", RESULTS_FILE]
-        names.extend(file.name for file in (*files, *report, *write_card_of_run(folder)))
+        names += [file.name for file in (*files, *report, *card)]
         print(f"{', '.join(names)}: {folder}\n\n{what_next(folder)}")  # noqa: T201
         if args.push_to_hub and args.hub_revision in (None, "main"):
             # `make push` may have named another one meanwhile.
@@ -88,9 +89,16 @@ def what_next(folder: Path) -> str:
 
 
 def _describe_mask(mask: Mapping[str, Any]) -> str:
-    guesses = ", ".join(f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3])
-    text = f"{mask['before'][-48:]:>48} [MASK] {mask['after'][:24]:<24}"
-    return f'  {text}  {guesses}; right: "{mask["truth"]}"'
+    """Return a line with a hidden token in its text, and the likeliest guesses."""
+    guesses = []
+    for piece, share in mask["guesses"][:3]:
+        guesses.append(f'"{piece}" {share:.0%}')
+    before = mask["before"][-48:]
+    after = mask["after"][:24]
+    text = f"{before:>48} [MASK] {after:<24}"
+    likeliest = ", ".join(guesses)
+    truth = mask["truth"]
+    return f'  {text}  {likeliest}; right: "{truth}"'
 
 
 def report_run(
@@ -129,6 +137,7 @@ def report_sweep(folder: Path) -> list[Path]:
 
 
 def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
+    """Write a report; what goes wrong is a warning."""
     try:
         return write()
     except Exception as error:

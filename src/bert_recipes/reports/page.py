@@ -4,7 +4,6 @@ The page is one HTML file that needs nothing else: it forbids itself to load any
 escaped, plots are SVG.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -18,6 +17,7 @@ from bert_recipes.files import atomic_write, strict
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.reports import plots
 from bert_recipes.reports.facts import RunFiles, read_object, read_run
+from bert_recipes.rows import is_missing
 from bert_recipes.run_folder import MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, SWEEP_FILE
 
 
@@ -32,8 +32,9 @@ def write_report(folder: Path) -> list[Path]:
         sweep = read_object(folder / SWEEP_FILE)
         return save_report(_sweep_report(sweep, folder.resolve().name), folder)
     run = read_run(folder)
-    report = _finetuning_report(run) if run.kind == "finetuning" else _pretraining_report(run)
-    return save_report(report, folder)
+    if run.stage == "finetuning":
+        return save_report(_finetuning_report(run), folder)
+    return save_report(_pretraining_report(run), folder)
 
 
 def save_report(files: Mapping[str, bytes], folder: Path) -> list[Path]:
@@ -114,7 +115,7 @@ def _run_report(
         template,
         pictures,
         name=run.name,
-        base=run.results.get("model") if run.kind == "finetuning" else None,
+        base=run.results.get("model") if run.stage == "finetuning" else None,
         results=strict(run.results),
         facts=run.facts,
         curves=[plots.panel_plot(panel) for panel in panels],
@@ -284,16 +285,20 @@ def escape(text: object) -> str:
 
 def format_number(value: Any) -> str:
     """Format a value for a table: counts with commas, fractions with four digits, or "n/a"."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if is_missing(value):
         return "n/a"
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number:
         return str(value)
-    if isinstance(value, int) or abs(value) >= 1000:
+
+    size = abs(value)
+    if isinstance(value, int) or size >= 1000:
         return f"{value:,.0f}"
-    has_four_digits = value == 0 or 0.001 <= abs(value) < 10
-    return f"{value:.4f}" if has_four_digits else f"{value:.4g}"
+    if size == 0 or 0.001 <= size < 10:
+        return f"{value:.4f}"
+    return f"{value:.4g}"
 
 
 def format_as(value: Any, style: str, otherwise: str = "n/a") -> str:

@@ -94,12 +94,16 @@ def _describe_differences(differences: np.ndarray) -> list[str]:
     """
     difference = differences[0]
     resampled = differences[1:]
-    resampled = resampled[np.isfinite(resampled)]
+    is_defined = np.isfinite(resampled)
+    resampled = resampled[is_defined]
     if not math.isfinite(difference) or len(resampled) == 0:
         return []
+
     low, high = np.percentile(resampled, [2.5, 97.5])
-    share = (resampled > 0).mean() + (resampled == 0).mean() / 2
-    return [f"{difference:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{share:.1%}"]
+    interval = f"{low:+.4f} to {high:+.4f}"
+    share_of_ties = np.mean(resampled == 0)
+    share = np.mean(resampled > 0) + share_of_ties / 2
+    return [f"{difference:+.4f}", interval, f"{share:.1%}"]
 
 
 def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:

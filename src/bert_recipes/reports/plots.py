@@ -209,11 +209,14 @@ def series(history: History, name: str) -> tuple[list[float], list[float]]:
 def thin(steps: Sequence[float], values: Sequence[float]) -> np.ndarray:
     """Return the finite points (2, N); of more than `MOST_POINTS` the means of neighbours."""
     points = np.array([steps, values], dtype=float)
-    points = points[:, np.isfinite(points[1])]
-    if points.shape[1] <= MOST_POINTS:
+    is_finite = np.isfinite(points[1])
+    points = points[:, is_finite]
+    num_points = points.shape[1]
+    if num_points <= MOST_POINTS:
         return points
     groups = np.array_split(points, MOST_POINTS, axis=1)
-    return np.array([group.mean(axis=1) for group in groups]).T
+    means = [group.mean(axis=1) for group in groups]
+    return np.array(means).T
 
 
 def with_curves(panels: Sequence[Panel]) -> list[Panel]:
@@ -346,12 +349,15 @@ def table_png(table: Mapping[str, Any]) -> bytes:
     rows = table["rows"]
 
     def draw(figure: Any) -> None:
-        axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        (axes,) = figure.subplots(1, len(columns), sharey=True, squeeze=False)
         for axis, column in zip(axes, columns, strict=True):
             _draw_column(axis, column, rows)
-        for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
+
+        left_axis = axes[0]
+        names = [row["name"] for row in rows]
+        for tick in left_axis.set_yticks(range(len(rows)), names):
             tick.label1.set_parse_math(False)
-        axes[0].set_ylim(len(rows) - 0.5, -0.5)
+        left_axis.set_ylim(len(rows) - 0.5, -0.5)
 
     return _png((2 + 1.9 * len(columns), 1.1 + 0.32 * len(rows)), draw)
 

@@ -73,13 +73,19 @@ def table_mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(numbers) if len(numbers) == len(values) else None
 
 
-def read_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def read_best_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Return the results of a task's best setting with these seeds; none before it is finished."""
     if not (folder / SWEEP_FILE).is_file():
         return []
     sweep = read_json_object(folder / SWEEP_FILE)
-    best = next(item for item in sweep["combinations"] if item["name"] == sweep["best"])
-    return [run["results"] for run in best["runs"] if run["seed"] in seeds]
+    results = []
+    for combination in sweep["combinations"]:
+        if combination["name"] != sweep["best"]:
+            continue
+        for run in combination["runs"]:
+            if run["seed"] in seeds:
+                results.append(run["results"])
+    return results
 
 
 def make_table(runs: Results) -> dict[str, Any]:

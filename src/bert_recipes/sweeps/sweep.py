@@ -1,7 +1,5 @@
 """Run combinations of settings with several seeds, or a search; each run is a process."""
 
-import ctypes
-import functools
 import itertools
 import logging
 import math
@@ -9,13 +7,11 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +40,7 @@ from bert_recipes.run_folder import (
     TASK_FILE,
     UNFINISHED_FILE,
 )
+from bert_recipes.sweeps.processes import run_process
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.yaml_files import read_tree
 
@@ -70,7 +67,6 @@ _ON_THE_CPU = {
     "fp16": "false",
     "deepspeed": "null",
 }
-_SECONDS_TO_END = 20
 # What takes the space of a run: the model and whatever its checkpoints hold.
 WEIGHT_FILES = (
     "model*.safetensors",
@@ -312,7 +308,7 @@ class RunLauncher(NamedTuple):
         log = folder.with_name(folder.name + ".log")
         log.parent.mkdir(parents=True, exist_ok=True)
         logger.info("%s  (log: %s)", shlex.join(command), log)
-        code = _run_process(command, log, group=folder.absolute().parents[1].name)
+        code = run_process(command, log, group=folder.absolute().parents[1].name)
         results = read_results(folder)
         if code or results is None:
             raise InputError(
@@ -366,48 +362,6 @@ def figure_of(results: Mapping[str, Any], key: str) -> float | None:
     if value is None:
         return math.nan
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def end_with_children() -> None:
-    """Make SIGTERM and SIGHUP end this process, and so the run in progress, as Ctrl-C does."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
-            signal.signal(number, signal.default_int_handler)
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """Return what lets the system end a new process when its parent is gone, also by SIGKILL."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # PR_SET_PDEATHSIG is 1
-    return functools.partial(prctl, 1, signal.SIGTERM)
-
-
-def _run_process(command: Sequence[str], log: Path, group: str) -> int:
-    """Run to the end in a process group, which ends with this one (after SIGKILL: on Linux)."""
-    # Under its name wandb, where `report_to` names it, shows the runs together.
-    environment = {"WANDB_RUN_GROUP": group, **os.environ}
-    with log.open("w", encoding="utf-8") as output:
-        # preexec_fn is one call into the C library, which cannot wait for another thread.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=environment,
-            preexec_fn=_end_with_parent(),
-        )
-        try:
-            return process.wait()
-        finally:
-            # The launcher's children too: a run that stays alive would write into a folder that is
-            # run again.
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
-                    if process.poll() is None:
-                        os.killpg(process.pid, number)
-                        process.wait(timeout=_SECONDS_TO_END)
 
 
 def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 They are GLUE (Wang et al. 2019) with its diagnostic set AX, SQuAD, SWAG, CoNLL-2003 and XNLI.
 
-Sources of the rows of GLUE:
+Sources of the definitions of GLUE:
     columns, labels and their order: Hub data set nyu-mll/glue;
     layout of the TSV files: the official download (gluebenchmark.com/tasks), as
         huggingface/datasets' glue.py reads it;
@@ -11,6 +11,7 @@ Sources of the rows of GLUE:
 """
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from bert_recipes.errors import InputError, did_you_mean
@@ -62,6 +63,7 @@ def list_tasks() -> tuple[str, ...]:
     return _NAMES
 
 
+@cache
 def get_task(name: str) -> Task:
     """Return a task by its name; `InputError` with the nearest one where there is none.
 

@@ -156,17 +156,20 @@ def locate_answer(text: str, start: int | None, context: str) -> Answer | None:
     """
     if start is not None and _stands_at(text, start, context):
         return Answer(text=text, answer_start=start)
+    is_not_found = start is not None and start < 0
     words = text.split()
-    if not words or (start is not None and start < 0):
+    if is_not_found or not words:
         return None
 
     pattern = r"\s+".join(map(re.escape, words))
     matches = list(re.finditer(pattern, context))
     if start is not None and len(matches) > 1:
-        matches = [match for match in matches if abs(match.start() - start) <= _NEARBY_CHARACTERS]
+        nearby = range(start - _NEARBY_CHARACTERS, start + _NEARBY_CHARACTERS + 1)
+        matches = [match for match in matches if match.start() in nearby]
     if len(matches) != 1:
         return None
-    return Answer(text=matches[0].group(), answer_start=matches[0].start())
+    (match,) = matches
+    return Answer(text=match.group(), answer_start=match.start())
 
 
 class AnswerOffsets:

@@ -6,7 +6,6 @@ Whatever does not fit is refused in one line.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from bert_recipes.errors import InputError
@@ -39,10 +38,14 @@ logger = logging.getLogger(__name__)
 def example_id(task: Task, row: Row, index: int, where: str) -> int | str:
     """Return the id of a row, or its number where the data has no ids."""
     column = task.id_column
-    # A row of a benchmark names the column of its published files; copies of them may lack it.
-    if column is None or (column not in row and not task.files):
+    if column is None:
         return index
-    return read_id(column_value(row, column, where), column, where)
+    # A benchmark names the column of its published files; copies of them may lack it.
+    is_benchmark = not task.files
+    if is_benchmark and column not in row:
+        return index
+    value = column_value(row, column, where)
+    return read_id(value, column, where)
 
 
 def read_id(value: Any, column: str, where: str) -> int | str:
@@ -57,7 +60,9 @@ def read_id(value: Any, column: str, where: str) -> int | str:
 
 
 def _may_lack_label(task: Task, row: Row, split: str) -> bool:
-    return split in task.test_splits and task.label_column not in row
+    """Return whether a row of a test split has no column of labels."""
+    is_test = split in task.test_splits
+    return is_test and task.label_column not in row
 
 
 # One reader a kind: task, rows, split -> number and example of every row.
@@ -72,10 +77,13 @@ def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, Tex
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
         num_empty += sum(not text.strip() for text in texts)
+        text_pair = None
+        if len(texts) > 1:
+            text_pair = texts[1]
         example = TextExample(
             idx=example_id(task, row, index, where),
             text=texts[0],
-            text_pair=texts[1] if len(texts) > 1 else None,
+            text_pair=text_pair,
             label=labels[index],
         )
         yield number, example
@@ -105,10 +113,10 @@ def _labels_of_table(
 
     if task.problem_type == "multi_label_classification":
         return label_sets(task, cells)
-    read: Callable[[Any, str], float | None] = ClassLabels(task).class_of
     if task.problem_type == "regression":
-        read = partial(number_label, task)
-    return [read(value, where) for where, value in cells]
+        return [number_label(task, value, where) for where, value in cells]
+    classes = ClassLabels(task)
+    return [classes.class_of(value, where) for where, value in cells]
 
 
 # Choices
@@ -158,7 +166,8 @@ def _choices_of(task: Task, row: Row, where: str) -> tuple[list[str], Sequence[s
         return texts, names
 
     column = task.choice_columns[0]
-    value = parse_cell(column_value(row, column, where), (list, dict))
+    cell = column_value(row, column, where)
+    value = parse_cell(cell, (list, dict))
     if isinstance(value, dict):
         if not isinstance(value.get("label"), list):
             raise InputError(
@@ -193,7 +202,9 @@ def _choice_number(
         number = _number_without_names(value, endings, where)
     if number is not None and number >= len(endings):
         last = len(endings) - 1
-        letters = f"A to {_LETTERS[last]}, " if last < len(_LETTERS) else ""
+        letters = ""
+        if last < len(_LETTERS):
+            letters = f"A to {_LETTERS[last]}, "
         raise InputError(
             f"{where}: label {value!r:.60} is none of the {len(endings)} choices; allowed: 0 to "
             f"{last}, {letters}or a choice's text; where numbers count from 1, write labels: "
@@ -206,17 +217,20 @@ def _number_without_names(value: Any, endings: list[str], where: str) -> int:
     """Return the number that a label means; the number of choices where it means none of them."""
     text = label_text(value)
     if text.isdecimal():
-        if text in endings and endings.index(text) != int(text):
+        number = int(text)
+        if text in endings and endings.index(text) != number:
             raise InputError(
                 f"{where}: label {value!r} is the text of one choice and the number of another; "
                 "write letters: A, B, ..."
             )
-        return int(text)
+        return number
+
     number_of_text = len(endings)
     if endings.count(str(value)) == 1:
         number_of_text = endings.index(str(value))
     if len(text) != 1 or text.upper() not in _LETTERS:
         return number_of_text
+
     number_of_letter = _LETTERS.index(text.upper())
     if number_of_text == len(endings):
         return number_of_letter
@@ -253,7 +267,10 @@ def question_examples(
         row_of_id[idx] = number
 
         question, context = (column_text(row, column, where) for column in task.text_columns)
-        gold = None if _may_lack_label(task, row, split) else read_answers(task, row, where)
+        gold = None
+        if not _may_lack_label(task, row, split):
+            gold = read_answers(task, row, where)
+
         answers = None
         if gold is not None and offsets is None:
             answers = answers_by_text(gold, context)
@@ -262,6 +279,7 @@ def question_examples(
             if answers is None:
                 yield number, None
                 continue
+
         title = str(row.get("title") or "")
         example = QuestionExample(
             idx=idx, question=question, context=context, answers=answers, title=title
@@ -274,9 +292,11 @@ def question_examples(
 
 def _question_id(task: Task, row: Row, index: int, where: str) -> str:
     """Return the id of a question; the row number where there is none."""
-    if is_missing(row.get(task.id_column or "id")):
+    column = task.id_column or "id"
+    if is_missing(row.get(column)):
         return str(index)
-    return str(example_id(task, row, index, where))
+    idx = example_id(task, row, index, where)
+    return str(idx)
 
 
 # Words
@@ -293,16 +313,19 @@ def tagged_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, T
     sentences = TaggedRows(task, rows, is_test=split in task.test_splits)
     stray: list[str] = []
     for index, sentence in enumerate(sentences):
-        tags = _tags_of(task, rows, sentence, labels, stray)
-        offsets = sentence.offsets
+        where = rows.where(sentence.number)
+        offsets = None
+        if sentence.offsets is not None:
+            offsets = tuple(sentence.offsets)
         example = TaggedExample(
-            idx=example_id(task, sentence.row, index, rows.where(sentence.number)),
+            idx=example_id(task, sentence.row, index, where),
             tokens=tuple(sentence.words),
-            labels=tags,
+            labels=_tags_of(task, rows, sentence, labels, stray),
             document=document_of(sentence, index),
-            offsets=None if offsets is None else tuple(offsets),
+            offsets=offsets,
         )
         yield sentence.number, example
+
     sentences.warn_of_spans()
     if stray:
         message = (
@@ -321,19 +344,24 @@ def _tags_of(
     if sentence.tags is None:
         return None
     may_be_stray = is_iob(task.labels)
+    places = places_of_words(rows, sentence)
     numbers: list[int] = []
     name_before = OUTSIDE
-    for tag, place in zip(sentence.tags, places_of_words(rows, sentence), strict=True):
+    for tag, place in zip(sentence.tags, places, strict=True):
         number = labels.class_of(tag, place)
         if number is None:
             raise InputError(
                 f"{place}: a word without a label ({tag!r}); allowed: {', '.join(labels.names)}"
             )
+
         name = task.labels[number]
-        if may_be_stray and name.startswith("I-") and name_before[2:] != name[2:]:
+        entity_type = name[2:]
+        continues = name_before[2:] == entity_type
+        if may_be_stray and name.startswith("I-") and not continues:
             stray.append(f"{place}: {name}")
-            if f"B-{name[2:]}" in task.labels:
-                number = task.labels.index(f"B-{name[2:]}")
+            beginning = f"B-{entity_type}"
+            if beginning in task.labels:
+                number = task.labels.index(beginning)
         numbers.append(number)
         name_before = name
     return tuple(numbers)
@@ -364,11 +392,13 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
     num_left_out = 0
     # The number of the first row with a label, and of the first where it is hidden.
     first: dict[str, int] = {}
-    for number, example in _READERS[task.kind](task, rows, split):
+    read = _READERS[task.kind]
+    for number, example in read(task, rows, split):
         if example is None:
             num_left_out += 1
             continue
-        first.setdefault("hidden" if label_of(example) is None else "labelled", number)
+        state = "hidden" if label_of(example) is None else "labelled"
+        first.setdefault(state, number)
         examples.append(example)
 
     if not examples:
@@ -393,4 +423,6 @@ def label_of(example: Example) -> Any:
     """Return whatever is the label of an example; None where it is hidden."""
     if isinstance(example, TaggedExample):
         return example.labels
-    return example.answers if isinstance(example, QuestionExample) else example.label
+    if isinstance(example, QuestionExample):
+        return example.answers
+    return example.label

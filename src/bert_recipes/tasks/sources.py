@@ -4,7 +4,7 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def load_split(
         name=split,
         examples=_sample(table.examples, max_examples),
         source=rows.source,
-        num_rows=len(table.examples),
+        num_rows=len(table.examples) + table.num_left_out,
         published_rows=task.published_rows.get(split),
         is_labelled=is_labelled,
         num_left_out=table.num_left_out,
@@ -88,7 +88,8 @@ def load_split(
 
 def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> None:
     """See at once whether local files are there, or the Hub is within reach; nothing is read."""
-    if data_dir is None and not task.files:
+    is_of_hub = data_dir is None and not task.files
+    if is_of_hub:
         check_reach(task)
         return
     for split in splits:
@@ -98,38 +99,49 @@ def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> Non
 def find_labels_in_data(task: Task) -> list[str]:
     """Return the labels in a user's training file."""
     rows = open_local(task, task.train_split, None)
-    values: Iterable[Any]
+    return find_labels(task, _label_cells(task, rows))
+
+
+def _label_cells(task: Task, rows: Rows) -> Iterator[Any]:
+    """Yield what the rows have as their labels: a cell, or the tags of a sentence."""
     if task.kind == "token_classification":
-        values = (sentence.tags for sentence in TaggedRows(task, rows, is_test=False))
-    else:
-        column = task.label_column
-        values = (column_value(row, column, rows.where(number)) for number, row in rows.rows)
-    return find_labels(task, values)
+        for sentence in TaggedRows(task, rows, is_test=False):
+            yield sentence.tags
+        return
+    for number, row in rows.rows:
+        yield column_value(row, task.label_column, rows.where(number))
 
 
 def _sample(examples: list[Example], max_examples: int | None) -> Sequence[Example]:
+    """Return a sample in the order of the file, of tagged sentences whole documents."""
     if max_examples is None or max_examples >= len(examples):
         return examples
     rng = random.Random(SAMPLE_SEED)
-    indices = range(len(examples))
-    document_of = [example.document for example in examples if isinstance(example, TaggedExample)]
-    if document_of:
-        groups = itertools.groupby(indices, key=document_of.__getitem__)
-        documents = [list(group) for _, group in groups]
-        rng.shuffle(documents)
-        drawn = list(itertools.chain.from_iterable(documents))[:max_examples]
+    documents: dict[int, list[int]] = {}
+    for index, example in enumerate(examples):
+        if isinstance(example, TaggedExample):
+            documents.setdefault(example.document, []).append(index)
+
+    if documents:
+        shuffled = list(documents.values())
+        rng.shuffle(shuffled)
+        indices = list(itertools.chain.from_iterable(shuffled))[:max_examples]
     else:
-        drawn = rng.sample(indices, max_examples)
-    return [examples[index] for index in sorted(drawn)]
+        indices = rng.sample(range(len(examples)), max_examples)
+    return [examples[index] for index in sorted(indices)]
 
 
 def _warn_of_unused_labels(task: Task, examples: Sequence[Example], source: str) -> None:
+    """Warn of labels that no training row has."""
     if task.kind not in ("sequence_classification", "token_classification"):
         return
     used: set[Any] = set()
     for example in examples:
         label = label_of(example)
-        used.update(label if isinstance(label, tuple) else (label,))
+        if isinstance(label, tuple):
+            used.update(label)
+        else:
+            used.add(label)
     unused = [name for number, name in enumerate(task.labels) if number not in used]
     if unused:
         message = (
@@ -145,21 +157,26 @@ def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
     """Open the file of a split, found in `data_dir`, or where the task's own `files` say."""
     path = find_local(task, split, data_dir)
     layout = task.tsv
-    if layout is None or path.name not in (MSR_FILE, layout.files.get(split)):
+    if layout is None:
         return open_file(task, path)
     if path.name == MSR_FILE:
         rows = _msr_rows(path, task, split)
-    else:
+        return Rows(str(path), "line", rows)
+    if path.name == layout.files.get(split):
         rows = _glue_rows(path, task, layout, split)
-    return Rows(str(path), "line", rows)
+        return Rows(str(path), "line", rows)
+    return open_file(task, path)
 
 
 def open_file(task: Task, path: Path) -> Rows:
     """Open a file with rows of a task: a table, words in columns, or SQuAD's questions."""
-    if task.kind == "token_classification" and format_suffix(path) not in TABLE_SUFFIXES:
+    is_table = format_suffix(path) in TABLE_SUFFIXES
+    if task.kind == "token_classification" and not is_table:
         return Rows(str(path), "line", read_conll(path, task))
     rows = read_table(path)
-    return expand_articles(task, rows) if task.kind == "question_answering" else rows
+    if task.kind == "question_answering":
+        return expand_articles(task, rows)
+    return rows
 
 
 def find_local(task: Task, split: str, data_dir: str | None) -> Path:
@@ -184,20 +201,25 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
         # Without the list of ids nobody can tell the two splits of that file apart.
         if path.is_file() and (name != MSR_FILE or path.with_name(MSR_DEV_IDS).is_file()):
             return path
-    subfolders = f" and its subfolders {', '.join(folders[1:])}" if folders[1:] else ""
+    subfolders = ", ".join(folders[1:])
+    if subfolders:
+        subfolders = f" and its subfolders {subfolders}"
+    looked_for = ", ".join(names).replace(MSR_FILE, f"{MSR_FILE} with {MSR_DEV_IDS}")
     raise InputError(
         f"task {task.name}, split '{split}': no file in --data_dir {data_dir}{subfolders}; looked "
-        f"for {', '.join(names).replace(MSR_FILE, f'{MSR_FILE} with {MSR_DEV_IDS}')}"
+        f"for {looked_for}"
     )
 
 
 def _folder_names(task: Task) -> list[str]:
     """Return the folders under --data_dir in which a task's files may lie."""
     folders = ["."]
-    if task.local_name:
-        folders += [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"]
+    name = task.local_name
+    if name:
+        folders += [name, f"glue/{name}", f"ner/{name}"]
     if task.tsv is not None:
-        folders += [task.tsv.folder, f"glue/{task.tsv.folder}"]
+        folder = task.tsv.folder
+        folders += [folder, f"glue/{folder}"]
     return list(dict.fromkeys(folders))
 
 
@@ -242,16 +264,21 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
     text_places = layout.test_text_columns if is_test else layout.text_columns
     place_of = dict(zip(task.text_columns, text_places, strict=True))
     # The place of a label may be counted from the end: MNLI's files differ in their number.
-    label_column = (task.id_column or "idx") if is_test else task.label_column
-    place_of[label_column] = layout.id_column if is_test else layout.label_column
-    least = max(place_of.values()) + 1 + (place_of[label_column] < 0)
+    key_column = task.label_column
+    key_place = layout.label_column
+    if is_test:
+        key_column = task.id_column or "idx"
+        key_place = layout.id_column
+    place_of[key_column] = key_place
+    least = max(place_of.values()) + 1
+    if key_place < 0:
+        least += 1
     most = least  # CoLA's labelled files have no header; another column is a tab in a sentence
 
     lines = Reader().split_at_tabs(path)
     if is_test or layout.has_header:
         number, header = next(lines, (0, []))
-        place = place_of[label_column]
-        name = header[place] if -len(header) <= place < len(header) else ""
+        name = header[key_place] if -len(header) <= key_place < len(header) else ""
         _check_header(name, () if is_test else task.labels, f"{path}, line {number}")
         most = len(header)
         least = max(least, most)
@@ -259,8 +286,8 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
     for number, cells in lines:
         if least <= len(cells) <= most:
             row: dict[str, Any] = {column: cells[place] for column, place in place_of.items()}
-            if is_test and row[label_column].isdecimal():
-                row[label_column] = int(row[label_column])
+            if is_test and row[key_column].isdecimal():
+                row[key_column] = int(row[key_column])
             yield number, row
         elif layout.drops_short_rows:
             left_out.append(number)
@@ -302,11 +329,11 @@ def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
                 f"{path}, line {number}: {len(cells)} columns; 5 are expected, separated by tabs"
             )
         label, first_id, second_id, *texts = cells
-        if ((first_id, second_id) in dev_ids) == is_dev:
-            yield (
-                number,
-                {task.label_column: label, **dict(zip(task.text_columns, texts, strict=True))},
-            )
+        is_in_dev = (first_id, second_id) in dev_ids
+        if is_in_dev == is_dev:
+            row = dict(zip(task.text_columns, texts, strict=True))
+            row[task.label_column] = label
+            yield number, row
 
 
 # The Hub
@@ -322,7 +349,9 @@ def open_hub(task: Task, split: str) -> Rows:
     from datasets.packaged_modules.cache.cache import Cache
 
     repository = str(task.hub_dataset)
-    name = f"Hub data set {repository}" + (f" ({task.hub_subset})" if task.hub_subset else "")
+    name = f"Hub data set {repository}"
+    if task.hub_subset:
+        name += f" ({task.hub_subset})"
     try:
         if reason is None:
             revision = task.hub_revision
@@ -360,8 +389,11 @@ def check_reach(task: Task) -> str | None:
 
 
 def _advice(task: Task) -> str:
+    """Return how to give the data of a task as files."""
     files = [_file_names(task, split)[0] for split in task.splits]
-    official = f", or the official TSV files of {task.tsv.folder}" if task.tsv is not None else ""
+    official = ""
+    if task.tsv is not None:
+        official = f", or the official TSV files of {task.tsv.folder}"
     return (
         'give the data as local files: --data_dir FOLDER (make: ARGS="--data_dir FOLDER"), which '
         f"may hold {', '.join(files)}{official}"
@@ -372,11 +404,15 @@ def _is_cached(name: str) -> bool:
     """Return whether `datasets` keeps a copy, without importing it, which takes seconds."""
     from huggingface_hub import constants
 
-    cache = os.environ.get("HF_DATASETS_CACHE") or os.path.join(constants.HF_HOME, "datasets")
+    usual_cache = os.path.join(constants.HF_HOME, "datasets")
+    cache = os.environ.get("HF_DATASETS_CACHE") or usual_cache
     # Folders are called owner___name, the name in snake_case.
     plain_name = name.replace("/", "").replace("_", "").lower()
-    folders = Path(cache).expanduser().glob("*")
-    return any(folder.name.replace("_", "").lower() == plain_name for folder in folders)
+    for folder in Path(cache).expanduser().glob("*"):
+        plain_folder = folder.name.replace("_", "").lower()
+        if plain_folder == plain_name:
+            return True
+    return False
 
 
 def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
@@ -388,11 +424,14 @@ def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
     feature = dataset.features.get(column)
     feature = getattr(feature, "feature", feature)  # of a list, that of its elements
     names = getattr(feature, "names", None) or []
-    if not {*task.labels, *task.column_labels}.issuperset(names):
+    names_of_task = {*task.labels, *task.column_labels}
+    if not names_of_task.issuperset(names):
         names = []
+
     number = 0
     for batch in dataset.iter(batch_size=1000):
-        for values in zip(*batch.values(), strict=True):
+        columns = batch.values()
+        for values in zip(*columns, strict=True):
             number += 1
             row = dict(zip(dataset.column_names, values, strict=True))
             if names:
@@ -404,4 +443,5 @@ def _name_classes(value: Any, names: Sequence[str]) -> Any:
     """Return the names of class numbers, which may stand in a list; -1 stays as it is."""
     if isinstance(value, list):
         return [_name_classes(item, names) for item in value]
-    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+    is_class = isinstance(value, int) and 0 <= value < len(names)
+    return names[value] if is_class else value

@@ -1,4 +1,4 @@
-"""The row of a task: everything that is special about it."""
+"""The definition of a task: everything that is special about it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "r
 # What the Hub's data sets of tagged words, and the exports of annotation tools, call the column of
 # tags or spans.
 LABEL_COLUMNS = ("labels", "ner_tags", "tags", "spans", "entities", "label")
-# Column of a row that says which document the sentence stands in; named after the mark, so that no
-# table has it.
+# Column that says in which document a sentence stands; named after the mark, so that no table
+# has it.
 DOCUMENT = "-DOCSTART-"
 
 
@@ -62,7 +62,7 @@ class Task:
     validation_splits: tuple[str, ...] = ("validation",)
     test_splits: tuple[str, ...] = ("test",)
     metrics: tuple[str, ...] = ("accuracy",)
-    # Chooses the checkpoint, larger is better; with the split's suffix where there are several
+    # Chooses the checkpoint, larger is better; with the split's prefix where there are several
     # ("matched_accuracy").
     best_metric: str = "accuracy"
     hub_dataset: str | None = None
@@ -85,7 +85,7 @@ class Task:
     # Percent on the hidden test set: BERT, Table 1, BERT-base.
     paper_test: Mapping[str, float] = field(default_factory=dict)
     licence: str = ""
-    source: str = ""  # where this row was taken from
+    source: str = ""  # where this definition was taken from
 
     @property
     def splits(self) -> list[str]:
@@ -130,23 +130,23 @@ _FIGURES = {
 }
 
 
-def split_suffixes(splits: Sequence[str], kind: str = "validation") -> list[str]:
-    """Return what tells the metrics of several splits of a kind (validation, test) apart.
+def metric_prefixes(splits: Sequence[str], role: str = "validation") -> list[str]:
+    """Return what tells the metrics of several splits of one role (validation, test) apart.
 
-    It is the split's name without the kind; "" for a split that is alone.
+    It is the split's name without the role; "" for a split that is alone.
 
     Example:
-        >>> split_suffixes(["validation", "validation_hard"])
+        >>> metric_prefixes(["validation", "validation_hard"])
         ['', 'hard']
     """
     if len(splits) == 1:
         return [""]
-    return [name.removeprefix(kind).strip("_") for name in splits]
+    return [name.removeprefix(role).strip("_") for name in splits]
 
 
-def with_suffix(suffix: str, figure: str) -> str:
+def with_prefix(prefix: str, figure: str) -> str:
     """Return the name of a metric in the results, without "eval_"."""
-    return f"{suffix}_{figure}" if suffix else figure
+    return f"{prefix}_{figure}" if prefix else figure
 
 
 def figure_names(
@@ -161,6 +161,6 @@ def figure_names(
             figures += [f"{name}_f1", f"{name}_precision", f"{name}_recall"]
 
     names: list[str] = []
-    for suffix in split_suffixes(splits) or [""]:
-        names += [with_suffix(suffix, figure) for figure in figures]
+    for prefix in metric_prefixes(splits) or [""]:
+        names += [with_prefix(prefix, figure) for figure in figures]
     return names

@@ -23,7 +23,7 @@ from bert_recipes.tasks.task import (
     Task,
     TsvLayout,
     figure_names,
-    split_suffixes,
+    metric_prefixes,
 )
 from bert_recipes.yaml_files import read_tree
 
@@ -89,7 +89,7 @@ class _Slip(ValueError):
 
 
 def read_task_file(path: str | Path) -> Task:
-    """Read a task (docs/tasks.md): a row in YAML, whose `files` are relative to its folder.
+    """Read a task's definition in YAML (docs/tasks.md); its `files` are relative to its folder.
 
     Labels that it does not name are those of the training file.
 
@@ -127,6 +127,14 @@ def _make_task(path: Path, values: Mapping[str, Any]) -> Task:
     _check_labels(task)
     _check_metrics(task)
     return task
+
+
+def log_found_labels(task: Task) -> None:
+    """Log the labels of a task whose file names none: they are those of the training file."""
+    file = Path(task.files.get(task.train_split, ""))
+    if task.labels and task.labels_source == file.name:
+        message = "labels: not given; the %d of %s are taken: %s"
+        logger.info(message, len(task.labels), file.name, shorten(task.labels))
 
 
 # From values to fields
@@ -223,9 +231,9 @@ def _complete_splits(fields: dict[str, Any], folder: Path) -> None:
         name: str((folder / file).resolve()) for name, file in fields["files"].items()
     }
     fields.setdefault("train_split", "train" if "train" in names else "")
-    for kind in ("validation", "test"):
-        splits = tuple(name for name in names if name.startswith(kind))
-        fields.setdefault(f"{kind}_splits", splits)
+    for role in ("validation", "test"):
+        splits = tuple(name for name in names if name.startswith(role))
+        fields.setdefault(f"{role}_splits", splits)
 
 
 def _has_classes(task: Task) -> bool:
@@ -248,8 +256,6 @@ def _with_labels_of_data(task: Task) -> Task:
             f"{path}: {len(labels)} different labels in the label_column; "
             "if that is the right one, list them as `labels`"
         )
-    message = "labels: not given; the %d of %s are taken: %s"
-    logger.info(message, len(labels), path.name, shorten(labels))
     return dataclasses.replace(task, labels=tuple(labels), labels_source=path.name)
 
 
@@ -298,14 +304,14 @@ def _check_splits(task: Task) -> None:
                 "of which files of predictions are named; leave / and \\ out",
             )
 
-    for key in ("validation_splits", "test_splits"):
+    for role in ("validation", "test"):
+        key = f"{role}_splits"
         names = getattr(task, key)
         if any(splits.count(name) > 1 for name in names):
             raise _Slip(key, f"{', '.join(names)}: name each split once")
-    suffixes = split_suffixes(task.validation_splits)
-    if len(set(suffixes)) < len(suffixes):
-        names = " and ".join(task.validation_splits)
-        raise _Slip("validation_splits", f"metrics of {names} would have one name; rename one")
+        prefixes = metric_prefixes(names, role)
+        if len(set(prefixes)) < len(prefixes):
+            raise _Slip(key, f"metrics of {' and '.join(names)} would have one name; rename one")
 
 
 def _check_columns(task: Task) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from transformers import TrainingArguments
 
-from bert_recipes.config import BATCH_FACTORS, GLOBAL_BATCH, settle, warn_early
+from bert_recipes.config import warn_early
 from bert_recipes.data.formats import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
@@ -21,7 +21,12 @@ from bert_recipes.models.sizes import (
     TINYBERT_SIZES,
     shape_of,
 )
-from bert_recipes.settings import SEEDS, check, free, metadata_of, option
+from bert_recipes.settings import SEEDS, changeable, check, metadata_of, option
+from bert_recipes.training.batch_sizes import (
+    BATCH_FACTORS,
+    GLOBAL_BATCH,
+    reconcile_batch_and_intervals,
+)
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.launch import check_gpus, join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
@@ -181,13 +186,13 @@ class RunArguments(TrainingArguments):
     )
     # Declared again for the type checker: the base class assigns them in ways that it cannot
     # follow.
-    per_device_train_batch_size: int = free(
+    per_device_train_batch_size: int = changeable(
         8, "examples per process at once, at most", least=1, is_common=True
     )
-    gradient_accumulation_steps: int = free(
+    gradient_accumulation_steps: int = changeable(
         1, "micro-batches of a step, unless global_train_batch_size decides", least=1
     )
-    dataloader_num_workers: int | None = free(
+    dataloader_num_workers: int | None = changeable(
         None,
         "processes that load data; default: on a GPU 4, or one a core but two, on a CPU 0",
         least=0,
@@ -207,10 +212,12 @@ class RunArguments(TrainingArguments):
         None, "peak rate of Muon's matrices, beside learning_rate; default: 0.02", above=0
     )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
-    precision: str = free("auto", "one of", choices=PRECISIONS, is_common=True)
-    fast_layers: str = free("auto", "fused CPU kernels", choices=FAST_LAYERS)
-    keep_freed_memory: bool = free(True, "on a CPU: glibc keeps what a step frees for the next one")
-    global_train_batch_size: int | None = free(
+    precision: str = changeable("auto", "one of", choices=PRECISIONS, is_common=True)
+    fast_layers: str = changeable("auto", "fused CPU kernels", choices=FAST_LAYERS)
+    keep_freed_memory: bool = changeable(
+        True, "on a CPU: glibc keeps what a step frees for the next one"
+    )
+    global_train_batch_size: int | None = changeable(
         None, "examples of a step, all processes together", is_common=True
     )
     estimate: bool = option(
@@ -237,7 +244,7 @@ class RunArguments(TrainingArguments):
         is_common=True,
         is_saved=False,
     )
-    max_skipped_steps: int = free(
+    max_skipped_steps: int = changeable(
         10, "steps in a row with a gradient not finite that end the run", least=1
     )
     # Stock's default makes public repositories.
@@ -246,11 +253,11 @@ class RunArguments(TrainingArguments):
     )
     hub_overwrite: bool = option(False, "replace another model in the repository", is_saved=False)
     hub_tags: list[str] | None = option(None, "tags for the model card on the Hub")
-    power_watts: float | None = free(
+    power_watts: float | None = changeable(
         None, "watts that the machine draws, to estimate the energy of the run", above=0
     )
-    country_iso_code: str | None = free(None, "country of the machine (DEU), for the card")
-    carbon_intensity: float | None = free(
+    country_iso_code: str | None = changeable(None, "country of the machine (DEU), for the card")
+    carbon_intensity: float | None = changeable(
         None, "g CO2e/kWh of its electricity, to estimate the CO2 of the run", least=0
     )
 
@@ -259,6 +266,7 @@ class RunArguments(TrainingArguments):
         # Fields that follow from the machine, so that run.yaml can be run elsewhere.
         self.unsaved_fields: set[str] = set()
         self.hub_is_checked = False  # `check_push` has asked the Hub
+        self.hub_replaced_files: tuple[str, ...] = ()  # and has found another model's
         self._check()
         self.energy.check()
         self._choose_device()
@@ -382,12 +390,12 @@ class RunArguments(TrainingArguments):
         self.unsaved_fields.add("gradient_accumulation_steps")
 
     @classmethod
-    def settle(
+    def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See `config.settle`."""
+        """See `reconcile_batch_and_intervals`."""
         defaults = {name: getattr(cls, name) for name in (*BATCH_FACTORS, GLOBAL_BATCH)}
-        return settle(values, typed, defaults, cls._num_processes())
+        return reconcile_batch_and_intervals(values, typed, defaults, cls._num_processes())
 
     def split_batch(self, total: int, most: int) -> tuple[int, int]:
         """Cut a global batch into the largest micro-batches of at most `most` examples.
@@ -418,7 +426,7 @@ class ModelArguments:
         f"TinyBERT {', '.join(TINYBERT_SIZES)}; or LAYERS/HIDDEN_SIZE",
         is_common=True,
     )
-    model_name_or_path: str | None = free(
+    model_name_or_path: str | None = changeable(
         None, "checkpoint to start from (folder or Hub name)", is_common=True
     )
     hidden_act: str = option(
@@ -450,7 +458,7 @@ class ModelArguments:
     )
 
     @classmethod
-    def settle(
+    def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Fill in the values of the objective.
@@ -512,15 +520,17 @@ class ModelArguments:
 class DataArguments:
     """The data, and the rules that make pairs and masks of it."""
 
-    store: str | None = free(
+    store: str | None = changeable(
         None, "token-id store written by recipes/prepare_corpus.py", is_common=True
     )
-    old_store: str | None = free(
+    old_store: str | None = changeable(
         None, "store of older text: its held-out part is measured too, as eval_old_..."
     )
-    train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
-    validation_file: list[str] | None = free(None, "held-out instance files")
-    tokenizer: str | None = free(None, "tokenizer folder; default: the store's own")
+    train_file: list[str] | None = changeable(
+        None, "files of create_pretraining_data.py, not a store"
+    )
+    validation_file: list[str] | None = changeable(None, "held-out instance files")
+    tokenizer: str | None = changeable(None, "tokenizer folder; default: the store's own")
     max_seq_length: int = option(
         128, "tokens of an input, special tokens included", least=8, is_common=True
     )
@@ -550,9 +560,9 @@ class DataArguments:
         "every epoch",
         least=1,
     )
-    max_eval_pairs: int = free(2000, "held-out pairs of an evaluation", least=1)
-    data_cache_dir: str | None = free(None, "folder for the index of each epoch")
-    data_num_processes: int = free(1, "processes that build an epoch's index", least=1)
+    max_eval_pairs: int = changeable(2000, "held-out pairs of an evaluation", least=1)
+    data_cache_dir: str | None = changeable(None, "folder for the index of each epoch")
+    data_num_processes: int = changeable(1, "processes that build an epoch's index", least=1)
 
     def __post_init__(self) -> None:
         if self.store is None and self.train_file is None:
@@ -655,7 +665,7 @@ class PreTrainingArguments(RunArguments):
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
 
     @classmethod
-    def settle(
+    def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Leave out the minutes of a file where steps are typed, and the other way round."""
@@ -664,7 +674,7 @@ class PreTrainingArguments(RunArguments):
             values.pop("max_minutes", None)
         if "max_minutes" in typed and "max_steps" not in typed:
             values.pop("max_steps", None)
-        return super().settle(values, typed, in_file)
+        return super().reconcile(values, typed, in_file)
 
     def _check(self) -> None:
         super()._check()
@@ -708,7 +718,7 @@ class PhaseArguments:
     phase2_max_predictions_per_seq: int | None = option(
         None, "predicted tokens, at most; default: a fraction", least=1
     )
-    phase2_per_device_train_batch_size: int | None = free(
+    phase2_per_device_train_batch_size: int | None = changeable(
         None, "examples per process at once; default: as in phase 1", least=1
     )
     phase2_global_train_batch_size: int | None = option(
@@ -722,7 +732,7 @@ class PhaseArguments:
     )
 
     @classmethod
-    def settle(
+    def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Leave out the second phase of a file where the run ends by the clock."""

@@ -11,7 +11,7 @@ from typing import Any
 class Objective:
     """Values of an objective for what was not typed; `model` is one of `checkpoints.MEMBERS`.
 
-    They are stronger than a file that is for another objective (`ModelArguments.settle`).
+    They are stronger than a file that is for another objective (`ModelArguments.reconcile`).
     """
 
     model: str

@@ -88,6 +88,7 @@ _FREE = {
     "report_to",
     "project",
     "trackio_space_id",
+    "trackio_static_space_id",
     "disable_tqdm",
     "debug",
     "log_level",

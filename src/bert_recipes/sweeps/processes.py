@@ -1,0 +1,59 @@
+"""Run a command as a process that ends with this one."""
+
+import ctypes
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+
+# For a run that saves before it ends.
+SECONDS_TO_END = 20
+
+
+def end_with_children() -> None:
+    """Make SIGTERM and SIGHUP end this process, and so the run in progress, as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, signal.default_int_handler)
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """Return what lets the system end a new process when its parent is gone, also by SIGKILL."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # PR_SET_PDEATHSIG is 1
+    return functools.partial(prctl, 1, signal.SIGTERM)
+
+
+def run_process(command: Sequence[str], log: Path, group: str) -> int:
+    """Run to the end in a process group, which ends with this one (after SIGKILL: on Linux)."""
+    # Under its name wandb, where `report_to` names it, shows the runs together.
+    environment = {"WANDB_RUN_GROUP": group, **os.environ}
+    with log.open("w", encoding="utf-8") as output:
+        # preexec_fn is one call into the C library, which cannot wait for another thread.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+            preexec_fn=_end_with_parent(),
+        )
+        try:
+            return process.wait()
+        finally:
+            # The launcher's children too: a run that stays alive would write into a folder that is
+            # run again.
+            # A second signal meanwhile makes an end of the patience, and of nothing else.
+            reasons = (ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(*reasons):
+                    if process.poll() is None:
+                        os.killpg(process.pid, number)
+                        process.wait(timeout=SECONDS_TO_END)

@@ -1,0 +1,92 @@
+"""Batch sizes and intervals of a file that agree with what was typed on the command line."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bert_recipes.config import warn_early
+from bert_recipes.errors import InputError
+
+
+# Their product with the number of processes is the batch of a step; and that batch.
+MICRO_BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+BATCH_FACTORS = (MICRO_BATCH, ACCUMULATION)
+GLOBAL_BATCH = "global_train_batch_size"
+INTERVALS = ("logging_steps", "eval_steps", "save_steps")
+
+
+def reconcile_batch_and_intervals(
+    values: Mapping[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
+) -> dict[str, Any]:
+    """Make the settings of a file agree with those that were typed.
+
+    Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a
+    file that are longer than the run become a fifth of it: it would never be logged, measured or
+    saved.
+
+    Args:
+        values: Of the file and the command line.
+        typed: Names of those on the command line.
+        defaults: Of `BATCH_FACTORS` and `GLOBAL_BATCH`.
+        processes: Number of processes of the run.
+    """
+    reconciled = dict(values)
+    _reconcile_batch(reconciled, typed, defaults, processes)
+    _shorten_intervals(reconciled, typed)
+    return reconciled
+
+
+def _shorten_intervals(values: dict[str, Any], typed: Collection[str]) -> None:
+    num_steps = values.get("max_steps", -1)
+    too_long = []
+    for name in INTERVALS:
+        if name not in typed and (values.get(name) or 0) > num_steps > 0:
+            too_long.append(name)
+    if not too_long:
+        return
+    for name in too_long:
+        values[name] = math.ceil(num_steps / 5)
+    # With load_best_model_at_end a checkpoint must have been measured.
+    if "save_steps" in too_long and "eval_steps" not in too_long:
+        values["save_steps"] = values.get("eval_steps") or values["save_steps"]
+    warn_early(
+        "the file's %s exceed this %d-step run; shortened to %s",
+        ", ".join(too_long),
+        num_steps,
+        ", ".join(str(values[name]) for name in too_long),
+    )
+
+
+def _reconcile_batch(
+    values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
+) -> None:
+    """Make the global batch of the factors that were typed, or the factor that is missing of it."""
+    global_batch = values.get(GLOBAL_BATCH, defaults[GLOBAL_BATCH])
+    product = processes
+    typed_product = processes
+    typed_flags = []
+    for name in BATCH_FACTORS:
+        product *= values.get(name, defaults[name])
+        if name in typed:
+            typed_product *= values[name]
+            typed_flags.append(f"--{name} {values[name]}")
+    flags = " x ".join([*typed_flags, f"{processes} processes"])
+    if typed_flags and GLOBAL_BATCH not in typed and product > 0:
+        values[GLOBAL_BATCH] = product
+        if global_batch not in (None, product):
+            message = (
+                "%s: a step takes %d examples instead of %d; give --global_train_batch_size "
+                "%d too to keep these"
+            )
+            warn_early(message, flags, product, global_batch, global_batch)
+    elif typed_flags and global_batch and typed_product > 0:
+        has_all_factors = len(typed_flags) == len(BATCH_FACTORS)
+        if global_batch % typed_product or (has_all_factors and global_batch != typed_product):
+            raise InputError(
+                f"--{GLOBAL_BATCH} {global_batch} does not agree with {flags} ({typed_product}); "
+                "leave one of them out"
+            )
+        if MICRO_BATCH not in typed:
+            values[MICRO_BATCH] = global_batch // typed_product
+    if GLOBAL_BATCH in typed and ACCUMULATION not in typed:
+        values.pop(ACCUMULATION, None)
