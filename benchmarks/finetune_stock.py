@@ -255,7 +255,7 @@ def main() -> None:
     }
 
     with saving(folder):
-        for name, encoded in run.test_splits.items():  # --do_predict
+        for name, encoded in run.encoded_tests.items():  # --do_predict
             predictions = predict_stock(run, trainer, encoded)
             run.trainer.kind.write(folder, name, encoded.split.examples, predictions)
         trainer.save_state()
