@@ -61,10 +61,10 @@ def main() -> None:
     start_logging(args)
     check_launch(args)
     check_push(args)
-    phases = plan_phases(args, data_args, phase_args)
+    plans = plan_phases(args, data_args, phase_args)
     phase_args.phase2_steps = phase_args.steps_of(args.max_steps)  # for run.yaml: whole steps
     pretraining.build_missing_quickstart(args, data_args.store, REPOSITORY)
-    data = pretraining.load_phases(data_args, phases, args.seed)
+    data = pretraining.load_phases(data_args, plans, args.seed)
     objective = OBJECTIVES[model_args.objective]
     teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
     model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)

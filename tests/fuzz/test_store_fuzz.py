@@ -86,7 +86,7 @@ def read_all(folder, cache):
         if store.splits.get(name) is None:
             continue
         dataset = PreTrainingDataset.from_store(store, name, max_seq_length=32, cache_dir=cache)
-        split = dataset.store
+        split = dataset.split
         for index in range(len(dataset)):
             assert dataset[index]["input_ids"].min() >= 0
         offsets = split.sentence_offsets(0, split.num_documents)

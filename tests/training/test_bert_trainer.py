@@ -21,7 +21,7 @@ from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.training.arguments import Phase
+from bert_recipes.training.arguments import PhasePlan
 from bert_recipes.training.bert_trainer import (
     BertTrainer,
     EvaluationSampler,
@@ -321,7 +321,7 @@ def test_pairs_of_before_are_measured_whenever_those_of_the_run_are(tmp_path):
     """Given to the Trainer, for one phase or two, or to a phase."""
     held_out = rows(15)
     old = rows(6)
-    plan = Phase(0, 6, 8, 8, 12, None)
+    plan = PhasePlan(0, 6, 8, 8, 12, None)
     phase = TrainingPhase(plan, held_out, held_out, default_data_collator)
     for settings in (
         {"old_dataset": old},

@@ -37,7 +37,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     blocks of whole sentences are the same in all.
 
     Args:
-        store: A split of a store, e.g. `open_store(path).train`.
+        split: A split of a store, e.g. `open_store(path).train`.
         cls_id: Id of [CLS].
         sep_id: Id of [SEP].
         store_fingerprint: The store's `fingerprint`; with the split's counts it names the cached
@@ -64,7 +64,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     is written.
     """
 
-    store: Split
+    split: Split
     _: KW_ONLY
     cls_id: int
     sep_id: int
@@ -102,9 +102,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         if self.num_workers < 1:
             raise InputError(f"num_workers: {self.num_workers} given, allowed is 1 or more")
 
-        _check_format(self.store, self.input_format, self.pair_label)
+        _check_format(self.split, self.input_format, self.pair_label)
         self.format: InputFormat = INPUT_FORMATS[self.input_format](
-            self.store,
+            self.split,
             self.cls_id,
             self.sep_id,
             self.max_seq_length,
@@ -117,22 +117,22 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         #: Tells the pairs of this store, split, seed and length from all others.
         self.index_name = f"pairs-{self._digest()[:24]}"
         if self.cache_dir is None:
-            self._folder = usable_cache_dir(self.store.path.parent / ".cache")
+            self._folder = usable_cache_dir(self.split.path.parent / ".cache")
         else:
             self._folder = Path(self.cache_dir)
         self._open: dict[int, np.ndarray] = {}
         self._counts: dict[int, int] = {}
 
     def _digest(self) -> str:
-        store = self.store
+        split = self.split
         identity = {
             "version": FORMAT_VERSION,
             "max_seq_length": self.max_seq_length,
             "short_seq_prob": self.short_seq_prob,
             "seed": self.seed,
             "store": self.store_fingerprint,
-            "split": store.path.name,
-            "counts": [int(store.num_documents), int(store.num_sentences), int(store.num_tokens)],
+            "split": split.path.name,
+            "counts": [int(split.num_documents), int(split.num_sentences), int(split.num_tokens)],
         }
         if self.input_format != "segment_pair" or self.pair_label == "order":
             identity["input_format"] = self.input_format
@@ -263,7 +263,7 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
         raise InputError(f"{name}: {value} given, allowed are {low} to {high}")
 
 
-def _check_format(store: Split, input_format: str, pair_label: str) -> None:
+def _check_format(split: Split, input_format: str, pair_label: str) -> None:
     """Refuse a format that is unknown, or that the store or the label cannot serve."""
     if input_format not in INPUT_FORMATS or pair_label not in PAIR_LABELS:
         raise InputError(
@@ -274,8 +274,8 @@ def _check_format(store: Split, input_format: str, pair_label: str) -> None:
         raise InputError(
             f"input_format {input_format} has no order to learn; the label order needs segment_pair"
         )
-    if INPUT_FORMATS[input_format].is_pair and store.num_documents < 2:
+    if INPUT_FORMATS[input_format].is_pair and split.num_documents < 2:
         raise InputError(
-            f"{store.path}: {store.num_documents} document(s); pairs need 2, to draw a random "
+            f"{split.path}: {split.num_documents} document(s); pairs need 2, to draw a random "
             "sentence from another one: separate documents by blank lines, or give more text"
         )

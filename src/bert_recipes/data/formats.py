@@ -98,7 +98,7 @@ class InputFormat(ABC):
     """Make the inputs of an epoch out of the sentences of a store.
 
     Attributes:
-        store: A split of a store.
+        split: A split of a store.
         cls_id: Id of [CLS].
         sep_id: Id of [SEP].
         max_seq_length: Most tokens of an input, special tokens included.
@@ -107,7 +107,7 @@ class InputFormat(ABC):
         pair_label: What the label of a pair says: "next", "order" or "none".
     """
 
-    store: Split
+    split: Split
     cls_id: int
     sep_id: int
     max_seq_length: int
@@ -191,8 +191,8 @@ class DocumentFormat(InputFormat):
 
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield rows block by block; small splits use one process in any case."""
-        blocks = list(split_into_blocks(self.store))
-        num_useful = self.store.num_sentences // MIN_SENTENCES_PER_PROCESS
+        blocks = list(split_into_blocks(self.split))
+        num_useful = self.split.num_sentences // MIN_SENTENCES_PER_PROCESS
         num_processes = min(num_processes, num_useful, len(blocks))
         # A data-loading worker may not have children; this happens only if the launching process
         # did not ask first.
@@ -233,7 +233,7 @@ class SegmentPairs(DocumentFormat):
         return build_sentence_pairs(
             document,
             lengths_of,
-            self.store.num_documents,
+            self.split.num_documents,
             max_seq_length=self.max_seq_length,
             short_seq_prob=self.short_seq_prob,
             rng=rng,
@@ -242,7 +242,7 @@ class SegmentPairs(DocumentFormat):
 
     def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each pair."""
-        lengths_of = DocumentLengths(self.store, documents)
+        lengths_of = DocumentLengths(self.split, documents)
         rows = []
         for document in range(*documents):
             lengths_of.open(document)
@@ -283,8 +283,8 @@ class SegmentPairs(DocumentFormat):
         a_begin, b_begin, a_count, b_count, _, _ = row
         a_end = a_begin + a_count
         b_end = b_begin + b_count
-        tokens_a = self.store.tokens(a_begin, a_end)
-        tokens_b = self.store.tokens(b_begin, b_end)
+        tokens_a = self.split.tokens(a_begin, a_end)
+        tokens_b = self.split.tokens(b_begin, b_end)
         max_num_tokens = self.max_seq_length - NUM_SPECIAL_TOKENS
         if len(tokens_a) + len(tokens_b) <= max_num_tokens:
             return tokens_a, tokens_b
@@ -304,7 +304,7 @@ class SentencePairs(SegmentPairs):
         self, document: int, lengths_of: Callable[[int], Sequence[int]], rng: random.Random
     ) -> Iterator[SentencePair]:
         """Yield the pairs of a document."""
-        return build_single_sentence_pairs(document, lengths_of, self.store.num_documents, rng)
+        return build_single_sentence_pairs(document, lengths_of, self.split.num_documents, rng)
 
 
 class ElectraSegments(DocumentFormat):
@@ -317,7 +317,7 @@ class ElectraSegments(DocumentFormat):
 
     def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each input."""
-        lengths_of = DocumentLengths(self.store, documents)
+        lengths_of = DocumentLengths(self.split, documents)
         rows = []
         for document in range(*documents):
             offset = lengths_of.first_sentence(document)
@@ -339,12 +339,12 @@ class ElectraSegments(DocumentFormat):
         """Return both segments; the second may be empty."""
         begin, _, count, target, _, _ = row
         end = begin + count
-        lengths = self.store.sentence_lengths(begin, end).tolist()
+        lengths = self.split.sentence_lengths(begin, end).tolist()
         rng = self._rng_of(epoch, 0, begin)
         is_first = split_segments(lengths, target, rng)
         size_a, size_b = self._segment_sizes(lengths, is_first)
 
-        tokens = self.store.tokens(begin, end)
+        tokens = self.split.tokens(begin, end)
         is_token_of_a = np.repeat(is_first, lengths)
         tokens_a = tokens[is_token_of_a]
         tokens_b = tokens[~is_token_of_a]
@@ -385,11 +385,11 @@ class FullSentences(InputFormat):
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield one row for each block."""
         waiting = np.empty(0, dtype=_ITEM_DTYPE)  # items of a block that is not full
-        for documents in split_into_blocks(self.store):
+        for documents in split_into_blocks(self.split):
             items = np.concatenate([waiting, self._separated_items(documents)])
             bounds = pack_items(items["size"], self.max_seq_length - 1)
             _, end_document = documents
-            if end_document < self.store.num_documents:
+            if end_document < self.split.num_documents:
                 waiting = items[bounds[-2] :]
                 bounds = bounds[:-1]
             yield block_rows(items, bounds)
@@ -399,10 +399,10 @@ class FullSentences(InputFormat):
 
         A separator counts as a token of the document's last sentence.
         """
-        items = sentence_items(self.store, documents, self.max_seq_length - 1)
+        items = sentence_items(self.split, documents, self.max_seq_length - 1)
         ends = document_ends(items)
         _, end_document = documents
-        if end_document == self.store.num_documents:
+        if end_document == self.split.num_documents:
             ends = ends[:-1]
         separators = items[ends - 1]
         separators["offset"] += separators["size"]
@@ -413,8 +413,8 @@ class FullSentences(InputFormat):
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
         end_sentence = sentence + count
-        tokens = self.store.tokens(sentence, end_sentence).astype(np.int64)
-        lengths = self.store.sentence_lengths(sentence, end_sentence)
+        tokens = self.split.tokens(sentence, end_sentence).astype(np.int64)
+        lengths = self.split.sentence_lengths(sentence, end_sentence)
         num_separators = self._num_separators(sentence, document, count)
         places = np.repeat(np.cumsum(lengths), num_separators)
         stream = np.insert(tokens, places, self.sep_id)
@@ -437,9 +437,9 @@ class FullSentences(InputFormat):
             count: The sentences of the block.
         """
         num_separators = np.ones(count, dtype=np.int64)
-        last_document = self.store.num_documents - 1
+        last_document = self.split.num_documents - 1
         end_document = min(document + count, last_document)
-        offsets = self.store.sentence_offsets(document, end_document)
+        offsets = self.split.sentence_offsets(document, end_document)
         last_sentences = offsets[1:] - 1 - sentence
         is_in_block = last_sentences < count
         num_separators[last_sentences[is_in_block]] = 2
@@ -451,9 +451,9 @@ class DocSentences(FullSentences):
 
     def index(self, epoch: int, num_processes: int = 1) -> Iterator[np.ndarray]:
         """Yield one row for each block."""
-        for documents in split_into_blocks(self.store):
+        for documents in split_into_blocks(self.split):
             room = self.max_seq_length - 1
-            items = sentence_items(self.store, documents, room)
+            items = sentence_items(self.split, documents, room)
             bounds = [0]
             begin = 0
             for end in document_ends(items).tolist():
@@ -481,16 +481,16 @@ PAIR_LABELS = ("next", "order", "none")
 # Sentences of a split
 
 
-def split_into_blocks(store: Split) -> Iterator[DocumentSpan]:
+def split_into_blocks(split: Split) -> Iterator[DocumentSpan]:
     """Yield (begin, end) of consecutive documents, at least one.
 
     Together they have about `BLOCK_SENTENCES` sentences.
     """
     begin = 0
-    while begin < store.num_documents:
+    while begin < split.num_documents:
         # A document has a sentence at least, so a block has no more documents than these.
-        most_end = min(begin + BLOCK_SENTENCES, store.num_documents)
-        offsets = store.sentence_offsets(begin, most_end)
+        most_end = min(begin + BLOCK_SENTENCES, split.num_documents)
+        offsets = split.sentence_offsets(begin, most_end)
         limit = offsets[0] + BLOCK_SENTENCES
         num_fitting = int(np.searchsorted(offsets, limit, side="right")) - 1
         end = begin + max(1, num_fitting)
@@ -502,16 +502,16 @@ class DocumentLengths:
     """Sentence lengths of the open document of a block, and of any document, a few at a time.
 
     Args:
-        store: A split of a store.
+        split: A split of a store.
         documents: The numbers of the documents of the block.
     """
 
-    def __init__(self, store: Split, documents: DocumentSpan) -> None:
+    def __init__(self, split: Split, documents: DocumentSpan) -> None:
         self.first_document, self.end_document = documents
-        self.offsets = store.sentence_offsets(*documents).tolist()
-        self.lengths = store.sentence_lengths(self.offsets[0], self.offsets[-1]).tolist()
+        self.offsets = split.sentence_offsets(*documents).tolist()
+        self.lengths = split.sentence_lengths(self.offsets[0], self.offsets[-1]).tolist()
         # A random B is drawn from few documents at a time.
-        self.open_lazily = lru_cache(maxsize=16)(partial(LazyLengths, store))
+        self.open_lazily = lru_cache(maxsize=16)(partial(LazyLengths, split))
         self.open_document = -1
         self.open_lengths: list[int] = []
 
@@ -544,9 +544,9 @@ class DocumentLengths:
 class LazyLengths(Sequence[int]):
     """Sentence lengths of one document, which may be a book, fetched a few at a time."""
 
-    def __init__(self, store: Split, document: int) -> None:
-        self._store = store
-        self.begin, self._end = store.sentence_offsets(document, document + 1).tolist()
+    def __init__(self, split: Split, document: int) -> None:
+        self._split = split
+        self.begin, self._end = split.sentence_offsets(document, document + 1).tolist()
         self._first = 0
         self._fetched: list[int] = []
 
@@ -558,27 +558,27 @@ class LazyLengths(Sequence[int]):
         if not 0 <= position < len(self._fetched):
             begin = self.begin + index
             end = min(begin + NUM_FETCHED_LENGTHS, self._end)
-            self._fetched = self._store.sentence_lengths(begin, end).tolist()
+            self._fetched = self._split.sentence_lengths(begin, end).tolist()
             self._first = index
             position = 0
         return self._fetched[position]
 
 
-def sentence_items(store: Split, documents: DocumentSpan, max_size: int) -> np.ndarray:
+def sentence_items(split: Split, documents: DocumentSpan, max_size: int) -> np.ndarray:
     """Return the sentences of documents with their [SEP] as `_ITEM_DTYPE` rows.
 
     Sentences that are too long are cut into several.
 
     Args:
-        store: A split of a store.
+        split: A split of a store.
         documents: The numbers of the documents.
         max_size: The most tokens of an item.
     """
     begin_document, end_document = documents
-    offsets = store.sentence_offsets(begin_document, end_document)
+    offsets = split.sentence_offsets(begin_document, end_document)
     first_sentence = int(offsets[0])
     end_sentence = int(offsets[-1])
-    sizes = store.sentence_lengths(first_sentence, end_sentence) + 1
+    sizes = split.sentence_lengths(first_sentence, end_sentence) + 1
     num_items = -(-sizes // max_size)  # of each sentence
 
     # From here on one value an item.

@@ -352,7 +352,7 @@ class FineTuningTrainer(RecipeTrainer):
         with self.stop_request.at_once():
             predictions = self.kind.decode(encoded, outputs)
             metrics.update(self.kind.score(encoded.split.examples, predictions))
-        self.check_stop()
+        self.check_stop()  # raises where a signal has left the block early
         self.predictions[name] = predictions
         return metrics
 

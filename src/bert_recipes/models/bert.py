@@ -193,7 +193,7 @@ class PreTrainingModel(OriginalInitialization):
                 mlm_loss, prediction_logits = self._sparse_mlm_loss(
                     encoded, predicted, targets, num_items_in_batch
                 )
-            else:
+            else:  # the caller wants all logits, or a hook on the head does
                 predicted_places = encoded.layout.places_of(predicted)
                 predicted_logits = full_logits.flatten(0, 1)[predicted_places]
                 mlm_loss = mean_cross_entropy(predicted_logits, targets, num_items_in_batch)
@@ -253,7 +253,7 @@ class PreTrainingModel(OriginalInitialization):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the logits of both heads, (B, S, V) and (B, 2).
 
-        Those of the vocabulary are None where nobody needs them, not even a hook on the head.
+        Those of the vocabulary are None where neither the caller nor a hook on the head needs them.
         """
         rows = encoded.rows
         layout = encoded.layout
@@ -262,7 +262,8 @@ class PreTrainingModel(OriginalInitialization):
         else:
             pooled = encoded.outputs.get("pooler_output")
         head = self._whole_head
-        if needs_full_logits or (head is not None and not is_plain(head)):
+        head_is_hooked = head is not None and not is_plain(head)
+        if needs_full_logits or head_is_hooked:
             return self._all_logits(layout.unpack(rows), pooled)
         return None, self._pair_logits(pooled)
 
@@ -290,8 +291,8 @@ class PreTrainingModel(OriginalInitialization):
             return mean_cross_entropy(logits, targets, count), logits
         if count is None:
             count = max(len(targets), 1)
-        # A number of rows that comes again and again: any row, with a target that counts for
-        # nothing.
+        # Filled up to a multiple, so that few numbers of rows occur. A filling row is any row, with
+        # a target that is ignored.
         num_filling = round_up(len(predicted), PREDICTED_STEP) - len(predicted)
         predicted = F.pad(predicted, (0, num_filling))
         targets = F.pad(targets, (0, num_filling), value=IGNORE_INDEX)
@@ -308,13 +309,13 @@ class PreTrainingModel(OriginalInitialization):
     def _loss_kernels(self, encoded: Encoded) -> Kernels | None:
         """Return what computes the masked-LM loss without its logits; None where they are held.
 
-        It is used over stock layers too, unless they are so because somebody has hung something on
-        encoder or heads (`_encode`).
+        Hooks see the logits as in stock: with one on the encoder or a head, they are held.
         """
         base: Any = self.base_model
         kernels = getattr(base, "loss_kernels", None)
         if kernels is None or not self.training or not torch.is_grad_enabled():
             return None
+        # Stock's layers computed this batch although fast ones are there: something is hooked.
         if encoded.outputs is not None and base.fast_kernels is not None:
             return None
         return kernels if self._head_is_plain() else None

@@ -607,20 +607,18 @@ class DistillationArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        # Only the objective gives all weights of its losses.
-        imitates = None not in self.imitation_weights
-        if self.teacher is None and (imitates or self.temperature is not None):
+        if self.teacher is None and (self.is_tinybert or self.is_distilbert):
             raise InputError(
-                f"--objective {'tinybert' if imitates else 'distilbert'} needs a teacher: give "
-                "--teacher CHECKPOINT"
+                f"--objective {'tinybert' if self.is_tinybert else 'distilbert'} needs a teacher: "
+                "give --teacher CHECKPOINT"
             )
-        if self.teacher is not None and not imitates and self.temperature is None:
+        if self.teacher is not None and not (self.is_tinybert or self.is_distilbert):
             raise InputError(
                 "a teacher belongs to --objective distilbert or tinybert: give both, or neither"
             )
         imitation_fields = {"alpha_attn", "alpha_hidn", "alpha_embd"}
         for item in fields(self):
-            is_for_objective = (item.name in imitation_fields) == imitates
+            is_for_objective = (item.name in imitation_fields) == self.is_tinybert
             if item.name == "teacher" or is_for_objective:
                 continue
             if getattr(self, item.name) is not None:
@@ -635,6 +633,16 @@ class DistillationArguments:
         They are None without `--objective tinybert`.
         """
         return self.alpha_attn, self.alpha_hidn, self.alpha_embd
+
+    @property
+    def is_tinybert(self) -> bool:
+        """Return whether the objective is tinybert, which alone sets all three of its weights."""
+        return None not in self.imitation_weights
+
+    @property
+    def is_distilbert(self) -> bool:
+        """Return whether the objective is distilbert, which alone sets a temperature."""
+        return self.temperature is not None
 
 
 @dataclass
@@ -765,7 +773,7 @@ class PhaseArguments:
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhasePlan:
     """Some steps of a run, `end_step` excluded."""
 
     first_step: int
@@ -780,7 +788,7 @@ class Phase:
 
 def plan_phases(
     args: PreTrainingArguments, data: DataArguments, second: PhaseArguments
-) -> list[Phase]:
+) -> list[PhasePlan]:
     """Return one phase, or two: short inputs first, long ones for the last steps.
 
     Source: Devlin et al. 2019, appendix A.2: 128 tokens for
@@ -794,7 +802,7 @@ def plan_phases(
             "the clock has one phase: leave one of them out"
         )
     steps = second.steps_of(total)
-    first = Phase(
+    first = PhasePlan(
         first_step=0,
         end_step=total - steps,
         global_batch=args.global_batch_size,
@@ -802,10 +810,11 @@ def plan_phases(
         max_seq_length=data.max_seq_length,
         max_predictions_per_seq=data.max_predictions_per_seq,
     )
-    if not steps and (total > 0 or not steps_or_fraction):
-        if steps_or_fraction:
-            message = "phase2_steps %g of %d steps is no whole step: the run has one phase"
-            logger.warning(message, steps_or_fraction, total)
+    if not steps_or_fraction:
+        return [first]
+    if not steps and total > 0:
+        message = "phase2_steps %g of %d steps is no whole step: the run has one phase"
+        logger.warning(message, steps_or_fraction, total)
         return [first]
     if first.end_step <= 0:
         raise InputError(
@@ -815,7 +824,7 @@ def plan_phases(
     schedule = None
     if second.phase2_warmup_steps is not None and second.phase2_learning_rate is not None:
         schedule = second.phase2_warmup_steps, second.phase2_learning_rate
-    last = Phase(
+    last = PhasePlan(
         first_step=first.end_step,
         end_step=total,
         global_batch=second.phase2_global_train_batch_size or first.global_batch,

@@ -31,7 +31,7 @@ from bert_recipes.models.bert import (
     mean_cross_entropy,
 )
 from bert_recipes.models.sizes import counts_from_pad
-from bert_recipes.training.arguments import Phase
+from bert_recipes.training.arguments import PhasePlan
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.optimization import Schedule
 from bert_recipes.training.speed import BatchStats, training_flops
@@ -276,7 +276,7 @@ def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreT
 class TrainingPhase:
     """A phase: its steps, batches and schedule, and its data as `Trainer` takes them."""
 
-    plan: Phase
+    plan: PhasePlan
     train_dataset: Any
     eval_dataset: Any
     data_collator: Callable[[list[Any]], dict[str, torch.Tensor]]
@@ -284,19 +284,19 @@ class TrainingPhase:
 
 
 def phase_schedule(
-    phase: Phase, phases: Sequence[Phase], args: Any, num_training_steps: int
+    plan: PhasePlan, plans: Sequence[PhasePlan], args: Any, num_training_steps: int
 ) -> Schedule:
     """Return the schedule of a phase, or that of the run.
 
-    The run's goes over all of `phases` before one with a schedule of its own.
+    The run's goes over all of `plans` before one with a schedule of its own.
     """
     start, end = 0, num_training_steps
     warmup, learning_rate = args.warmup_steps, args.learning_rate
-    if phase.own_schedule is not None:
-        start, end = phase.first_step, phase.end_step
-        warmup, learning_rate = phase.own_schedule
-    elif phases[-1].own_schedule is not None:
-        end = phases[-1].first_step
+    if plan.own_schedule is not None:
+        start, end = plan.first_step, plan.end_step
+        warmup, learning_rate = plan.own_schedule
+    elif plans[-1].own_schedule is not None:
+        end = plans[-1].first_step
     num_steps = end - start
     num_warmup_steps = int(warmup) if warmup >= 1 else math.ceil(warmup * num_steps)
     return Schedule(start, num_steps, num_warmup_steps, learning_rate, args.schedule_power)
@@ -340,8 +340,14 @@ class BertTrainer(RecipeTrainer):
         # It may be wrapped, as PEFT does.
         self._is_ours = any(isinstance(module, PreTrainingModel) for module in model.modules())
         if phases is None:
-            micro = self.args.per_device_train_batch_size
-            plan = Phase(0, self.args.max_steps, self.global_batch_size, micro, 0, None)
+            plan = PhasePlan(
+                first_step=0,
+                end_step=self.args.max_steps,
+                global_batch=self.global_batch_size,
+                micro_batch=self.args.per_device_train_batch_size,
+                max_seq_length=0,
+                max_predictions_per_seq=None,
+            )
             phases = [
                 TrainingPhase(plan, self.train_dataset, self.eval_dataset, self.data_collator)
             ]
@@ -383,7 +389,7 @@ class BertTrainer(RecipeTrainer):
     def _enter(self, training_phase: TrainingPhase) -> None:
         """Take a phase's data and batches."""
         self._data_of_phase = training_phase
-        self._phase = training_phase.plan
+        self._plan = training_phase.plan
         self.train_dataset = training_phase.train_dataset
         self.eval_dataset = training_phase.eval_dataset
         self.old_dataset = training_phase.old_dataset
@@ -398,9 +404,8 @@ class BertTrainer(RecipeTrainer):
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:
             args = self.args
-            batch, accumulation = args.split_batch(
-                self._phase.global_batch, self._phase.micro_batch
-            )
+            plan = self._plan
+            batch, accumulation = args.split_batch(plan.global_batch, plan.micro_batch)
             args.per_device_train_batch_size = batch
             args.gradient_accumulation_steps = accumulation
         self._train_batch_size = self.args.train_batch_size
@@ -428,38 +433,36 @@ class BertTrainer(RecipeTrainer):
     def _is_end_of_phase(self) -> bool:
         """Return whether a phase ends, with a checkpoint from which the next one begins."""
         is_last_phase = self._data_of_phase is self.phases[-1]
-        return not is_last_phase and self.state.global_step == self._phase.end_step
+        return not is_last_phase and self.state.global_step == self._plan.end_step
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """Return the schedule of the run, or that of the phase."""
-        phases = [phase.plan for phase in self.phases]
-        return phase_schedule(self._phase, phases, self.args, num_training_steps)
+        plans = [phase.plan for phase in self.phases]
+        return phase_schedule(self._plan, plans, self.args, num_training_steps)
 
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the micro-batches of the phase, as one pass over its `EpochShuffle`."""
         args = self.args
-        phase = self._phase
+        first_step = self._plan.first_step
         dataset = epoched(self.train_dataset)
         if isinstance(dataset, PreTrainingDataset):
-            counted = self._loaded_state.get("pairs_of_epochs", {}).get(str(phase.first_step), {})
+            counted = self._loaded_state.get("pairs_of_epochs", {}).get(str(first_step), {})
             # Another store, seed or length, which allow_changes lets pass, has other pairs.
             if counted.get("index") == dataset.index_name:
                 dataset.remember_num_pairs(counted["counts"])
         self._epochs_before = 0.0
         for earlier in self.phases:
-            if earlier.plan.first_step < phase.first_step:
+            if earlier.plan.first_step < first_step:
                 num_steps = earlier.plan.end_step - earlier.plan.first_step
                 num_pairs = epoched(earlier.train_dataset).num_pairs(0)
                 self._epochs_before += num_steps * earlier.plan.global_batch / num_pairs
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
-        steps = args.max_steps - phase.first_step
+        steps = args.max_steps - first_step
         self._order = EpochShuffle(dataset, steps * self.global_batch_size, args.seed)
-        return self.train_loader(
-            self._order.keys, self._order.num_samples, phase.first_step, dataset
-        )
+        return self.train_loader(self._order.keys, self._order.num_samples, first_step, dataset)
 
     def state_dict(self) -> dict[str, Any]:
         """Add the number of pairs of each epoch, which a resumed run would have to count again."""
@@ -469,7 +472,7 @@ class BertTrainer(RecipeTrainer):
             "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)],
         }
         state = super().state_dict()
-        state["pairs_of_epochs"] = {str(self._phase.first_step): counted}
+        state["pairs_of_epochs"] = {str(self._plan.first_step): counted}
         return state
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
@@ -509,8 +512,10 @@ class BertTrainer(RecipeTrainer):
         return torch.stack([num_predicted, num_pairs])
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """Add the predicted tokens."""
-        return torch.cat([super().count_work(batch, items)[:3], items[:1]])
+        """Return the fields of `BatchStats`, the last of which are the predicted tokens."""
+        work = super().count_work(batch, items)
+        num_predicted = items[:1]
+        return torch.cat([work[:-1], num_predicted])
 
     def part_of_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
@@ -551,7 +556,7 @@ class BertTrainer(RecipeTrainer):
         if hasattr(self, "_order"):
             # One pass of the loader is a complete phase; what a reader wants to know is how often
             # the run has seen the data.
-            steps = self.state.global_step - self._phase.first_step
+            steps = self.state.global_step - self._plan.first_step
             pairs = self._order.dataset.num_pairs(0)
             self.state.epoch = self._epochs_before + steps * self.global_batch_size / pairs
         super().log(logs, start_time)

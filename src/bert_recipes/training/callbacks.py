@@ -307,7 +307,7 @@ class StopOnSignal(TrainerCallback):
         try:
             yield
         except Interrupted:
-            pass  # `signal` says it
+            pass  # `signal` is set, so the caller's `check_stop` raises
         finally:
             self._leaves_block = False
 

@@ -34,7 +34,7 @@ from bert_recipes.training.arguments import (
     DataArguments,
     DistillationArguments,
     ModelArguments,
-    Phase,
+    PhasePlan,
     PreTrainingArguments,
 )
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
@@ -152,26 +152,26 @@ class PreTrainingData:
         return self.count_tokens()
 
 
-def load_phases(data_args: DataArguments, phases: Sequence[Phase], seed: int) -> PreTrainingData:
+def load_phases(data_args: DataArguments, plans: Sequence[PhasePlan], seed: int) -> PreTrainingData:
     """Open the data of a run of one or two phases, which share a store.
 
     Returns:
         The data of the first phase, with `phases`.
     """
-    if len(phases) > 1 and data_args.store is None:
+    if len(plans) > 1 and data_args.store is None:
         raise InputError("phase2_steps: instance files have one length; two phases need a --store")
     data_of_phases = []
     training_phases = []
-    for phase in phases:
-        phase_args = replace(
+    for plan in plans:
+        data_args_of_phase = replace(
             data_args,
-            max_seq_length=phase.max_seq_length,
-            max_predictions_per_seq=phase.max_predictions_per_seq,
+            max_seq_length=plan.max_seq_length,
+            max_predictions_per_seq=plan.max_predictions_per_seq,
         )
-        data = load_data(phase_args, seed)
+        data = load_data(data_args_of_phase, seed)
         data_of_phases.append(data)
         training_phases.append(
-            TrainingPhase(phase, data.train, data.validation, data.collator, data.old)
+            TrainingPhase(plan, data.train, data.validation, data.collator, data.old)
         )
     return replace(data_of_phases[0], phases=training_phases)
 
@@ -398,7 +398,7 @@ def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrai
     if distillation.teacher is None:
         return None
     # TinyBERT learns from layers alone, so any BERT will do.
-    needs_head = None in distillation.imitation_weights
+    needs_head = not distillation.is_tinybert
     teacher = _load_checkpoint(
         ModelArguments(model_name_or_path=distillation.teacher), needs_head=needs_head
     )

@@ -71,7 +71,7 @@ RUN_FILES = (
 # logged, saved and measured, how the work is shared out. Ours say it in their metadata, {"resume":
 # "may change"}. Data, tokenizer, precision and global batch are compared by what they are
 # (`RecipeTrainer.resume_fingerprint`).
-_FREE_PREFIXES = (
+_CHANGEABLE_PREFIXES = (
     "logging_",
     "eval_",
     "save_",
@@ -82,7 +82,7 @@ _FREE_PREFIXES = (
     "fsdp",
     "torch_compile",
 )
-_FREE = {
+_CHANGEABLE = {
     "output_dir",
     "run_name",
     "report_to",
@@ -129,7 +129,7 @@ def check_output_dir(args: Any) -> None:
     is_checkpoint = args.resume not in RESUME_WORDS
     is_of_another_run = is_checkpoint and not _lies_in(Path(args.resume), folder)
     if args.overwrite_run or is_of_another_run or _starts_from_scratch(args.resume, folder):
-        _check_free(folder, args)
+        _check_available(folder, args)
 
 
 def lock_output_dir(args: Any) -> None:
@@ -172,7 +172,7 @@ def _check_and_clear(
     if resume_from is not None:
         _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
     if resume_from is None or not _lies_in(resume_from, folder):
-        _check_free(folder, args)
+        _check_available(folder, args)
         _check_sources(folder, sources)
     else:
         for checkpoint in retire_later_checkpoints(folder, resume_from):
@@ -252,7 +252,7 @@ def _find_checkpoint(args: Any, folder: Path) -> str | None:
     return None if checkpoint is None else str(checkpoint)
 
 
-def _check_free(folder: Path, args: Any) -> None:
+def _check_available(folder: Path, args: Any) -> None:
     """Refuse a folder that holds something that may not be deleted or written over."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -292,11 +292,11 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
     if not file.is_file():  # a checkpoint that was not written by a recipe
         return
     defaults = {}
-    free = set(_FREE)
+    changeable = set(_CHANGEABLE)
     for config in configs:
         for field in fields(config):
             defaults[field.name] = None if field.default is MISSING else field.default
-        free.update(_free_fields(config))
+        changeable.update(_changeable_fields(config))
     settings = resolved_values(*configs)
     settings_before = yaml.safe_load(file.read_text(encoding="utf-8"))
 
@@ -304,7 +304,7 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
         # A run that was begun before a setting existed has its default.
         before = settings_before.get(name, defaults.get(name))
         now = settings.get(name)
-        if before == now or name in free or name.startswith(_FREE_PREFIXES):
+        if before == now or name in changeable or name.startswith(_CHANGEABLE_PREFIXES):
             continue
         advice = f"leave --{name} out" if before is None else f"give --{name} {_format(before)}"
         _refuse_change(
@@ -315,7 +315,7 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
         )
 
 
-def _free_fields(config: Any) -> set[str]:
+def _changeable_fields(config: Any) -> set[str]:
     """Return the names of the fields that may change, also of a class that redefines them."""
     names = set()
     for kind in filter(is_dataclass, type(config).__mro__):

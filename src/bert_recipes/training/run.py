@@ -206,7 +206,7 @@ def run_training(
             finish(results)
     except PushError as error:
         failure = error
-    # Nothing is missing; the checkpoint of the last step goes where none was asked for.
+    # The run has come to its end. Without --save_strategy its last checkpoint is not kept.
     if trainer.is_world_process_zero():
         (folder / UNFINISHED_FILE).unlink(missing_ok=True)
         if args.save_strategy == SaveStrategy.NO:
@@ -275,7 +275,7 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
             # The Trainer pickles its arguments beside the weights; run.yaml says the same and is
             # safe to open.
             (folder / "training_args.bin").unlink(missing_ok=True)
-            # Its being there, and the other's not, says that the run has come to its end.
+            # A run has come to its end where there are results and no file "unfinished".
             (folder / UNFINISHED_FILE).touch()
             with atomic_write(folder / RESULTS_FILE) as aside:
                 aside.write_text(results_text(results), encoding="utf-8")

@@ -502,6 +502,7 @@ class RecipeTrainer(Trainer):
         all_counts = self.accelerator.reduce(all_counts, reduction="sum")
         num_asked, fraction_now = all_counts[-2:]
         self.stop_request.flags.append(LateNumber(num_asked))
+        # The step before is the first of two, but in the first step.
         self._fractions.append(LateNumber(fraction_now))
         fraction_before = self._fractions[0].read()
         del self._fractions[:-1]
@@ -551,9 +552,9 @@ class RecipeTrainer(Trainer):
         counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
         loss, output = self.part_of_loss(model, inputs, torch.where(counts > 0, counts, 1).float())
         if num_items_in_batch is not None:
-            # Processes average their gradients; the losses of micro-batches are to be added up.
             losses = [getattr(output, name, None) for name in self.logged_losses]
             self.meter.add_losses(losses, self.args.world_size)
+            # Processes average their gradients, which are to be added up.
             loss = loss * self.args.world_size
         return (loss, output) if return_outputs else loss
 
@@ -914,13 +915,16 @@ class RecipeTrainer(Trainer):
             is_last = self.state.global_step >= self.state.max_steps
             saves_first = is_last and control.should_evaluate and control.should_save
             if saves_first:
+                # Log and save. Stock clears what it has done, so that the evaluation is left.
                 self._evaluation_is_due = True
                 self.control.should_evaluate = False
                 super()._maybe_log_save_evaluate(*args, **kwargs)
                 self.control.should_evaluate = True
             try:
+                # Everything that is due; after a save the evaluation alone.
                 super()._maybe_log_save_evaluate(*args, **kwargs)
             except Interrupted:
+                # The evaluation was stopped: save what it was to measure, unless that is done.
                 self._evaluation_is_due = True
                 self.stop_request.stop(self.control)
                 self.control.should_evaluate = False
