@@ -191,6 +191,17 @@ def test_tables_of_older_epochs_are_deleted_and_made_again(make, tmp_path):
 
     assert names == ["2.pairs", "3.pairs"]
 
+    # Epochs that were counted first are trained on later.
+    for epoch in range(8):
+        dataset.num_pairs(epoch)
+    for epoch in range(8):
+        dataset.table(epoch)
+    assert len(list((tmp_path / "cache").glob("*.pairs"))) == 4
+    for path in (tmp_path / "cache").glob("*-[4567].pairs"):
+        path.unlink()
+    for epoch in (2, 3):
+        make().table(epoch)
+
     make()[(9, 7)]
 
     # Who looks into one epoch alone takes nothing from a run.

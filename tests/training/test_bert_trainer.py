@@ -317,6 +317,33 @@ def test_the_mean_loss_is_that_of_the_lines_that_are_finite(
     assert math.isnan(losses(trainer)[(diverging_step - 1) // 2])
 
 
+def test_the_mean_loss_of_lost_lines_alone_is_not_a_number(tmp_path):
+    trainer = stock_trainer(tmp_path, rows(), logging_steps=50, logging_nan_inf_filter=False)
+
+    def diverge(model, inputs, output):
+        output.loss = output.loss * math.nan
+
+    trainer.model.register_forward_hook(diverge)
+    output = trainer.train()
+    assert math.isnan(trainer.mean_loss)
+    assert math.isnan(output.training_loss)
+
+
+def test_a_line_that_somebody_else_logs_takes_nothing_from_the_mean_loss(tmp_path):
+    settings = {"logging_steps": 4, "logging_nan_inf_filter": False}
+    expected = stock_trainer(tmp_path, rows(), **settings)
+    expected.train()
+
+    class Talkative(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            trainer.log({"loss": 1.0})
+
+    trainer = stock_trainer(tmp_path, rows(), **settings)
+    trainer.add_callback(Talkative())
+    trainer.train()
+    assert trainer.mean_loss == expected.mean_loss
+
+
 def test_pairs_of_before_are_measured_whenever_those_of_the_run_are(tmp_path):
     """Given to the Trainer, for one phase or two, or to a phase."""
     held_out = rows(15)

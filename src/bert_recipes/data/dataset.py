@@ -121,6 +121,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         else:
             self._folder = Path(self.cache_dir)
         self._open: dict[int, np.ndarray] = {}
+        self._epochs_read: set[int] = set()
         self._counts: dict[int, int] = {}
 
     def _digest(self) -> str:
@@ -186,6 +187,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
                 # Deleted by another run over the same store in this very moment, or damaged.
                 self._file(epoch, "pairs").unlink(missing_ok=True)
                 self._open[epoch] = self._build_and_map(epoch)
+            self._epochs_read.add(epoch)
         return self._open[epoch]
 
     def _drawn(self, epoch: int) -> int:
@@ -223,7 +225,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             aside.write_text(f"{num_pairs} {hash_of(path)}\n", encoding="ascii")
         # Who reads one epoch alone leaves the tables of a run over the same store in place; with
         # `dupe_factor` older epochs come again.
-        has_read_earlier = any(opened < epoch for opened in self._open)
+        has_read_earlier = any(earlier < epoch for earlier in self._epochs_read)
         if self.dupe_factor is None and has_read_earlier:
             for table in self._folder.glob(self._file("*", "pairs").name):
                 epoch_of_table = int(table.stem.rpartition("-")[2])

@@ -192,6 +192,7 @@ class RecipeTrainer(Trainer):
         self._steps_without_loss = 0
         self._total_at_log = 0.0
         self._step_of_log = 0
+        self._globalstep_last_logged = 0  # stock sets it in `train`
 
         self.steps_done = 0  # before this call of train()
         # Name of a file -> what writes it into each checkpoint: what a resumed run must find again.
@@ -280,7 +281,7 @@ class RecipeTrainer(Trainer):
                     raise
                 self._read_norm()
                 self._stop_if_asked()
-        return output
+        return output._replace(training_loss=self.mean_loss)
 
     def _start_from(self, checkpoint: Path | None) -> None:
         """Set the counters to those of a checkpoint, or to none.
@@ -304,6 +305,9 @@ class RecipeTrainer(Trainer):
         self._steps_without_loss = self._loaded_state.get("steps_without_loss", 0)
         self._total_at_log = self._loaded_state.get("total_loss", 0.0)
         self._step_of_log = self._loaded_state.get("last_logged_step", 0)
+        if not math.isfinite(self._total_at_log):  # of a version that kept no finite total
+            self._total_at_log = 0.0
+            self._steps_without_loss = self._step_of_log
         self.clock = self._loaded_state.get("clock", 0.0)
         self._evaluation_is_due = False
 
@@ -332,12 +336,15 @@ class RecipeTrainer(Trainer):
     def mean_loss(self) -> float:
         """Return, after `train`, the mean of the training loss over all steps of the run.
 
-        Those before a resume count too, those of a log line that is not finite do not.
+        Those before a resume count too, those of a log line that is not finite do not. NaN where
+        no line is finite.
         """
         # What came after the last line of the log differs between processes.
         num_steps = self.state.global_step - self._steps_without_loss
         sums = torch.tensor([[self._total_loss_scalar, num_steps]], dtype=torch.float64)
         total, num_steps = self.accelerator.gather(sums.to(self.args.device)).mean(0).tolist()
+        if num_steps == 0 and self._steps_without_loss:
+            return math.nan
         return total / max(num_steps, 1)
 
     # 2. Stopping
@@ -867,7 +874,7 @@ class RecipeTrainer(Trainer):
         )
         self._tr_loss.fill_(process_state["loss"])
         self.meter.take_sums(process_state["meter"])
-        self._total_loss_scalar = state["total_loss"]
+        self._total_loss_scalar = self._total_at_log
         self._globalstep_last_logged = state["last_logged_step"]
         self.run_time.load_state_dict(state.get("cost"))
 
@@ -883,10 +890,10 @@ class RecipeTrainer(Trainer):
 
         Stock divides the sum of all by the steps since a resume.
         """
-        has_loss = "loss" in logs or "train_loss" in logs
-        if has_loss and self.is_in_train:
+        if self._globalstep_last_logged > self._step_of_log:  # stock's line; others may log too
             self._leave_out_lost_loss()
         if "train_loss" in logs:
+            self._leave_out_lost_loss()
             logs["train_loss"] = self.mean_loss
         super().log(logs, start_time)
 
@@ -895,8 +902,8 @@ class RecipeTrainer(Trainer):
 
         The line itself shows it.
         """
-        self._tr_loss.zero_()  # stock takes it from itself, which leaves NaN
         if not math.isfinite(self._total_loss_scalar):
+            self._tr_loss.zero_()  # stock takes it from itself, which leaves NaN
             self._total_loss_scalar = self._total_at_log
             self._steps_without_loss += self.state.global_step - self._step_of_log
         self._total_at_log = self._total_loss_scalar
