@@ -21,7 +21,7 @@ from bert_recipes.files import atomic_dir, check_new_folder
 from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task_file import read_task_file
+from bert_recipes.tasks.task_file import log_found_labels, read_task_file
 
 
 logger = logging.getLogger("augment")
@@ -61,6 +61,7 @@ def main() -> None:
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
     )
     task = get_task(args.task) if args.task is not None else read_task_file(args.task_file)
+    log_found_labels(task)
     if task.kind != "sequence_classification":
         raise InputError(
             f"task {task.name} is {task.kind}; texts with a class or a number are augmented"

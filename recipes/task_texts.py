@@ -22,7 +22,7 @@ from bert_recipes.settings import option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import list_texts
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task_file import read_task_file
+from bert_recipes.tasks.task_file import log_found_labels, read_task_file
 
 
 @dataclass
@@ -48,6 +48,7 @@ def main() -> None:
     """Read, check, write; a text that several examples share is written once."""
     (args,) = parse_arguments(TaskTextArguments)
     task = get_task(args.task) if args.task is not None else read_task_file(str(args.task_file))
+    log_found_labels(task)
     splits = args.splits or [task.train_split]
     held_out_splits = [name for name in splits if name != task.train_split]
     if held_out_splits and not args.include_held_out:

@@ -135,5 +135,7 @@ def test_long_texts_that_cannot_be_read_so_are_refused(make_kind):
         make_kind(STSB, long_documents="windows", pool="vote")
     with pytest.raises(InputError, match="pool is max; it joins windows"):
         TaskArguments(task="mrpc", pool="max")
+    kind = make_kind(max_seq_length=10, long_documents="tail")
+    kind.encode(as_split(TextExample(idx=0, text="a", text_pair="b", label=1)))
     with pytest.raises(InputError, match="long_documents is tail; task mrpc has pairs"):
-        make_kind(long_documents="tail")
+        kind.encode(as_split(TextExample(idx=0, text="a" * 30, text_pair="b", label=1)))

@@ -270,6 +270,13 @@ def test_missing_test_rows_are_refused_before_anything_is_read(prepare_task, mon
         prepare_task(splits, "--do_predict true")
 
 
+def test_windows_of_pairs_are_refused_before_anything_is_read(prepare_task, monkeypatch):
+    monkeypatch.setattr("bert_recipes.finetuning.run.load_split", pytest.fail)
+    splits = {"train": "train", "validation": "validation"}
+    with pytest.raises(InputError, match="long_documents is windows; task mine has pairs"):
+        prepare_task(splits, "--long_documents windows")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

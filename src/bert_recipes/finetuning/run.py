@@ -34,7 +34,10 @@ from bert_recipes.finetuning.kind import (
 )
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.finetuning.question_answering import QuestionAnswering
-from bert_recipes.finetuning.sequence_classification import SequenceClassification
+from bert_recipes.finetuning.sequence_classification import (
+    SequenceClassification,
+    pairs_have_no_windows,
+)
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.run_folder import TASK_FILE
@@ -108,6 +111,8 @@ def prepare_run(
         _check_measures_nothing(args)
         with_validation = False
     _check_settings(task, task_args, args, with_validation=with_validation)
+    if for_training:
+        _check_long_documents(task, task_args)
 
     # Checkpoint and data
     checkpoint = str(task_args.model_name_or_path)
@@ -219,6 +224,16 @@ def _check_settings(
         )
     if args.do_predict:
         check_source(task, task_args.data_dir, task.test_splits)
+
+
+def _check_long_documents(task: Task, task_args: TaskArguments) -> None:
+    """Refuse `long_documents` for pairs before anything is read.
+
+    A checkpoint that was trained with it is refused where a pair is too long.
+    """
+    is_cut = task_args.long_documents not in (None, "head")
+    if is_cut and task.kind == "sequence_classification" and len(task.text_columns) > 1:
+        raise InputError(pairs_have_no_windows(task, task_args.long_documents))
 
 
 def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -> None:

@@ -19,6 +19,15 @@ from bert_recipes.finetuning.kind import (
 from bert_recipes.finetuning.squad import cut_windows
 from bert_recipes.metrics.classification import compute
 from bert_recipes.tasks.examples import Split, TextExample
+from bert_recipes.tasks.task import Task
+
+
+def pairs_have_no_windows(task: Task, long_documents: str | None) -> str:
+    """Return the refusal of `long_documents` for a task of pairs."""
+    return (
+        f"long_documents is {long_documents}; task {task.name} has pairs, which lose tokens at "
+        "their ends: leave it out"
+    )
 
 
 class SequenceClassification(TaskKind):
@@ -44,13 +53,6 @@ class SequenceClassification(TaskKind):
                 "max or first"
             )
 
-        long_documents = self.settings.long_documents
-        if long_documents not in (None, "head") and len(task.text_columns) > 1:
-            raise InputError(
-                f"long_documents is {long_documents}; task {task.name} has pairs, which lose "
-                "tokens at their ends: leave it out"
-            )
-
         # Number of a label in the task -> the model's class.
         self._class_of_label = [self.label2id[name] for name in task.labels]
 
@@ -70,7 +72,7 @@ class SequenceClassification(TaskKind):
             # run_classifier.py `convert_single_example`: a pair only where its second text has
             # tokens
             second = text_pair if text_pair else None
-            inputs = self._cut(text)
+            inputs = self._cut(text, is_pair=second is not None)
             for first in inputs:
                 feature = join_texts(self.tokenizer, first, second, self.settings.max_seq_length)
                 if label is not None:
@@ -102,20 +104,23 @@ class SequenceClassification(TaskKind):
             return float(label)
         return self._class_of_label[int(label)]
 
-    def _cut(self, text: list[int]) -> list[list[int]]:
+    def _cut(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
         """Return what is read of a text, in one input or several.
 
         Args:
             text: Ids of its pieces.
+            is_pair: Whether a second text follows, which shares the positions.
 
         Returns:
-            Ids for each input; `join_texts` cuts a pair.
+            Ids for each input. A pair is returned as it is: `join_texts` cuts it.
         """
         long_documents = self.settings.long_documents
         layout = self.tokenizer.layout
         max_tokens = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
         if long_documents in (None, "head") or len(text) <= max_tokens:
             return [text]
+        if is_pair:
+            raise InputError(pairs_have_no_windows(self.task, long_documents))
 
         if long_documents == "tail":
             return [text[-max_tokens:]]
