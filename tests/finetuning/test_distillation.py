@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from repeated_flags import keep_last
+from in_process import keep_last
 from torch.nn import functional as F
 
 from bert_recipes.config import parse_arguments
