@@ -50,9 +50,6 @@ SUFFIXES = (".txt", *TABLE_SUFFIXES)
 ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are no text
 
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
-# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts
-# bytes in.
-MOST_LINE_BYTES = 2**40
 
 
 # Files

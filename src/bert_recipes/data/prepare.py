@@ -29,7 +29,6 @@ from filelock import FileLock, Timeout
 
 from bert_recipes.data.corpus import (
     ID_SUFFIXES,
-    MOST_LINE_BYTES,
     SUFFIXES,
     CorpusCounts,
     DocumentBoundary,
@@ -62,7 +61,7 @@ from bert_recipes.data.store import (
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors, format_suffix
+from bert_recipes.rows import MAX_LINE_BYTES, MOST_LINE_BYTES, EncodingErrors, format_suffix
 from bert_recipes.scripts import describe_unknown
 from bert_recipes.settings import SEEDS, check, option, required
 
