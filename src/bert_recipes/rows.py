@@ -54,6 +54,9 @@ COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 # text, or from a quote that nobody closed, or a small file was made to be a large one when it is
 # unpacked.
 MAX_LINE_BYTES = 2**24
+# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts
+# bytes in.
+MOST_LINE_BYTES = 2**40
 # A document is parsed at once, which takes about ten times its size in memory.
 MAX_DOCUMENT_BYTES = 2**30
 _BUFFER_BYTES = 2**20

@@ -248,6 +248,39 @@ def test_a_list_column_of_parquet_holds_ids(tmp_path, ids):
     assert "column 'text' holds list<" in error_of(path)
 
 
+def test_lists_of_one_length_hold_ids_too_and_their_bytes_are_counted(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.array([[1, 20], [3, 4]], pa.list_(pa.int64(), 2))}), path)
+    counts = CorpusCounts()
+
+    assert list(iter_documents(path, of_ids=True, counts=counts)) == [["1 20"], ["3 4"]]
+    assert counts.text_bytes == len("1 20" + "3 4")
+
+
+@pytest.mark.parametrize("ids", [[[1], [], [2]], [[[1]], [[]], [[2]]]])
+def test_an_empty_list_is_dropped_and_counted_as_an_empty_text_is(tmp_path, ids):
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ids}), table)
+    rows = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"text": row}) for row in ids))
+
+    for path in (table, rows):
+        counts = CorpusCounts()
+        assert list(iter_documents(path, of_ids=True, counts=counts)) == [["1"], ["2"]]
+        assert counts.dropped == {"rows_without_text": 1}
+
+
+@pytest.mark.parametrize("value", [1.5, "1", True])
+def test_lists_of_what_is_no_whole_number_are_refused_by_their_type(tmp_path, value):
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [[value]]}), table)
+    rows = write(tmp_path / "a.jsonl", json.dumps({"text": [value]}))
+
+    message = f"column 'text' holds list<element: {pa.scalar(value).type}>, whole numbers or text"
+    assert message in error_of(table, of_ids=True)
+    message = f"column 'text' has {type(value).__name__} in a list; its ids are whole numbers"
+    assert message in error_of(rows, of_ids=True)
+
+
 def test_an_array_of_nothing_is_no_array(tmp_path):
     assert "a.npy: no array of numbers" in error_of(write(tmp_path / "a.npy", b""), of_ids=True)
 

@@ -1,10 +1,14 @@
 """A corpus becomes a store: what the recipes' own tests do not reach without the network."""
 
 import os
+import shutil
 
+import pytest
 from small_corpora import write_vocabulary
 
 from bert_recipes.data.prepare import CorpusArguments, Preparation, prepare_store
+from bert_recipes.data.store import StoreWriter
+from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -35,22 +39,66 @@ def test_a_hub_corpus_is_read_once_beside_held_out_files_of_several_shards(tmp_p
     }
 
 
-def test_a_shard_whose_text_has_changed_since_is_made_again(tmp_path, caplog):
-    """Also where its size has not, by which a preparation that goes on knows its files."""
-    file = tmp_path / "a.txt"
-    file.write_text("The red apple falls.\n\nA tree grows.\n")
+@pytest.fixture
+def preparation(tmp_path):
+    """A preparation of `tmp_path / "a.txt"`, which is one shard."""
+    (tmp_path / "a.txt").write_text("The red apple falls.\n\nA tree grows.\n")
     vocabulary = write_vocabulary(tmp_path / "vocab.txt")
     arguments = CorpusArguments(
         tokenizer=str(vocabulary),
         output_dir=str(tmp_path / "store"),
-        files=[str(file)],
+        files=[str(tmp_path / "a.txt")],
         num_processes=1,
     )
-    preparation = Preparation(arguments, load_tokenizer(vocabulary))
+    return Preparation(arguments, load_tokenizer(vocabulary))
+
+
+@pytest.mark.parametrize("time", [2**62, 0], ids=["in the future", "older"])
+def test_a_shard_whose_text_has_changed_since_is_made_again_once(
+    preparation, tmp_path, caplog, time
+):
+    """Also where its size has not, by which a preparation that goes on knows its files."""
+    file = tmp_path / "a.txt"
+    size = file.stat().st_size
     with preparation.claimed():
         sizes = [preparation.write_shard(0), preparation.write_shard(0)]
-        os.utime(file, ns=(2**62, 2**62))
-        sizes.append(preparation.write_shard(0))
+        os.utime(file, ns=(time, time))
+        sizes += [preparation.write_shard(0), preparation.write_shard(0)]
 
-    assert sizes == [file.stat().st_size, None, file.stat().st_size]
-    assert "a.txt has changed since; its shard is made again" in caplog.text
+    assert sizes == [size, None, size, None]
+    assert caplog.text.count("a.txt has changed since; its shard is made again") == 1
+
+
+def test_a_text_that_is_edited_before_its_shard_is_written_is_read_again(
+    preparation, tmp_path, monkeypatch
+):
+    file = tmp_path / "a.txt"
+    finish = StoreWriter.finish
+
+    def edit_and_finish(writer, **description):
+        file.write_text("A tree grows.\n\nThe red apple falls.\n")
+        finish(writer, **description)
+
+    with preparation.claimed():
+        with monkeypatch.context() as context:
+            context.setattr(StoreWriter, "finish", edit_and_finish)
+            preparation.write_shard(0)
+
+        assert preparation.write_shard(0) == file.stat().st_size
+
+
+def test_a_shard_without_a_record_of_its_files_is_done(preparation, tmp_path):
+    with preparation.claimed():
+        preparation.write_shard(0)
+        shutil.rmtree(tmp_path / ".store.shards" / "file_states")
+
+        assert preparation.write_shard(0) is None
+
+
+def test_shards_of_other_rules_are_not_mixed(preparation, monkeypatch):
+    with preparation.claimed():
+        preparation.write_shard(0)
+    monkeypatch.setattr("bert_recipes.data.prepare.RULES_VERSION", 0)
+
+    with pytest.raises(InputError, match="earlier preparation with other versions"):
+        preparation.check_plan()

@@ -49,6 +49,11 @@ CASES = [
     "Go to http://example.com/a?b=C. | Then stop.",
     "No full stop at the end",
     "He said no. | I left.",
+    'He said no. | "I did not."',
+    "He said no. | I\u2019m sure.",
+    "See opus no. I in C.",
+    "See no. I and no. II. | Then stop.",
+    "See no. I. | Then stop.",
     "He lives on Main St. | He likes it.",
     "One.Two.Three without spaces.",
     # curly quotes, ellipsis and inverted marks
@@ -145,6 +150,9 @@ def test_time_grows_with_the_length_only_for_text_made_of_terminators(text):
     assert time.perf_counter() - started < 10
 
 
+THAI = "ฉันกินข้าวแล้วก็กลับบ้านในตอนเย็น แล้วอ่านหนังสือพิมพ์จนถึงเวลาเข้านอนกับครอบครัว"
+
+
 @pytest.mark.parametrize(
     ("paragraph", "expected"),
     [
@@ -159,7 +167,11 @@ def test_time_grows_with_the_length_only_for_text_made_of_terminators(text):
             "\u0938\u0947 \u092c\u093e\u0939\u0930 \u0914\u0930 \u0906\u090f\u0964",
             True,
         ),
-        ("ฉันกินข้าวแล้วก็กลับบ้านในตอนเย็น", True),  # no full stop in this script
+        (THAI, True),  # no full stop in this script
+        (f"“{THAI}”", True),
+        (f"{THAI} (พ.ศ. 2563)", True),
+        (f"{THAI} (Bangkok Post)", False),
+        ("ประวัติศาสตร์ของกรุงเทพมหานครในศตวรรษที่ยี่สิบ", False),  # a heading
         ("History", False),
         ("External links and further reading on the history of the city", False),
         ("See also.", False),

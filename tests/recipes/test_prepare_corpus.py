@@ -285,6 +285,14 @@ def test_settings_without_meaning_are_refused(options, message):
         CorpusArguments(tokenizer="t", output_dir="o", **options)
 
 
+@pytest.mark.parametrize("held_out", ["", "--validation_files c"])
+def test_the_length_of_lines_is_for_files_alone(caplog, held_out):
+    flags = f"--tokenizer t --output_dir o --dataset_name a/b --max_line_bytes 9 {held_out}"
+    parse_arguments(CorpusArguments, argv=flags.split())
+
+    assert ("without effect" in caplog.text) == (held_out == "")
+
+
 def test_holding_out_every_file_is_refused(prepare, corpus):
     with pytest.raises(InputError, match="nothing is left to train on"):
         prepare("store", [corpus / "*.txt"], validation_files=[str(corpus)])

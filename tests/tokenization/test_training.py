@@ -211,7 +211,18 @@ def test_settings_that_another_kind_of_vocabulary_does_not_have_are_said(algorit
     assert ("without effect" in caplog.text) == bool(names)
 
 
+def test_the_length_of_lines_has_no_effect_on_a_data_set_of_the_hub(caplog):
+    flags = "--output_dir y --max_line_bytes 9 --dataset_name owner/name"
+    parse_arguments(TokenizerArguments, argv=flags.split())
+    assert "max_line_bytes 9 (only without --dataset_name)" in caplog.text
+
+
 # Bad input
+
+
+def test_a_line_of_more_bytes_than_any_machine_holds_is_refused():
+    with pytest.raises(InputError, match=r"max_line_bytes is 1000.*; allowed: 1 to"):
+        TokenizerArguments(files=["x"], output_dir="y", max_line_bytes=10**20)
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,6 @@ SUFFIXES = (".txt", *TABLE_SUFFIXES)
 ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are no text
 
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
-# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts
-# bytes in.
-MOST_LINE_BYTES = 2**40
 
 
 # Files
@@ -286,11 +283,16 @@ class _Texts:
         Rows whose text is missing are dropped and counted.
         """
         bytes_before = self.counts.source_bytes
+        is_parquet = path.suffix.lower() == ".parquet"
         rows = self._array_rows(path) if path.suffix.lower() == ".npy" else self._table_rows(path)
         for place, row in rows:
             text = self._text_of(row, place)
-            if text is not None:
-                yield text
+            if text is None:
+                continue
+            # The bytes of other tables are counted by what reads their lines.
+            if is_parquet:
+                self.counts.text_bytes += len(text.encode("utf-8"))
+            yield text
         self.counts.source_bytes = bytes_before + path.stat().st_size
 
     def _table_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
@@ -299,8 +301,6 @@ class _Texts:
             self._check_schema(path)
         table = self.reader.table(path, [self.text_column] if is_parquet else None)
         for number, row in table.rows:
-            if is_parquet and isinstance(row[self.text_column], str):
-                self.counts.text_bytes += len(row[self.text_column].encode("utf-8"))
             yield table.where(number), row
 
     def _array_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
@@ -344,14 +344,15 @@ class _Texts:
         values = getattr(kind, "storage_type", kind)
         if kinds.is_dictionary(values):
             values = values.value_type
-        if self.of_ids and (kinds.is_list(values) or kinds.is_large_list(values)):
+        if self.of_ids and _holds_lists_of_ids(values):
             return
         # Values of some other types cannot even be turned into Python's; a column of nulls has no
         # type of its own.
         text_kinds = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
         if not any(is_kind(values) for is_kind in text_kinds):
+            expected = "whole numbers or text" if self.of_ids else "text"
             raise InputError(
-                f"{path}: column '{column}' holds {list_columns([kind])}, text expected"
+                f"{path}: column '{column}' holds {list_columns([kind])}, {expected} expected"
             )
 
     def of_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
@@ -394,7 +395,7 @@ class _Texts:
         if is_missing(text):
             self.counts.dropped["rows_without_text"] += 1
             return None
-        if self.of_ids and isinstance(text, list) and text:
+        if self.of_ids and isinstance(text, list):
             return _lines_of_ids(text, f"{place}: column '{column}'")
         if not isinstance(text, str):
             raise InputError(
@@ -409,6 +410,20 @@ class _Texts:
             text, num_replaced = SURROGATES.subn("\ufffd", text)
             self.counts.repaired["characters_replaced"] += num_replaced
         return self.reader.without_nul(text, place)
+
+
+def _holds_lists_of_ids(kind: Any) -> bool:
+    """Return whether a type of Arrow is a list of whole numbers, or a list of such lists."""
+    import pyarrow.types as kinds
+
+    depth = 0
+    while depth < 2 and (
+        kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
+    ):
+        kind = kind.value_type
+        depth += 1
+    # Lists that are all empty have values of no type.
+    return depth > 0 and (kinds.is_integer(kind) or kinds.is_null(kind))
 
 
 def _open_hub(name: str, config_name: str | None, split: str, place: str) -> Iterator[Any]:
@@ -431,9 +446,9 @@ def _open_hub(name: str, config_name: str | None, split: str, place: str) -> Ite
 def _lines_of_ids(values: list[Any], place: str) -> str:
     """Return the sentences of a document as lines of numbers.
 
-    The document is one list of ids, or a list of such lists.
+    The document is one list of ids, or a list of such lists. An empty one is a blank text.
     """
-    sentences = values if isinstance(values[0], list) else [values]
+    sentences = values if values and isinstance(values[0], list) else [values]
     lines = []
     for ids in sentences:
         if not isinstance(ids, list) or any(isinstance(number, list | dict) for number in ids):
@@ -441,6 +456,11 @@ def _lines_of_ids(values: list[Any], place: str) -> str:
                 f"{place} nests its ids unevenly; a list of ids is expected, or a list of such "
                 "lists"
             )
+        for number in ids:
+            if type(number) is not int:  # a truth value is an int too
+                raise InputError(
+                    f"{place} has {type(number).__name__} in a list; its ids are whole numbers"
+                )
         lines.append(" ".join(map(str, ids)))
 
     return "\n".join(lines)

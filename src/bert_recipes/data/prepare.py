@@ -29,7 +29,6 @@ from filelock import FileLock, Timeout
 
 from bert_recipes.data.corpus import (
     ID_SUFFIXES,
-    MOST_LINE_BYTES,
     SUFFIXES,
     CorpusCounts,
     DocumentBoundary,
@@ -50,7 +49,6 @@ from bert_recipes.data.encoding import (
 )
 from bert_recipes.data.store import (
     COUNTS,
-    METADATA_FILE,
     SHARDS_FOLDER,
     SPECIAL_ID_NAMES,
     SPLITS,
@@ -63,7 +61,7 @@ from bert_recipes.data.store import (
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors, format_suffix
+from bert_recipes.rows import MAX_LINE_BYTES, MOST_LINE_BYTES, EncodingErrors, format_suffix
 from bert_recipes.scripts import describe_unknown
 from bert_recipes.settings import SEEDS, check, option, required
 
@@ -85,6 +83,11 @@ FEW_TOKENS_OF_A_DOCUMENT = 128
 # may be no two of them.
 FEW_BYTES = 1_000_000
 PLAN_FILE = "plan.json"
+# For each shard a file with the size and time of each text, as they were before it was read.
+FILE_STATES_FOLDER = "file_states"
+# Raised with every change of our own rules (documents, sentences, passages, what is held out), so
+# that no store mixes the shards of two.
+RULES_VERSION = 1
 # Settings that change neither documents nor token ids stay out of the store, so that the same text
 # gives the same bytes.
 _NOT_IN_STORE = (
@@ -509,7 +512,8 @@ class Preparation:
         settings = {**vars(self.arguments)}
         for name in _NOT_IN_STORE:
             del settings[name]
-        versions = {
+        versions: dict[str, Any] = {
+            "rules": RULES_VERSION,
             "python": platform.python_version(),
             "unicode": unicodedata.unidata_version,
         }
@@ -579,13 +583,14 @@ class Preparation:
         """Write one shard and return the bytes of text that it read; None if it was done before."""
         folder = self._shard_folder(number)
         files = [path for _, path in self.shards[number]]
-        if _is_done(folder, files):
+        if self._is_done(number):
             logger.info("shard %d of %d: done before", number + 1, len(self.shards))
             return None
 
         logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(files))
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
             shutil.rmtree(leftover, ignore_errors=True)
+        self._write_file_states(number)
 
         arguments = self.arguments
         reads = {split: CorpusCounts() for split in SPLITS}
@@ -610,6 +615,47 @@ class Preparation:
             writer.finish(**counts.describe(reads))
 
         return sum(read.text_bytes for read in reads.values())
+
+    def _is_done(self, number: int) -> bool:
+        """Return whether a shard is complete and its files are as they were; if not, it is logged.
+
+        The cheap check comes first: a store is opened by reading all of it.
+        """
+        folder = self._shard_folder(number)
+        if not folder.exists():
+            return False
+        changed_file = self._changed_file(number)
+        if changed_file is not None:
+            logger.warning("%s has changed since; its shard is made again", changed_file)
+            return False
+        try:
+            open_store(folder)
+        except InputError as error:
+            logger.warning("%s; the shard is made again", error)
+            return False
+        return True
+
+    def _file_states_file(self, number: int) -> Path:
+        return self.folder / FILE_STATES_FOLDER / f"{number:05d}.json"
+
+    def _write_file_states(self, number: int) -> None:
+        states = {str(path): _state_of(path) for _, path in self.shards[number]}
+        file = self._file_states_file(number)
+        file.parent.mkdir(exist_ok=True)
+        write_json(file, states)
+        sync_paths([file, file.parent])
+
+    def _changed_file(self, number: int) -> Path | None:
+        """Return the first file that is no longer what the shard was made of."""
+        file = self._file_states_file(number)
+        # Shards of an earlier release have none, and those whose joining was cut off.
+        if not file.is_file():
+            return None
+        states = json.loads(file.read_bytes())
+        for _, path in self.shards[number]:
+            if states.get(str(path)) != _state_of(path):
+                return path
+        return None
 
     def _encoder(self) -> DocumentEncoder:
         arguments = self.arguments
@@ -700,6 +746,7 @@ class Preparation:
         self.tokenizer.save_pretrained(self.folder / "tokenizer")
         write_metadata(self.folder, metadata)
         (self.folder / PLAN_FILE).unlink()
+        shutil.rmtree(self.folder / FILE_STATES_FOLDER, ignore_errors=True)
         sync_paths(self.folder.glob("*.json"))
         sync_paths((self.folder / "tokenizer").glob("*"))
         sync_paths([self.folder])
@@ -830,21 +877,10 @@ class Preparation:
                 )
 
 
-def _is_done(folder: Path, files: Iterable[Path]) -> bool:
-    """Return whether a shard is complete and no older than its files; if not, it is logged."""
-    if not folder.exists():
-        return False
-    try:
-        open_store(folder)
-    except InputError as error:
-        logger.warning("%s; the shard is made again", error)
-        return False
-    written_at = (folder / METADATA_FILE).stat().st_mtime_ns
-    for path in files:
-        if path.stat().st_mtime_ns > written_at:
-            logger.warning("%s has changed since; its shard is made again", path)
-            return False
-    return True
+def _state_of(path: Path) -> list[int]:
+    """Return size and time of change of a file, which an edit does not leave both as they were."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 class _ShardCounts:

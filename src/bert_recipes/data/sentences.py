@@ -83,6 +83,11 @@ _NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
 # After a closing quote: "..." to ("he said"), a comma: the sentence goes on.
 _CJK_CONTINUATIONS = "\u3001\uff0c,\u3068\uff1b\uff1a"
 _ROMAN = re.compile(r"[IVXLCDM]+")
+# The pronoun, not the number: "He said no. I left.", but "opus no. I in C", "no. I and no. II".
+# A verb follows it, in lower case or shortened ("I'm"); behind the number stands what joins it to
+# other words.
+_AFTER_NUMBER = "and|as|at|by|for|from|has|in|is|of|on|or|the|to|with"
+_PRONOUN = re.compile(rf"[{re.escape(_OPENERS)}]*I(?:['\u2019]|\s+(?!(?:{_AFTER_NUMBER})\b)[a-z])")
 # "u.s.s.r", "messrs": longer words need no look-up. Also the bound that keeps looking back cheap.
 _LONGEST_ABBREVIATION = 8
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")
@@ -189,9 +194,9 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
     if is_dotted and word.islower() and lowered not in SOMETIMES_LAST:
         return True
     if lowered in BEFORE_NUMBERS:
-        next_word = _next_word(text, end)
-        if word == "no" and next_word == "I":  # "He said no. I left."
+        if word == "no" and _PRONOUN.match(text, end):
             return False
+        next_word = _next_word(text, end)
         return next_word.isdigit() or _ROMAN.fullmatch(next_word) is not None
     if is_dotted or lowered in SOMETIMES_LAST:
         return _next_word(text, end).lower() not in SENTENCE_STARTERS
@@ -202,17 +207,22 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
 _PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_CJK_TERMINATORS}{_DANDAS}][{_CLOSERS}]*$")
-# Thai and Lao have no full stop.
-_SCRIPT_WITHOUT_STOPS = re.compile("[\u0e00-\u0eff]$")
+# Thai and Lao have no full stop. Behind the last letter stand at most a year ("B.E. 2563"), a
+# number, and closing quotes and brackets.
+_END_WITHOUT_STOP = re.compile(rf"[\u0e00-\u0eff][\s0-9.({_CLOSERS}]*$")
+_SCRIPT_WITHOUT_STOPS = re.compile("[\u0e00-\u0eff]")
+# Without a stop length alone tells a passage from a heading, so more is asked for: twice the words,
+# of some four characters each (vowel signs and tone marks included).
+MIN_UNSTOPPED_CHARACTERS = 2 * MIN_PASSAGE_WORDS * 4
 _UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff]")
 
 
 def is_passage(paragraph: str) -> bool:
     """Return whether a paragraph is running text, not a heading, list or table.
 
-    A passage ends like a sentence, or in Thai or Lao, has at least ``MIN_PASSAGE_WORDS`` words (two
-    characters of a script without spaces count as one), and does not begin with a mark of lists or
-    tables.
+    A passage ends like a sentence, has at least ``MIN_PASSAGE_WORDS`` words (two characters of a
+    script without spaces count as one), and does not begin with a mark of lists or tables. One that
+    ends in Thai or Lao, without a stop, has at least ``MIN_UNSTOPPED_CHARACTERS`` of them.
 
     Source: the aim is the paper's ("we extract only the text passages and ignore lists, tables, and
     headers", Devlin et al. 2019, section 3.1). It gives no rule: this one is ours.
@@ -220,8 +230,10 @@ def is_passage(paragraph: str) -> bool:
     text = paragraph.strip()
     if text.startswith(_LIST_MARKS):
         return False
-    if not _PASSAGE_END.search(text) and not _SCRIPT_WITHOUT_STOPS.search(text):
-        return False
+    if not _PASSAGE_END.search(text):
+        if not _END_WITHOUT_STOP.search(text):
+            return False
+        return len(_SCRIPT_WITHOUT_STOPS.findall(text)) >= MIN_UNSTOPPED_CHARACTERS
     num_words = len(text.split())
     num_unspaced_words = len(_UNSPACED_SCRIPT.findall(text)) // 2
     return num_words + num_unspaced_words >= MIN_PASSAGE_WORDS

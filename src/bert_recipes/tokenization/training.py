@@ -25,7 +25,7 @@ from tokenizers.trainers import WordPieceTrainer
 
 from bert_recipes.errors import InputError
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES
+from bert_recipes.rows import MAX_LINE_BYTES, MOST_LINE_BYTES
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
 from bert_recipes.tokenization.merges import merge_pieces
@@ -112,7 +112,9 @@ class TokenizerArguments(VocabularySettings):
     encoding_errors: Literal["strict", "replace"] = option(
         "strict", "broken UTF-8: stop, or put U+FFFD and count"
     )
-    max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1)
+    max_line_bytes: int = option(
+        MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES
+    )
     algorithm: str = option(
         "frequency",
         "WordPiece that joins the most frequent pair of pieces, or the best by likelihood; "
