@@ -445,7 +445,7 @@ def _is_of_run(api: HfApi, target: PushTarget, info: ModelInfo, identity_file: s
 def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -> str:
     """Upload files of a folder; returns the model's page.
 
-    This is one commit. Above 256 files, or 100 MB of files that are not LFS, huggingface_hub makes
+    This is one commit; above 250 files, or 100 MB of files that are not LFS, huggingface_hub makes
     several. The target has passed `open_target`. Whatever fails is a `PushError`.
     """
     api = HfApi(token=True)
