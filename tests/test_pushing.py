@@ -106,6 +106,60 @@ def test_of_another_model_that_a_training_replaces_nothing_stays(
     assert set(repository.branches["main"].files) == expected
 
 
+def save_and_push(args: PreTrainingArguments, model: Path, step: int) -> None:
+    checkpoint = Path(args.output_dir) / f"checkpoint-{step}"
+    shutil.copytree(model, checkpoint)
+    write_run_id(checkpoint / IDENTITY_FILE, "of the run")
+    state = TrainerState(global_step=step, is_world_process_zero=True)
+    PushCheckpoints().on_save(args, state, TrainerControl())
+    PushCheckpoints.last.result()
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+@pytest.mark.parametrize(
+    "old_model",
+    [(), ("config.json", "checkpoint-2/model.safetensors", "checkpoint-2/adapter_config.json")],
+)
+def test_the_final_push_leaves_the_checkpoints_that_the_run_has_pushed(
+    tiny_checkpoint: Path, tmp_path: Path, hub: Any, old_model: tuple[str, ...], is_resumed: bool
+):
+    folder = tmp_path / "run"
+    shutil.copytree(tiny_checkpoint, folder)
+    write_run_id(folder / IDENTITY_FILE, "of the run")
+    repository = hub.add_repository("me/run", dict.fromkeys(old_model, b"{}"))
+    values = {"push_to_hub": True, "hub_strategy": "all_checkpoints"}
+    args = settings(folder, **values, hub_overwrite=bool(old_model))
+    check_push(args)
+    save_and_push(args, tiny_checkpoint, 2)
+    if is_resumed:
+        args = settings(folder, **values, hub_overwrite=bool(old_model))
+    push_run(args, 4)
+    names = {path.name for path in tiny_checkpoint.iterdir()} | {IDENTITY_FILE}
+    expected = names | {f"checkpoint-2/{name}" for name in names} | {".gitattributes"}
+    assert set(repository.branches["main"].files) == expected
+    weights = (tiny_checkpoint / "model.safetensors").read_bytes()
+    assert repository.read("checkpoint-2/model.safetensors") == weights
+
+
+def test_files_that_are_no_model_or_come_after_the_first_push_stay(
+    tiny_checkpoint: Path, tmp_path: Path, hub: Any
+):
+    texts = dict.fromkeys(["LICENSE", "README.md", "loss.png"], b"of the owner")
+    old_model = dict.fromkeys(["adapter_config.json", "merges.txt"], b"{}")
+    repository = hub.add_repository("me/run", texts | old_model)
+    args = settings(tmp_path / "run", push_to_hub=True, hub_overwrite=True)
+    check_push(args)
+    save_and_push(args, tiny_checkpoint, 2)
+    expected = {path.name for path in tiny_checkpoint.iterdir()}
+    expected |= {IDENTITY_FILE, ".gitattributes", *texts}
+    assert set(repository.branches["main"].files) == expected
+    added = hub.file("adapter_config.json", b"of the owner")
+    files = repository.branches["main"].files | {"adapter_config.json": added}
+    repository.commit("main", "by the owner", files)
+    save_and_push(args, tiny_checkpoint, 4)
+    assert set(repository.branches["main"].files) == expected | {"adapter_config.json"}
+
+
 def test_checkpoints_are_pushed_beside_the_training(
     tiny_checkpoint: Path, tmp_path: Path, hub: Any
 ):

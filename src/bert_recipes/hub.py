@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import logging
 import os
@@ -12,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,7 +26,6 @@ from bert_recipes.checkpointing import (
     is_generated_card,
     last_complete,
     list_checkpoints,
-    parse_run_id,
     read_run_id,
     seal_card,
     why_incomplete,
@@ -81,8 +80,10 @@ OTHER_FILES = (
     "[!.]*.png",
     "[!.]*.svg",
 )
-# What a repository without a model may hold.
-_NO_MODEL = re.compile(r"\.gitattributes|LICENSE.*|.*\.(md|txt|png|svg)", re.IGNORECASE)
+# What a repository without a model may hold: no vocabulary, which is text too.
+_NO_MODEL = re.compile(
+    r"\.gitattributes|LICENSE.*|(?!.*(vocab|merges)\.txt$).*\.(md|txt|png|svg)", re.IGNORECASE
+)
 INDEX_FILE = "model.safetensors.index.json"
 # Weights of an earlier push, which would be loaded before those in another form.
 _WEIGHTS = ["model*.safetensors", "model.safetensors.index.json", "pytorch_model*"]
@@ -144,18 +145,7 @@ class PushCheckpoints(TrainerCallback):
         except (OSError, InputError) as error:
             _warn(args, checkpoint, error)
             return
-        target = _target(args)
-        is_folder = args.hub_strategy == "all_checkpoints"
-        PushCheckpoints.last = self.api.upload_folder(
-            repo_id=target.repo_id,
-            revision=target.revision,
-            folder_path=copy,
-            path_in_repo=checkpoint.name if is_folder else None,
-            delete_patterns=_delete_patterns(target),
-            commit_message=f"Training in progress, step {state.global_step}",
-            run_as_future=True,
-        )
-        PushCheckpoints.last.add_done_callback(partial(_end_push, args, checkpoint, copy))
+        PushCheckpoints.last = self.api.run_as_future(_push_copy, self.api, args, checkpoint, copy)
 
 
 def _copy_model(checkpoint: Path) -> Path:
@@ -170,13 +160,30 @@ def _copy_model(checkpoint: Path) -> Path:
     return copy
 
 
-def _end_push(args: Any, checkpoint: Path, copy: Path, push: Future[Any]) -> None:
-    shutil.rmtree(copy, ignore_errors=True)
-    error = push.exception()
-    if error is None:
-        logger.info("pushed %s: %s", checkpoint, push.result().commit_url)
-    else:
+def _push_copy(api: HfApi, args: Any, checkpoint: Path, copy: Path) -> None:
+    """Push the copy of a checkpoint to the top or to a folder of its own, and delete the copy.
+
+    What lies there afterwards is the run's: later pushes delete nothing more of another model.
+    """
+    target = _target(args)
+    folder = f"{checkpoint.name}/" if args.hub_strategy == "all_checkpoints" else ""
+    try:
+        commit = api.upload_folder(
+            repo_id=target.repo_id,
+            revision=target.revision,
+            folder_path=copy,
+            path_in_repo=folder,
+            delete_patterns=_delete_patterns(target, folder),
+            commit_message=f"Training in progress, step {checkpoint.name.partition('-')[2]}",
+        )
+    except Exception as error:  # of several libraries; whatever it is, a run is not lost for it
         _warn(args, checkpoint, error)
+        return
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+    logger.info("pushed %s: %s", checkpoint, commit.commit_url)
+    names = args.hub_replaced_files
+    args.hub_replaced_files = tuple(name for name in names if not name.startswith(folder))
 
 
 def _warn(args: Any, checkpoint: Path, error: BaseException) -> None:
@@ -194,9 +201,9 @@ def push_run(args: Any, step: int) -> str | None:
         return None
     check_push(args)
     folder = Path(args.output_dir)
-    target = _target(args)
     if PushCheckpoints.last is not None:
         PushCheckpoints.last.exception()  # waits for it
+    target = _target(args)
     try:
         return push(target, folder, collect_files(folder), f"End of training, step {step}")
     except (InputError, OSError) as error:
@@ -322,8 +329,9 @@ class PushTarget:
 
     Attributes:
         replaced_files: Files of another model that lay there when `open_target` looked. None may
-            stay: a tokenizer would be loaded beside the new weights. What this run pushes itself is
-            not among them.
+            stay: a tokenizer would be loaded beside the new weights. Checkpoints of `run_ids` and
+            files that are no model are not among them, and a push of a training takes out those
+            of its folder.
     """
 
     repo_id: str  # owner/name, or a name of the user's
@@ -412,27 +420,33 @@ def _check_readers(target: PushTarget, info: ModelInfo) -> None:
 
 def _files_of_other_model(api: HfApi, target: PushTarget, info: ModelInfo) -> tuple[str, ...]:
     """Return the files of another model that the user lets be replaced; refuse it otherwise."""
-    name = target.repo_id
     names = [item.rfilename for item in info.siblings or ()]
-    run_id = None
-    if IDENTITY_FILE in names:
-        file = api.hf_hub_download(name, IDENTITY_FILE, revision=info.sha)
-        run_id = parse_run_id(Path(file).read_text(encoding="utf-8"))
-    has_model = not all(map(_NO_MODEL.fullmatch, names))
-    if not has_model or run_id in target.run_ids:
+    if IDENTITY_FILE in names and _is_of_run(api, target, info, IDENTITY_FILE):
         return ()
-    if not target.overwrite:
+    for file in fnmatch.filter(names, f"checkpoint-*/{IDENTITY_FILE}"):
+        if _is_of_run(api, target, info, file):
+            folder = file.removesuffix(IDENTITY_FILE)
+            names = [name for name in names if not name.startswith(folder)]
+    model_files = tuple(name for name in names if not _NO_MODEL.fullmatch(name))
+    if model_files and not target.overwrite:
         raise InputError(
-            f"{name} holds another model; give another repository or branch, or replace it with "
-            "--overwrite true (--hub_overwrite true in training): its history stays"
+            f"{target.repo_id} holds another model; give another repository or branch, or replace "
+            "it with --overwrite true (--hub_overwrite true in training): its history stays"
         )
-    return tuple(names)
+    return model_files
+
+
+def _is_of_run(api: HfApi, target: PushTarget, info: ModelInfo, identity_file: str) -> bool:
+    """Return whether a folder on the Hub was pushed by a run whose model may lie there."""
+    path = Path(api.hf_hub_download(target.repo_id, identity_file, revision=info.sha))
+    return read_run_id(path.parent) in target.run_ids
 
 
 def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -> str:
-    """Upload files of a folder as one commit; returns the model's page.
+    """Upload files of a folder; returns the model's page.
 
-    The target has passed `open_target`. Whatever fails is a `PushError`.
+    This is one commit; above 250 files, or 100 MB of files that are not LFS, huggingface_hub makes
+    several. The target has passed `open_target`. Whatever fails is a `PushError`.
     """
     api = HfApi(token=True)
     try:
@@ -451,9 +465,14 @@ def push(target: PushTarget, folder: Path, names: Sequence[str], message: str) -
     return page if target.revision is None else f"{page}/tree/{target.revision}"
 
 
-def _delete_patterns(target: PushTarget) -> list[str]:
-    """Return the files of a repository that a push deletes, unless it sends them anew."""
-    return [*_WEIGHTS, *map(glob.escape, target.replaced_files)]
+def _delete_patterns(target: PushTarget, folder: str = "") -> list[str]:
+    """Return the files that a push deletes, unless it sends them anew, by their names in a folder.
+
+    Args:
+        folder: "", the top of the repository, or the name of a folder with a slash.
+    """
+    names = [name for name in target.replaced_files if name.startswith(folder)]
+    return [*_WEIGHTS, *(glob.escape(name.removeprefix(folder)) for name in names)]
 
 
 def _add_tags(folder: Path, tags: Sequence[str]) -> None:

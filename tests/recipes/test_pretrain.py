@@ -85,6 +85,7 @@ def test_the_checkpoint_opens_in_stock_transformers(finished):
 
 def test_run_yaml_gives_the_same_run_again(call_recipe, finished, tmp_path):
     folder, _ = finished
+    assert "trackio_static_space_id" not in (folder / "run.yaml").read_text()
     call_recipe("pretrain", "--config", folder / "run.yaml", "--output_dir", tmp_path)
     first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -299,7 +299,7 @@ def test_what_is_no_run_of_this_project_is_refused(copy_of, name):
 
 # Limits
 
-NOT_BELOW = "masked-LM loss is not below the word-frequency baseline"
+NOT_BELOW = "masked-LM loss is not below the word-frequency baseline by more than 0.1 nats"
 NO_PAIRS = "Nothing shows that its next-sentence predictions are better"
 NO_BETTER = "Nothing shows that its accuracy is better than the majority-class baseline."
 PAIRS = {"eval_majority_accuracy": 0.6, "eval_pairs": 1000}
@@ -310,6 +310,7 @@ TASK = {"eval_accuracy": 0.7, "baselines": {"accuracy": 0.6}}
     ("kind", "values", "sentence", "is_there"),
     [
         ("pretraining", {"eval_mlm_loss": 5.95, "eval_unigram_loss": 6.0}, NOT_BELOW, True),
+        ("pretraining", {"eval_mlm_loss": 0.0, "eval_unigram_loss": 0.1}, NOT_BELOW, True),
         ("pretraining", {"eval_mlm_loss": 5.89, "eval_unigram_loss": 6.0}, NOT_BELOW, False),
         ("pretraining", {"eval_mlm_loss": None}, "all alike: mlm loss.", True),
         ("pretraining", {"eval_nsp_accuracy": 0.65, **PAIRS}, NO_PAIRS, False),

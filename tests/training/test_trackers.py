@@ -2,7 +2,9 @@
 
 import os
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import TrainingArguments
@@ -10,6 +12,7 @@ from transformers import TrainingArguments
 from bert_recipes.config import resolved_values
 from bert_recipes.errors import InputError
 from bert_recipes.training import trackers
+from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.trackers import name_run, prepare_trackers
 
 
@@ -25,11 +28,24 @@ def test_trackers_are_offline_unless_asked(monkeypatch: pytest.MonkeyPatch):
     assert (os.environ["WANDB_MODE"], os.environ["SWANLAB_MODE"]) == ("offline", "cloud")
 
 
-@pytest.mark.parametrize(("named", "used"), [(None, False), ("me/losses", "me/losses")])
-def test_no_static_space_is_made_that_nobody_has_named(named: str | None, used: str | bool):
-    args = settings(trackio_static_space_id=named)
+@pytest.mark.parametrize(
+    ("report_to", "named", "used"),
+    [
+        ("trackio", None, False),
+        ("trackio", "me/losses", "me/losses"),
+        ("none", None, None),
+        ("none", "me/losses", "me/losses"),
+    ],
+)
+def test_no_static_space_is_made_or_saved_that_nobody_has_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report_to: str, named: str | None, used: Any
+):
+    monkeypatch.setattr(trackers, "get_reporting_integration_callbacks", lambda names: [dict])
+    values = {"report_to": report_to, "trackio_static_space_id": named}
+    args = PreTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **values)
     prepare_trackers(args)
     assert args.trackio_static_space_id == used
+    assert resolved_values(args).get("trackio_static_space_id") == named
 
 
 @pytest.mark.parametrize("name", ["wanbd", "clearml"])

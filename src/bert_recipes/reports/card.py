@@ -34,6 +34,7 @@ from bert_recipes.run_folder import (
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.training.arguments import has_second_phase, key_in_last_phase
 from bert_recipes.training.bert_trainer import MEASURED_WITH
+from bert_recipes.training.callbacks import STUCK_MARGIN_NATS
 
 
 logger = logging.getLogger(__name__)
@@ -224,6 +225,7 @@ def card_text(card: RunCard) -> str:
         evaluation_flags=evaluation_flags(run.settings),
         max_seq_length=run.settings.get(key_in_last_phase(run.settings, "max_seq_length")),
         has_second_phase=has_second_phase(run.settings),
+        stuck_margin=STUCK_MARGIN_NATS,
         is_no_better=task is not None and is_no_better(run.results, task.best_metric),
         has_local_tokenizer=has_local_tokenizer,
     )

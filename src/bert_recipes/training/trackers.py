@@ -31,9 +31,10 @@ def prepare_trackers(args: Any) -> None:
             get_reporting_integration_callbacks([name])[0]()
         except (RuntimeError, ImportError, ValueError) as error:
             raise InputError(f"report_to: {name} cannot be used: {error}") from error
-    if args.trackio_static_space_id is None:
+    if "trackio" in args.report_to and not args.trackio_static_space_id:
         # Without a name stock makes a Space of its own when a training, or a phase of it, ends.
         args.trackio_static_space_id = False
+        args.unsaved_fields = {*getattr(args, "unsaved_fields", ()), "trackio_static_space_id"}
     if args.process_index != 0:
         return
     if "wandb" in args.report_to and os.environ["WANDB_MODE"] == "online":
