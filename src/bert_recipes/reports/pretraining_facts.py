@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import epoch_order
 from bert_recipes.models.bert import BertForPreTraining
@@ -86,10 +87,10 @@ def gather_pretraining(
 def _count_corpus(inputs: Any) -> dict[str, int]:
     """Count the documents, sentences and tokens of a store, and the inputs of an epoch."""
     counts = {}
-    store = getattr(inputs, "store", None)
-    if store is not None:
-        for unit in ("documents", "sentences", "tokens"):
-            counts[unit] = int(getattr(store, f"num_{unit}"))
+    if isinstance(inputs, PreTrainingDataset):
+        counts["documents"] = int(inputs.split.num_documents)
+        counts["sentences"] = int(inputs.split.num_sentences)
+        counts["tokens"] = int(inputs.split.num_tokens)
     counts["inputs in epoch 0"] = inputs.num_pairs(0)
     return counts
 
