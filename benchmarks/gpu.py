@@ -203,13 +203,12 @@ def sides_of(sample: Sample) -> dict[str, Sample]:
     compiled, eager = "auto", "plain"
     if sample.on_cpu:  # the same layers, to try the step
         compiled, eager = "compiled", "eager"
-    samples = (
-        replace(sample, side="stock_defaults", switches=STOCK_DEFAULTS),
-        replace(sample, side="stock_best", switches=best),
-        replace(sample, side="ours", switches={"fast_layers": eager}),
-        replace(sample, side="ours", switches={"fast_layers": compiled}),
-    )
-    return dict(zip(SIDES, samples, strict=True))
+    return {
+        "stock, defaults": replace(sample, side="stock_defaults", switches=STOCK_DEFAULTS),
+        "stock, best": replace(sample, side="stock_best", switches=best),
+        "ours, eager": replace(sample, side="ours", switches={"fast_layers": eager}),
+        "ours": replace(sample, side="ours", switches={"fast_layers": compiled}),
+    }
 
 
 def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
@@ -380,17 +379,17 @@ def halves_of(result: Mapping[str, Any]) -> list[float]:
 
 
 def profile_table(profile: Mapping[str, Any]) -> str:
-    """Return the kernels that take most of a step."""
+    """Return the kernels and the operations of the host that take most of a step."""
     lines = [
         f"\nprofile of ours: {profile['milliseconds_per_step']:.1f} ms a step, busy "
         f"{profile['busy_share']:.0%}, "
         f"{profile['launches_per_step']:.0f} launches, waits {profile['waits_per_step']}",
-        "| ms a step | calls | kernel |",
-        "| --: | --: | --- |",
     ]
-    for row in [*profile["top"], *profile["host"]]:
-        name = row["kernel"][:110]
-        lines.append(f"| {row['milliseconds']:.3f} | {row['calls']:g} | {name} |")
+    for title, rows in (("kernel", profile["top"]), ("operation of the host", profile["host"])):
+        lines += [f"\n| ms a step | calls | {title} |", "| --: | --: | --- |"]
+        for row in rows:
+            name = row["kernel"][:110]
+            lines.append(f"| {row['milliseconds']:.3f} | {row['calls']:g} | {name} |")
     return "\n".join(lines)
 
 

@@ -42,8 +42,10 @@ class ShowArguments:
     seed: int = option(12345, "seed of pairs and masks", **SEEDS)
 
 
-def describe(seen: int, label: int, mask_id: int) -> str:
+def describe_replacement(seen: int, label: int, mask_id: int, *, is_causal: bool) -> str:
     """Return what stands in the place of a token that is predicted."""
+    if is_causal:
+        return "the next token"
     if seen == mask_id:
         return "[MASK]"
     return "kept" if seen == label else "random word"
@@ -61,14 +63,20 @@ def print_pair(
     """
     mask_id = tokenizer.mask_token_id
     print(f"{'position':>8} {'segment':>7}  {'input':20} {'predict':20} how")
-    for position in range(int(row["attention_mask"].sum())):
-        seen, label = int(row["input_ids"][position]), int(row["labels"][position])
+    length = int(row["attention_mask"].sum())
+    ids = row["input_ids"][:length].tolist()
+    labels = row["labels"][:length].tolist()
+    segments = row["token_type_ids"][:length].tolist()
+    for position in range(length):
+        seen = ids[position]
+        label = labels[position]
         piece = tokenizer.convert_ids_to_tokens(seen)
-        target = how = ""
+        target = ""
+        how = ""
         if label != IGNORE_INDEX:
             target = tokenizer.convert_ids_to_tokens(label)
-            how = "the next token" if is_causal else describe(seen, label, mask_id)
-        segment = "AB"[int(row["token_type_ids"][position])]
+            how = describe_replacement(seen, label, mask_id, is_causal=is_causal)
+        segment = "AB"[segments[position]]
         print(f"{position:>8} {segment:>7}  {piece:20} {target:20} {how}".rstrip())
 
 

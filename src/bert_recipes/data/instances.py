@@ -365,11 +365,13 @@ def _to_matrix(name: str, column: pa.Array) -> np.ndarray:
     if not pa.types.is_nested(column.type):
         numbers = column.to_numpy(zero_copy_only=False)
         return _to_array(name, numbers)[:, None]
-    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
-    if len(lengths) > 1 or None in lengths:
+    lengths = pc.list_value_length(column)
+    distinct_lengths = pc.unique(lengths).to_pylist()
+    if len(distinct_lengths) > 1 or None in distinct_lengths:
         raise ValueError(f"{name} is not of one length in all rows")
     values = column.flatten().to_numpy(zero_copy_only=False)
-    return _to_array(name, values).reshape(len(column), -1)
+    numbers = _to_array(name, values)
+    return numbers.reshape(len(column), -1)
 
 
 def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _ParquetReader:

@@ -34,6 +34,9 @@ from bert_recipes.settings import check, option
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_ONE = np.uint64(1)
+# A float64 has 53 bits.
+_UNUSED_BITS = np.uint64(64 - 53)
 _TO_UNIT = 2.0**-53
 
 
@@ -71,9 +74,12 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
     stream_number = np.array([stream + 1], dtype=np.uint64)
     stream_bits = _mix(stream_number * _GOLDEN_GAMMA)
     stream_keys = _mix(keys ^ stream_bits)
-    counters = positions.astype(np.uint64) + np.uint64(1)
-    bits = _mix(stream_keys + counters * _GOLDEN_GAMMA)
-    highest_bits = bits >> np.uint64(11)
+
+    counters = positions.astype(np.uint64) + _ONE
+    states = stream_keys + counters * _GOLDEN_GAMMA
+    bits = _mix(states)
+
+    highest_bits = bits >> _UNUSED_BITS
     return highest_bits.astype(np.float64) * _TO_UNIT
 
 

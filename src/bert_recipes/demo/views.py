@@ -247,18 +247,24 @@ def find_answer(
 
 def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
     """Return the probability of each choice; the choices are the lines of the last field."""
-    row = make_row(model, *values[:-1])
-    choices = _read_choices(values[-1])
+    *texts, text_of_choices = values
+    row = make_row(model, *texts)
+    choices = _read_choices(text_of_choices)
     prediction, _ = predict(model, {**row, CHOICES: choices})
-    names = [f"{number}. {choice}" for number, choice in enumerate(choices, start=1)]
-    probabilities = dict(zip(names, prediction.probabilities, strict=True))
+    probabilities = {}
+    for number, choice in enumerate(choices, start=1):
+        probabilities[f"{number}. {choice}"] = prediction.probabilities[number - 1]
 
     context, *start_of_choices = row.values()
-    encode = model.tokenizer.encode_ids
-    longest = max(choices, key=lambda choice: len(encode(choice)))
-    second_text = " ".join([*start_of_choices, longest])
+    longest_choice = _longest(model, choices)
+    second_text = " ".join([*start_of_choices, longest_choice])
     settings = model.predictor.trainer.kind.settings
     return probabilities, note_cut(model, [context, second_text], settings.max_seq_length)
+
+
+def _longest(model: DemoModel, texts: Sequence[str]) -> str:
+    """Return the text with the most pieces."""
+    return max(texts, key=lambda text: len(model.tokenizer.encode_ids(text)))
 
 
 def _read_choices(text: str) -> list[str]:

@@ -41,8 +41,8 @@ from bert_recipes.training.optimization import (
 logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Data-loading processes of a process on a GPU, at most. One makes 0.8 to 1.9 million tokens a
-# second, more than base takes; beside 14 of them the process itself was slower (docs/speed.md).
+# Data-loading processes of a process on a GPU, at most. Four make several times the tokens that
+# base takes (`benchmarks/benchmark.py --suite data`), and leave the cores to the process itself.
 MAX_DATA_WORKERS = 4
 
 
