@@ -46,6 +46,13 @@ def test_a_setting_that_is_not_allowed_is_named(arguments, message):
         BenchmarkArguments(**arguments)
 
 
+def test_a_folder_without_results_is_one_clear_line(tmp_path, start):
+    (tmp_path / "other.json").write_text("{}", encoding="utf-8")
+    code, _, stderr = start("--report_only", "true", "--output_dir", tmp_path)
+    assert (code, stderr.count("\n")) == (1, 1)
+    assert re.match("error: .*no results file there", stderr)
+
+
 RATES = {
     STOCK_DEFAULTS: 1.0,
     "stock_bf16": 3.0,
@@ -83,6 +90,11 @@ def run(tmp_path, monkeypatch):
         return started, read_results(suite.file)
 
     return run_suite
+
+
+def test_one_round_is_finished_whatever_the_time(run):
+    started, _ = run(time_limit_minutes=1e-9)
+    assert started == [*stock_configurations("cpu"), OURS, "matmul"]
 
 
 def test_sides_take_turns_and_after_a_round_only_the_fastest_of_stock(run):

@@ -87,8 +87,12 @@ def spread(values):
         ("accuracy", [80, 81, 84], [83, 85, 86], 10**6, True),  # the ranges overlap
         ("accuracy", [80, 81, 82], [83, 85, 86], 10**6, False),
         ("accuracy", [80], [83], 300, True),  # two standard errors are 6 points
+        ("accuracy", [80], [83], 10**6, False),
+        ("accuracy", [80], [90], 300, False),
         # 9 points; a share of 0 rows would have no error
         ("matthews_correlation", [0], [5], 1000, True),
+        ("matthews_correlation", [0], [10], 1000, False),
+        ("pearson", [-20], [-12], 1000, True),
         ("spearmanr", [88], [87], 1500, True),
         ("pearson", [89], [86], 1500, False),
     ],

@@ -4,10 +4,11 @@ import json
 import multiprocessing
 
 import pytest
-from report import multiples, write_report
+from report import median_of, mfu_of, multiples, write_report
 from results import (
     add_result,
     fastest_stock,
+    last_runs,
     machine_name,
     ratio_of,
     read_results,
@@ -83,6 +84,20 @@ def cells_of(lines, column):
 def add_records(path, side):
     for number in range(20):
         add_result(path, sample(side, number, float("nan")))
+
+
+def test_figures_are_medians_and_shares_of_the_machines_rate():
+    records = samples(stock_defaults=(10.0, 11.0, 30.0), ours=(50.0, 55.0, 60.0))
+    best = {"best_gflops": {"bf16": 110.0}}
+    records.append(CASE | {"role": "matmul", "side": "", "result": best})
+    assert median_of(records, "stock_defaults", RATE) == 11.0
+    assert median_of(records, "stock_bf16", RATE) is None
+    assert mfu_of(records, "ours") == 0.5
+
+
+def test_only_the_last_run_of_a_case_is_reported():
+    records = [sample("ours", 0, 1.0), sample("ours", 0, 2.0, run="new")]
+    assert list(last_runs(records).values()) == [records[1:]]
 
 
 def test_two_runs_may_add_to_one_file(tmp_path):

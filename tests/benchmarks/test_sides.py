@@ -12,7 +12,7 @@ from lengths import TASK_LIMITS
 from measuring import measure
 from sample import MAX_WARMUP_STEPS, OURS, STOCK_DEFAULTS, Sample
 from side_by_side import describe_failure, run_sample
-from sides import LikeLengths, make_side
+from sides import LikeLengths, make_side, stock_configurations
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -236,3 +236,21 @@ def test_a_run_to_a_quality_trains_with_the_switches_of_its_record(
     sampler = trainer._get_train_sampler()
     assert list(sampler) != list(trainer._get_train_sampler())
     assert isinstance(sampler, LengthGroupedSampler) == is_grouped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", stock_configurations("cpu"))
+def test_every_configuration_of_stock_trains(sample, task_sample, name):
+    switches = stock_configurations("cpu")[name]
+    for work in (sample, task_sample):
+        result = measure(replace(work, side=name, switches=switches))
+        assert result["precision"] == ("bf16" if switches.get("bf16") else "fp32")
+        assert result["tokens"] > 0
+
+
+def test_mixed_documents_give_inputs_of_256_tokens_on_average(sample):
+    sample = replace(sample, documents="mixed", length=512, tokens_per_step=200_000)
+    _, settings, _ = sides.our_settings(sample)
+    lengths = sides.make_data(sample, settings).train.lengths(0)
+    assert 240 < lengths.mean() < 272
+    assert lengths.max() <= 512

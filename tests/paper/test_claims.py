@@ -266,6 +266,8 @@ def test_two_equal_rows_get_a_verdict_in_one_of_twenty_draws(deviations, seeds):
 def test_by_seeds_alone_it_would_be_a_quarter_to_a_half_and_is_no_verdict(seeds, share):
     drawn = share_of({BY_SEEDS_ONLY}, 1000, seeds, DEVIATIONS[0], rows_known=False)
     assert drawn == pytest.approx(share, abs=0.04)
+    verdicts = {REPRODUCED, CONTRADICTED}
+    assert share_of(verdicts, 200, seeds, DEVIATIONS[0], rows_known=False) == 0
 
 
 @pytest.mark.parametrize(("seeds", "power"), [(3, 0.85), (5, 0.95)])

@@ -286,13 +286,12 @@ def test_a_kill_after_the_last_step_of_fine_tuning_loses_nothing(
     assert "holds a finished run" in call_recipe("finetune", flags, code=1).splitlines()[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "call"),
     [
         # The second evaluation is the last one.
         ("bert_recipes.training.bert_trainer:BertTrainer.evaluation_loop", 2),
-        ("bert_recipes.reports.finish:write_report", 1),
+        pytest.param("bert_recipes.reports.finish:write_report", 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_kill_after_the_last_step_of_pre_training_loses_nothing(
