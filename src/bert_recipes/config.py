@@ -23,12 +23,10 @@ from typing import (
     Any,
     Literal,
     NoReturn,
-    Protocol,
     Union,
     get_args,
     get_origin,
     get_type_hints,
-    runtime_checkable,
 )
 
 import yaml
@@ -60,24 +58,6 @@ _WORDS_OF_TYPES = {
 _EMPTY = "the value is empty; leave it out, or write null for none"
 _LIBRARY_TITLE = "other options of transformers"
 _SECRET_FIELD = re.compile(r"(^|_)(token|api_key|password|secret)$")
-
-
-@runtime_checkable
-class Reconciling(Protocol):
-    """A class of settings that makes the values of a run agree before they are checked."""
-
-    def reconcile(
-        self, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the values of the run, of which some follow from others.
-
-        It is a class method.
-
-        Args:
-            values: Of the file and the command line.
-            typed: Names of those on the command line.
-            in_file: Those of the file, which what was typed has replaced in `values`.
-        """
 
 
 def parse_arguments(
@@ -118,8 +98,9 @@ def parse_arguments(
 
     set_by_user = dict(values)
     for settings_class in dataclass_types:
-        # Only here it is known what was typed and what is in the file.
-        if isinstance(settings_class, Reconciling):
+        # A class whose fields follow from each other has a class method `reconcile`. Only here it
+        # is known what was typed and what is in the file.
+        if hasattr(settings_class, "reconcile"):
             values = settings_class.reconcile(values, texts.keys(), in_file)
 
     instances = [_build(dataclass_types[0], values)]

@@ -25,10 +25,10 @@ def reconcile_batch_and_intervals(
     saved.
 
     Args:
-        values: Of the file and the command line.
-        typed: Names of those on the command line.
-        defaults: Of `BATCH_FACTORS` and `GLOBAL_BATCH`.
-        processes: Number of processes of the run.
+        values: The values of the file and the command line.
+        typed: The names of the fields on the command line.
+        defaults: The defaults of `BATCH_FACTORS` and `GLOBAL_BATCH`.
+        processes: The number of processes of the run.
     """
     reconciled = dict(values)
     _reconcile_batch(reconciled, typed, defaults, processes)
