@@ -1,6 +1,9 @@
-"""What the base of both Trainers refuses; what it does is in tests/invariants."""
+"""What the base of both Trainers refuses, and how it counts a step; what it does is in
+tests/invariants.
+"""
 
 import pytest
+import torch
 from accelerate.utils import DeepSpeedPlugin
 
 from bert_recipes.errors import InputError
@@ -13,10 +16,10 @@ from bert_recipes.training.trainer import RecipeTrainer
 @pytest.fixture
 def open_trainer(tmp_path, monkeypatch):
     """A Trainer as an engine's launch makes it. Args of what it returns: settings of the launcher,
-    and of the run.
+    the class, and settings of the run.
     """
 
-    def open_it(environment, **settings):
+    def open_it(environment, trainer_class=RecipeTrainer, **settings):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         args = PreTrainingArguments(
@@ -24,7 +27,7 @@ def open_trainer(tmp_path, monkeypatch):
         )
         for name, value in settings.items():
             setattr(args, name, value)
-        return RecipeTrainer(BertForPreTraining(pretraining_config("tiny", vocab_size=50)), args)
+        return trainer_class(BertForPreTraining(pretraining_config("tiny", vocab_size=50)), args)
 
     return open_it
 
@@ -48,3 +51,20 @@ def test_deepspeed_with_an_optimiser_or_a_schedule_of_its_own_is_refused(open_tr
         InputError, match=rf"section '{section}'; take it out: --optimizer and --schedule decide"
     ):
         open_trainer({}, deepspeed_plugin=plugin)
+
+
+def test_the_tokens_of_a_step_are_counted_by_one_thread(open_trainer):
+    num_threads = []
+
+    class CountingTrainer(RecipeTrainer):
+        def num_items(self, batch):
+            num_threads.append(torch.get_num_threads())
+            return batch["input_ids"].new_tensor([5])
+
+    trainer = open_trainer({}, trainer_class=CountingTrainer)
+    num_threads_before = torch.get_num_threads()
+    batch = {"input_ids": torch.ones(2, 3, dtype=torch.int64)}
+    _, items = trainer.get_batch_samples(iter([batch, batch]), 2, torch.device("cpu"))
+    assert items.tolist() == [10.0]
+    assert num_threads == [1, 1]
+    assert torch.get_num_threads() == num_threads_before

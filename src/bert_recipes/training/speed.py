@@ -260,6 +260,20 @@ def keep_freed_memory() -> bool:
     return True
 
 
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Let torch compute with one thread inside of the block, which has little to compute.
+
+    To wake the others took 20 ms where one thread needs 0.3 (docs/speed.md, "On a GPU").
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
 def peak_memory_mb() -> float:
     """Return the peak memory of this process in MB.
 

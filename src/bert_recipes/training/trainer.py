@@ -73,6 +73,7 @@ from bert_recipes.training.speed import (
     ThroughputMeter,
     best_rate,
     keep_freed_memory,
+    single_thread,
 )
 from bert_recipes.training.trackers import prepare_trackers
 
@@ -486,7 +487,8 @@ class RecipeTrainer(Trainer):
         self, batches: Sequence[Any], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `num_items` and `count_work` of a step over all processes, and set the clock."""
-        micro_counts = torch.stack([self._counts_of(batch) for batch in batches])
+        with single_thread():
+            micro_counts = torch.stack([self._counts_of(batch) for batch in batches])
         counts = micro_counts.sum(dim=0, dtype=torch.float64)
         fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
