@@ -93,6 +93,19 @@ def test_another_process_than_the_main_one_is_named(monkeypatch):
     assert run("raise InputError('no such key')").stderr == "error: process 3: no such key\n"
 
 
+IN_A_DATA_WORKER = """
+    from torch.utils.data import DataLoader
+    def collate(items):
+        raise InputError("shard 3 is damaged")
+    list(DataLoader([1, 2], collate_fn=collate, num_workers=1))
+"""
+
+
+def test_a_mistake_that_a_data_worker_finds_is_one_line_too():
+    process = run(IN_A_DATA_WORKER)
+    assert (process.returncode, process.stderr) == (1, "error: shard 3 is damaged\n")
+
+
 # As torch's handler does for a data worker that ends while the message is being written.
 ONE_MORE = """
     import os, signal

@@ -89,8 +89,11 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
 def _report(error: Exception) -> NoReturn:
     """Print the one line of an exception and exit, or raise it again: a bug shows its traceback."""
     if isinstance(error, InputError):
+        message = _message_of(error)
         rank = os.environ.get("RANK", "0")
-        _fail(f"process {rank}: {error}" if rank != "0" else str(error), error.exit_code)
+        if rank != "0":
+            message = f"process {rank}: {message}"
+        _fail(message, error.exit_code)
     if isinstance(error, Interrupted):
         _leave_together()
         if os.environ.get("RANK", "0") == "0":
@@ -106,6 +109,15 @@ def _report(error: Exception) -> NoReturn:
     if isinstance(error, OSError) and not is_lost_process:
         _fail(describe_os_error(error))
     raise error
+
+
+def _message_of(error: InputError) -> str:
+    """Return its line, without the traceback that torch puts before that of a data worker."""
+    message = str(error)
+    if not message.startswith("Caught "):
+        return message
+    _, _, line = message.rpartition("bert_recipes.errors.InputError: ")
+    return line
 
 
 def _is_reader_gone() -> bool:

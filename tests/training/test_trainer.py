@@ -9,7 +9,9 @@ from accelerate.utils import DeepSpeedPlugin
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.arguments import PreTrainingArguments
+from bert_recipes.training.speed import BatchStats
 from bert_recipes.training.trainer import RecipeTrainer
 
 
@@ -68,3 +70,19 @@ def test_the_tokens_of_a_step_are_counted_by_one_thread(open_trainer):
     assert items.tolist() == [10.0]
     assert num_threads == [1, 1]
     assert torch.get_num_threads() == num_threads_before
+
+
+def test_a_machine_that_was_busy_while_it_was_measured_is_measured_again(open_trainer, monkeypatch):
+    measured = iter([10.0, 100.0])
+    monkeypatch.setattr(base_trainer, "best_rate", lambda *_: next(measured))
+
+    class TimedTrainer(RecipeTrainer):
+        def flops_of(self, work):
+            return work.tokens
+
+    trainer = open_trainer({}, trainer_class=TimedTrainer)
+    mfus = []
+    for flops_per_second in (5, 20, 30):
+        trainer.meter.interval = BatchStats(flops_per_second, 0, 1), 1.0, 1
+        mfus.append(trainer.throughput()["mfu"])
+    assert mfus == [0.5, 0.2, 0.3]

@@ -183,7 +183,7 @@ class RecipeTrainer(Trainer):
         args = self.args
         work_device = args.device if args.world_size > 1 else torch.device("cpu")
         self.meter = ThroughputMeter(args.device, work_device)
-        self._peak_rate: float | None = None  # FLOP/s of matrix products of a process
+        self._best_rate: float | None = None  # FLOP/s of matrix products of a process
         self.run_time = RunTime()
         # Gradients that were not finite.
         self.skipped_steps = 0
@@ -987,12 +987,21 @@ class RecipeTrainer(Trainer):
         flops = self.flops_of(work)
         if flops is None:
             return {"hours_left": hours_left}
-        if self._peak_rate is None:  # measuring it takes seconds for a large model on a CPU
-            num_passes = steps * args.gradient_accumulation_steps * args.world_size
-            tokens = max(round(work.tokens / num_passes), 1)
-            self._peak_rate = best_rate(self.model.config, tokens, self.precision, args.device)
-        mfu = flops / seconds / (self._peak_rate * args.world_size)
-        return {"mfu": mfu, "hours_left": hours_left}
+        num_passes = steps * args.gradient_accumulation_steps * args.world_size
+        tokens = max(round(work.tokens / num_passes), 1)
+        rate = flops / seconds / args.world_size
+        return {"mfu": rate / self._peak_rate(rate, tokens), "hours_left": hours_left}
+
+    def _peak_rate(self, rate: float, tokens: int) -> float:
+        """Return the FLOP/s that a process can reach; it reached `rate` by now.
+
+        Measuring takes seconds for a large model on a CPU. It is done once, and again where the
+        process is faster: other work on the machine made the measurement too low.
+        """
+        if self._best_rate is None or self._best_rate < rate:
+            measured = best_rate(self.model.config, tokens, self.precision, self.args.device)
+            self._best_rate = max(measured, rate)
+        return self._best_rate
 
 
 class _Boundaries(TrainerCallback):
