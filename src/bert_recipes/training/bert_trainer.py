@@ -426,8 +426,8 @@ class BertTrainer(RecipeTrainer):
                 "phase2_per_device_train_batch_size: DeepSpeed takes the same number of "
                 "micro-batches per step in both phases, here it would be "
                 f"{' and then '.join(map(str, counts))}; give --global_train_batch_size "
-                f"{self.phases[0].plan.global_batch}, --per_device_train_batch_size and "
-                "--phase2_per_device_train_batch_size that fit"
+                f"{self.phases[0].plan.global_batch}, and --per_device_train_batch_size and "
+                "--phase2_per_device_train_batch_size of the same value"
             )
 
     def _is_end_of_phase(self) -> bool:
