@@ -30,6 +30,7 @@ from bert_recipes.training.speed import (
     measure_rates,
     model_shapes,
     peak_memory_mb,
+    single_thread,
     training_flops,
 )
 
@@ -136,7 +137,8 @@ class BatchCounter:
             # Before they go to the device.
             batches = list(itertools.islice(iterator, num_batches))
             if batches:
-                self._count(batches)
+                with single_thread():
+                    self._count(batches)
             return fetch(iter(batches), num_batches, device)
 
         def training_step(*args: Any, **kwargs: Any) -> torch.Tensor:
