@@ -1,5 +1,5 @@
-"""The store: what is written is read back, complete or not at all; whatever is no complete store is
-refused in one line.
+"""The store: what is written is read back, complete or not at all; whatever is not a complete store
+is refused in one line.
 """
 
 import json

@@ -73,6 +73,8 @@ def _goes_on_in_sentencepiece(piece: str) -> bool:
     return not begins and _ENGLISH.issuperset(piece)
 
 
+# The rates are inherited, so that they are fields of the collator as `mlm_probability` is in
+# transformers.
 @dataclass
 class DataCollatorForPreTraining(MaskingRates):
     """Pad, mask and label pairs; masks are a pure function of (seed, the pair's key).
@@ -95,8 +97,6 @@ class DataCollatorForPreTraining(MaskingRates):
         >>> batch = collator([dataset[(0, 0)], dataset[(0, 1)]])
     """
 
-    # The rates are inherited, so that they are fields of the collator as `mlm_probability` is in
-    # transformers.
     tokenizer: Any  # any BERT tokenizer of transformers; gives the special ids and the vocabulary
     seed: int = 12345
     pad_to_length: int | None = None  # of every batch; None = to its longest row
