@@ -29,7 +29,6 @@ from transformers import (
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.config import parse_arguments, save_config
-from bert_recipes.data.order import training_order
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
@@ -38,6 +37,7 @@ from bert_recipes.finetuning.arguments import (
     load_task,
 )
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
+from bert_recipes.finetuning.order import training_order
 from bert_recipes.finetuning.run import FineTuningRun, describe_data, prepare_run
 from bert_recipes.reports.page import finetuning_table
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE

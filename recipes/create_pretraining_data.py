@@ -62,7 +62,7 @@ class CreatePretrainingDataArguments:
         True, "false: is the pair in order or swapped, as in ALBERT"
     )
     ngram: int | None = option(
-        None, "ALBERT's masks: runs of at most so many words, shorter ones more often", least=1
+        None, "ALBERT's masks: runs of at most this many words, shorter ones more often", least=1
     )
 
 
@@ -76,7 +76,8 @@ def main() -> None:
     inputs = find_inputs(args.input_file.split(","))
     tokenizer = load_tokenizer(args.vocab_file, args.do_lower_case)
     documents = read_documents(inputs, tokenizer.encode_ids)
-    num_documents, num_sentences = len(documents.lengths), sum(map(len, documents.lengths))
+    num_documents = len(documents.lengths)
+    num_sentences = sum(map(len, documents.lengths))
     print(
         f"read {num_documents:,} documents, {num_sentences:,} sentences, "
         f"{len(documents.tokens):,} tokens; "
@@ -99,7 +100,7 @@ def main() -> None:
         is_ordered=not args.random_next_sentence,
         ngram=args.ngram,
         # ALBERT draws the lengths of its runs from numpy's global generator, without a seed.
-        uniform=np.random.RandomState(args.random_seed % 2**32).random_sample,
+        draw_ngram_length=np.random.RandomState(args.random_seed % 2**32).random_sample,
     )
     rng = random.Random(args.random_seed)
     instances = create_training_instances(documents, tokenizer, settings, rng)

@@ -3,7 +3,7 @@ r"""Text -> documents -> sentences -> token-id store.
     python recipes/prepare_corpus.py --config recipes/configs/corpus/local_text.yaml \
         --files my_texts/ --tokenizer my_tokenizer/ --output_dir my_store/
 
-With --names NAMES.txt instead of --tokenizer the files hold ids that are no text (docs/family.md).
+With --names NAMES.txt instead of --tokenizer the files hold ids that are not text (docs/family.md).
 The configuration may be left out. All fields: --help, or src/bert_recipes/data/prepare.py.
 """
 
@@ -14,17 +14,19 @@ from bert_recipes.errors import exit_on_sigterm, run_cli
 
 def main() -> None:
     """Parse, prepare, report."""
-    # Here and not above: every process that encodes imports this file anew, and needs none of it.
+    # Imported here: each spawned worker imports this file again and needs none of these.
     from bert_recipes.config import parse_arguments
     from bert_recipes.data.prepare import CorpusArguments, format_report, prepare_store
     from bert_recipes.tokenization.loading import load_tokenizer
-    from bert_recipes.tokenization.others import names_tokenizer
+    from bert_recipes.tokenization.others import load_names_tokenizer
 
     (arguments,) = parse_arguments(CorpusArguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     exit_on_sigterm()
-    named = arguments.names is not None
-    tokenizer = names_tokenizer(arguments.names) if named else load_tokenizer(arguments.tokenizer)
+    if arguments.names is None:
+        tokenizer = load_tokenizer(arguments.tokenizer)
+    else:
+        tokenizer = load_names_tokenizer(arguments.names)
     report = prepare_store(arguments, tokenizer)
     print(format_report(report))
 

@@ -76,30 +76,33 @@ def print_pair(
         if label != IGNORE_INDEX:
             target = tokenizer.convert_ids_to_tokens(label)
             how = describe_replacement(seen, label, mask_id, is_causal=is_causal)
-        segment = "AB"[segments[position]]
+        segment = "A" if segments[position] == 0 else "B"
         print(f"{position:>8} {segment:>7}  {piece:20} {target:20} {how}".rstrip())
 
 
 def main() -> None:
     """Load, draw, mask, print."""
-    show, data_args = parse_arguments(ShowArguments, DataArguments)
+    show_args, data_args = parse_arguments(ShowArguments, DataArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.training.pretraining import load_data
 
-    data = load_data(data_args, show.seed)
-    labels = LABELS.get(data_args.pair_label, {})
-    total = data.train.num_pairs(show.epoch)
-    if not 0 <= show.first < total:
-        raise InputError(f"first is {show.first}; epoch {show.epoch} has pairs 0 to {total - 1}")
-    for index in range(show.first, min(show.first + show.num_pairs, total)):
-        batch = data.collator([data.train[(show.epoch, index)]])
+    data = load_data(data_args, show_args.seed)
+    pair_labels = LABELS.get(data_args.pair_label, {})
+    epoch = show_args.epoch
+    total = data.train.num_pairs(epoch)
+    first = show_args.first
+    if not 0 <= first < total:
+        raise InputError(f"first is {first}; epoch {epoch} has pairs 0 to {total - 1}")
+    end = min(first + show_args.num_pairs, total)
+    for index in range(first, end):
+        batch = data.collator([data.train[(epoch, index)]])
         predicted = int((batch["labels"] != IGNORE_INDEX).sum())
         print(
-            f"pair {index} of {total:,} in epoch {show.epoch}: {batch['input_ids'].shape[1]} "
+            f"pair {index} of {total:,} in epoch {epoch}: {batch['input_ids'].shape[1]} "
             f"tokens, {predicted} predicted"
         )
         if "next_sentence_label" in batch:
-            print(f"next_sentence_label {labels[int(batch['next_sentence_label'][0])]}")
+            print(f"next_sentence_label {pair_labels[int(batch['next_sentence_label'][0])]}")
         row = {name: values[0] for name, values in batch.items()}
         print_pair(row, data.tokenizer, is_causal=data_args.selection == "causal")
         print()

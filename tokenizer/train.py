@@ -23,7 +23,6 @@ from bert_recipes.errors import run_cli
 from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
 from bert_recipes.tokenization.others import train_byte_bpe, train_unigram
 from bert_recipes.tokenization.training import (
-    ALGORITHMS,
     BYTE_BPE,
     UNIGRAM,
     TokenizerArguments,
@@ -37,7 +36,7 @@ def main() -> None:
     (args,) = parse_arguments(TokenizerArguments)
     output_dir = Path(args.output_dir)
     check_tokenizer_folder(output_dir, overwrite=args.overwrite)
-    counts = CorpusCounts()
+    counts = CorpusCounts()  # filled while the texts are read
     texts = iter_paragraphs(
         args.files,
         dataset=(args.dataset_name, args.dataset_config_name, args.dataset_split),
@@ -51,21 +50,26 @@ def main() -> None:
         tokenizer, report = train_byte_bpe(
             texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency
         )
+        summary = format_figures(report)
     elif args.algorithm == UNIGRAM:
         tokenizer, report = train_unigram(texts, vocab_size=args.vocab_size)
+        summary = format_figures(report)
     else:
         tokenizer = train_vocabulary(texts, args)
         report = dataclasses.asdict(tokenizer.training_report)
+        summary = str(tokenizer.training_report)
     report_file = describe(args, counts, tokenizer.fingerprint, report)
     write_tokenizer_folder(output_dir, tokenizer, report_file)
-    if args.algorithm in ALGORITHMS:
-        print(tokenizer.training_report)
-    else:
-        figures = [f"{name.replace('_', ' ')} {value:,.10g}" for name, value in report.items()]
-        print(", ".join(figures))
+    print(summary)
     if counts.repaired or counts.dropped:
         print(f"repaired: {dict(counts.repaired)}, left out: {dict(counts.dropped)}")
     print(f"wrote {output_dir}: {len(tokenizer):,} pieces")
+
+
+def format_figures(report: dict[str, float]) -> str:
+    """Return the figures of a report in one line."""
+    figures = [f"{name.replace('_', ' ')} {value:,.10g}" for name, value in report.items()]
+    return ", ".join(figures)
 
 
 def describe(
@@ -76,7 +80,7 @@ def describe(
     It has no times, so that runs compare equal.
     """
     settings = dataclasses.asdict(args)
-    # Where it lies is no property of the vocabulary.
+    # The output folder says nothing about the vocabulary.
     del settings["output_dir"], settings["overwrite"]
     read = counts.as_dict()
     del read["documents"]  # they are lines here

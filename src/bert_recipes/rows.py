@@ -6,10 +6,10 @@ A row means the same in every format.
 ``.txt``, anything else   lines
 ``.jsonl``, ``.json``     one object a line, or one document: a list of objects, which may stand
                           under "data"
-``.csv``                  columns parted by commas, semicolons or tabs (as the header is), with
-                          quotes
-``.tsv``                  columns parted by tabs; quotes are text, unless the file was clearly
-                          written with them
+``.csv``                  columns separated by commas, semicolons or tabs (as the header is),
+                          with quotes
+``.tsv``                  columns separated by tabs; quotes are text, unless the file was
+                          clearly written with them
 ``.parquet``              rows
 ========================  ==========================================================================
 
@@ -44,19 +44,19 @@ logger = logging.getLogger(__name__)
 EncodingErrors = Literal["strict", "replace"]
 # Column -> value.
 Row = Mapping[str, Any]
-# What is numbered is told by `Rows.unit`.
+# `Rows.unit` says what is numbered.
 NumberedRow = tuple[int, Row]
 NumberedRows = Iterator[NumberedRow]
 
 TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-# A line, a cell of a .csv file, a row of a Parquet file: longer ones come from files that are no
+# A line, a cell of a .csv file, a row of a Parquet file: longer ones come from files that are not
 # text, or from a quote that nobody closed, or a small file was made to be a large one when it is
 # unpacked.
-MAX_LINE_BYTES = 2**24
+DEFAULT_MAX_LINE_BYTES = 2**24
 # A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts
 # bytes in.
-MOST_LINE_BYTES = 2**40
+MAX_LINE_BYTES_LIMIT = 2**40
 # A document is parsed at once, which takes about ten times its size in memory.
 MAX_DOCUMENT_BYTES = 2**30
 _BUFFER_BYTES = 2**20
@@ -81,7 +81,7 @@ class Rows:
 class ReadCounts:
     """Counts of what was read; filled while it is read.
 
-    ``source_bytes`` are those of the files as they lie on the disk, ``text_bytes`` are unpacked.
+    ``source_bytes`` are those of the files as stored, ``text_bytes`` are unpacked.
     ``repaired``: ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``.
     """
 
@@ -91,7 +91,7 @@ class ReadCounts:
 
 
 def format_suffix(path: Path) -> str:
-    """Return the ending that tells a file's format, in lower case, without its compression's."""
+    """Return the ending that names a file's format, in lower case, without its compression's."""
     name = path.name.lower()
     for suffix in COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -135,7 +135,7 @@ def check_no_lfs_pointer(path: Path) -> None:
 
 @contextmanager
 def _unpacking(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
-    """Open a file: its bytes as they lie on the disk, and unpacked."""
+    """Open a file: its bytes as stored, and unpacked."""
     check_no_lfs_pointer(path)
     with open(path, "rb") as file:
         opener = _OPENERS.get(path.suffix.lower())
@@ -145,8 +145,8 @@ def _unpacking(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
 _UNPACKING_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 
-def _damage(path: Path, error: Exception, after: str = "") -> Exception:
-    """Return what is raised in the place of an error in unpacking.
+def _unpacking_error(path: Path, error: Exception, after: str = "") -> Exception:
+    """Return the error to raise instead of one in unpacking.
 
     Errors of the disk, which have a number, stay as they are.
     """
@@ -158,7 +158,7 @@ def _damage(path: Path, error: Exception, after: str = "") -> Exception:
 
 
 def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes]:
-    r"""Return what reads a line of at most so many bytes.
+    r"""Return a function that reads a line of at most the given number of bytes.
 
     ``\r`` ends it in a file without line feeds.
     """
@@ -179,7 +179,7 @@ class _Repeated:
     """A stand-in for the value of a key that an object has twice: Python keeps the last alone."""
 
     def __repr__(self) -> str:
-        return "<there twice>"
+        return "<appears twice>"
 
 
 _REPEATED = _Repeated()
@@ -201,7 +201,7 @@ def _is_pair_of_spacy(value: Any) -> bool:
 
 
 def _is_document(value: Any) -> bool:
-    """Return whether the JSON value on a file's first line is a list of rows, and no row.
+    """Return whether the JSON value on a file's first line is a list of rows, and not a row.
 
     The list may stand under "data".
     """
@@ -235,7 +235,7 @@ _SEPARATOR_LINE = re.compile(r"sep=(.)")
 def _choose_separator(header: str) -> str:
     """Return the separator of a .csv file.
 
-    It is the comma, unless the header has none and another one parts it.
+    It is the comma, unless the header has none and another one separates its columns.
     """
     widths = {}
     for separator in _SEPARATORS:
@@ -253,30 +253,32 @@ def _is_quoted(lines: Iterable[str]) -> bool:
     and somewhere quotes are needed: for a quote, a tab or a line break in a cell, or the header
     itself is quoted.
     """
-    raw: list[str] = []
+    lines_of_row: list[str] = []
     width = 0
-    is_needed = False
-    reader = csv.reader(_keep_lines(lines, raw), delimiter="\t", strict=True)
+    needs_quotes = False
+    reader = csv.reader(_record_lines(lines, lines_of_row), delimiter="\t", strict=True)
     try:
         for cells in reader:
-            written = "\n".join(raw).split("\t")
-            raw.clear()
+            # `csv.reader` takes as many lines as a row has; these are its raw text.
+            raw_cells = "\n".join(lines_of_row).split("\t")
+            lines_of_row.clear()
             if not width:
                 width = len(cells)
-                is_needed = all(_QUOTED_CELL.fullmatch(cell) for cell in written)
+                needs_quotes = all(_QUOTED_CELL.fullmatch(cell) for cell in raw_cells)
             if cells and len(cells) != width:
                 return False
-            is_needed = is_needed or any(
-                cell not in written and re.search('["\t\n]', cell) for cell in cells
+            needs_quotes = needs_quotes or any(
+                cell not in raw_cells and re.search('["\t\n]', cell) for cell in cells
             )
     except csv.Error:
         return False
-    return is_needed
+    return needs_quotes
 
 
-def _keep_lines(lines: Iterable[str], read: list[str]) -> Iterator[str]:
+def _record_lines(lines: Iterable[str], lines_of_row: list[str]) -> Iterator[str]:
+    """Pass lines on with their ends, and append each to `lines_of_row`."""
     for line in lines:
-        read.append(line)
+        lines_of_row.append(line)
         yield f"{line}\n"
 
 
@@ -309,11 +311,11 @@ class Reader:
         max_line_bytes: Refuse a longer line, cell of a .csv file, row of a Parquet file or text in
             a JSON document.
         counts: Filled while files are read.
-        advice: What else than mending the file helps against broken UTF-8, for messages.
+        advice: What helps besides repairing the file against broken UTF-8, for messages.
     """
 
     encoding_errors: EncodingErrors = "strict"
-    max_line_bytes: int = MAX_LINE_BYTES
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     counts: ReadCounts = field(default_factory=ReadCounts)
     advice: str = ""
 
@@ -350,7 +352,7 @@ class Reader:
                     )
                 yield raw
         except _UNPACKING_ERRORS as error:
-            raise _damage(path, error, f" after line {number}") from error
+            raise _unpacking_error(path, error, f" after line {number}") from error
 
     def _raise_limit(self) -> str:
         return " If so, raise max_line_bytes" if self.advice else ""
@@ -445,7 +447,7 @@ class Reader:
                 start = self._next_line(stream)
                 has_more_lines = bool(self._next_line(stream))
             except _UNPACKING_ERRORS as error:
-                raise _damage(path, error) from error
+                raise _unpacking_error(path, error) from error
         if not start:
             return True
         is_json_lines = format_suffix(path) == ".jsonl"
@@ -460,7 +462,10 @@ class Reader:
         return is_row or not _is_document(first)
 
     def _next_line(self, stream: io.BufferedReader) -> bytes:
-        """Return the next line that is not blank, as far as it may be long; b"" at the end."""
+        """Return the next line that is not blank, cut at the longest allowed length.
+
+        It is b"" at the end.
+        """
         while True:
             line = stream.readline(self.max_line_bytes + 1)
             if not line or line.strip(codecs.BOM_UTF8 + b" \t\r\n"):
@@ -476,7 +481,7 @@ class Reader:
             try:
                 raw = stream.read(MAX_DOCUMENT_BYTES + 1)
             except _UNPACKING_ERRORS as error:
-                raise _damage(path, error) from error
+                raise _unpacking_error(path, error) from error
         if len(raw) > MAX_DOCUMENT_BYTES:
             raise InputError(
                 f"{path}: one JSON document of more than {MAX_DOCUMENT_BYTES:,} bytes; write one "
@@ -495,7 +500,7 @@ class Reader:
         separator = match[1] if match else _choose_separator(header)
         if separator != ",":
             name = _SEPARATORS.get(separator, separator)
-            logger.info("%s: its columns are parted by %s", path, name)
+            logger.info("%s: its columns are separated by %s", path, name)
         return separator
 
     def _split_csv(self, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -506,7 +511,7 @@ class Reader:
         lines: Iterator[str] = (f"{line}\n" for _, line in self.lines(path))
         first = next(lines, "")
         has_separator_line = _SEPARATOR_LINE.fullmatch(first.strip()) is not None
-        # Where blanks follow all separators of the header they are no part of the cells.
+        # Where blanks follow all separators of the header they are not part of the cells.
         num_blanks = first.count(f"{separator} ")
         has_blanks = num_blanks > 0 and num_blanks == first.count(separator)
         lines = itertools.chain([first], lines)
@@ -554,9 +559,8 @@ class Reader:
                 batch_rows = self._rows_at_once(path, file.metadata)
                 for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
                     # Rows of a large batch become Python's one after the other.
-                    step = (
-                        1 if batch.nbytes > min(_BUFFER_BYTES, self.max_line_bytes) else batch_rows
-                    )
+                    is_large = batch.nbytes > min(_BUFFER_BYTES, self.max_line_bytes)
+                    step = 1 if is_large else batch_rows
                     for start in range(0, batch.num_rows, step):
                         rows = batch.slice(start, step)
                         if step == 1 and _unpacked_bytes(rows) > self.max_line_bytes:
@@ -571,13 +575,13 @@ class Reader:
             ) from error
 
     def _rows_at_once(self, path: Path, metadata: Any) -> int:
-        """Return how many rows are unpacked together.
-
-        What a file holds once may be the value of every row.
-        """
+        """Return how many rows are unpacked together."""
+        # A dictionary-encoded value is stored once but may fill every row.
         largest = 1
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            for column in map(group.column, range(group.num_columns)):
+        for group_index in range(metadata.num_row_groups):
+            group = metadata.row_group(group_index)
+            for column_index in range(group.num_columns):
+                column = group.column(column_index)
                 largest = max(largest, column.total_uncompressed_size)
                 # Lists: all numbers in them are counted.
                 if column.num_values > group.num_rows * self.max_line_bytes:
@@ -588,7 +592,7 @@ class Reader:
 def _unpacked_bytes(rows: Any) -> int:
     """Return the bytes of rows of a Parquet file.
 
-    Values of their dictionaries that they do not have are left out.
+    Values of their dictionaries that none of the rows has are left out.
     """
     total = 0
     for column in rows.columns:
@@ -627,7 +631,7 @@ def column_value(row: Row, column: str, where: str) -> Any:
         raise InputError(f"{where}: no column '{column}'; columns present: {list_columns(row)}")
     value = row[column]
     if value is _REPEATED:
-        raise InputError(f"{where}: column '{column}' is there more than once; keep one")
+        raise InputError(f"{where}: column '{column}' appears more than once; keep one")
     return value
 
 
@@ -668,6 +672,7 @@ def column_text(row: Row, column: str, where: str) -> str:
     return value
 
 
+# Halves of surrogate pairs, which broken JSON can hold.
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 

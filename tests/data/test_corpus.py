@@ -282,7 +282,7 @@ def test_lists_of_what_is_no_whole_number_are_refused_by_their_type(tmp_path, va
 
 
 def test_an_array_of_nothing_is_no_array(tmp_path):
-    assert "a.npy: no array of numbers" in error_of(write(tmp_path / "a.npy", b""), of_ids=True)
+    assert "a.npy: not an array of numbers" in error_of(write(tmp_path / "a.npy", b""), of_ids=True)
 
 
 LONG_TEXT = "x" * 2**20
@@ -346,7 +346,7 @@ def test_a_text_in_a_json_document_may_be_as_long_as_a_line(tmp_path):
 def test_a_name_that_cannot_be_read_as_a_file_is_refused(tmp_path, make):
     make(tmp_path / "a.txt")
 
-    assert f"{tmp_path / 'a.txt'}: no file that can be read" in error_of(tmp_path)
+    assert f"{tmp_path / 'a.txt'}: not a file that can be read" in error_of(tmp_path)
 
 
 def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
@@ -404,7 +404,7 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
             "a.jsonl",
             '{"text": "a", "text": "b"}\n',
             {},
-            "a.jsonl, line 1: column 'text' is there more than once",
+            "a.jsonl, line 1: column 'text' appears more than once",
         ),
         ("a.jsonl", '{"text": "a\\ud800b"}\n', {}, "a.jsonl, line 1: lone surrogate"),
         ("a.txt", "", {"document_boundary": "row"}, "allowed: auto, blank_line, line, file"),
@@ -425,7 +425,7 @@ def test_bad_text_is_one_line_that_names_file_and_line(tmp_path, name, content, 
         ),
         (
             pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]),
-            "is there more than once",
+            "appears more than once",
         ),
         (pa.table({"text": [1, 2]}), "column 'text' holds int64, text expected"),
         # Pyarrow cannot turn it into a value of Python.

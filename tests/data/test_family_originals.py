@@ -223,7 +223,9 @@ def test_instances_are_alberts(golden, shared_data, name, settings):
     found = create_training_instances(
         documents,
         tokenizer,
-        OriginalSettings(**(plain | settings), uniform=np.random.RandomState(7).random_sample),
+        OriginalSettings(
+            **(plain | settings), draw_ngram_length=np.random.RandomState(7).random_sample
+        ),
         random.Random(12345),
     )
     expected = [json.loads(line) for line in file.read_text().splitlines()]

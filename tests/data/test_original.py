@@ -154,7 +154,7 @@ def test_lines_without_tokens_are_counted(tmp_path):
     ],
 )
 def test_bad_text_is_named(tmp_path, monkeypatch, content, message):
-    monkeypatch.setattr("bert_recipes.data.original.MAX_LINE_BYTES", 20)
+    monkeypatch.setattr("bert_recipes.data.original.DEFAULT_MAX_LINE_BYTES", 20)
     file = tmp_path / "a.txt"
     file.write_bytes(content)
 

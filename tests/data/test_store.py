@@ -1,5 +1,5 @@
-"""The store: what is written is read back, complete or not at all; whatever is no complete store is
-refused in one line.
+"""The store: what is written is read back, complete or not at all; whatever is not a complete store
+is refused in one line.
 """
 
 import json
@@ -305,7 +305,7 @@ def test_another_tokenizer_is_refused(tmp_path):
         store.check_tokenizer("other", 100)
 
 
-def test_a_store_is_read_to_its_end_once(tmp_path, monkeypatch):
+def test_a_store_is_read_to_its_end_once(tmp_path, monkeypatch, caplog):
     """A large store is not read at every start; a file with another time is."""
     path = write_store(tmp_path / "store")
     hashed = []
@@ -319,9 +319,11 @@ def test_a_store_is_read_to_its_end_once(tmp_path, monkeypatch):
     assert len(hashed) == 8  # four files of two splits
 
     os.utime(path / "train" / "tokens.arrow", ns=(1, 1))
-    open_store(path)
+    with caplog.at_level(logging.INFO):
+        open_store(path)
 
     assert len(hashed) == 16
+    assert f"{path}: verifying " in caplog.text
 
 
 def test_a_store_that_cannot_be_written_to_is_compared_every_time(tmp_path, monkeypatch, caplog):

@@ -1,4 +1,4 @@
-"""Ids that are no text: stores of numbers with names, sets without positions, and a known chain."""
+"""Ids that are not text: stores of numbers with names, sets without positions, a known chain."""
 
 import itertools
 import json
@@ -81,9 +81,9 @@ def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, 
         ("0 6", "", "6 has no name; allowed: 0 to 5"),
         ("0 gene_1", "", "ids are whole numbers"),
         ("-1 0", "", "-1 has no name"),
-        ("0", "a b", "is no name"),
-        ("0", "gene_0", "is there twice"),
-        ("0", "[CLS]", "is no name"),
+        ("0", "a b", "is not a name"),
+        ("0", "gene_0", "appears twice"),
+        ("0", "[CLS]", "is not a name"),
     ],
 )
 def test_numbers_without_a_name_and_names_that_are_none_are_one_line(

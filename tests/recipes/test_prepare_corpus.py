@@ -230,7 +230,7 @@ def test_ten_documents_are_a_corpus(prepare_text, caplog):
     splits = prepare_text(text, validation_fraction=0.1).metadata["splits"]
 
     assert [entry["num_documents"] for entry in splits.values()] == [8, 2]
-    assert "fewer than 2 of the 10 documents: so many are held out" in caplog.text
+    assert "fewer than 2 of the 10 documents: this many are held out" in caplog.text
 
 
 def test_documents_that_teach_little_are_warned_of(prepare, prepare_text, tmp_path, caplog):
@@ -335,7 +335,7 @@ def test_an_output_folder_of_other_files_is_never_touched(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("text")
 
-    with pytest.raises(InputError, match="is no store of this release, so it is left alone"):
+    with pytest.raises(InputError, match="is not a store of this release, so it is left alone"):
         prepare(name, [corpus], overwrite=overwrite)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
 

@@ -262,5 +262,5 @@ def test_a_key_that_a_span_has_twice_is_shown_as_such(read):
         '{"text": "Mara Lind sails", "spans": [{"start": 0, "start": 5, "end": 9, "label": '
         '"PER"}]}\n'
     )
-    with pytest.raises(InputError, match=r"a span is .*<there twice>"):
+    with pytest.raises(InputError, match=r"a span is .*<appears twice>"):
         read(SPANS, rows, "train.jsonl")

@@ -97,9 +97,9 @@ def test_a_list_of_words(tokenizer, tmp_path, caplog):
     [
         (
             b"infarct\nheart attack\n",
-            r"line 2: 'heart attack' is no single word for this tokenizer \(heart | attack\)",
+            r"line 2: 'heart attack' is not a single word for this tokenizer \(heart | attack\)",
         ),
-        (b"covid-19\n", r"line 1: 'covid-19' is no single word"),
+        (b"covid-19\n", r"line 1: 'covid-19' is not a single word"),
         (b"infarct\n\xe9\n", "line 2: not valid UTF-8"),
         (b"heart\n", "no word in it that the vocabulary lacks"),
         (b"x" * 201, "of at most 200 characters"),

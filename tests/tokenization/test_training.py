@@ -125,7 +125,7 @@ def test_words_over_200_characters_train_nothing_and_are_warned_of(caplog) -> No
     assert tokenizer.training_report.unk_rate == pytest.approx(1 / 3)
     train(["ไม่มีช่องว่างระหว่างคำ" * 20, "คำ คน"])
     assert "script Thai" in caplog.text
-    assert "runs of over 200 characters without a space: part the words" in caplog.text
+    assert "runs of over 200 characters without a space: separate the words" in caplog.text
     assert "--algorithm unigram" in caplog.text
 
 
@@ -159,7 +159,7 @@ def test_letters_stay_whole_only_without_stripping(name: str, word: str) -> None
     assert tokenizer.training_report.unk_rate == 0.0
 
 
-def test_thai_whose_words_are_parted_by_spaces_keeps_its_words() -> None:
+def test_thai_whose_words_are_separated_by_spaces_keeps_its_words() -> None:
     """I eat rice, I go home."""
     text = ["ฉัน กิน ข้าว", "ฉัน ไป บ้าน"] * 20
     tokenizer = train(text, vocab_size=200, strip_accents=False)

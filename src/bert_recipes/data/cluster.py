@@ -1,7 +1,7 @@
 """Make the shards of a corpus by tasks on one machine or many.
 
 This is the work of `recipes/prepare_on_cluster.py`. The plan is written before the tasks begin; a
-task sees that its machine has the same files, settings and versions, makes the shards of its rank
+task checks that its machine has the same files, settings and versions, makes the shards of its rank
 that are not done, and nothing else. The store is joined when all have ended well, by one process.
 """
 
@@ -68,7 +68,7 @@ class ExecutorArguments:
         None, "tasks at the same time; default: all cores (local), no limit (slurm, ray)", least=1
     )
     logging_dir: str | None = option(
-        None, "logs of the tasks; default: output_dir with .logs behind it"
+        None, "logs of the tasks; default: output_dir with .logs after it"
     )
     cpus_per_task: int | None = option(
         None, "slurm, ray: cores of a task, which encode if num_processes is not given; 1", least=1

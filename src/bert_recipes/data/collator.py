@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import string
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from bert_recipes.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-_STREAM_DRAWS = 16  # behind those of masks
+_STREAM_DRAWS = 16  # after those of masks
 # Of `_goes_on_in_sentencepiece`; the original counts the apostrophe among the other characters.
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _ENGLISH = _PUNCTUATION.union(string.ascii_letters)
@@ -72,6 +73,8 @@ def _goes_on_in_sentencepiece(piece: str) -> bool:
     return not begins and _ENGLISH.issuperset(piece)
 
 
+# The rates are inherited, so that they are fields of the collator as `mlm_probability` is in
+# transformers.
 @dataclass
 class DataCollatorForPreTraining(MaskingRates):
     """Pad, mask and label pairs; masks are a pure function of (seed, the pair's key).
@@ -101,8 +104,8 @@ class DataCollatorForPreTraining(MaskingRates):
     # The batch has float32 `draws` (B, S) in [0, 1) too, a function of the same keys: for ELECTRA's
     # generator.
     has_draws: bool = False
-    # Whether padding is among the random words, as in the originals but RoBERTa's: a model that
-    # finds its positions by pads would shift them behind it. Never with a byte-level vocabulary,
+    # Whether random words may be [PAD], as in the originals other than RoBERTa. A model that
+    # derives positions from pads would shift those after it. Never with a byte-level vocabulary,
     # which is RoBERTa's.
     draws_pad: bool = True
 
@@ -156,7 +159,7 @@ class DataCollatorForPreTraining(MaskingRates):
                 f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows"
             )
         multiple = self.pad_to_multiple_of or 1
-        return -(-size // multiple) * multiple
+        return math.ceil(size / multiple) * multiple
 
     def _mask(
         self, input_ids: np.ndarray, lengths: np.ndarray, keys: np.ndarray
@@ -169,7 +172,7 @@ class DataCollatorForPreTraining(MaskingRates):
             candidates=is_token & ~np.isin(input_ids, unpredicted),
             lengths=lengths,
             keys=keys,
-            rates=self,
+            rates=self,  # inherited fields
             mask_token_id=tokenizer.mask_token_id,
             vocab_size=self._vocab_size,
             is_continuation=self._is_continuation,

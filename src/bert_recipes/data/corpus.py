@@ -31,7 +31,7 @@ from bert_recipes.errors import InputError, first_line
 from bert_recipes.hub_access import network_errors
 from bert_recipes.rows import (
     COMPRESSION_SUFFIXES,
-    MAX_LINE_BYTES,
+    DEFAULT_MAX_LINE_BYTES,
     SURROGATES,
     TABLE_SUFFIXES,
     EncodingErrors,
@@ -47,7 +47,7 @@ from bert_recipes.rows import (
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".txt", *TABLE_SUFFIXES)
-ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are no text
+ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are not text
 
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
 
@@ -76,7 +76,10 @@ def find_files(
         if not any(files.values()):
             raise InputError(f"{entry}: leads to no file that ends in {', '.join(suffixes)}")
         for file, is_read in files.items():
-            (corpus_files if is_read else skipped_files).append(file)
+            if is_read:
+                corpus_files.append(file)
+            else:
+                skipped_files.append(file)
 
     if skipped_files:
         logger.warning(
@@ -115,8 +118,8 @@ def _unique_files(files: list[Path]) -> list[Path]:
         # Opening a pipe would wait for ever.
         if not path.is_file():
             raise InputError(
-                f"{path}: no file that can be read, but a broken link, a pipe or a device; remove "
-                "it"
+                f"{path}: not a file that can be read, but a broken link, a pipe or a device; "
+                "remove it"
             )
         unique.setdefault(os.path.realpath(path), path)
 
@@ -157,6 +160,7 @@ def _walk(
 
 
 def _is_new_folder(folder: Path, entered: set[str]) -> bool:
+    """Return whether a folder was not entered yet and is no link to one of its parents."""
     target = os.path.realpath(folder)
     parent = Path(os.path.realpath(folder.parent))
     return target not in entered and not parent.is_relative_to(target)
@@ -253,9 +257,9 @@ def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
 class CorpusCounts(ReadCounts):
     """Counts of what was read, filled while the documents are drawn.
 
-    `source_bytes` are those of the files passed so far as they lie on the disk, `text_bytes` are
-    unpacked. `repaired`: `byte_order_marks_removed`, `characters_replaced`,
-    `nul_characters_removed`. `dropped`: `rows_without_text`, `files_without_text`.
+    `source_bytes` are those of the files passed so far, as stored; `text_bytes` are unpacked.
+    `repaired`: `byte_order_marks_removed`, `characters_replaced`, `nul_characters_removed`.
+    `dropped`: `rows_without_text`, `files_without_text`.
     """
 
     files: int = 0
@@ -268,7 +272,7 @@ class CorpusCounts(ReadCounts):
 
 
 @dataclass(kw_only=True)
-class _Texts:
+class _RowReader:
     """Read the text of each row of tables, arrays and Hub data sets."""
 
     reader: Reader
@@ -277,7 +281,7 @@ class _Texts:
     # A row may hold a list of numbers, or of sentences of them, instead of text.
     of_ids: bool = False
 
-    def of_file(self, path: Path) -> Iterator[str]:
+    def read_file(self, path: Path) -> Iterator[str]:
         """Yield the text of every row of a table or an array.
 
         Rows whose text is missing are dropped and counted.
@@ -308,7 +312,7 @@ class _Texts:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise InputError(f"{path}: no array of numbers ({first_line(error)})") from error
+            raise InputError(f"{path}: not an array of numbers ({first_line(error)})") from error
 
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise InputError(
@@ -338,7 +342,7 @@ class _Texts:
         if num_columns == 0:
             raise self._no_column(schema.names, str(path))
         if num_columns > 1:
-            raise InputError(f"{path}: column '{column}' is there more than once; keep one")
+            raise InputError(f"{path}: column '{column}' appears more than once; keep one")
 
         kind = schema.field(column).type
         values = getattr(kind, "storage_type", kind)
@@ -355,7 +359,7 @@ class _Texts:
                 f"{path}: column '{column}' holds {list_columns([kind])}, {expected} expected"
             )
 
-    def of_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
+    def read_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
         """Yield the text of every row of a data set on the Hugging Face Hub.
 
         The rows are streamed in the order of the data set's files.
@@ -470,7 +474,9 @@ def _lines_of_ids(values: list[Any], place: str) -> str:
 
 
 def _make_reader(
-    encoding_errors: EncodingErrors, counts: CorpusCounts, max_line_bytes: int = MAX_LINE_BYTES
+    encoding_errors: EncodingErrors,
+    counts: CorpusCounts,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
 ) -> Reader:
     return Reader(
         encoding_errors=encoding_errors,
@@ -487,7 +493,7 @@ def iter_documents(  # noqa: PLR0913  # the public signature
     text_column: str = "text",
     encoding_errors: EncodingErrors = "strict",
     wrapped_lines: bool = False,
-    max_line_bytes: int = MAX_LINE_BYTES,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
     of_ids: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
@@ -521,13 +527,13 @@ def iter_documents(  # noqa: PLR0913  # the public signature
     paths = find_files(files, ID_SUFFIXES if of_ids else SUFFIXES)
     check_options(paths, document_boundary, wrapped_lines)
     reader = _make_reader(encoding_errors, counts, max_line_bytes)
-    texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
+    row_reader = _RowReader(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     for path in paths:
         if _is_text(path):
             lines = (line for _, line in reader.lines(path))
             documents = _cut_documents(lines, document_boundary, wrapped_lines)
         else:
-            documents = _documents_of_rows(texts.of_file(path), wrapped_lines, counts)
+            documents = _documents_of_rows(row_reader.read_file(path), wrapped_lines, counts)
         counts.files += 1
         num_documents_before = counts.documents
         for document in documents:
@@ -553,8 +559,8 @@ def iter_hub_documents(
     if counts is None:
         counts = CorpusCounts()
     reader = _make_reader(encoding_errors, counts)
-    texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
-    for document in _documents_of_rows(texts.of_hub(*dataset), wrapped_lines, counts):
+    row_reader = _RowReader(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
+    for document in _documents_of_rows(row_reader.read_hub(*dataset), wrapped_lines, counts):
         counts.documents += 1
         yield document
 
@@ -565,7 +571,7 @@ def iter_paragraphs(
     dataset: tuple[str | None, str | None, str] = (None, None, "train"),
     text_column: str = "text",
     encoding_errors: EncodingErrors = "strict",
-    max_line_bytes: int = MAX_LINE_BYTES,
+    max_line_bytes: int = DEFAULT_MAX_LINE_BYTES,
     counts: CorpusCounts | None = None,
 ) -> Iterator[str]:
     """Yield paragraphs where it does not matter where documents end: for a vocabulary.

@@ -33,8 +33,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     epoch's table of inputs is built when the epoch is first read and then kept in `cache_dir`; it
     can always be made again. Epoch e keeps the table of e - 1 (its last batches may still be on
     their way) and deletes older ones if it is not the first that is read; their numbers of pairs
-    stay. Every epoch has new inputs;
-    blocks of whole sentences are the same in all.
+    stay. Every epoch has new inputs; blocks of whole sentences are the same in all.
 
     Args:
         split: A split of a store, e.g. `open_store(path).train`.
@@ -47,7 +46,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             maximum; 0 to 1.
         seed: The seed of all draws.
         input_format: One of `INPUT_FORMATS`.
-        dupe_factor: Inputs are drawn so many times and come again in later epochs, with their
+        dupe_factor: Inputs are drawn this many times and come again in later epochs, with their
             masks; None = anew every epoch.
         pair_label: "next" (does B follow A), "order" (are they swapped) or "none"; formats without
             pairs have none.
@@ -120,9 +119,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             self._folder = usable_cache_dir(self.split.path.parent / ".cache")
         else:
             self._folder = Path(self.cache_dir)
-        self._open: dict[int, np.ndarray] = {}
+        self._open_tables: dict[int, np.ndarray] = {}
         self._epochs_read: set[int] = set()
-        self._counts: dict[int, int] = {}
+        self._num_pairs: dict[int, int] = {}
 
     def _digest(self) -> str:
         split = self.split
@@ -135,6 +134,8 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             "split": split.path.name,
             "counts": [int(split.num_documents), int(split.num_sentences), int(split.num_tokens)],
         }
+        # "next" and "none" have the same segment pairs and share a table, which is named as it was
+        # before there were other formats: older caches are found.
         if self.input_format != "segment_pair" or self.pair_label == "order":
             identity["input_format"] = self.input_format
             identity["pair_label"] = self.pair_label
@@ -142,7 +143,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without memory maps, which do not travel."""
-        return {**self.__dict__, "_open": {}}
+        return {**self.__dict__, "_open_tables": {}}
 
     def __len__(self) -> int:
         """Return the number of pairs of epoch 0.
@@ -156,20 +157,20 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
 
         Builds its table unless it was ever built here, or is remembered.
         """
-        epoch = self._table_of(epoch)
-        if epoch not in self._counts:
+        epoch = self._epoch_of_table(epoch)
+        if epoch not in self._num_pairs:
             try:
-                self._counts[epoch], _ = self._read_facts(epoch)
+                self._num_pairs[epoch], _ = self._read_count_and_hash(epoch)
             except (FileNotFoundError, ValueError):
-                self._counts[epoch] = len(self.table(epoch))
-        return self._counts[epoch]
+                self._num_pairs[epoch] = len(self.table(epoch))
+        return self._num_pairs[epoch]
 
     def remember_num_pairs(self, counts: Sequence[int]) -> None:
         """Take the numbers of pairs of the first epochs from a checkpoint.
 
         Their tables need not be built to be counted.
         """
-        self._counts |= dict(enumerate(counts))
+        self._num_pairs.update(enumerate(counts))
 
     def lengths(self, epoch: int) -> np.ndarray:
         """Return int32 (num_pairs(epoch),): tokens of each input, special tokens included."""
@@ -177,30 +178,30 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
 
     def table(self, epoch: int) -> np.ndarray:
         """Return the inputs of an epoch: a read-only memory map, rows of the format's `dtype`."""
-        epoch = self._table_of(epoch)
-        if epoch not in self._open:
-            while len(self._open) >= MAX_OPEN_TABLES:
-                self._open.pop(min(self._open))
+        epoch = self._epoch_of_table(epoch)
+        if epoch not in self._open_tables:
+            while len(self._open_tables) >= MAX_OPEN_TABLES:
+                self._open_tables.pop(min(self._open_tables))
             try:
-                self._open[epoch] = self._build_and_map(epoch)
+                self._open_tables[epoch] = self._build_and_map(epoch)
             except (FileNotFoundError, ValueError):
                 # Deleted by another run over the same store in this very moment, or damaged.
                 self._file(epoch, "pairs").unlink(missing_ok=True)
-                self._open[epoch] = self._build_and_map(epoch)
+                self._open_tables[epoch] = self._build_and_map(epoch)
             self._epochs_read.add(epoch)
-        return self._open[epoch]
+        return self._open_tables[epoch]
 
-    def _drawn(self, epoch: int) -> int:
+    def _epoch_of_draws(self, epoch: int) -> int:
         """Return the epoch whose draws an epoch has."""
         return epoch if self.dupe_factor is None else epoch % self.dupe_factor
 
-    def _table_of(self, epoch: int) -> int:
-        return self._drawn(epoch) if self.format.is_new_every_epoch else 0
+    def _epoch_of_table(self, epoch: int) -> int:
+        return self._epoch_of_draws(epoch) if self.format.is_new_every_epoch else 0
 
     def _file(self, epoch: int | str, suffix: str) -> Path:
         return self._folder / f"{self.index_name}-epoch-{epoch}.{suffix}"
 
-    def _read_facts(self, epoch: int) -> tuple[int, str]:
+    def _read_count_and_hash(self, epoch: int) -> tuple[int, str]:
         """Return the number of rows of a table as it was written, and the hash of its file."""
         count, digest = self._file(epoch, "count").read_text(encoding="ascii").split()
         return int(count), digest
@@ -209,7 +210,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         """Open the table of an epoch, built if it is not there; ValueError where it is damaged."""
         path = self._file(epoch, "pairs")
         build_once(path, lambda staged: self._build(staged, epoch))
-        _, digest = self._read_facts(epoch)
+        _, digest = self._read_count_and_hash(epoch)
         if hash_of(path) != digest:
             raise ValueError(f"{path}: not what was written")
         return np.memmap(path, dtype=self.format.dtype, mode="r")
@@ -223,7 +224,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
                 num_pairs += len(rows)
         with atomic_write(self._file(epoch, "count")) as aside:
             aside.write_text(f"{num_pairs} {hash_of(path)}\n", encoding="ascii")
-        # Who reads one epoch alone leaves the tables of a run over the same store in place; with
+        # Reading a single epoch must not delete the tables of another run over this store; with
         # `dupe_factor` older epochs come again.
         has_read_earlier = any(earlier < epoch for earlier in self._epochs_read)
         if self.dupe_factor is None and has_read_earlier:
@@ -244,19 +245,22 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             A, 1 = B was drawn at random, or comes before A where the order is the label, -100 = no
             label; `key` (epoch, index).
         """
-        epoch, index = map(int, key if isinstance(key, tuple) else (0, key))
-        epoch = self._drawn(epoch)
-        table = self.table(epoch)
+        if not isinstance(key, tuple):
+            key = (0, key)
+        epoch, index = map(int, key)
+        drawn_epoch = self._epoch_of_draws(epoch)
+        table = self.table(drawn_epoch)
         if not 0 <= index < len(table):
-            raise IndexError(f"pair {index} of epoch {epoch}: it has {len(table)}")
+            raise IndexError(f"pair {index} of epoch {drawn_epoch}: it has {len(table)}")
 
         row = table[index].item()
-        input_ids, token_type_ids = self.format.read(row, epoch, index)
+        input_ids, token_type_ids = self.format.read(row, drawn_epoch, index)
         item: dict[str, Any] = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         if self.has_label:
             label = row[-1]
             item["next_sentence_label"] = -100 if label == NO_LABEL else label
-        item["key"] = (epoch, index)
+        # The collator's masks follow from the key: with `dupe_factor` they repeat as well.
+        item["key"] = (drawn_epoch, index)
         return item
 
 

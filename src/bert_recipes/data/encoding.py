@@ -19,8 +19,8 @@ from bert_recipes.errors import InputError
 from bert_recipes.scripts import name_script
 
 
-Sentences = Literal["split", "lines"]
-Keep = Literal["all", "passages"]
+SentenceRule = Literal["split", "lines"]
+ParagraphRule = Literal["all", "passages"]
 
 # About 0.2 s of one core: long enough to hide the cost of sending it, short enough that few of them
 # weigh nothing.
@@ -50,9 +50,9 @@ class DocumentEncoder:
     """Encode batches of documents; can be sent to another process if `encode_ids` can."""
 
     encode_ids: Callable[[str], list[int]]
-    sentences: Sentences = "split"
-    keep: Keep = "all"
-    unk_id: int | None = None
+    sentences: SentenceRule = "split"
+    keep: ParagraphRule = "all"
+    unk_id: int | None = None  # None: unknown tokens are not counted
 
     def __call__(self, batch: TextBatch) -> TokenBatch:
         """Return the token ids of a batch; texts without any are dropped and counted."""

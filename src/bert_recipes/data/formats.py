@@ -33,10 +33,11 @@ from bert_recipes.data.store import Split
 from bert_recipes.progress import Progress
 
 
-# A row of a table as numbers; the documents from one number to another (excluded); input_ids and
-# token_type_ids of an input, or the tokens of its segments.
-Row = tuple[int, ...]
+# A row of a table as numbers.
+TableRow = tuple[int, ...]
+# The documents from one number to another (excluded).
 DocumentSpan = tuple[int, int]
+# input_ids and token_type_ids of an input, or the tokens of its segments.
 ArrayPair = tuple[np.ndarray, np.ndarray]
 
 # 24 bytes a row.
@@ -53,6 +54,17 @@ PAIR_DTYPE = np.dtype(
 # Labels of a pair: 0 = B follows A; 1 = B was drawn at random, or comes before A where the order is
 # asked for.
 NO_LABEL = 2  # there is nothing to learn
+# An input of ELECTRA is sentences in a row: 24 bytes too.
+ELECTRA_DTYPE = np.dtype(
+    [
+        ("begin", "<i8"),  # first sentence, counted over the whole split
+        ("unused", "<i8"),  # 0
+        ("count", "<u2"),  # sentences
+        ("target", "<u2"),  # tokens that the input aims at
+        ("length", "<u2"),  # tokens of the input, special tokens included
+        ("label", "<u2"),  # NO_LABEL
+    ]
+)
 BLOCK_DTYPE = np.dtype(
     [
         ("sentence", "<i8"),  # the first one, counted over the whole split
@@ -129,7 +141,7 @@ class InputFormat(ABC):
         """
 
     @abstractmethod
-    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
+    def read(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of an input, int64 (L,).
 
         Args:
@@ -154,13 +166,13 @@ class DocumentFormat(InputFormat):
         """
 
     @abstractmethod
-    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
+    def read_segments(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
         """Return the tokens of both segments of an input, without special tokens.
 
         The arguments are those of `read`.
         """
 
-    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
+    def read(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of [CLS] A [SEP] B [SEP]."""
         return self.join(*self.read_segments(row, epoch, index))
 
@@ -194,8 +206,8 @@ class DocumentFormat(InputFormat):
         blocks = list(split_into_blocks(self.split))
         num_useful = self.split.num_sentences // MIN_SENTENCES_PER_PROCESS
         num_processes = min(num_processes, num_useful, len(blocks))
-        # A data-loading worker may not have children; this happens only if the launching process
-        # did not ask first.
+        # A DataLoader worker is daemonic and cannot start processes. It gets here only if the main
+        # process has not built the table.
         if multiprocessing.current_process().daemon:
             num_processes = 1
         index_block = partial(self.index_documents, epoch=epoch)
@@ -242,19 +254,20 @@ class SegmentPairs(DocumentFormat):
 
     def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each pair."""
-        lengths_of = DocumentLengths(self.split, documents)
+        document_lengths = DocumentLengths(self.split, documents)
         rows = []
         for document in range(*documents):
-            lengths_of.open(document)
+            # `build` slices the lengths of this document, so they are a list, not a `LazyLengths`.
+            document_lengths.load(document)
             rng = keyed_rng("pairs", self.seed, epoch, document)
-            for pair in self.build(document, lengths_of, rng):
-                first_of_a = lengths_of.first_sentence(document)
-                first_of_b = lengths_of.first_sentence(pair.b_document)
+            for pair in self.build(document, document_lengths, rng):
+                first_of_a = document_lengths.first_sentence(document)
+                first_of_b = document_lengths.first_sentence(pair.b_document)
                 rows.append(self._row_of(pair, first_of_a, first_of_b))
 
         return np.array(rows, dtype=PAIR_DTYPE)
 
-    def _row_of(self, pair: SentencePair, first_of_a: int, first_of_b: int) -> Row:
+    def _row_of(self, pair: SentencePair, first_of_a: int, first_of_b: int) -> TableRow:
         """Return the row of a pair.
 
         Args:
@@ -274,11 +287,11 @@ class SegmentPairs(DocumentFormat):
         """Return the label of a pair."""
         if self.pair_label != "order":
             return int(pair.is_random)
-        # Google's ALBERT calls the random B of a lone sentence swapped, which is no question of
-        # order.
+        # Google's ALBERT calls the random B of a lone sentence swapped, which is not a question
+        # of order.
         return NO_LABEL if pair.is_random else int(pair.is_swapped)
 
-    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
+    def read_segments(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
         """Return A and B, truncated as the original does."""
         a_begin, b_begin, a_count, b_count, _, _ = row
         a_end = a_begin + a_count
@@ -310,18 +323,18 @@ class SentencePairs(SegmentPairs):
 class ElectraSegments(DocumentFormat):
     """Inputs of one or two segments of the same document, as ELECTRA has them.
 
-    The sentences of a row are `a_begin` and `a_count`; they are split into segments when they are
-    read. The field `b_count` holds something else here: the length that segment A aims at. Source:
-    `build_segments`.
+    The sentences of a row are split into segments when they are read. Source: `build_segments`.
     """
+
+    dtype = ELECTRA_DTYPE
 
     def index_documents(self, documents: DocumentSpan, epoch: int) -> np.ndarray:
         """Return one row for each input."""
-        lengths_of = DocumentLengths(self.split, documents)
+        document_lengths = DocumentLengths(self.split, documents)
         rows = []
         for document in range(*documents):
-            offset = lengths_of.first_sentence(document)
-            lengths = lengths_of.open(document)
+            offset = document_lengths.first_sentence(document)
+            lengths = document_lengths.load(document)
             rng_of = partial(self._rng_of, epoch, offset)
             segments = build_segments(lengths, self.max_seq_length, self.max_seq_length, rng_of)
             for begin, end, is_first, target, _ in segments:
@@ -330,12 +343,11 @@ class ElectraSegments(DocumentFormat):
                 if not size_b:
                     num_special_tokens -= 1
                 length = size_a + size_b + num_special_tokens
-                # The place of `b_count` holds the target.
                 rows.append((offset + begin, 0, end - begin, target, length, NO_LABEL))
 
-        return np.array(rows, dtype=PAIR_DTYPE)
+        return np.array(rows, dtype=ELECTRA_DTYPE)
 
-    def read_segments(self, row: Row, epoch: int, index: int) -> ArrayPair:
+    def read_segments(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
         """Return both segments; the second may be empty."""
         begin, _, count, target, _, _ = row
         end = begin + count
@@ -390,7 +402,9 @@ class FullSentences(InputFormat):
             bounds = pack_items(items["size"], self.max_seq_length - 1)
             _, end_document = documents
             if end_document < self.split.num_documents:
-                waiting = items[bounds[-2] :]
+                # The last block may not be full: its items wait for the next documents.
+                begin_of_last_block = bounds[-2]
+                waiting = items[begin_of_last_block:]
                 bounds = bounds[:-1]
             yield block_rows(items, bounds)
 
@@ -409,7 +423,7 @@ class FullSentences(InputFormat):
         separators["size"] = 1
         return np.insert(items, ends, separators)
 
-    def read(self, row: Row, epoch: int, index: int) -> ArrayPair:
+    def read(self, row: TableRow, epoch: int, index: int) -> ArrayPair:
         """Return input_ids and token_type_ids of a block; all types are 0."""
         sentence, document, offset, count, length = row
         end_sentence = sentence + count
@@ -499,7 +513,7 @@ def split_into_blocks(split: Split) -> Iterator[DocumentSpan]:
 
 
 class DocumentLengths:
-    """Sentence lengths of the open document of a block, and of any document, a few at a time.
+    """Sentence lengths of the loaded document of a block, and of any document, a few at a time.
 
     Args:
         split: A split of a store.
@@ -511,12 +525,12 @@ class DocumentLengths:
         self.offsets = split.sentence_offsets(*documents).tolist()
         self.lengths = split.sentence_lengths(self.offsets[0], self.offsets[-1]).tolist()
         # A random B is drawn from few documents at a time.
-        self.open_lazily = lru_cache(maxsize=16)(partial(LazyLengths, split))
-        self.open_document = -1
-        self.open_lengths: list[int] = []
+        self.lazy_lengths_of = lru_cache(maxsize=16)(partial(LazyLengths, split))
+        self.loaded_document = -1
+        self.loaded_lengths: list[int] = []
 
-    def open(self, document: int) -> list[int]:
-        """Open a document of the block.
+    def load(self, document: int) -> list[int]:
+        """Load the lengths of a document of the block.
 
         Returns:
             The tokens of each of its sentences.
@@ -524,21 +538,21 @@ class DocumentLengths:
         number = document - self.first_document
         begin = self.offsets[number] - self.offsets[0]
         end = self.offsets[number + 1] - self.offsets[0]
-        self.open_document = document
-        self.open_lengths = self.lengths[begin:end]
-        return self.open_lengths
+        self.loaded_document = document
+        self.loaded_lengths = self.lengths[begin:end]
+        return self.loaded_lengths
 
     def __call__(self, document: int) -> Sequence[int]:
         """Return the tokens of each sentence of any document."""
-        if document == self.open_document:
-            return self.open_lengths
-        return self.open_lazily(document)
+        if document == self.loaded_document:
+            return self.loaded_lengths
+        return self.lazy_lengths_of(document)
 
     def first_sentence(self, document: int) -> int:
         """Return the number of a document's first sentence in the split."""
         if self.first_document <= document < self.end_document:
             return int(self.offsets[document - self.first_document])
-        return self.open_lazily(document).begin
+        return self.lazy_lengths_of(document).begin
 
 
 class LazyLengths(Sequence[int]):
@@ -579,7 +593,7 @@ def sentence_items(split: Split, documents: DocumentSpan, max_size: int) -> np.n
     first_sentence = int(offsets[0])
     end_sentence = int(offsets[-1])
     sizes = split.sentence_lengths(first_sentence, end_sentence) + 1
-    num_items = -(-sizes // max_size)  # of each sentence
+    num_items = np.ceil(sizes / max_size).astype(np.int64)  # of each sentence
 
     # From here on one value an item.
     sentences = np.repeat(np.arange(len(sizes)), num_items)

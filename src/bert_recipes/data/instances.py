@@ -128,6 +128,7 @@ def write_instances(
             for path, partial_path in zip(paths, partials, strict=True):
                 file = opened.enter_context(open(partial_path, "wb"))
                 writer = _WRITERS[format_of(path)](file)
+                # Called with the exception, or None, before the file is closed.
                 opened.push(writer.finish)
                 writers.append(writer)
             for instance in Progress(instances, desc="write", unit="instance", delay=1):
@@ -321,9 +322,9 @@ class _ParquetReader:
         folder = cache_dir
         if folder is None:
             folder = usable_cache_dir(path.parent / ".cache")
-        self._path = folder / f"instances-{digest[:24]}.npy"
-        build_once(self._path, partial(_convert_parquet, path))
-        self.__setstate__(self._path)
+        records_file = folder / f"instances-{digest[:24]}.npy"
+        build_once(records_file, partial(_convert_parquet, path))
+        self._open(records_file)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -336,6 +337,9 @@ class _ParquetReader:
         return self._path
 
     def __setstate__(self, path: Path) -> None:
+        self._open(path)
+
+    def _open(self, path: Path) -> None:
         self._path = path
         self._records = np.load(path, mmap_mode="r", allow_pickle=False)
 
@@ -471,7 +475,9 @@ class InstanceDataset:
             where nothing is predicted; `next_sentence_label` int, 0 = next, 1 = random; `key`
             (epoch, index).
         """
-        epoch, index = map(int, key if isinstance(key, tuple) else (0, key))
+        if not isinstance(key, tuple):
+            key = (0, key)
+        epoch, index = map(int, key)
         record = self.record(index)
         length = int(record["input_mask"].sum())
         is_predicted = record[WEIGHTS] != 0

@@ -18,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from bert_recipes.data.other_masks import (
+    AFTER_ALL_DRAWS,
     FairseqDraws,
     Replacement,
     Units,
@@ -85,9 +86,10 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
 
 IGNORE_INDEX = -100
 SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
-# ALBERT's runs have at most so many words (--ngram); SpanBERT's spans as many, with this geometric
-# distribution (Joshi et al. 2020, section 3.1).
+# ALBERT's runs have at most this many words (--ngram).
 MOST_NGRAM_WORDS = 3
+# SpanBERT's spans: words of one, at least and at most, and the parameter of the geometric
+# distribution of their lengths (Joshi et al. 2020, section 3.1).
 SPAN_WORDS = (1, 10)
 SPAN_GEOMETRIC_P = 0.2
 # Streams of `keyed_uniforms`.
@@ -182,17 +184,21 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     excluded = [*excluded_ids]
     if rates.selection in ("fairseq", "spans"):
         excluded += special_ids
-    words = np.delete(np.arange(vocab_size), excluded)
+    random_word_ids = np.delete(np.arange(vocab_size), excluded)
 
     if rates.selection in ("fairseq", "spans"):
         replacement = Replacement(
-            rates.mask_rate, rates.keep_rate, rates.random_rate, mask_token_id, words
+            rates.mask_rate, rates.keep_rate, rates.random_rate, mask_token_id, random_word_ids
         )
-        mask = _mask_by_fairseq if rates.selection == "fairseq" else _mask_spans
-        masked, is_predicted = mask(batch, rates, replacement)
+        if rates.selection == "fairseq":
+            masked, is_predicted = _mask_by_fairseq(batch, rates, replacement)
+        else:
+            masked, is_predicted = _mask_spans(batch, rates, replacement)
         return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
-    choose = _choose_ngrams if rates.selection == "ngrams" else _choose_units
-    is_predicted = choose(batch, rates)
+    if rates.selection == "ngrams":
+        is_predicted = _choose_ngrams(batch, rates)
+    else:
+        is_predicted = _choose_units(batch, rates)
 
     # Drawn for each piece, under whole_word too (Devlin et al. 2019, section 3.1, Task #1).
     rows, columns = np.nonzero(is_predicted)
@@ -200,11 +206,11 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     word_draws = keyed_uniforms(keys[rows], _STREAM_WORD, columns)
     is_masked = draws < rates.mask_rate  # 80 %: [MASK]
     is_random = draws >= rates.mask_rate + rates.keep_rate  # 10 %: a random word
-    is_kept = ~is_masked & ~is_random  # 10 %: the token itself
+    random_words = draw_words(random_word_ids, word_draws)
+    tokens = input_ids[rows, columns]  # 10 %: the token itself
     masked = input_ids.copy()
     masked[rows, columns] = np.select(
-        [is_masked, is_random, is_kept],
-        [mask_token_id, draw_words(words, word_draws), input_ids[rows, columns]],
+        [is_masked, is_random], [mask_token_id, random_words], default=tokens
     )
     return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
 
@@ -279,7 +285,7 @@ def _choose_units(batch: _Batch, rates: MaskingRates) -> np.ndarray:
         is_first = np.cumsum(batch.candidates, axis=1) == 1
         starts = starts & (is_first | ~batch.goes_on)
     units = Units.from_starts(starts, batch.candidates)
-    scores = batch.draw(_STREAM_SELECT)
+    scores = batch.draw(_STREAM_SELECT)  # column u is for unit u
     is_open = units.is_unit
     limits = batch.limits(rates)
     if rates.selection == "bernoulli":
@@ -297,7 +303,7 @@ def _take_lowest(scores: np.ndarray, is_open: np.ndarray, limits: np.ndarray) ->
 
     Of units of one token, the usual case.
     """
-    scores = np.where(is_open, scores, 2.0)
+    scores = np.where(is_open, scores, AFTER_ALL_DRAWS)
     last = np.minimum(limits, scores.shape[1]) - 1
     highest = np.take_along_axis(np.sort(scores, axis=1), last[:, None], axis=1)
     return is_open & (scores <= highest)
@@ -311,7 +317,8 @@ def _take_in_order(
     A unit that would exceed the limit is skipped and smaller ones after it may still fit, as in the
     original.
     """
-    order = np.argsort(np.where(is_open, scores, 2.0), axis=1, kind="stable")
+    scores = np.where(is_open, scores, AFTER_ALL_DRAWS)
+    order = np.argsort(scores, axis=1, kind="stable")
     ordered_sizes = np.take_along_axis(np.where(is_open, sizes, 0), order, axis=1)
     is_chosen = np.zeros_like(is_open)
     totals = np.zeros(len(limits), dtype=np.int64)
@@ -346,7 +353,7 @@ def _choose_ngrams(batch: _Batch, rates: MaskingRates) -> np.ndarray:
     starts = batch.is_word_start & batch.candidates
     words = Units.from_starts(starts, batch.candidates)
     scores = batch.draw(_STREAM_SELECT)
-    scores[~words.is_unit] = 2.0
+    scores[~words.is_unit] = AFTER_ALL_DRAWS
     order = np.argsort(scores, axis=1)
     length_draws = batch.draw(_STREAM_COUNT)
     return choose_ngrams(words, batch.limits(rates), MOST_NGRAM_WORDS, order, length_draws)
@@ -355,11 +362,11 @@ def _choose_ngrams(batch: _Batch, rates: MaskingRates) -> np.ndarray:
 def _mask_spans(
     batch: _Batch, rates: MaskingRates, replacement: Replacement
 ) -> tuple[np.ndarray, np.ndarray]:
-    # Spans are drawn as if special tokens were not there: these are moved behind the candidates.
-    moved = np.argsort(~batch.candidates, axis=1, kind="stable")
-    candidates = np.take_along_axis(batch.candidates, moved, axis=1)
-    starts = np.take_along_axis(batch.is_word_start, moved, axis=1) & candidates
-    moved_predicted = choose_spans(
+    # SpanBERT draws spans as if special tokens were absent: sort the candidates to the front.
+    candidates_first = np.argsort(~batch.candidates, axis=1, kind="stable")
+    candidates = np.take_along_axis(batch.candidates, candidates_first, axis=1)
+    starts = np.take_along_axis(batch.is_word_start, candidates_first, axis=1) & candidates
+    sorted_is_predicted = choose_spans(
         Units.from_starts(starts, candidates),
         probability=rates.mlm_probability,
         words_of_span=SPAN_WORDS,
@@ -367,15 +374,15 @@ def _mask_spans(
         length_draws=partial(batch.draw_one, _STREAM_COUNT),
         anchor_draws=partial(batch.draw_one, _STREAM_SELECT),
     )
-    moved_masked = replace_spans(
-        np.take_along_axis(batch.input_ids, moved, axis=1),
-        moved_predicted,
+    sorted_masked = replace_spans(
+        np.take_along_axis(batch.input_ids, candidates_first, axis=1),
+        sorted_is_predicted,
         replacement,
         replacement_draws=batch.draw(_STREAM_REPLACE),
         word_draws=batch.draw(_STREAM_WORD),
     )
     masked = np.empty_like(batch.input_ids)
     is_predicted = np.empty_like(batch.candidates)
-    np.put_along_axis(masked, moved, moved_masked, axis=1)
-    np.put_along_axis(is_predicted, moved, moved_predicted, axis=1)
+    np.put_along_axis(masked, candidates_first, sorted_masked, axis=1)
+    np.put_along_axis(is_predicted, candidates_first, sorted_is_predicted, axis=1)
     return masked, is_predicted

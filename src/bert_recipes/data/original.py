@@ -22,7 +22,7 @@ from bert_recipes.data.instances import Instance
 from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, shuffle, truncate_pair
 from bert_recipes.errors import InputError
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES
+from bert_recipes.rows import DEFAULT_MAX_LINE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,8 @@ class OriginalSettings:
         whole_word: Pieces that start with ## are masked together with the piece before them.
         is_ordered: As in `build_sentence_pairs`.
         ngram: ALBERT's runs: words of the longest one; None = words or tokens.
-        uniform: Draws the lengths of ALBERT's runs, from a generator of their own.
+        draw_ngram_length: Returns the numbers in [0, 1) that decide the lengths of ALBERT's runs,
+            from a generator of their own.
     """
 
     max_seq_length: int
@@ -51,7 +52,7 @@ class OriginalSettings:
     whole_word: bool
     is_ordered: bool = False
     ngram: int | None = None
-    uniform: Callable[[], float] = random.random
+    draw_ngram_length: Callable[[], float] = random.random
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def choose_ngrams(
     limit: int,
     most_words: int,
     rng: random.Random,
-    uniform: Callable[[], float],
+    draw_ngram_length: Callable[[], float],
 ) -> list[list[int]]:
     """Return ALBERT's masks: runs of one to `most_words` whole words.
 
@@ -93,8 +94,8 @@ def choose_ngrams(
         limit: Positions that are predicted, at most.
         most_words: The most words of a run.
         rng: Shuffles the words from which runs start.
-        uniform: Gives the numbers in [0, 1) that decide n; the original draws them from another
-            generator.
+        draw_ngram_length: Returns the numbers in [0, 1) that decide n; the original draws them from
+            another generator.
 
     Returns:
         The positions of the runs, in the order of their choice.
@@ -110,7 +111,7 @@ def choose_ngrams(
     for start in order:
         if len(covered) >= limit:
             break
-        count = int(shares.searchsorted(uniform(), side="right")) + 1
+        count = int(shares.searchsorted(draw_ngram_length(), side="right")) + 1
         run = list(chain.from_iterable(words[start : start + count]))
         while count > 1 and len(covered) + len(run) > limit:
             count -= 1
@@ -146,7 +147,7 @@ def mask_in_original_order(
     if settings.whole_word:
         words = _words(positions, input_ids, masking.is_continuation)
     if settings.ngram is not None:
-        runs = choose_ngrams(words, limit, settings.ngram, rng, settings.uniform)
+        runs = choose_ngrams(words, limit, settings.ngram, rng, settings.draw_ngram_length)
         predicted = list(chain.from_iterable(runs))
     else:
         predicted = _choose_words(words, limit, rng)
@@ -251,7 +252,7 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
     with Progress(total=total, desc="tokenize", unit="B", unit_scale=True, delay=1) as progress:
         for path in files:
             with open(path, "rb") as file:
-                read_line = partial(file.readline, MAX_LINE_BYTES + 1)
+                read_line = partial(file.readline, DEFAULT_MAX_LINE_BYTES + 1)
                 lines = iter(read_line, b"")
                 for number, line in enumerate(lines, start=1):
                     progress.update(len(line))
@@ -260,10 +261,10 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _decode_line(line: bytes, place: str) -> str:
-    if len(line) > MAX_LINE_BYTES:
+    if len(line) > DEFAULT_MAX_LINE_BYTES:
         raise InputError(
-            f"{place}: this line is longer than {MAX_LINE_BYTES:,} bytes; is it text with one "
-            "sentence a line (line ends \\n)?"
+            f"{place}: this line is longer than {DEFAULT_MAX_LINE_BYTES:,} bytes; is it text with "
+            "one sentence a line (line ends \\n)?"
         )
 
     try:

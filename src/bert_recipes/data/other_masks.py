@@ -14,6 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 
+# Draws are below 1: what has this number instead comes after them all.
+AFTER_ALL_DRAWS = 2.0
+
+
 @dataclass(frozen=True)
 class Units:
     """The units of each row, in order, and the tokens that belong to them."""
@@ -31,18 +35,18 @@ class Units:
 
     @property
     def is_unit(self) -> np.ndarray:
-        """Return bool (B, S), the numbers of units that the rows have."""
+        """Return bool (B, S): column u is true where the row has a unit u."""
         return np.arange(self.of_token.shape[1]) < self.counts[:, None]
 
     def sizes(self) -> np.ndarray:
-        """Return int64 (B, S), the tokens of each unit."""
+        """Return int64 (B, S): column u has the number of tokens of unit u."""
         rows, positions = np.nonzero(self.is_token)
         sizes = np.zeros(self.of_token.shape, dtype=np.int64)
         np.add.at(sizes, (rows, self.of_token[rows, positions]), 1)
         return sizes
 
     def tokens(self, units: np.ndarray) -> np.ndarray:
-        """Return bool (B, S), the tokens of the units for which bool (B, S) is true."""
+        """Return bool (B, S) by position: the tokens of units u for which `units[:, u]` is true."""
         return np.take_along_axis(units, self.of_token, axis=1) & self.is_token
 
 
@@ -97,7 +101,7 @@ def mask_fairseq(
     Source: fairseq data/mask_tokens_dataset.py.
     """
     num_predicted = (probability * units.counts + draws.count).astype(np.int64)
-    order = np.where(units.is_unit, draws.order, 2.0)
+    order = np.where(units.is_unit, draws.order, AFTER_ALL_DRAWS)
     is_predicted = units.is_unit & (_ranks(order) < num_predicted[:, None])
 
     keep_rate = replacement.keep_rate
@@ -171,16 +175,17 @@ def choose_ngrams(
         for _ in range(most_words - 1):
             is_too_long = num_covered + count_tokens(first, length) > limits
             can_be_shorter = length > 1
-            length = length - (is_too_long & can_be_shorter)
+            length = np.where(is_too_long & can_be_shorter, length - 1, length)
         length = np.minimum(length, words.counts - first)
         size = count_tokens(first, length)
 
-        run = rows[:, None], first[:, None] + offsets
+        # Offsets of a run may reach beyond the row, where `is_covered` has spare columns.
+        columns = first[:, None] + offsets
         is_in_run = offsets < length[:, None]
-        meets_another = (is_covered[run] & is_in_run).any(axis=1)
+        meets_another = (is_covered[rows[:, None], columns] & is_in_run).any(axis=1)
         fits = num_covered + size <= limits
         is_chosen = is_open & fits & ~meets_another
-        is_covered[run] |= is_in_run & is_chosen[:, None]
+        is_covered[rows[:, None], columns] |= is_in_run & is_chosen[:, None]
         num_covered += np.where(is_chosen, size, 0)
 
     return words.tokens(is_covered[:, :num_positions])
@@ -231,12 +236,12 @@ def choose_spans(
     positions = np.arange(words.is_token.shape[1])
 
     is_predicted = np.zeros_like(words.is_token)
-    missing = num_predicted
+    num_left = num_predicted
     attempt = 0
-    while (missing > 0).any():
+    while (num_left > 0).any():
         length = lowest + np.searchsorted(shares, length_draws(attempt), side="right")
         anchor = (anchor_draws(attempt) * num_tokens).astype(np.int64)
-        is_open = (missing > 0) & ~is_predicted[rows, anchor]
+        is_open = (num_left > 0) & ~is_predicted[rows, anchor]
         first_word = words.of_token[rows, anchor]
         last_word = np.minimum(first_word + length, words.counts) - 1
         begin = begins[rows, first_word]
@@ -244,10 +249,10 @@ def choose_spans(
         is_in_span = (positions >= begin[:, None]) & (positions < end[:, None])
 
         is_new = is_in_span & is_open[:, None] & ~is_predicted
-        # The last new token of a row is the last one of its span.
-        is_missing = np.cumsum(is_new, axis=1) <= missing[:, None]
-        is_predicted |= is_new & is_missing
-        missing = num_predicted - is_predicted.sum(axis=1)
+        # A span that is too long is cut at its end.
+        is_within_limit = np.cumsum(is_new, axis=1) <= num_left[:, None]
+        is_predicted |= is_new & is_within_limit
+        num_left = num_predicted - is_predicted.sum(axis=1)
         attempt += 1
 
     return is_predicted

@@ -34,11 +34,11 @@ class SentencePair(NamedTuple):
     b_document: int
     b_begin: int
     b_end: int
-    # B was drawn at random instead of following A. True also where all draws of another document
-    # failed.
-    is_random: bool
     length_a: int  # tokens
     length_b: int
+    # B was drawn at random instead of following A. True also where all draws of another document
+    # failed.
+    is_random: bool = False
     is_swapped: bool = False  # B comes before A
 
 
@@ -117,13 +117,39 @@ def build_sentence_pairs(
         if count == 1 or (not is_ordered and rng.random() < 0.5):
             room = target - length_a
             b = _draw_random_next(document, lengths_of, num_documents, room, rng)
-            yield SentencePair(begin, a_end, b.document, b.begin, b.end, True, length_a, b.length)
+            yield SentencePair(
+                a_begin=begin,
+                a_end=a_end,
+                b_document=b.document,
+                b_begin=b.begin,
+                b_end=b.end,
+                length_a=length_a,
+                length_b=b.length,
+                is_random=True,
+            )
             # The sentences after A were not used: put them back.
             end = a_end
         elif is_ordered and rng.random() < 0.5:
-            yield SentencePair(a_end, end, document, begin, a_end, False, length_b, length_a, True)
+            yield SentencePair(
+                a_begin=a_end,
+                a_end=end,
+                b_document=document,
+                b_begin=begin,
+                b_end=a_end,
+                length_a=length_b,
+                length_b=length_a,
+                is_swapped=True,
+            )
         else:
-            yield SentencePair(begin, a_end, document, a_end, end, False, length_a, length_b)
+            yield SentencePair(
+                a_begin=begin,
+                a_end=a_end,
+                b_document=document,
+                b_begin=a_end,
+                b_end=end,
+                length_a=length_a,
+                length_b=length_b,
+            )
         begin = end
         chunk_length = 0
 
@@ -147,13 +173,30 @@ def build_single_sentence_pairs(
         a_end = begin + 1
         length_a = lengths[begin]
         if a_end == len(lengths) or rng.random() < 0.5:
-            b = _draw_random_next(document, lengths_of, num_documents, 1, rng)
-            yield SentencePair(begin, a_end, b.document, b.begin, b.end, True, length_a, b.length)
+            b = _draw_random_next(document, lengths_of, num_documents, target=1, rng=rng)
+            yield SentencePair(
+                a_begin=begin,
+                a_end=a_end,
+                b_document=b.document,
+                b_begin=b.begin,
+                b_end=b.end,
+                length_a=length_a,
+                length_b=b.length,
+                is_random=True,
+            )
             begin = a_end
         else:
             b_end = a_end + 1
             length_b = lengths[a_end]
-            yield SentencePair(begin, a_end, document, a_end, b_end, False, length_a, length_b)
+            yield SentencePair(
+                a_begin=begin,
+                a_end=a_end,
+                b_document=document,
+                b_begin=a_end,
+                b_end=b_end,
+                length_a=length_a,
+                length_b=length_b,
+            )
             begin = b_end
 
 

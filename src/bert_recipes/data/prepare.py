@@ -40,8 +40,8 @@ from bert_recipes.data.corpus import (
 )
 from bert_recipes.data.encoding import (
     DocumentEncoder,
-    Keep,
-    Sentences,
+    ParagraphRule,
+    SentenceRule,
     TokenBatch,
     batch_documents,
     count_cores,
@@ -61,7 +61,12 @@ from bert_recipes.data.store import (
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES, MOST_LINE_BYTES, EncodingErrors, format_suffix
+from bert_recipes.rows import (
+    DEFAULT_MAX_LINE_BYTES,
+    MAX_LINE_BYTES_LIMIT,
+    EncodingErrors,
+    format_suffix,
+)
 from bert_recipes.scripts import describe_unknown
 from bert_recipes.settings import SEEDS, check, option, required
 
@@ -71,16 +76,16 @@ logger = logging.getLogger(__name__)
 SplitFiles = Sequence[tuple[str, Path]]
 
 MIN_DOCUMENTS = 2
-# Our choices. Of a small corpus so much is held out, at most a tenth of it: some 50,000 tokens,
-# whose masked-LM loss is known to some hundredths of a nat.
+# Our choices. Hold out about this much of a small corpus, but at most a tenth of it: some 50,000
+# tokens measure the masked-LM loss to a few hundredths of a nat.
 HELD_OUT_BYTES = 250_000
 MOST_HELD_OUT = 0.1
-# With fewer the held-out figures say little.
+# Fewer tokens make the held-out figures unreliable.
 FEW_HELD_OUT_TOKENS = 20_000
 # A document that is shorter than an input gives few pairs that follow each other.
 FEW_TOKENS_OF_A_DOCUMENT = 128
-# Of files of so many bytes or fewer the documents are counted before any is held out: a fraction
-# may be no two of them.
+# Up to this size the documents are counted first: a fraction of so few documents may be fewer than
+# `MIN_DOCUMENTS`.
 FEW_BYTES = 1_000_000
 PLAN_FILE = "plan.json"
 # For each shard a file with the size and time of each text, as they were before it was read.
@@ -113,7 +118,7 @@ class CorpusArguments:
     tokenizer: str | None = option(None, "tokenizer folder or vocab.txt", is_common=True)
     names: str | None = option(
         None,
-        "for ids that are no text: file with the name of id n in line n; --files hold numbers, a "
+        "for ids that are not text: file with the name of id n in line n; --files hold numbers, a "
         "sentence a line, or lists",
     )
     files: list[str] | None = option(
@@ -155,7 +160,7 @@ class CorpusArguments:
         "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does",
         is_common=True,
     )
-    sentences: Sentences = option(
+    sentences: SentenceRule = option(
         "split",
         "split paragraphs by rules, or lines: every line is a sentence already",
         is_common=True,
@@ -163,19 +168,22 @@ class CorpusArguments:
     wrapped_lines: bool = option(
         False, "lines are hard-wrapped: join those of a paragraph by a space"
     )
-    keep: Keep = option(
+    keep: ParagraphRule = option(
         "all", "all paragraphs, or passages: no headings, lists and tables (our own rule)"
     )
     encoding_errors: EncodingErrors = option(
         "strict", "broken UTF-8 or NUL: stop (strict), or replace and count"
     )
     max_line_bytes: int = option(
-        MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES
+        DEFAULT_MAX_LINE_BYTES,
+        "longest line that is taken for text",
+        least=1,
+        most=MAX_LINE_BYTES_LIMIT,
     )
     seed: int = option(12345, "decides which documents validation_fraction holds out", **SEEDS)
     shard_gigabytes: float = option(
         1.0,
-        "a larger corpus is prepared in shards of about so much text, each kept once done",
+        "a larger corpus is prepared in shards of about this much text, each kept once done",
         above=0,
         is_common=True,
     )
@@ -188,9 +196,9 @@ class CorpusArguments:
     def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Adapt the fraction of a file to a small corpus.
+        """Raise the validation_fraction of a configuration file where the corpus is small.
 
-        It is left out where held-out files are typed.
+        Drop it where --validation_files is on the command line.
         """
         fraction = values.get("validation_fraction") or 0.0
         if fraction == 0 or "validation_fraction" in typed or not values.get("files"):
@@ -200,23 +208,23 @@ class CorpusArguments:
 
         suffixes = SUFFIXES if values.get("names") is None else ID_SUFFIXES
         size = _size_of(find_files(values["files"], suffixes))
-        least = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
-        if least <= fraction:
+        fraction_for_small_corpus = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
+        if fraction_for_small_corpus <= fraction:
             return values
 
         logger.warning(
             "the file's validation_fraction %g would hold out little of a small corpus: %g is held "
             "out",
             fraction,
-            least,
+            fraction_for_small_corpus,
         )
-        return {**values, "validation_fraction": least}
+        return {**values, "validation_fraction": fraction_for_small_corpus}
 
     def __post_init__(self) -> None:
         check(self)
         if (self.tokenizer is None) == (self.names is None):
             raise InputError(
-                "give --tokenizer for text, or --names for ids that are no text, and not both"
+                "give --tokenizer for text, or --names for ids that are not text, and not both"
             )
         if self.names is not None:
             self.sentences = "lines"
@@ -326,15 +334,15 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
 
 
 def _draw(key: str) -> float:
-    """Return a number in [0, 1) that follows from a key alone."""
+    """Return a number from 0 to 1 that follows from a key alone; 1 itself only by rounding."""
     digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64
 
 
-def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
+def _held_out_threshold(fraction: float, prefix: str, num_documents: int) -> float:
     """Return the draw below which documents are held out.
 
-    These are `MIN_DOCUMENTS` at least, if that is no more than half.
+    These are at least `MIN_DOCUMENTS`, if that is at most half of them.
     """
     if num_documents < 2 * MIN_DOCUMENTS:
         return fraction
@@ -344,7 +352,7 @@ def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
     if last_draw < fraction:
         return fraction
 
-    message = "a fraction of %g is fewer than %d of the %d documents: so many are held out"
+    message = "a fraction of %g is fewer than %d of the %d documents: this many are held out"
     logger.warning(message, fraction, MIN_DOCUMENTS, num_documents)
     return math.nextafter(last_draw, 1.0)
 
@@ -352,7 +360,7 @@ def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
 def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, Path]]]:
     """Cut the (split, file), in their order, into shards.
 
-    A shard is full when it has so many bytes; a file is never cut.
+    A shard is full when it has `shard_bytes`; a file is never cut.
     """
     shards: list[list[tuple[str, Path]]] = [[]]
     size = 0
@@ -375,7 +383,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         read_metadata(path)
     except InputError as error:
         raise InputError(
-            f"{path}: exists and is no store of this release, so it is left alone; give another "
+            f"{path}: exists and is not a store of this release, so it is left alone; give another "
             "output folder or remove it"
         ) from error
 
@@ -487,7 +495,7 @@ def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationRepo
 class Preparation:
     """A corpus that becomes a store, shard by shard.
 
-    `tokenizer` is an `OriginalBertTokenizer`, which is of this floor too.
+    `tokenizer` is an `OriginalBertTokenizer`.
     """
 
     def __init__(self, arguments: CorpusArguments, tokenizer: Any) -> None:
@@ -527,7 +535,7 @@ class Preparation:
 
         Leaves nothing if no shard was done.
         """
-        # "new/..": the path that was given must lead there too.
+        # `self.target` is resolved. A path like new/../store also needs `new` itself.
         Path(self.arguments.output_dir).parent.mkdir(parents=True, exist_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
@@ -559,7 +567,7 @@ class Preparation:
         return self.folder / SHARDS_FOLDER / f"{number:05d}"
 
     def check_plan(self) -> None:
-        """See that the plan that was written is this one, wherever this process runs."""
+        """Check that the written plan is this one, wherever this process runs."""
         file = self.folder / PLAN_FILE
         if not file.is_file():
             raise InputError(
@@ -593,10 +601,10 @@ class Preparation:
         self._write_file_states(number)
 
         arguments = self.arguments
-        reads = {split: CorpusCounts() for split in SPLITS}
-        counts = _ShardCounts()
-        batches = batch_documents(self._documents(number, reads))
-        # A data set of the Hub does not tell its size.
+        counts_by_split = {split: CorpusCounts() for split in SPLITS}
+        shard_counts = _ShardCounts()
+        batches = batch_documents(self._documents(number, counts_by_split))
+        # The size of a data set of the Hub is not known.
         size = None if arguments.dataset_name else _size_of(files)
 
         with (
@@ -609,12 +617,13 @@ class Preparation:
                 writer.add_batch(
                     batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths
                 )
-                counts.add(batch)
-                num_bytes = sum(read.source_bytes for read in reads.values())
+                shard_counts.add(batch)
+                corpus_counts = counts_by_split.values()
+                num_bytes = sum(counts.source_bytes for counts in corpus_counts)
                 progress.update(num_bytes - progress.n)
-            writer.finish(**counts.describe(reads))
+            writer.finish(**shard_counts.describe(counts_by_split))
 
-        return sum(read.text_bytes for read in reads.values())
+        return sum(counts.text_bytes for counts in counts_by_split.values())
 
     def _is_done(self, number: int) -> bool:
         """Return whether a shard is complete and its files are as they were; if not, it is logged.
@@ -674,7 +683,7 @@ class Preparation:
         )
 
     def _documents(
-        self, shard: int, reads: Mapping[str, CorpusCounts]
+        self, shard: int, counts_by_split: Mapping[str, CorpusCounts]
     ) -> Iterator[tuple[str, list[str]]]:
         """Yield (split, document).
 
@@ -683,37 +692,40 @@ class Preparation:
         arguments = self.arguments
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
 
-        for split, read in reads.items():
+        for split, corpus_counts in counts_by_split.items():
             files = [path for split_of_file, path in self.shards[shard] if split_of_file == split]
             documents: Iterable[tuple[float, list[str]]] = ()
             if files:
                 weights = self.weights if split == "train" else {}
-                documents = self._documents_of_files(files, weights, read)
+                documents = self._documents_of_files(files, weights, corpus_counts)
             elif split == "train" and arguments.dataset_name and shard == 0:
-                documents = self._documents_of_hub(arguments.dataset_name, read)
+                documents = self._documents_of_hub(arguments.dataset_name, corpus_counts)
             fraction = arguments.validation_fraction
             if files and fraction and _size_of(files) <= FEW_BYTES:
                 documents = list(documents)
-                fraction = _hold_out_enough(fraction, prefix, len(documents))
-            for number, (weight, document) in enumerate(documents):
+                fraction = _held_out_threshold(fraction, prefix, len(documents))
+            for number, (mean_copies, document) in enumerate(documents):
                 if _draw(f"{prefix}:{number}") < fraction:
                     yield "validation", document
                     continue
-                copies = 1 if weight == 1.0 else int(weight + _draw(f"{prefix}:{number}:copies"))
-                for _ in range(copies):
+                num_copies = 1
+                if mean_copies != 1.0:
+                    # 2.3 is two copies, and a third one with probability 0.3.
+                    num_copies = int(mean_copies + _draw(f"{prefix}:{number}:copies"))
+                for _ in range(num_copies):
                     yield split, document
 
     def _documents_of_files(
         self, files: Iterable[Path], weights: Mapping[str, float], counts: CorpusCounts
     ) -> Iterator[tuple[float, list[str]]]:
-        """Yield (how often it is taken on average, document)."""
+        """Yield (mean number of its copies, document)."""
         options = self._reading_options(counts)
         options["document_boundary"] = self.arguments.document_boundary
         options["max_line_bytes"] = self.arguments.max_line_bytes
         for path in files:
-            weight = weights.get(os.path.realpath(path), 1.0)
+            mean_copies = weights.get(os.path.realpath(path), 1.0)
             for document in iter_documents(path, **options):
-                yield weight, document
+                yield mean_copies, document
 
     def _documents_of_hub(
         self, name: str, counts: CorpusCounts
@@ -898,13 +910,15 @@ class _ShardCounts:
         num_alone = int((batch.document_lengths == 1).sum())
         self.documents_of_one_sentence[batch.split] += num_alone
 
-    def describe(self, reads: Mapping[str, CorpusCounts]) -> dict[str, Any]:
+    def describe(self, counts_by_split: Mapping[str, CorpusCounts]) -> dict[str, Any]:
         """Return the counts of the shard as its metadata has them."""
-        for split, read in reads.items():
-            self.dropped[split].update(read.dropped)
-        is_read = {split: read for split, read in reads.items() if read.files or read.documents}
+        nonempty_counts = {}
+        for split, corpus_counts in counts_by_split.items():
+            self.dropped[split].update(corpus_counts.dropped)
+            if corpus_counts.files or corpus_counts.documents:
+                nonempty_counts[split] = corpus_counts.as_dict()
         return {
-            "read": {split: read.as_dict() for split, read in is_read.items()},
+            "read": nonempty_counts,
             "dropped": {split: dict(counts) for split, counts in self.dropped.items() if counts},
             "unknown_tokens": {
                 split: dict(counts) for split, counts in self.unknown.items() if counts

@@ -1,4 +1,4 @@
-"""Split a paragraph into its sentences by rules, and tell passages of running text.
+"""Split a paragraph into its sentences by rules, and recognize passages of running text.
 
 The rules need no model and no language setting. What they cannot know without one: German and
 Scandinavian ordinals ("am 3. Oktober") are split, and a name after a full stop that closes an
@@ -60,7 +60,7 @@ SENTENCE_STARTERS = _words(
 _CJK_TERMINATORS = "\u3002\uff61\uff01\uff1f"
 # Danda and double danda: a space follows, but is often forgotten, and they stand for nothing else.
 _DANDAS = "\u0964\u0965"
-# Arabic question mark and Urdu full stop, ellipsis: like ? and . they need a space behind them.
+# Arabic question mark and Urdu full stop, ellipsis: like ? and . they need a space after them.
 _SPACED_TERMINATORS = ".!?\u2026\u061f\u06d4"
 _ASCII_CLOSERS = "\"')\\]}"
 _CLOSERS = _ASCII_CLOSERS + "\u2019\u201d\u00bb\u203a\u300d\u300f\uff09\u3011\u300b\u3009\uff02"
@@ -74,9 +74,10 @@ _OPENERS = (
 # terminators is taken as a whole or not at all (lookbehind, possessive quantifiers), so that a
 # megabyte of dots costs a megabyte's time.
 _ASCII_CANDIDATE = re.compile(rf"[.!?](?<![.!?][.!?])[.!?]*+[{_ASCII_CLOSERS}]*+\s++")
+_STOP = rf"[{_SPACED_TERMINATORS}]"
 _UNSPACED = _CJK_TERMINATORS + _DANDAS
 _CANDIDATE = re.compile(
-    rf"[{_SPACED_TERMINATORS}](?<![{_SPACED_TERMINATORS}][{_SPACED_TERMINATORS}])[{_SPACED_TERMINATORS}]*+[{_CLOSERS}]*+\s++"
+    rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS}]*+\s++"
     rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
 )
 _NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
@@ -84,12 +85,16 @@ _NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
 _CJK_CONTINUATIONS = "\u3001\uff0c,\u3068\uff1b\uff1a"
 _ROMAN = re.compile(r"[IVXLCDM]+")
 # The pronoun, not the number: "He said no. I left.", but "opus no. I in C", "no. I and no. II".
-# A verb follows it, in lower case or shortened ("I'm"); behind the number stands what joins it to
+# A verb follows it, in lower case or shortened ("I'm"); after the number stands what joins it to
 # other words.
 _AFTER_NUMBER = "and|as|at|by|for|from|has|in|is|of|on|or|the|to|with"
 _PRONOUN = re.compile(rf"[{re.escape(_OPENERS)}]*I(?:['\u2019]|\s+(?!(?:{_AFTER_NUMBER})\b)[a-z])")
 # "u.s.s.r", "messrs": longer words need no look-up. Also the bound that keeps looking back cheap.
 _LONGEST_ABBREVIATION = 8
+# Before the number of an enumeration ("1. Apples") there are at most this many quotes, brackets and
+# spaces; the number has at most this many characters ("1984", "XVII").
+_MAX_OPENERS = 3
+_LONGEST_ENUMERATOR = 4
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")
 
 
@@ -97,7 +102,7 @@ def split_sentences(paragraph: str) -> list[str]:
     """Split a paragraph into sentences.
 
     Every character but the spaces between sentences stays as it is. A sentence ends at `. ! ?` or
-    an ellipsis, with the closing quotes and brackets behind it, when white space follows and the
+    an ellipsis, with the closing quotes and brackets after it, when white space follows and the
     next word does not begin in lower case; not after titles, initials, enumerations and other
     abbreviations. Also at the danda, the Arabic question mark, the Urdu full stop, and, without a
     space, at the CJK full stops.
@@ -143,10 +148,10 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
         return text[end - 1].isspace() or not following.isdigit()
     if following.islower():
         return False
-    # Behind an opening quote or bracket.
+    # After an opening quote or bracket.
     if not following.isupper() and _next_word(text, end)[:1].islower():
         return False
-    # Only a single full stop with nothing but space behind it can belong to an abbreviation.
+    # Only a single full stop with nothing but space after it can belong to an abbreviation.
     if first != "." or not text[terminator + 1].isspace():
         return True
     return not _ends_in_abbreviation(text, begin, terminator, end)
@@ -167,6 +172,7 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
         stop: Position of the full stop.
         end: Where the next sentence would begin.
     """
+    # Room for the abbreviation and for the end of the word before it.
     window_begin = max(begin, stop - 2 * _LONGEST_ABBREVIATION)
     words = text[window_begin:stop].split()
     word = words[-1].lstrip(_OPENERS) if words else ""
@@ -180,8 +186,8 @@ def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
     if word.isdigit() or _ROMAN.fullmatch(word):
         # An enumeration ("1. Apples") has nothing before its number.
         before = text[begin : stop - len(word)]
-        begins_sentence = len(before) < 4 and not before.strip(_OPENERS + " ")
-        return begins_sentence and len(word) <= 4
+        begins_sentence = len(before) <= _MAX_OPENERS and not before.strip(_OPENERS + " ")
+        return begins_sentence and len(word) <= _LONGEST_ENUMERATOR
     return _is_abbreviation(word, text, end)
 
 
@@ -207,12 +213,12 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
 _PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_CJK_TERMINATORS}{_DANDAS}][{_CLOSERS}]*$")
-# Thai and Lao have no full stop. Behind the last letter stand at most a year ("B.E. 2563"), a
+# Thai and Lao have no full stop. After the last letter stand at most a year ("B.E. 2563"), a
 # number, and closing quotes and brackets.
 _END_WITHOUT_STOP = re.compile(rf"[\u0e00-\u0eff][\s0-9.({_CLOSERS}]*$")
 _SCRIPT_WITHOUT_STOPS = re.compile("[\u0e00-\u0eff]")
-# Without a stop length alone tells a passage from a heading, so more is asked for: twice the words,
-# of some four characters each (vowel signs and tone marks included).
+# Without a stop only the length separates a passage from a heading, so more is asked for: twice
+# the words, of some four characters each (vowel signs and tone marks included).
 MIN_UNSTOPPED_CHARACTERS = 2 * MIN_PASSAGE_WORDS * 4
 _UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff]")
 

@@ -61,7 +61,7 @@ COLUMN_OF_FILE = {
     "unigram.arrow": "count",
 }
 COUNTS = {"documents": "num_documents", "sentences": "num_sentences", "tokens": "num_tokens"}
-# So many sources are named one by one.
+# Up to this many sources are named one by one.
 MAX_NAMED_SOURCES = 20
 
 
@@ -215,7 +215,7 @@ class Column:
             raise IndexError(f"rows {begin}..{end} of a column of {self._num_rows}")
 
         first_chunk = begin // ROWS_PER_BATCH
-        # An empty range may begin behind the last chunk.
+        # An empty range may begin after the last chunk.
         first_chunk = min(first_chunk, len(self._chunks) - 1)
         last_row = max(begin, end - 1)
         last_chunk = last_row // ROWS_PER_BATCH
@@ -244,12 +244,15 @@ class Split:
         columns: dict[str, list[Column]] = {}
         for file, schema in _columns(vocab_size):
             columns[file] = [Column(folder / file, schema) for folder in folders]
-        self._tokens, self._token_offsets, self._sentence_offsets, self._unigram = columns.values()
+        self._tokens = columns["tokens.arrow"]
+        self._token_offsets = columns["sentences.arrow"]
+        self._sentence_offsets = columns["documents.arrow"]
+        self._unigram = columns["unigram.arrow"]
         # The number of the first document and sentence of each shard, and the end of the last one.
-        self._documents = _starts(self._sentence_offsets)
-        self._sentences = _starts(self._token_offsets)
-        self.num_documents = self._documents[-1]
-        self.num_sentences = self._sentences[-1]
+        self._document_starts = _starts(self._sentence_offsets)
+        self._sentence_starts = _starts(self._token_offsets)
+        self.num_documents = self._document_starts[-1]
+        self.num_sentences = self._sentence_starts[-1]
         self.num_tokens = sum(map(len, self._tokens))
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
@@ -268,9 +271,9 @@ class Split:
             int64 (end - begin + 1,), counted over the whole split.
         """
         pieces: list[np.ndarray] = []
-        for shard, begin, end in _cut(self._documents, begin_document, end_document):
+        for shard, begin, end in _cut(self._document_starts, begin_document, end_document):
             offsets = self._sentence_offsets[shard].slice(begin, end + 1)
-            offsets = offsets + self._sentences[shard]
+            offsets = offsets + self._sentence_starts[shard]
             if pieces:  # the first number is the end of the shard before
                 offsets = offsets[1:]
             pieces.append(offsets)
@@ -287,7 +290,7 @@ class Split:
             int64 (end - begin,), all > 0.
         """
         pieces = []
-        for shard, begin, end in _cut(self._sentences, begin_sentence, end_sentence):
+        for shard, begin, end in _cut(self._sentence_starts, begin_sentence, end_sentence):
             offsets = self._token_offsets[shard].slice(begin, end + 1)
             pieces.append(np.diff(offsets))
         return _join(pieces)
@@ -303,7 +306,7 @@ class Split:
             The ids, (tokens,) of the store's unsigned type, read-only or a copy.
         """
         pieces = []
-        for shard, begin, end in _cut(self._sentences, begin_sentence, end_sentence):
+        for shard, begin, end in _cut(self._sentence_starts, begin_sentence, end_sentence):
             offsets = self._token_offsets[shard]
             begin_token = int(offsets.slice(begin, begin + 1)[0])
             end_token = int(offsets.slice(end, end + 1)[0])
@@ -445,7 +448,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Read a store's `store.json`; refuse what is no store of this release's format."""
+    """Read a store's `store.json`; refuse what is not a store of this release's format."""
     advice = "make a store with recipes/prepare_corpus.py and name it with --store"
     file = path / METADATA_FILE
     if not path.exists():
@@ -539,11 +542,13 @@ def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
 
     checked_file = folder / CHECKED_FILE
     try:
-        if json.loads(checked_file.read_bytes()) == state:
-            return
+        is_checked = json.loads(checked_file.read_bytes()) == state
     except (OSError, ValueError):
-        logger.info("%s: verifying %.0f MB", folder, num_bytes / 1e6)
+        is_checked = False
+    if is_checked:
+        return
 
+    logger.info("%s: verifying %.0f MB", folder, num_bytes / 1e6)
     for split, entry in metadata["splits"].items():
         for file, schema in _columns(metadata["vocab_size"]):
             column = Column(folder / split / file, schema)
@@ -560,7 +565,7 @@ def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
 
 
 def describe_store(path: str | Path) -> dict[str, Any]:
-    """Return hashes, counts and sources of a store; no folder of the machine that it lies on.
+    """Return hashes, counts and sources of a store; no folder of the machine that it is on.
 
     Returns:
         `fingerprint` (SHA-256 of tokenizer and contents), `tokenizer_fingerprint`, `splits`
@@ -616,7 +621,9 @@ class _SplitWriter:
         self._columns: dict[str, ColumnWriter] = {}
         for file, schema in _columns(vocab_size):
             self._columns[file] = ColumnWriter(folder / file, schema)
-        self._tokens, self._sentences, self._documents, _ = self._columns.values()
+        self._tokens = self._columns["tokens.arrow"]
+        self._sentences = self._columns["sentences.arrow"]
+        self._documents = self._columns["documents.arrow"]
         self._unigram = np.zeros(vocab_size, dtype=np.int64)
         for column in (self._sentences, self._documents):
             column.append(np.zeros(1, dtype=np.int64))
@@ -671,7 +678,7 @@ class _SplitWriter:
 class StoreWriter:
     """Hold a shard that is written: a store without a tokenizer; a context manager.
 
-    Without `finish` nothing stays behind.
+    Without `finish` nothing is left of it.
 
     Args:
         path: The folder of the shard.

@@ -23,11 +23,11 @@ from torch.nn.utils import rnn
 from transformers import PreTrainedModel
 
 from bert_recipes.checkpointing import check_checkpoint
-from bert_recipes.data.order import num_training_steps, training_order
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments, LayerChoice
 from bert_recipes.features.extract import choose_device, hidden_states, open_encoder
 from bert_recipes.finetuning.arguments import read_trained_settings
+from bert_recipes.finetuning.order import num_training_steps, training_order
 from bert_recipes.finetuning.token_classification import lay_out_documents
 from bert_recipes.metrics.certainty import jackknife_replicates
 from bert_recipes.metrics.entities import entity_scores

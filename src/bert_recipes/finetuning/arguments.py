@@ -14,8 +14,8 @@ from transformers.trainer_utils import IntervalStrategy
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.config import field_types, read_text, warn_early
-from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.order import STRATEGIES
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
 from bert_recipes.settings import changeable, check, option, required

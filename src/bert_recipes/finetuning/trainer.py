@@ -18,7 +18,6 @@ from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from bert_recipes.data.masking import IGNORE_INDEX
-from bert_recipes.data.order import num_training_steps, training_order
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.kind import (
@@ -29,6 +28,7 @@ from bert_recipes.finetuning.kind import (
     Prediction,
     TaskKind,
 )
+from bert_recipes.finetuning.order import num_training_steps, training_order
 from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping

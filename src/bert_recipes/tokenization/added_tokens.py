@@ -27,7 +27,7 @@ class AddedTokens:
         self._contents = {token_id: tokens[token_id].content for token_id in ids}
 
         # The search numbers the tokens in the order of their ids. Number 0 is the one piece of its
-        # model: all that is no added token.
+        # model: all that is not an added token.
         self._ids: list[int | None] = [None, *ids]
         self._search = Tokenizer(WordPiece({"": 0}, unk_token="", max_input_chars_per_word=1))
         self._search.normalizer = BertNormalizer(

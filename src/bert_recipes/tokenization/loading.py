@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -193,8 +194,8 @@ def _settle_case(
 def read_vocabulary(path: Path) -> dict[str, int]:
     """Read a vocab.txt, one piece per line: piece to id, in the order of the ids.
 
-    As in the original, whitespace around a piece is no part of it, a blank line is an entry that
-    matches nothing, and of a piece that stands there twice the last line counts; the line before
+    As in the original, whitespace around a piece is not part of it, a blank line is an entry that
+    matches nothing, and of a piece that appears twice the last line counts; the line before
     keeps its id under a name that no text holds. Unlike there, blank lines at the end are left out.
 
     Source: google-research/bert tokenization.py `load_vocab`.
@@ -377,7 +378,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
             f"{name} has a vocabulary of {vocab_size:,}, the tokenizer {size:,} pieces: they do "
             "not belong together; give the model's own tokenizer"
         )
-    usual_sizes = [-(-size // multiple) * multiple for multiple in _ROUND_NUMBERS]
+    usual_sizes = [math.ceil(size / multiple) * multiple for multiple in _ROUND_NUMBERS]
     if vocab_size not in usual_sizes:
         logger.warning(
             "%s has a vocabulary of %s, the tokenizer %s pieces: the other rows are kept, and no "

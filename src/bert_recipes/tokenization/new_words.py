@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.errors import InputError
-from bert_recipes.rows import read_lines
-from bert_recipes.tokenization.normalization import SURROGATES
+from bert_recipes.rows import SURROGATES, read_lines
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.training import WordCounts, count_words, measure_vocabulary
 from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS
@@ -22,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NewWord:
-    """A word that is no entry of a vocabulary."""
+    """A word that is not an entry of a vocabulary."""
 
     word: str  # normalised
     piece_ids: tuple[int, ...]  # what the vocabulary cuts it into; [UNK] alone if it cannot
@@ -75,7 +74,7 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
             continue
         if len(words) > 1 or len(words[0]) > MAX_WORD_CHARACTERS:
             raise InputError(
-                f"{path}, line {number}: {line.strip()[:60]!r} is no single word for this "
+                f"{path}, line {number}: {line.strip()[:60]!r} is not a single word for this "
                 f"tokenizer ({' | '.join(words)[:80]}); "
                 "give one word a line, without spaces and punctuation, of at most "
                 f"{MAX_WORD_CHARACTERS} characters"
@@ -108,7 +107,7 @@ def extend_tokenizer(
     if tokenizer.extra_tokens or sorted(vocabulary.values()) != list(range(size)):
         raise InputError(
             f"the tokenizer has {len(tokenizer.extra_tokens)} tokens beside its vocabulary of "
-            f"{size}; words cannot be put behind it"
+            f"{size}; words cannot be added after it"
         )
     for number, new in enumerate(words, start=size):
         vocabulary[new.word] = number

@@ -15,7 +15,6 @@ original: its tables are those of another Unicode version, it also drops unassig
 characters, and it lower-cases a Greek capital sigma at the end of a word in another way.
 """
 
-import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -34,7 +33,7 @@ _CJK_RANGES = (
     (0x2F800, 0x2FA1F),
 )
 
-# The original counts every ASCII character that is no letter, digit, space or control character as
+# The original counts every ASCII character but letters, digits, spaces and control characters as
 # punctuation, though Unicode calls some of them symbols: $ + < = > ^ ` | ~
 _ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -45,10 +44,6 @@ def is_punctuation(character: str) -> bool:
     Source: google-research/bert tokenization.py `_is_punctuation`.
     """
     return character in _ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
-
-
-# Halves of surrogate pairs, which broken JSON can hold.
-SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def replace_surrogates(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Tokenizers that are no WordPiece: byte-level BPE, Unigram, and what stock transformers opens."""
+"""Tokenizers that are not WordPiece: byte-level BPE, Unigram, and what stock transformers opens."""
 
 import hashlib
 import json
@@ -156,7 +156,7 @@ class _CountedTexts:
         return json.loads(trainee.to_str())["model"]
 
     def measure(self, tokenizer: Any) -> dict[str, float]:
-        """Return the numbers of texts, characters, words (what spaces part), pieces per word."""
+        """Return the numbers of texts, characters, words (between spaces), pieces per word."""
         num_pieces = 0
         for word, count in self._words.items():
             num_pieces += count * len(tokenizer.encode_ids(word))
@@ -177,7 +177,7 @@ def train_byte_bpe(
     is kept. Words that are given one by one get the space before them that they have in a text.
 
     Returns:
-        A stock `RobertaTokenizer`, and measurements: texts, characters, words (what spaces part),
+        A stock `RobertaTokenizer`, and measurements: texts, characters, words (between spaces),
             pieces per word.
 
     Source: Liu et al. 2019, section 4.4; fairseq data/dictionary.py; GPT-2's pre-tokenization.
@@ -269,9 +269,9 @@ def train_unigram(
 
 @dataclass(frozen=True)
 class IdEncoder:
-    """Return ids of names for numbers in a text, parted by spaces.
+    """Return ids of names for numbers in a text, separated by spaces.
 
-    The names' ids begin behind the special tokens.
+    The names' ids begin after the special tokens.
     """
 
     num_names: int
@@ -286,7 +286,7 @@ class IdEncoder:
             numbers = [int(word) for word in text.split()]
         except ValueError as error:
             raise InputError(
-                f"ids {text[:60]!r}: {error}; ids are whole numbers, parted by spaces"
+                f"ids {text[:60]!r}: {error}; ids are whole numbers, separated by spaces"
             ) from None
         for number in numbers:
             if not 0 <= number < self.num_names:
@@ -308,8 +308,8 @@ class NamesTokenizer(OriginalBertTokenizer):
         return IdEncoder(len(self) - len(SPECIAL_TOKENS), len(SPECIAL_TOKENS))
 
 
-def names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
-    """Read a vocabulary of names, one a line, for ids that are no text.
+def load_names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
+    """Read a vocabulary of names, one a line, for ids that are not text.
 
     Line n, from 0, names id n.
     """
@@ -319,10 +319,10 @@ def names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
         is_word = len(name.split()) == 1 and not name.startswith(CONTINUATION)
         if not is_word or name in SPECIAL_TOKENS:
             raise InputError(
-                f"{path}, line {number}: {name!r} is no name; a name has no spaces, does not "
+                f"{path}, line {number}: {name!r} is not a name; a name has no spaces, does not "
                 f"begin with {CONTINUATION}, and is none of {', '.join(SPECIAL_TOKENS)}"
             )
         if name in vocabulary:
-            raise InputError(f"{path}: the name {name!r} is there twice")
+            raise InputError(f"{path}: the name {name!r} appears twice")
         vocabulary[name] = len(vocabulary)
     return NamesTokenizer(vocab=vocabulary, do_lower_case=False, tokenize_chinese_chars=False)

@@ -17,13 +17,10 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import BatchEncoding, BertTokenizer
 
+from bert_recipes.rows import SURROGATES
 from bert_recipes.tokenization.added_tokens import AddedTokens
 from bert_recipes.tokenization.alignment import AlignedEncoding
-from bert_recipes.tokenization.normalization import (
-    SURROGATES,
-    align_normalized_text,
-    normalize_text,
-)
+from bert_recipes.tokenization.normalization import align_normalized_text, normalize_text
 from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, PairLayout, TextEncoder
 
 
@@ -269,7 +266,7 @@ def _allow_long_words(tokenizer: BertTokenizer) -> None:
 def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[list[Any], bool]:
     """Return a list of texts, or of pairs of texts, and whether the caller gave a batch.
 
-    Source: transformers tokenization_utils_tokenizers.py `_encode_plus` (how it tells a batch from
+    Source: transformers tokenization_utils_tokenizers.py `_encode_plus` (how it knows a batch from
     a single text).
     """
     is_batched = isinstance(text, list | tuple)

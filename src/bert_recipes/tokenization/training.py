@@ -25,11 +25,11 @@ from tokenizers.trainers import WordPieceTrainer
 
 from bert_recipes.errors import InputError
 from bert_recipes.progress import Progress
-from bert_recipes.rows import MAX_LINE_BYTES, MOST_LINE_BYTES
+from bert_recipes.rows import DEFAULT_MAX_LINE_BYTES, MAX_LINE_BYTES_LIMIT, SURROGATES
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
 from bert_recipes.tokenization.merges import merge_pieces
-from bert_recipes.tokenization.normalization import SURROGATES, is_punctuation, normalize_text
+from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
@@ -113,7 +113,10 @@ class TokenizerArguments(VocabularySettings):
         "strict", "broken UTF-8: stop, or put U+FFFD and count"
     )
     max_line_bytes: int = option(
-        MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES
+        DEFAULT_MAX_LINE_BYTES,
+        "longest line that is taken for text",
+        least=1,
+        most=MAX_LINE_BYTES_LIMIT,
     )
     algorithm: str = option(
         "frequency",
@@ -209,8 +212,8 @@ def train_wordpiece(
     the four down.
 
     Args:
-        texts: The training text in pieces of any size, read once. Spaces and line ends part words,
-            nothing else matters.
+        texts: The training text in pieces of any size, read once. Spaces and line ends
+            separate words, nothing else matters.
         show_progress: Whether to show a bar.
         vocab_size: Entries wanted, everything included; 30522 by default. Google's: 30522 uncased,
             28996 cased.
@@ -246,8 +249,8 @@ def train_vocabulary(
             f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text"
         )
     ranked = _rank_characters(tokens)
-    # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a
-    # file.
+    # Half a surrogate pair, which broken JSON can hold, is not a character and cannot be written to
+    # a file.
     valid = [character for character in ranked if not SURROGATES.match(character)]
     alphabet = set(valid[: settings.limit_alphabet])
     vocabulary = _make_vocabulary(tokens, alphabet, settings, show_progress)
@@ -471,8 +474,8 @@ def _warn_of_unknown(
     advice = f"they hold characters that --limit_alphabet {limit_alphabet} leaves out: raise it"
     if 2 * num_too_long > scripts.total():
         advice = (
-            f"they are runs of over {MAX_WORD_CHARACTERS} characters without a space: part the "
-            "words of the text by spaces, or train another kind of vocabulary "
+            f"they are runs of over {MAX_WORD_CHARACTERS} characters without a space: separate "
+            "the words of the text by spaces, or train another kind of vocabulary "
             f"(--algorithm {UNIGRAM})"
         )
     logger.warning("%s; %s", description, advice)

@@ -24,8 +24,7 @@ _CACHE_CAPACITY = 500_000
 class WordCache(dict[str, tuple[int, ...]]):
     """Hold the ids of the pieces of words: a look-up cuts a word the first time, and remembers it.
 
-    Natural text repeats its words so much that bulk tokenisation is a dictionary look-up for each
-    word.
+    Natural text repeats its words: bulk tokenisation is mostly a dictionary look-up for each word.
 
     Source: google-research/bert tokenization.py `WordpieceTokenizer.tokenize`; Wu et al. 2016,
     section 4.1.
@@ -84,7 +83,7 @@ class PairLayout:
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
     def start_of_second(self, length: int) -> int:
-        """Return the position of the second text behind a first one of so many tokens."""
+        """Return the position of the second text after a first one of `length` tokens."""
         return len(self.prefix) + length + len(self.middle)
 
 
@@ -110,7 +109,15 @@ class TextEncoder:
         object.__setattr__(self, "words", WordCache(self.vocabulary, unk_token=self.unk_token))
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.vocabulary, self.unk_token, *self.settings.values(), self.added)
+        arguments = (
+            self.vocabulary,
+            self.unk_token,
+            self.lowercase,
+            self.strip_accents,
+            self.split_cjk,
+            self.added,
+        )
+        return type(self), arguments
 
     @property
     def settings(self) -> dict[str, bool]:
