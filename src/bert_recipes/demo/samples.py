@@ -14,7 +14,7 @@ ATTENTION = "attention"
 PIECES = "pieces"
 # A tab has at most as many text fields.
 NUM_TEXTS = 3
-# Tab -> its texts. English and made up: for checkpoints that are no run of ours.
+# Tab -> its texts. English and made up: for checkpoints that are not from a run of ours.
 MADE_UP: dict[str, list[str]] = {
     FILL_MASK: ["The function returns a [MASK] of all [MASK] in the file."],
     NEXT_SENTENCE: [

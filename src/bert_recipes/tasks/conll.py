@@ -39,7 +39,7 @@ _COLUMNS_OF_CONLLU = (
     "DEPS",
     "MISC",
 )
-# First column of lines that are no words: "3-4", "5.1".
+# First column of lines that are not words: "3-4", "5.1".
 _RANGE = re.compile(r"\d+[-.]\d+")
 _TABS = re.compile(" *\t+ *")
 _BLANKS = re.compile("[ \t]+")

@@ -300,7 +300,7 @@ def _check_splits(task: Task) -> None:
         if re.search(r"[/\\\0]", name):  # predictions_NAME.jsonl
             raise _Slip(
                 "files",
-                f"{name!r} is no name of a split, "
+                f"{name!r} is not the name of a split, "
                 "of which files of predictions are named; leave / and \\ out",
             )
 
