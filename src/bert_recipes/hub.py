@@ -330,8 +330,8 @@ class PushTarget:
     Attributes:
         replaced_files: Files of another model that lay there when `open_target` looked. None may
             stay: a tokenizer would be loaded beside the new weights. Checkpoints of `run_ids` and
-            files that do not belong to the model are not among them, and a push of a training takes out those
-            of its folder.
+            files that are not of the model are not among them, and a push of a training takes out
+            those of its folder.
     """
 
     repo_id: str  # owner/name, or a name of the user's
