@@ -153,12 +153,13 @@ def make_workshop(repository: Path, folder: Path) -> None:
     write_task_data(folder / "DATA", rng)
     shutil.copytree(folder / "DATA", folder / "my_data")
     shutil.copytree(folder / "DATA" / "sst2", folder / "augmented" / "sst2")
-    task = (
-        "kind: sequence_classification\ntext_columns: [sentence1, sentence2]\nlabels: [no, yes]\n"
-    )
-    task += "files: {train: DATA/mrpc/train.jsonl, validation: DATA/mrpc/validation.jsonl}\n"
-    write(folder / "my_task.yaml", task)
-    write(folder / "tickets.yaml", task)
+    for name, columns, data in (
+        ("my_task", "[sentence1, sentence2]", "mrpc"),
+        ("tickets", "sentence", "sst2"),
+    ):
+        task = f"kind: sequence_classification\ntext_columns: {columns}\nlabels: [no, yes]\n"
+        files = f"{{train: DATA/{data}/train.jsonl, validation: DATA/{data}/validation.jsonl}}"
+        write(folder / f"{name}.yaml", f"{task}files: {files}\n")
     train = "tokenizer/train.py --files my_texts"
     run_python(f"{train} --vocab_size 300 --output_dir my_tokenizer", cwd=folder)
     run_python(f"{train} --algorithm byte_bpe --vocab_size 400 --output_dir my_bpe", cwd=folder)
