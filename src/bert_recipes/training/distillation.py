@@ -142,7 +142,7 @@ class DistillationTrainer(BertTrainer):
         """Return the predicted tokens, and the real ones, int64 (2,)."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the loss of the masked LM and those against the teacher, and the output.

@@ -190,7 +190,7 @@ class LayerTeacher:
         student_output = model(**inputs)
         return imitation_losses(student_output, teacher_output, self.fit, batch["attention_mask"])
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the weighted sum of the three losses."""
@@ -250,11 +250,11 @@ class TinyBertTrainer(BertTrainer):
         """Return the teacher's counts."""
         return self.teacher.num_items(batch)
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the teacher's loss."""
-        return self.teacher.part_of_loss(model, inputs, counts)
+        return self.teacher.micro_batch_loss(model, inputs, counts)
 
     def new_sums(self) -> Any:
         """Return `ImitationSums`."""
