@@ -63,7 +63,7 @@ from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
 from bert_recipes.rows import MAX_LINE_BYTES, MOST_LINE_BYTES, EncodingErrors, format_suffix
 from bert_recipes.scripts import describe_unknown
-from bert_recipes.settings import SEEDS, check, option, required
+from bert_recipes.settings import SEEDS, check_limits, option, required
 
 
 logger = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class CorpusArguments:
         return {**values, "validation_fraction": least}
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if (self.tokenizer is None) == (self.names is None):
             raise InputError(
                 "give --tokenizer for text, or --names for ids that are no text, and not both"

@@ -21,7 +21,7 @@ from bert_recipes.models.sizes import (
     TINYBERT_SIZES,
     shape_of,
 )
-from bert_recipes.settings import SEEDS, changeable, check, metadata_of, option
+from bert_recipes.settings import SEEDS, changeable, check_limits, metadata_of, option
 from bert_recipes.training.batch_sizes import (
     BATCH_FACTORS,
     GLOBAL_BATCH,
@@ -334,7 +334,7 @@ class RunArguments(TrainingArguments):
 
     def _check(self) -> None:
         """Refuse settings that cannot work, and those that would silently train something else."""
-        check(self)
+        check_limits(self)
         if self.max_steps < 1 and self.max_steps != -1:
             raise InputError(
                 f"max_steps is {self.max_steps}; allowed: 1 or more, or -1 for num_train_epochs"
@@ -503,7 +503,7 @@ class ModelArguments:
         return "new model" if self.model_name_or_path is None else "checkpoint"
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         shape_of(self.size, SIZES | MEMBER_SIZES.get(self.objective, {}))
         self._check_objective("embedding_size", ("albert", "electra"))
         self._check_objective("share_layers", ("albert",))
@@ -572,7 +572,7 @@ class DataArguments:
             )
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
-        check(self)
+        check_limits(self)
 
 
 @dataclass
@@ -606,7 +606,7 @@ class DistillationArguments:
     alpha_embd: float | None = option(None, "TinyBERT: weight of the embeddings", least=0)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.teacher is None and (self.is_tinybert or self.is_distilbert):
             raise InputError(
                 f"--objective {'tinybert' if self.is_tinybert else 'distilbert'} needs a teacher: "
@@ -755,7 +755,7 @@ class PhaseArguments:
         return {**values, "phase2_steps": 0}
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.phase2_steps > 1 and self.phase2_steps % 1:
             raise InputError(
                 f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a fraction below 1"
