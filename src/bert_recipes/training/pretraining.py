@@ -208,7 +208,7 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
     settings["num_workers"] = data_args.data_num_processes
     if data_args.data_cache_dir is not None:
         settings["cache_dir"] = Path(data_args.data_cache_dir)
-    open_split = partial(PreTrainingDataset.from_store, **settings)
+    open_split: Any = partial(PreTrainingDataset.from_store, **settings)
     train = open_split(store, "train", seed=seed)
     validation = None
     if store.validation is not None:
