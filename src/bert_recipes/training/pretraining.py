@@ -446,7 +446,6 @@ def make_trainer(
     data: PreTrainingData,
     max_eval_pairs: int,
     trainer_class: Callable[..., BertTrainer] = BertTrainer,
-    **kwargs: Any,
 ) -> BertTrainer:
     """Return the Trainer of a model on the data of a run.
 
@@ -456,7 +455,6 @@ def make_trainer(
         data: The data of the run, in one or two phases.
         max_eval_pairs: The most held-out pairs that an evaluation measures.
         trainer_class: The class of the Trainer of the run's objective.
-        **kwargs: Further arguments of `trainer_class`: a teacher and its settings.
     """
     if data.validation is None and args.eval_strategy != "no":
         raise InputError(
@@ -476,7 +474,6 @@ def make_trainer(
         max_eval_pairs=max_eval_pairs,
         old_dataset=data.old,
         phases=data.phases,
-        **kwargs,
     )
     trainer.add_callback(LossWatch(trainer))
     logger.info("precision %s: %s", trainer.precision, args.precision_reason)

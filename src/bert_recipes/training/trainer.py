@@ -266,7 +266,8 @@ class RecipeTrainer(Trainer):
             self.stop_request.begin()
             # The log of a resumed run has the first evaluation already.
             eval_on_start = args.eval_on_start and self.num_resumed_steps == 0
-            # Stock would delete checkpoints at the end of training; `rotate` has done that.
+            # At the end stock would delete all checkpoints but the best; `rotate` has deleted old
+            # ones.
             stock_settings = _overridden(
                 args, push_to_hub=False, save_total_limit=None, eval_on_start=eval_on_start
             )
@@ -510,8 +511,8 @@ class RecipeTrainer(Trainer):
         num_asked, fraction_now = all_counts[-2:]
         self.stop_request.stop_counts.append(LateNumber(num_asked))
         self._clock_numbers.append(LateNumber(fraction_now))
-        # [0] is the step before, whose number is here by now; in the first step there is only this
-        # one.
+        # [0] is the step before, whose number is here by now; in the first step there is only
+        # this one.
         fraction_before = self._clock_numbers[0].read()
         del self._clock_numbers[:-1]
         return all_counts[:-2], fraction_before
@@ -691,7 +692,10 @@ class RecipeTrainer(Trainer):
             self._check_norm(step, norm.read())
 
     def _check_norm(self, step: int, norm: Any) -> bool:
-        """Return whether a gradient is finite; count, report and at last refuse others."""
+        """Return whether the gradient of a step is finite.
+
+        Count, report and at last refuse those that are not.
+        """
         if math.isfinite(norm):
             self._skipped_in_a_row = 0
             return True
