@@ -142,17 +142,10 @@ def _name_settings_without_effect(
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
-    """Return the default of a field."""
+    """Return the default of a field, MISSING where it must be given."""
     if field.default_factory is dataclasses.MISSING:
         return field.default
     return field.default_factory()
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    """Return whether a field must be given."""
-    has_value = field.default is not dataclasses.MISSING
-    has_factory = field.default_factory is not dataclasses.MISSING
-    return not has_value and not has_factory
 
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -697,7 +690,7 @@ def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
     for field in dataclasses.fields(settings_class):
         if field.init and field.name in values:
             arguments[field.name] = values[field.name]
-        elif field.init and _has_no_default(field):
+        elif field.init and _default_of(field) is dataclasses.MISSING:
             missing.append(f"--{field.name}")
 
     if missing:
