@@ -27,13 +27,13 @@ TABLE ?=
 PROFILE ?= cpu
 SEEDS ?=
 
-# OpenMP's waiting threads spin briefly and then sleep: endless spinning starves everything else on the same cores, and sleeping
-# at once costs the small models time at every operation.
+# Waiting threads of OpenMP spin briefly and then sleep. Endless spinning takes the cores from other processes; sleeping at once
+# costs small models time at every operation.
 export GOMP_SPINCOUNT ?= 30000
-# Seconds that torch's launcher gives processes that it has told to stop; it gives 30, and a step and a checkpoint may take longer.
+# Seconds that torch's launcher waits for processes that it stops. Its default is 30; a step and a checkpoint may take longer.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 
-# With PYTHON given, nothing is installed and the sources are found on the path.
+# With PYTHON= nothing is installed, and the sources are found by PYTHONPATH.
 ifdef PYTHON
 READY :=
 export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -43,7 +43,7 @@ READY := .venv/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 endif
 comma := ,
-# One process needs no launcher, which takes two seconds to start and does not wait for a run that saves at SIGTERM.
+# One process needs no launcher: a launcher takes two seconds to start and does not wait for a run that saves at SIGTERM.
 ifeq ($(LAUNCH),cpu)
 LAUNCHER := ACCELERATE_USE_CPU=true $(PYTHON)
 else ifeq ($(LAUNCH),single_gpu)
@@ -63,7 +63,7 @@ help:  ## print this help
 	@echo "  CONFIG of pretrain: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))"
 	@echo "  LAUNCH:             $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))"
 
-# Torch first and alone, at the pinned version: no other package's range can then choose another build of it.
+# Torch is installed first and alone, at the pinned version: the range of another package cannot then choose another build.
 .venv/.installed: pyproject.toml constraints.txt
 	@echo "setting up .venv (once; a few minutes)"
 	python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed")'
@@ -80,7 +80,7 @@ check-names:
 	@test -f "accelerate_configs/$(LAUNCH).yaml" || { echo "error: no LAUNCH '$(LAUNCH)'; there are: $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))" >&2; exit 1; }
 
 INPUT_FORMS := a .txt, .jsonl, .json, .csv, .tsv or .parquet file
-# A setting that must be given, and what it is; checked before anything is started.
+# $(call need,SETTING,meaning) refuses a missing setting before anything is started.
 need = @test -n "$($(1))" || { echo "error: give $(1)=, $(2)" >&2; exit 1; }
 
 tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --output_dir my_tokenizer"
@@ -92,6 +92,7 @@ corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer
 show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 	$(PYTHON) recipes/show_data.py --store $(STORE) $(ARGS)
 
+# Only a STORE= that was typed: the file names one too.
 pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_store LAUNCH=ddp ARGS="--max_steps 1000"
 	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(if $(filter command%,$(origin STORE)),--store $(STORE)) $(MODEL_FLAG) $(ARGS)
 
@@ -100,7 +101,7 @@ pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_
 FINETUNE = $(LAUNCHER) recipes/finetune.py --config recipes/configs/finetune
 MODEL_FLAG = $(if $(MODEL),--model_name_or_path $(MODEL))
 
-# Checked first, so that a sweep that is wanted is never dropped in silence.
+# A SWEEP= for another target would be ignored in silence: refuse it first.
 no-sweep:
 	@test -z "$(SWEEP)" || { echo "error: SWEEP= is for glue and glue-all; sweep another task with recipes/sweep_finetuning.py" >&2; exit 1; }
 
@@ -150,7 +151,7 @@ compare: $(READY)  ## runs beside each other, in runs/compared: RUNS="runs/a run
 	@test -n "$(word 2,$(RUNS))" || { echo "error: give RUNS=\"runs/a runs/b\", the folders of two finished runs or more" >&2; exit 1; }
 	$(PYTHON) recipes/write_report.py --runs $(RUNS) $(ARGS)
 
-# Checked first, before anything is installed.
+# Check MODEL= before anything is installed.
 has-model:
 	$(call need,MODEL,a run's folder or any BERT checkpoint with its tokenizer)
 

@@ -37,7 +37,7 @@ from side_by_side import run_sample
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.models.sizes import SIZES
-from bert_recipes.settings import check, option
+from bert_recipes.settings import check_limits, option
 from bert_recipes.training.speed import describe_machine
 
 
@@ -122,7 +122,7 @@ class BenchmarkArguments:
     report_only: bool = option(False, "measure nothing; remake the table and the plot")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.measure_lengths and not (self.data_dir and self.tokenizer):
             raise InputError("measure_lengths needs --data_dir DATA and --tokenizer vocab.txt")
         if self.data_dir and not self.tokenizer:

@@ -43,7 +43,7 @@ from bert_recipes.reports.page import finetuning_table
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.settings import option
 from bert_recipes.tasks.task_file import write_task_file
-from bert_recipes.training.resume import lock_output_dir, take_output_dir
+from bert_recipes.training.resume import lock_output_dir, prepare_output_dir
 from bert_recipes.training.run import check_launch, results_text, start_logging
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 
@@ -231,7 +231,7 @@ def main() -> None:
     run = prepare_run(settings, args)
     args.resume = "no"  # stock checkpoints are not ours to go on from
     lock_output_dir(args)
-    take_output_dir(args, (settings, args, stock), checkpoint=None)
+    prepare_output_dir(args, (settings, args, stock), checkpoint=None)
     trainer = make_stock_trainer(
         run,
         args,

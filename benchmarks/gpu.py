@@ -36,7 +36,7 @@ from transformers import TrainerCallback
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.settings import check, option
+from bert_recipes.settings import check_limits, option
 
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -107,7 +107,7 @@ class GpuArguments:
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         allowed = PARTS.get(self.step, ())
         if self.part is not None and self.part not in allowed:
             raise InputError(

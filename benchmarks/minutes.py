@@ -24,7 +24,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import SEEDS, option
-from bert_recipes.training.bert_trainer import MEASURED_WITH
+from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
 
 
 Values = dict[str, Any]
@@ -110,7 +110,8 @@ def train(settings: Values, args: MinutesArguments) -> Values:
             flags,
             Path(folder) / "all_results.json",
         )
-        if set(MEASURED_WITH) & set(settings):  # masks or lengths that are not those of the base
+        # Masks or lengths that are not those of the base.
+        if set(EVALUATION_FIELDS) & set(settings):
             file = Path(folder) / "measured_as_base.json"
             flags = {
                 "model_name_or_path": folder,

@@ -25,7 +25,7 @@ from bert_recipes.training.resume import (
     check_output_dir,
     find_resume_checkpoint,
     lock_output_dir,
-    take_output_dir,
+    prepare_output_dir,
 )
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         args.output_dir = f"runs/{load_task(task_args).name}"
     check_output_dir(args)
 
-    # Imported when the settings are right, for it takes seconds.
+    # Importing these takes seconds: first refuse wrong settings.
     from bert_recipes.finetuning.run import describe_origin, files_read, prepare_run
     from bert_recipes.hub import PushCheckpoints, check_push
     from bert_recipes.training.estimate import print_estimate
@@ -61,7 +61,7 @@ def main() -> None:
         settings.append(teaching_args)
     lock_output_dir(args)
     checkpoint = find_resume_checkpoint(args)
-    take_output_dir(args, settings, checkpoint, files_read(task_args, teaching_args))
+    prepare_output_dir(args, settings, checkpoint, files_read(task_args, teaching_args))
     facts = describe_origin(run)
     log_examples(run, facts)
     run_training(run.trainer, settings, checkpoint, facts, partial(finish, run))

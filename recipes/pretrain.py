@@ -29,7 +29,7 @@ from bert_recipes.training.resume import (
     check_output_dir,
     find_resume_checkpoint,
     lock_output_dir,
-    take_output_dir,
+    prepare_output_dir,
 )
 
 
@@ -51,7 +51,7 @@ def main() -> None:
     model_args, data_args, args, phase_args, distillation_args = settings
     check_output_dir(args)
 
-    # Imported when the settings are right, for it takes seconds.
+    # Importing these takes seconds: first refuse wrong settings.
     from bert_recipes.hub import PushCheckpoints, check_push
     from bert_recipes.reports.pretraining_facts import describe_run
     from bert_recipes.training import pretraining
@@ -62,14 +62,11 @@ def main() -> None:
     check_launch(args)
     check_push(args)
     plans = plan_phases(args, data_args, phase_args)
-    phase_args.phase2_steps = phase_args.steps_of(args.max_steps)  # for run.yaml: whole steps
+    # A fraction is written to run.yaml as whole steps.
+    phase_args.phase2_steps = phase_args.steps_of(args.max_steps)
     pretraining.build_missing_quickstart(args, data_args.store, REPOSITORY)
     data = pretraining.load_phases(data_args, plans, args.seed)
-    objective = OBJECTIVES[model_args.objective]
-    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
-    model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
-    trainer_class = objective.trainer_class(teacher, distillation_args)
-    trainer = pretraining.make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
+    trainer = build_trainer(model_args, data_args, args, distillation_args, data)
     if args.estimate:
         print_estimate(trainer)
         return
@@ -77,27 +74,45 @@ def main() -> None:
         trainer.add_callback(PushCheckpoints())
     lock_output_dir(args)
     checkpoint = find_resume_checkpoint(args)
-    take_output_dir(args, settings, checkpoint)
-    description = describe_run(trainer, data)
-    facts = pretraining.describe_inputs(model_args, data_args, data, model)
-    log_description(description)
-    run_training(trainer, settings, checkpoint, facts, partial(finish, trainer, data, description))
+    prepare_output_dir(args, settings, checkpoint)
+    sizes = describe_run(trainer, data)
+    log_sizes(sizes)
+    input_facts = pretraining.describe_inputs(model_args, data_args, data, trainer.model)
+    # `finish` is called before the run counts as finished: a killed report is made at the resume.
+    run_training(trainer, settings, checkpoint, input_facts, partial(finish, trainer, data, sizes))
 
 
-def log_description(description: dict[str, Any]) -> None:
+def build_trainer(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: PreTrainingArguments,
+    distillation_args: DistillationArguments,
+    data: Any,
+) -> Any:
+    """Return the Trainer of the objective, with its model and its teacher if it has one."""
+    from bert_recipes.training import pretraining
+
+    teacher = pretraining.load_teacher(distillation_args, data.tokenizer)
+    model = pretraining.build_model(model_args, distillation_args, data, teacher, args.seed)
+    objective = OBJECTIVES[model_args.objective]
+    trainer_class = objective.trainer_class(teacher, distillation_args)
+    return pretraining.make_trainer(model, args, data, data_args.max_eval_pairs, trainer_class)
+
+
+def log_sizes(sizes: dict[str, Any]) -> None:
     """Log the sizes of a run in one line."""
-    sizes = [f"{name.replace('_', ' ')} {value}" for name, value in description.items()]
-    logger.info("run: %s", ", ".join(sizes))
+    texts = [f"{name.replace('_', ' ')} {value}" for name, value in sizes.items()]
+    logger.info("run: %s", ", ".join(texts))
 
 
-def finish(trainer: Any, data: Any, description: dict[str, Any], results: dict[str, Any]) -> None:
+def finish(trainer: Any, data: Any, sizes: dict[str, Any], results: dict[str, Any]) -> None:
     """Write the report and the card of a trained model, and push it."""
     from bert_recipes.hub import push_run
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import pretraining_table
     from bert_recipes.reports.pretraining_facts import gather_pretraining
 
-    gather = partial(gather_pretraining, trainer, data, description)
+    gather = partial(gather_pretraining, trainer, data, sizes)
     push = partial(push_run, trainer.args, trainer.state.global_step)
     finish_run(trainer, results, gather=gather, table=pretraining_table, push=push)
 

@@ -12,7 +12,7 @@ from bert_recipes.checkpointing import write_run_id
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
 from bert_recipes.hub import PushCheckpoints, _target, check_push, push_run
-from bert_recipes.run_folder import IDENTITY_FILE
+from bert_recipes.run_folder import RUN_ID_FILE
 from bert_recipes.sweeps.sweep import check_flags
 from bert_recipes.training.arguments import PreTrainingArguments
 
@@ -65,7 +65,7 @@ def test_a_run_may_replace_what_it_pushed_itself(tmp_path: Path):
     folder, checkpoint = tmp_path / "run", tmp_path / "checkpoint-2"
     for path, run_id in ((folder, "of the run"), (checkpoint, "of the checkpoint")):
         path.mkdir()
-        write_run_id(path / IDENTITY_FILE, run_id)
+        write_run_id(path / RUN_ID_FILE, run_id)
     target = _target(settings(folder))
     assert (target.repo_id, target.run_ids) == ("run", {"of the run"})
     assert _target(settings(folder, overwrite_run=True)).run_ids == set()
@@ -109,7 +109,7 @@ def test_of_another_model_that_a_training_replaces_nothing_stays(
 def save_and_push(args: PreTrainingArguments, model: Path, step: int) -> None:
     checkpoint = Path(args.output_dir) / f"checkpoint-{step}"
     shutil.copytree(model, checkpoint)
-    write_run_id(checkpoint / IDENTITY_FILE, "of the run")
+    write_run_id(checkpoint / RUN_ID_FILE, "of the run")
     state = TrainerState(global_step=step, is_world_process_zero=True)
     PushCheckpoints().on_save(args, state, TrainerControl())
     PushCheckpoints.last.result()
@@ -125,7 +125,7 @@ def test_the_final_push_leaves_the_checkpoints_that_the_run_has_pushed(
 ):
     folder = tmp_path / "run"
     shutil.copytree(tiny_checkpoint, folder)
-    write_run_id(folder / IDENTITY_FILE, "of the run")
+    write_run_id(folder / RUN_ID_FILE, "of the run")
     repository = hub.add_repository("me/run", dict.fromkeys(old_model, b"{}"))
     values = {"push_to_hub": True, "hub_strategy": "all_checkpoints"}
     args = settings(folder, **values, hub_overwrite=bool(old_model))
@@ -134,7 +134,7 @@ def test_the_final_push_leaves_the_checkpoints_that_the_run_has_pushed(
     if is_resumed:
         args = settings(folder, **values, hub_overwrite=bool(old_model))
     push_run(args, 4)
-    names = {path.name for path in tiny_checkpoint.iterdir()} | {IDENTITY_FILE}
+    names = {path.name for path in tiny_checkpoint.iterdir()} | {RUN_ID_FILE}
     expected = names | {f"checkpoint-2/{name}" for name in names} | {".gitattributes"}
     assert set(repository.branches["main"].files) == expected
     weights = (tiny_checkpoint / "model.safetensors").read_bytes()
@@ -151,7 +151,7 @@ def test_files_that_are_no_model_or_come_after_the_first_push_stay(
     check_push(args)
     save_and_push(args, tiny_checkpoint, 2)
     expected = {path.name for path in tiny_checkpoint.iterdir()}
-    expected |= {IDENTITY_FILE, ".gitattributes", *texts}
+    expected |= {RUN_ID_FILE, ".gitattributes", *texts}
     assert set(repository.branches["main"].files) == expected
     added = hub.file("adapter_config.json", b"of the owner")
     files = repository.branches["main"].files | {"adapter_config.json": added}

@@ -28,9 +28,9 @@ from bert_recipes.hub_access import OLD_WEIGHTS, SAFE_WEIGHTS, is_hub_name, why_
 from bert_recipes.rows import check_no_lfs_pointer
 from bert_recipes.run_folder import (
     CARD_FILE,
-    IDENTITY_FILE,
     MANIFEST_FILE,
     PROGRESS_FILE,
+    RUN_ID_FILE,
     STATE_FILE,
 )
 
@@ -235,7 +235,7 @@ def read_run_id(folder: Path) -> str | None:
     The folder may be a run, a checkpoint or anything else.
     """
     try:
-        return parse_run_id((folder / IDENTITY_FILE).read_text(encoding="utf-8"))
+        return parse_run_id((folder / RUN_ID_FILE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -256,7 +256,7 @@ def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
     if checkpoint is not None:
         run_id = read_run_id(checkpoint)
     run_id = run_id or uuid.uuid4().hex
-    write_run_id(folder / IDENTITY_FILE, run_id)
+    write_run_id(folder / RUN_ID_FILE, run_id)
     return run_id
 
 

@@ -35,7 +35,7 @@ from transformers.hf_argparser import HfArgumentParser
 from bert_recipes.effects import settings_without_effect
 from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.files import atomic_write
-from bert_recipes.settings import REMOVED_OPTIONS, check, metadata_of
+from bert_recipes.settings import REMOVED_OPTIONS, check_limits, metadata_of
 from bert_recipes.yaml_files import Loader, compose, pairs
 
 
@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 _NULL_WORDS = frozenset({"null", "Null", "NULL", "None", "~", ""})
 _TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
 _FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
-# Of the alternatives of a type those that take the fewest texts are tried first.
+# Type -> its name in a message. The alternatives of a union are tried in this order: types that
+# take the fewest texts come first.
 _WORDS_OF_TYPES = {
     types.NoneType: "null",
     bool: "true or false",
@@ -98,8 +99,8 @@ def parse_arguments(
 
     set_by_user = dict(values)
     for settings_class in dataclass_types:
-        # A class whose fields follow from each other has a class method `reconcile`. Only here it
-        # is known what was typed and what is in the file.
+        # A class whose fields depend on each other has a class method `reconcile`. Only here flags
+        # and file are known.
         if hasattr(settings_class, "reconcile"):
             values = settings_class.reconcile(values, texts.keys(), in_file)
 
@@ -141,15 +142,10 @@ def _name_settings_without_effect(
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
-    """Return the value of a field that nobody gives."""
+    """Return the default of a field, MISSING where it must be given."""
     if field.default_factory is dataclasses.MISSING:
         return field.default
     return field.default_factory()
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    """Return whether a field must be given."""
-    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,8 +174,8 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
 def save_config(path: str | Path, *instances: Any) -> None:
     """Write the resolved values as a flat YAML file; ``--config`` reads the same values from it.
 
-    Left out: None where that is the default, secrets (``hub_token`` and whatever else is named like
-    one) and what belongs to the launch: ``local_rank``, fields with ``is_saved=False`` and those in
+    Left out: None where that is the default, secrets (``hub_token`` and other fields named like a
+    secret) and fields of one launch: ``local_rank``, fields with ``is_saved=False`` and those in
     the instance's ``unsaved_fields``.
     """
     lines = ["# The resolved configuration of a run; --config reads it back."]
@@ -198,7 +194,7 @@ def _yaml_line(name: str, value: Any) -> str:
 
     text = yaml.safe_dump(
         {name: value},
-        # None is PyYAML's word for a collection of plain values on one line.
+        # With None PyYAML writes a collection of plain values on one line.
         default_flow_style=None if is_collection else False,
         sort_keys=False,
         allow_unicode=True,
@@ -208,7 +204,7 @@ def _yaml_line(name: str, value: Any) -> str:
 
 
 def resolved_values(*instances: Any) -> dict[str, Any]:
-    """Return what `save_config` writes: field -> value in the types that YAML and JSON have."""
+    """Return the values for `save_config`: field -> value in the types that YAML and JSON have."""
     values = {}
     for instance in instances:
         for field in _saved_fields(instance):
@@ -276,8 +272,8 @@ def read_text(hint: Any, text: str) -> Any:
     In ``SomeEnum | str`` the enumeration counts, as for `HfArgumentParser`.
 
     Raises:
-        ValueError: no alternative of the type takes the text; the message says what was given and
-            what is allowed.
+        ValueError: no alternative of the type takes the text; the message has the text and the
+            allowed types.
 
     Example:
         >>> read_text(float | None, "2e-5"), read_text(float | None, "null"), read_text(bool, "no")
@@ -291,10 +287,10 @@ def read_text(hint: Any, text: str) -> Any:
     if origins <= {list, types.NoneType}:
         return [read_text(element_type(hint), text)]
 
-    beside_text = str in alternatives
+    allows_text = str in alternatives
     for alternative in sorted(alternatives, key=_order_of_reading):
         with contextlib.suppress(ValueError, TypeError):
-            return _read_as(alternative, text, beside_text=beside_text)
+            return _read_as(alternative, text, allows_text=allows_text)
     raise ValueError(f"expected {_describe(hint)}, got {text!r}")
 
 
@@ -344,7 +340,7 @@ def _is_enum(hint: Any) -> bool:
 
 
 def _alternatives(hint: Any) -> list[Any]:
-    """Return what a text may be read as: beside an enumeration no other text is taken."""
+    """Return the types of a text; beside an enumeration no other text is allowed."""
     alternatives = list(members(hint))
     if any(map(_is_enum, alternatives)):
         return [alternative for alternative in alternatives if alternative is not str]
@@ -364,15 +360,15 @@ def _describe(hint: Any) -> str:
     return " or ".join(texts)
 
 
-def _read_as(alternative: Any, text: str, *, beside_text: bool) -> Any:
-    """Read a text as one type; `beside_text`: as text is an alternative, only true and false."""
+def _read_as(alternative: Any, text: str, *, allows_text: bool) -> Any:
+    """Read a text as one type; `allows_text`: text is an alternative too."""
     choices = _choices(alternative)
     if choices:
         return _read_choice(choices, text)
 
     origin = _origin(alternative)
     if origin is bool:
-        return _read_bool(text, beside_text=beside_text)
+        return _read_bool(text, allows_text=allows_text)
     if origin is float:
         return _read_float(text)
     if origin is dict:
@@ -381,7 +377,7 @@ def _read_as(alternative: Any, text: str, *, beside_text: bool) -> Any:
             raise ValueError(text)
         return value
 
-    # A truth value where text is expected is more likely a mistake.
+    # A truth value where text is expected is probably a mistake.
     if origin is str and text.lower() in ("true", "false"):
         raise ValueError(text)
     if origin not in (int, Path, str):
@@ -399,12 +395,12 @@ def _read_choice(choices: Mapping[str, Any], text: str) -> Any:
     return value
 
 
-def _read_bool(text: str, *, beside_text: bool) -> bool:
-    """Read yes, no and their like; `beside_text`: true and false alone."""
+def _read_bool(text: str, *, allows_text: bool) -> bool:
+    """Read yes, no and the like; where text is allowed too, only true and false."""
     word = text.lower()
     true_words: Collection[str] = _TRUE_WORDS
     false_words: Collection[str] = _FALSE_WORDS
-    if beside_text:
+    if allows_text:
         true_words = ("true",)
         false_words = ("false",)
     if word not in true_words and word not in false_words:
@@ -413,8 +409,8 @@ def _read_bool(text: str, *, beside_text: bool) -> bool:
 
 
 def _read_float(text: str) -> float:
-    """Read a number; one that is not a number is none."""
-    # As YAML writes them: .inf, -.inf, .nan.
+    """Read a number; nan is refused."""
+    # YAML's forms: .inf, -.inf, .nan.
     plain = re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower())
     number = float(plain)
     if math.isnan(number):  # compares as false with every limit
@@ -461,7 +457,7 @@ def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
 
 
 def _read_scalar(hint: Any, node: yaml.ScalarNode) -> Any:
-    """Read one value of a YAML file; what is quoted is text where text is allowed."""
+    """Read one value of a YAML file; a quoted value is text where text is allowed."""
     is_quoted = node.style is not None
     if is_quoted and not node.value.strip():
         raise ValueError(_EMPTY)
@@ -494,7 +490,7 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
         return super()._get_help_string(action)
 
 
-# What argparse takes of a field's metadata, which `settings.check` reads too.
+# Keys of a field's metadata for argparse; `settings.check_limits` reads others.
 _ARGPARSE_KEYS = (
     "dest",
     "type",
@@ -529,14 +525,14 @@ def _parse_command_line(
 ) -> dict[str, Any]:
     """Split the command line into {field: text, list of texts, or True for a bare flag}.
 
-    Only fields that were typed are in it.
+    The result has only fields that were typed.
     """
     parser = _make_parser(dataclass_types, hints)
 
     _group_options(parser, dataclass_types, lists_all="--help_all" in argv)
     _refuse_repeated_flags(parser, argv)
-    # argparse fills in defaults only where a value is missing: here none is, so that fields that
-    # were typed can be told from the others.
+    # argparse fills in defaults only where a value is missing. Here none is: fields that were typed
+    # differ from the others.
     missing = object()
     untouched = Namespace(**dict.fromkeys(hints, missing))
 
@@ -622,7 +618,7 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
 def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_all: bool) -> None:
     """List the common options in the help, or all in groups, the library's last.
 
-    Of a class that marks none of its fields as common, all are.
+    A class that marks none of its fields as common has all of them listed.
     """
     num_options = 0
     common = []
@@ -635,7 +631,7 @@ def _group_options(parser: _Parser, dataclass_types: Sequence[type], *, lists_al
 
     actions: dict[str, Any] = {}
     for action in parser._actions:
-        actions.setdefault(action.dest, action)  # the second of a field is its --no_ form
+        actions.setdefault(action.dest, action)  # a field's second action is its --no_ form
 
     options = parser._optionals._group_actions
     options[:] = [actions["help"], actions["config"]]
@@ -672,7 +668,7 @@ def _help_title(settings_class: type, name: str) -> str:
 
 
 def _read_flag(name: str, hint: Any, value: str | bool | list[str]) -> Any:
-    """Read what was typed for a field, by its annotation."""
+    """Read the typed text of a field by its annotation."""
     if isinstance(value, bool):
         return value
     texts = [value] if isinstance(value, str) else value
@@ -694,7 +690,7 @@ def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
     for field in dataclasses.fields(settings_class):
         if field.init and field.name in values:
             arguments[field.name] = values[field.name]
-        elif field.init and _has_no_default(field):
+        elif field.init and _default_of(field) is dataclasses.MISSING:
             missing.append(f"--{field.name}")
 
     if missing:
@@ -702,9 +698,9 @@ def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
 
     try:
         settings = settings_class(**arguments)
-        check(settings)
+        check_limits(settings)
     except ValueError as error:
-        # The checks of a dataclass's __post_init__ are about what the user gave.
+        # A dataclass's __post_init__ checks values of the user.
         raise InputError(str(error)) from error
     return settings
 

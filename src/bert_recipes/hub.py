@@ -37,13 +37,13 @@ from bert_recipes.run_folder import (
     CARD_FILE,
     CARD_SETTINGS_FILE,
     CONFIG_FILE,
-    IDENTITY_FILE,
     MANIFEST_FILE,
     MARKDOWN_FILE,
     MODEL_CONFIG_FILE,
     PAGE_FILE,
     PROBE_FILE,
     RESULTS_FILE,
+    RUN_ID_FILE,
     STATE_FILE,
     TASK_FILE,
     WEIGHTS_FILE,
@@ -72,7 +72,7 @@ OTHER_FILES = (
     PROBE_FILE,
     CONFIG_FILE,
     TASK_FILE,
-    IDENTITY_FILE,
+    RUN_ID_FILE,
     RESULTS_FILE,
     STATE_FILE,
     MARKDOWN_FILE,
@@ -421,11 +421,11 @@ def _check_readers(target: PushTarget, info: ModelInfo) -> None:
 def _files_of_other_model(api: HfApi, target: PushTarget, info: ModelInfo) -> tuple[str, ...]:
     """Return the files of another model that the user lets be replaced; refuse it otherwise."""
     names = [item.rfilename for item in info.siblings or ()]
-    if IDENTITY_FILE in names and _is_of_run(api, target, info, IDENTITY_FILE):
+    if RUN_ID_FILE in names and _is_of_run(api, target, info, RUN_ID_FILE):
         return ()
-    for file in fnmatch.filter(names, f"checkpoint-*/{IDENTITY_FILE}"):
+    for file in fnmatch.filter(names, f"checkpoint-*/{RUN_ID_FILE}"):
         if _is_of_run(api, target, info, file):
-            folder = file.removesuffix(IDENTITY_FILE)
+            folder = file.removesuffix(RUN_ID_FILE)
             names = [name for name in names if not name.startswith(folder)]
     model_files = tuple(name for name in names if not _NO_MODEL.fullmatch(name))
     if model_files and not target.overwrite:

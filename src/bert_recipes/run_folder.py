@@ -9,7 +9,7 @@ RESULTS_FILE = "all_results.json"
 FACTS_FILE = "report.json"
 # Beside the results until all that follows them is done: predictions, report, card, push.
 UNFINISHED_FILE = "unfinished"
-IDENTITY_FILE = "run_identity.json"
+RUN_ID_FILE = "run_identity.json"
 MARKDOWN_FILE = "report.md"
 PAGE_FILE = "report.html"
 CARD_FILE = "README.md"

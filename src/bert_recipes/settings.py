@@ -10,6 +10,7 @@ from typing import Any
 from bert_recipes.errors import InputError
 
 
+# Name in the metadata -> comparison with the limit, and its text in a message.
 _LIMITS = {
     "least": (operator.ge, "{:,} or more"),
     "above": (operator.gt, "above {:,}"),
@@ -18,7 +19,7 @@ _LIMITS = {
 }
 
 
-# Options of earlier versions, of all recipes or of some -> what to use instead.
+# Option of an earlier version, of all recipes or of some -> replacement.
 _ENERGY_OF_RUN = "give it to the run, whose card then reports energy and CO2"
 REMOVED_OPTIONS: dict[str, str] = {
     "to_tensorflow": "use the folder in the Hub's form; TensorFlow checkpoints are read only",
@@ -42,9 +43,9 @@ def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata
     """Declare a field of settings.
 
     Args:
-        default: Its value where the user gives none.
-        help: What it is for, without its choices.
-        choices: The texts that it may be.
+        default: The value where the user gives none.
+        help: The purpose of the field, without its choices.
+        choices: The allowed texts.
         metadata: Limits by the names of `_LIMITS` with `advice` for a value outside; `is_common`:
             `--help` lists it; `is_saved=False`: it belongs to one launch, run.yaml leaves it out;
             `refused`: why another value than the default is refused (`RunArguments`).
@@ -64,31 +65,32 @@ def changeable(default: Any, help: str, **metadata: Any) -> Any:
 
 
 def metadata_of(settings_class: type) -> dict[str, Mapping[str, Any]]:
-    """Return each field's metadata.
+    """Return the metadata of each field.
 
-    For fields that a library declares the class's `LIBRARY_FIELDS` adds to theirs.
+    The class's `LIBRARY_FIELDS` completes the metadata of fields that a library declares.
     """
     library_fields = getattr(settings_class, "LIBRARY_FIELDS", {})
     metadata: dict[str, Mapping[str, Any]] = {}
     for item in fields(settings_class):
-        of_library = library_fields.get(item.name, {})
+        library_metadata = library_fields.get(item.name, {})
         # A field that `option` declares again keeps its own help; the library's own text is long.
         is_option = "allowed" in item.metadata
         if is_option:
-            metadata[item.name] = {**of_library, **item.metadata}
+            metadata[item.name] = {**library_metadata, **item.metadata}
         else:
-            metadata[item.name] = {**item.metadata, **of_library}
+            metadata[item.name] = {**item.metadata, **library_metadata}
     return metadata
 
 
-def check(settings: Any) -> None:
+def check_limits(settings: Any) -> None:
     """Refuse the first value, or item of a list, that its field's metadata does not allow.
 
     None is always allowed: the field is not set.
     """
     for name, metadata in metadata_of(type(settings)).items():
         value = getattr(settings, name)
-        for item in value if isinstance(value, list) else [value]:
+        values = value if isinstance(value, list) else [value]
+        for item in values:
             if item is not None:
                 check_value(name, item, metadata)
 

@@ -17,7 +17,7 @@ from bert_recipes.checkpointing import (
 )
 from bert_recipes.errors import InputError
 from bert_recipes.hub import collect_files
-from bert_recipes.run_folder import IDENTITY_FILE
+from bert_recipes.run_folder import RUN_ID_FILE
 
 
 STATES = ("optimizer.pt", "scheduler.pt", "progress.json", "rng_state.pth")
@@ -119,7 +119,7 @@ def test_a_run_keeps_its_id_wherever_it_goes_on(tmp_path: Path):
     run_id = keep_run_id(new, None)
     assert keep_run_id(new, None) == run_id == read_run_id(new)
     assert keep_run_id(tmp_path, None) != run_id
-    write_run_id(checkpoint / IDENTITY_FILE, "abc")
+    write_run_id(checkpoint / RUN_ID_FILE, "abc")
     assert keep_run_id(resumed, checkpoint) == "abc" == read_run_id(resumed)
 
 

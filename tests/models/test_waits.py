@@ -104,4 +104,5 @@ def test_a_step_of_distillation_waits_for_nothing(as_on_gpu, tmp_path):
         student, args, teacher=teacher, settings=settings, train_dataset=[0]
     )
     batch, counts = planned_batch("distilbert"), torch.tensor([30.0, 140.0])
-    assert count_waits(batch, lambda batch: trainer.part_of_loss(student, batch, counts)[0]) == []
+    waits = count_waits(batch, lambda batch: trainer.micro_batch_loss(student, batch, counts)[0])
+    assert waits == []

@@ -348,7 +348,7 @@ def test_phases_have_batches_of_their_own_without_a_global_batch(small_store, tm
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 4)
     assert trainer.resume_fingerprint["global batch"] == "8, then 8"
     trainer.is_deepspeed_enabled = True
-    message = "give --global_train_batch_size 8, --per_device_train_batch_size"
+    message = "give --global_train_batch_size 8, and --per_device_train_batch_size"
     with pytest.raises(InputError, match=message):
         trainer._check_batches()
 

@@ -8,7 +8,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.models.sizes import SIZES
 from bert_recipes.training.arguments import (
-    MOST_STEPS,
+    NO_STEP_LIMIT,
     DataArguments,
     DistillationArguments,
     ModelArguments,
@@ -160,7 +160,7 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
 
 
 # By the clock: the fraction of the time stands for that of so many steps.
-BY_CLOCK = (0, MOST_STEPS, 6 * MOST_STEPS // 100)
+BY_CLOCK = (0, NO_STEP_LIMIT, 6 * NO_STEP_LIMIT // 100)
 # Of files with one phase: their schedule, and its warm-up in a run of 300 steps.
 ONE_PHASE = {
     "quickstart": ((0, 2800, 168), 18),
@@ -214,7 +214,7 @@ def test_steps_or_minutes_that_are_typed_replace_those_of_the_file(parse):
     args, _ = parse("books_30_minutes", "--max_steps", 300)
     assert (args.max_steps, args.max_minutes) == (300, None)
     args, _ = parse("quickstart", "--max_minutes", 2)
-    assert (args.max_steps, args.max_minutes) == (MOST_STEPS, 2)
+    assert (args.max_steps, args.max_minutes) == (NO_STEP_LIMIT, 2)
     with pytest.raises(InputError, match="max_steps is 300 and max_minutes 2; give one of them"):
         parse("quickstart", "--max_minutes", 2, "--max_steps", 300)
 

@@ -285,7 +285,7 @@ def test_a_run_with_stock_arguments_is_resumed_bit_for_bit(straight, tmp_path, m
         resumed.model.state_dict(), straight.model.state_dict(), rtol=0, atol=0
     )
     resumed.train(resume_from_checkpoint=True)  # the newest one, of step 6
-    assert resumed.steps_done == 6
+    assert resumed.num_resumed_steps == 6
     # The second name of a tied weight is no missing one, and is not saved where an engine gives it.
     assert [result.missing_keys for result in load_results] == [[], []]
     weights = {name: weight.clone() for name, weight in resumed.model.state_dict().items()}

@@ -17,15 +17,15 @@ from bert_recipes.training.callbacks import (
     ClockIntervals,
     LossWatch,
     StopOnSignal,
-    describe_discriminator,
-    describe_progress,
     describe_spike,
+    describe_stuck_discriminator,
+    describe_stuck_loss,
     ignore_signals,
 )
 
 
 def progress(metrics: dict) -> str | None:
-    return describe_progress(metrics, step=5000)
+    return describe_stuck_loss(metrics, step=5000)
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_too_early_and_without_a_baseline_nothing_is_said(
 def test_a_discriminator_at_the_base_rate_is_said(loss, is_said):
     """Nearer than a twentieth of 0.38; a run without a discriminator has neither figure."""
     metrics = {"eval_disc_loss": loss, "eval_base_rate_loss": 0.38}
-    message = describe_discriminator(metrics, step=700)
+    message = describe_stuck_discriminator(metrics, step=700)
     assert (message is not None) is is_said
     if message is not None:
         assert f"at step 700 the held-out replaced-token loss is {loss:.4f}" in message
-    assert describe_discriminator({"eval_mlm_loss": 5.0}, step=700) is None
+    assert describe_stuck_discriminator({"eval_mlm_loss": 5.0}, step=700) is None
 
 
 def test_each_loss_is_warned_of_once_a_discriminators_after_half_of_the_run(tmp_path, caplog):

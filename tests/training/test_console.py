@@ -6,9 +6,9 @@ import pytest
 from transformers import TrainerState
 
 from bert_recipes.training import console
-from bert_recipes.training.arguments import MOST_STEPS
+from bert_recipes.training.arguments import NO_STEP_LIMIT
 from bert_recipes.training.console import (
-    Lines,
+    LogPrinter,
     evaluation_line,
     pace_line,
     training_line,
@@ -59,7 +59,7 @@ def test_the_pace_says_how_long_the_run_will_take():
         "step         2/1,000,000  a step takes 3.4 s: 1,000,000 steps take about 39.0 days, "
         "without evaluations"
     )
-    state = TrainerState(global_step=30, max_steps=MOST_STEPS)
+    state = TrainerState(global_step=30, max_steps=NO_STEP_LIMIT)
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
     assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
@@ -74,15 +74,16 @@ def printed_lines(monkeypatch, capsys, times):
     clock = [0.0]
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     args = SimpleNamespace(gradient_accumulation_steps=2, max_minutes=None)
-    state, lines, printed = TrainerState(max_steps=1000, is_world_process_zero=True), Lines(), []
-    lines.on_train_begin(args, state, None)
-    lines.on_step_begin(args, state, None)
+    state = TrainerState(max_steps=1000, is_world_process_zero=True)
+    printer, printed = LogPrinter(), []
+    printer.on_train_begin(args, state, None)
+    printer.on_step_begin(args, state, None)
     for number, clock[0] in enumerate(times, 1):
         if number % 2:
-            lines.on_substep_end(args, state, None)
+            printer.on_substep_end(args, state, None)
         else:
             state.global_step += 1
-            lines.on_step_end(args, state, None)
+            printer.on_step_end(args, state, None)
         printed += [(clock[0], line) for line in capsys.readouterr().out.splitlines()]
     return printed
 
@@ -110,11 +111,11 @@ def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
 def test_other_processes_print_nothing(monkeypatch, capsys):
     clock = iter(range(0, 10_000, 100))
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    state, lines = TrainerState(max_steps=1000, is_world_process_zero=False), Lines()
-    lines.on_train_begin(None, state, None)
+    state, printer = TrainerState(max_steps=1000, is_world_process_zero=False), LogPrinter()
+    printer.on_train_begin(None, state, None)
     for _ in range(5):
-        lines.on_step_begin(None, state, None)
-        lines.on_step_end(None, state, None)
+        printer.on_step_begin(None, state, None)
+        printer.on_step_end(None, state, None)
     assert capsys.readouterr().out == ""
 
 

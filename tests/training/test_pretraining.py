@@ -249,14 +249,14 @@ def test_tokens_of_instances_are_counted_as_they_were_before_masking_in_a_sample
 def test_instance_files_are_told_from_each_other_by_what_they_hold(tmp_path, tokenizer):
     """Not by their number of instances, and not by their place."""
     arguments = instance_arguments(tmp_path)
-    first = load_data(arguments, 1).identity
+    first = load_data(arguments, 1).resume_fingerprint
     arguments.train_file = [shutil.move(tmp_path / "train.jsonl", tmp_path / "moved.jsonl")]
-    assert load_data(arguments, 1).identity == first
+    assert load_data(arguments, 1).resume_fingerprint == first
     instance = Instance([2, 6, 4, 3, 11, 3], 4, [2, 4], [7, 8], False)
     write_instances(
         [instance] * 4, arguments.train_file, max_seq_length=16, max_predictions_per_seq=3
     )
-    assert load_data(arguments, 1).identity != first
+    assert load_data(arguments, 1).resume_fingerprint != first
 
 
 def test_the_held_out_instances_must_fit_the_model_too(tmp_path, tokenizer):

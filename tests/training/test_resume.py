@@ -32,8 +32,8 @@ from bert_recipes.training.resume import (
     find_resume_checkpoint,
     is_run_file,
     lock_output_dir,
+    prepare_output_dir,
     read_trainer_state,
-    take_output_dir,
 )
 from bert_recipes.training.run import results_text
 
@@ -56,7 +56,7 @@ def claim(
     args = settings(folder, resume, overwrite_run=overwrite, **values)
     lock_output_dir(args)
     checkpoint = find_resume_checkpoint(args)
-    take_output_dir(args, (args,), checkpoint, sources)
+    prepare_output_dir(args, (args,), checkpoint, sources)
     return checkpoint
 
 

@@ -30,7 +30,7 @@ from bert_recipes.data.prepare import (
 )
 from bert_recipes.errors import InputError, describe_os_error
 from bert_recipes.progress import Progress
-from bert_recipes.settings import check, option
+from bert_recipes.settings import check_limits, option
 
 
 try:
@@ -86,7 +86,7 @@ class ExecutorArguments:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         for name, executors in _EXECUTORS_OF_SETTING.items():
             if getattr(self, name) is not None and self.executor not in executors:
                 raise InputError(

@@ -29,7 +29,7 @@ from bert_recipes.data.other_masks import (
     replace_spans,
 )
 from bert_recipes.errors import InputError
-from bert_recipes.settings import check, option
+from bert_recipes.settings import check_limits, option
 
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -123,7 +123,7 @@ class MaskingRates:
     selection: str = option("count", "which tokens", choices=SELECTIONS)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         total = self.mask_rate + self.keep_rate + self.random_rate
         if abs(total - 1.0) > 1e-6:
             raise InputError(

@@ -68,7 +68,7 @@ from bert_recipes.rows import (
     format_suffix,
 )
 from bert_recipes.scripts import describe_unknown
-from bert_recipes.settings import SEEDS, check, option, required
+from bert_recipes.settings import SEEDS, check_limits, option, required
 
 
 logger = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class CorpusArguments:
         return {**values, "validation_fraction": fraction_for_small_corpus}
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if (self.tokenizer is None) == (self.names is None):
             raise InputError(
                 "give --tokenizer for text, or --names for ids that are not text, and not both"

@@ -8,7 +8,7 @@ from pathlib import Path
 from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError
 from bert_recipes.files import check_new_folder
-from bert_recipes.settings import check, option, required
+from bert_recipes.settings import check_limits, option, required
 
 
 FORMATS = ("onnx", "int8")
@@ -40,7 +40,7 @@ class ExportArguments:
     reduce_range: bool = option(False, "int8: 7 bits, for processors without VNNI")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.task is not None and self.task_file is not None:
             raise InputError("--task and --task_file both name a task; give one of them")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.settings import SEEDS, check, option, required
+from bert_recipes.settings import SEEDS, check_limits, option, required
 
 
 class LayerChoice(NamedTuple):
@@ -114,7 +114,7 @@ class FeatureArguments:
     overwrite: bool = option(False, "replace the file of vectors that output_dir holds")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.text_columns is not None:
             self._check_columns(self.text_columns)
         if self.format == "google_jsonl":
@@ -206,7 +206,7 @@ class FeatureNerArguments:
     use_cpu: bool = option(False, "do not use a GPU")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if not self.layers:
             raise InputError(f"layers is empty; allowed: {', '.join(LAYER_CHOICES)}")
         if not self.seeds:
@@ -244,7 +244,7 @@ class StaticArguments:
     use_cpu: bool = option(False, "do not use a GPU")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
 
     def folder(self, task: str) -> Path:
         """Return where the results of a task go.
@@ -267,7 +267,7 @@ class LikelihoodArguments:
     use_cpu: bool = option(False, "do not use a GPU")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.order import STRATEGIES
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
-from bert_recipes.settings import changeable, check, option, required
+from bert_recipes.settings import changeable, check_limits, option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import check_source
 from bert_recipes.tasks.task import Task
@@ -118,7 +118,7 @@ class TaskArguments:
     def __post_init__(self) -> None:
         if (self.task is None) == (self.task_file is None):
             raise InputError("give either --task NAME or --task_file FILE.yaml, and not both")
-        check(self)
+        check_limits(self)
         if self.pool is not None and self.long_documents != "windows":
             raise InputError(
                 f"pool is {self.pool}; it joins windows: give --long_documents windows, or leave "
@@ -162,7 +162,7 @@ class TeachingArguments:
     alpha_embd: float = option(1.0, "layers: weight of the embeddings (paper: 1)", least=0)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if (self.teacher is None) != (self.distil is None):
             raise InputError(
                 f"--teacher CHECKPOINT and --distil {' or '.join(DISTIL)}: give both, or neither"
@@ -361,7 +361,7 @@ class PredictionArguments:
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.output_file is None:
             return
         if Path(self.output_file).resolve() == Path(self.input_file).resolve():

@@ -39,11 +39,11 @@ class IntermediateTrainer(FineTuningTrainer):
         """Return the teacher's counts."""
         return self.teacher.num_items(batch)
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the teacher's loss."""
-        return self.teacher.part_of_loss(model, inputs, counts)
+        return self.teacher.micro_batch_loss(model, inputs, counts)
 
 
 class AnswerTrainer(FineTuningTrainer):

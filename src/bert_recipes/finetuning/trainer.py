@@ -210,7 +210,7 @@ class FineTuningTrainer(RecipeTrainer):
         weights_of_items = weights[classes].double()
         return weights_of_items.sum().view(1)
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return a micro-batch's summand of the mean over the items, and the model's output.

@@ -3,8 +3,8 @@
 `PreTrainingModel` is what all members of the family have in common; the others are in `family` and
 `electra`.
 
-Legend: B batch, S positions, H hidden size, V vocabulary, T packed rows, N real tokens and M masked
-tokens of the batch.
+Legend: B batch, S positions, H hidden size, E embedding size, V vocabulary, T packed rows, N real
+tokens and M masked tokens of the batch.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class BertForPreTrainingOutput(ModelOutput):
 class PreTrainingModel(OriginalInitialization):
     """A stock class with a masked-LM head, with an exact, sparse loss; checkpoints stay stock's.
 
-    It stands before the stock class, which may have a head for pairs too. Members differ from stock
-    in three ways. In training only masked positions meet the vocabulary, as in the original
-    (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
-    micro-batches of all processes, the losses of the micro-batches add up to the loss of the whole.
-    Either label may be missing.
+    It stands before the stock class among the bases of a member. The stock class may have a head
+    for pairs too. Members differ from stock in three ways. In training logits are computed at
+    masked positions only, as in the original (`gather_indexes`). Both losses are means over the
+    *global* batch: given the counts of all micro-batches of all processes, the losses of the
+    micro-batches add up to the loss of the whole. Either label may be missing.
 
     Source: google-research/bert run_pretraining.py, `get_masked_lm_output`,
     `get_next_sentence_output`.
@@ -76,8 +76,9 @@ class PreTrainingModel(OriginalInitialization):
         weight_init = getattr(config, "weight_init", "truncated_normal")
         if weight_init not in INITIALIZERS:
             raise InputError(f"weight_init is '{weight_init}'; allowed: {', '.join(INITIALIZERS)}")
-        # The Trainer takes what is not named here for predictions. On the class, as in
-        # transformers: an instance would write it to config.json.
+        # The Trainer takes outputs that are not named here for predictions. Set on the class, as in
+        # transformers, and so also for stock models of this process: an instance would write it to
+        # config.json.
         type(config).keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
         _fuse_tanh_gelu(self)
         self.post_init()
@@ -90,23 +91,24 @@ class PreTrainingModel(OriginalInitialization):
             weight.requires_grad_(False)
             nn.init.zeros_(weight)
 
-    # What each member has in a place of its own.
+    # Modules and steps that each member defines
 
     @property
     def _bypassed_modules(self) -> tuple[nn.Module, ...]:
         """Return the modules whose forward the fast way does not call, the whole head first.
 
-        The fast way is taken where they are plain.
+        The fast way is taken where all of them are plain.
         """
         raise NotImplementedError
 
     @property
     def _whole_head(self) -> nn.Module | None:
         """Return the module that computes all logits; None where stock has no such module."""
-        return next(iter(self._bypassed_modules), None)
+        modules = self._bypassed_modules
+        return modules[0] if modules else None
 
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return what meets the vocabulary, hidden states (N, H) -> (N, E)."""
+        """Return the inputs of the output layer, hidden states (N, H) -> (N, E)."""
         raise NotImplementedError
 
     def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -161,13 +163,13 @@ class PreTrainingModel(OriginalInitialization):
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With
                 num_items_in_batch alone (stock Trainer) this batch's mean is weighted by its share
                 of the predicted tokens.
-            packing: The plan of this batch (`plan_rows`); without it a GPU waits for the places of
-                its tokens.
+            packing: The plan of this batch (`plan_rows`); without it a GPU waits for the positions
+                of its tokens.
             distiller: Called with the model and the last hidden states of the real tokens, (N, H);
                 returns `distillation_loss`.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given;
                 None: in evaluation, as in stock.
-            kwargs: What else stock's `forward` takes.
+            kwargs: Further arguments of stock's `forward`.
         """
         next_sentence_label = kwargs.pop("sentence_order_label", next_sentence_label)
         inputs = {
@@ -202,7 +204,7 @@ class PreTrainingModel(OriginalInitialization):
         if next_sentence_label is not None and pair_logits is not None:
             nsp_targets = next_sentence_label.view(-1)
             nsp_loss = mean_cross_entropy(pair_logits, nsp_targets, num_pairs_in_batch)
-            # The stock Trainer counts predicted tokens alone.
+            # The stock Trainer counts predicted tokens alone. `targets` exist: there are labels.
             if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
                 nsp_loss = nsp_loss * ((targets >= 0).sum() / num_items_in_batch)
 
@@ -225,8 +227,8 @@ class PreTrainingModel(OriginalInitialization):
     def _encode(self, inputs: Mapping[str, Any], packing: RowPlan | None = None) -> Encoded:
         """Return the last hidden states of the real tokens, or of all positions by stock's layers.
 
-        What somebody has hung on the encoder or the heads sees what it sees in stock: only plain
-        modules are bypassed.
+        Only plain modules are bypassed: hooks and adapters of encoder or heads see the same tensors
+        as in stock.
 
         Args:
             inputs: The arguments of the encoder by name.
@@ -253,7 +255,7 @@ class PreTrainingModel(OriginalInitialization):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the logits of both heads, (B, S, V) and (B, 2).
 
-        Those of the vocabulary are None where neither the caller nor a hook on the head needs them.
+        The logits (B, S, V) are None where neither the caller nor a hook on the head needs them.
         """
         rows = encoded.rows
         layout = encoded.layout
@@ -291,8 +293,8 @@ class PreTrainingModel(OriginalInitialization):
             return mean_cross_entropy(logits, targets, count), logits
         if count is None:
             count = max(len(targets), 1)
-        # Filled up to a multiple, so that few numbers of rows occur. A filling row is any row, with
-        # a target that is ignored.
+        # Rows are filled up to a multiple, so that few numbers of rows occur. A filling row is any
+        # row, with a target that is ignored.
         num_filling = round_up(len(predicted), PREDICTED_STEP) - len(predicted)
         predicted = F.pad(predicted, (0, num_filling))
         targets = F.pad(targets, (0, num_filling), value=IGNORE_INDEX)
@@ -307,7 +309,7 @@ class PreTrainingModel(OriginalInitialization):
         return loss, None
 
     def _loss_kernels(self, encoded: Encoded) -> Kernels | None:
-        """Return what computes the masked-LM loss without its logits; None where they are held.
+        """Return the kernels for a masked-LM loss without its logits; None where they are held.
 
         Hooks see the logits as in stock: with one on the encoder or a head, they are held.
         """
@@ -315,7 +317,7 @@ class PreTrainingModel(OriginalInitialization):
         kernels = getattr(base, "loss_kernels", None)
         if kernels is None or not self.training or not torch.is_grad_enabled():
             return None
-        # Stock's layers computed this batch although fast ones are there: something is hooked.
+        # Stock's layers computed this batch although there are fast ones: a module has a hook.
         if encoded.outputs is not None and base.fast_kernels is not None:
             return None
         return kernels if self._head_is_plain() else None
@@ -328,7 +330,7 @@ class PreTrainingModel(OriginalInitialization):
         say_once("logits held as a whole", "the head has hooks, another type or a forward")
         return False
 
-    # For training against a teacher, and for scores of tokens.
+    # Distillation, and scores of tokens
 
     def encode_tokens(
         self,
@@ -364,7 +366,7 @@ class PreTrainingModel(OriginalInitialization):
 
 
 class _BertHeads(PreTrainingModel):
-    """The places of BERT's heads."""
+    """The modules of BERT's heads."""
 
     cls: Any
 

@@ -52,9 +52,10 @@ def say_once(what: str, reason: str) -> None:
 class OriginalInitialization(StockModel):
     """Draw new weights as google-research/bert modeling.py `create_initializer`.
 
-    They are from a normal cut off at two deviations. `config.weight_init` is "truncated_normal",
-    "normal" (stock transformers; RoBERTa's and DistilBERT's default) or "sinusoidal_positions": as
-    the first, but position embeddings begin as `sinusoids`, and learn from there.
+    New weights are from a normal distribution cut off at two deviations. `config.weight_init` is
+    "truncated_normal", "normal" (stock transformers; RoBERTa's and DistilBERT's default) or
+    "sinusoidal_positions": as the first, but position embeddings begin as `sinusoids`, and learn
+    from there.
     """
 
     @torch.no_grad()
@@ -291,7 +292,7 @@ ENCODERS: dict[type, type[PackedModel]] = {
 def _register_outputs(encoder_class: Any) -> None:
     """Let transformers note which outputs a class can record (attentions, hidden states).
 
-    It does so when one is built.
+    It does so when a model is built.
     """
     config = encoder_class.config_class(
         vocab_size=8,
@@ -326,7 +327,7 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         base = ENCODERS[type(base)].from_stock(base)
     if not isinstance(base, PackedModel):
         return
-    # Its softmax is over all positions, as in the original: pads get the hidden states that stock
+    # The softmax is over all positions, as in the original: pads get the hidden states that stock
     # layers give them.
     base.computes_pads = "ForQuestionAnswering" in type(model).__name__
     device = torch.device("cpu") if args is None else args.device

@@ -111,8 +111,8 @@ def add_tokens(
 ) -> None:
     """Give new ids embeddings and output biases, in place: the mean of those of old ids.
 
-    What the model says about texts without new tokens stays what it was, but for the softmax's
-    share of the new ones. A mean of old rows predicts a new word about as often as its pieces.
+    Predictions for texts without new tokens stay the same, but for the softmax's share of the new
+    ones. A mean of old rows predicts a new word about as often as its pieces.
 
     Args:
         model: The model whose vocabulary grows.

@@ -23,8 +23,8 @@ from bert_recipes.models.padding_free import PackedLayout, RowOffsets
 from bert_recipes.models.stock_layers import LayerSettings, LayerWeights
 
 
-# Of the rows between two layers. Of BERT base's first gradient bfloat16 products alone leave 0.8 %
-# of error, as stock has under autocast; rows in bfloat16 make it 1.3 %.
+# Type of the rows between two layers. With bfloat16 products alone BERT base's first gradient has
+# an error of 0.8 %, as in stock under autocast; with rows in bfloat16 it is 1.3 %.
 RESIDUAL_DTYPE = torch.float32
 # Models of a process, in training and evaluation, that are compiled apart; torch's 8 would be too
 # few for a sweep.

@@ -93,10 +93,10 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
     here each is predicted once.
     """
 
-    # They are one block in both networks, whatever `config.tie_word_embeddings` says of the
+    # The embeddings are shared by both networks, whatever `config.tie_word_embeddings` says of the
     # generator's output layer.
     _tied_weights_keys = {GENERATOR_PREFIX + name: name for name in SHARED_WEIGHTS}  # noqa: RUF012  # as transformers declares it
-    # They are in a folder of their own (`load_generator`).
+    # The generator's weights are in a folder of their own (`load_generator`).
     _keys_to_ignore_on_load_missing = [rf"^{GENERATOR_PREFIX}"]  # noqa: RUF012
 
     def __init__(self, config: Any) -> None:
@@ -109,7 +109,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Add the embeddings, which are shared in any case, to stock's tied weights.
 
-        They are first, as the generator's output layer follows its embeddings.
+        The embeddings come first, as the generator's output layer follows its embeddings.
         """
         return {**self._tied_weights_keys, **super().get_expanded_tied_weights_keys(all_submodels)}
 
@@ -191,7 +191,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
     def save_pretrained(self, save_directory: Any, state_dict: Any = None, **kwargs: Any) -> Any:
         """Save the discriminator in the folder, the generator in its folder `generator`.
 
-        Both load in stock's classes.
+        Stock's classes load both folders.
         """
         weights = self.state_dict() if state_dict is None else state_dict
         discriminator_weights = {}
@@ -263,7 +263,7 @@ def sample_words(
 ) -> torch.Tensor:
     """Return a word for each row of logits (M, V), int64 (M,).
 
-    It is distributed as by Gumbel noise, but a pure function of `draws`, float32 (M,) in [0, 1).
+    The words are distributed as by Gumbel noise, but a function of `draws`, float32 (M,) in [0, 1).
     Draws below `random_share` give any word of the vocabulary.
     """
     vocab_size = logits.shape[-1]

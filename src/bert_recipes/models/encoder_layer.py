@@ -20,11 +20,11 @@ from bert_recipes.models.padding_free import PackedLayout
 from bert_recipes.models.stock_layers import LayerSettings, LayerWeights
 
 
-# Up to here the weights in the products' type are kept for the backward pass. With more rows
-# converting them once more is a small part of the work, and the memory (14 MB a layer of BERT base)
-# counts.
-KEEPING_ROWS = 1024
-# Numbers of a layer's independent dropout masks; attention takes one for each group from there on.
+# With fewer rows the cast weights are kept for the backward pass. With more rows casting them again
+# is a small part of the work, and their memory (14 MB a layer of BERT base) counts.
+MAX_ROWS_WITH_KEPT_WEIGHTS = 1024
+# Numbers of a layer's independent dropout masks. Attention has one for each group, from
+# FIRST_ATTENTION_STREAM on.
 ATTENTION_OUTPUT_STREAM = 0
 OUTPUT_STREAM = 1
 FIRST_ATTENTION_STREAM = 2
@@ -38,24 +38,24 @@ def encode_layer(
     kernels: Kernels,
     weights: LayerWeights,
 ) -> torch.Tensor:
-    """Compute one layer, rows (T, H) in `settings.dtype` -> the same.
+    """Compute one layer, rows (T, H) -> (T, H), both in `settings.dtype`.
 
     The 64 bits of `seed` decide the dropout masks.
     """
     return _Layer.apply(rows, layout, settings, seed, kernels, *weights)
 
 
-class _ProductWeights(NamedTuple):
-    """Hold the weights of a layer's products, in the products' type."""
+class _CastWeights(NamedTuple):
+    """Hold the weights of a layer's matrix products, cast to the type of the products."""
 
-    projection: torch.Tensor  # (3 H, H), those of query, key and value below each other
+    projection: torch.Tensor  # (3 H, H), query, key and value below each other
     attention_output: torch.Tensor  # (H, H)
     intermediate: torch.Tensor  # (F, H)
     output: torch.Tensor  # (H, F)
 
 
 class _Activations(NamedTuple):
-    """Hold what the forward pass computes and the backward pass needs."""
+    """Hold the results of the forward pass that the backward pass needs."""
 
     rows: torch.Tensor  # (T, H)
     context: torch.Tensor  # (T, H), values weighed by attention
@@ -79,10 +79,10 @@ class _Layer(torch.autograd.Function):
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
         weights = LayerWeights(*parameters)
-        products = _product_weights(weights, settings.dtype)
-        # Products stand in the calls: nothing holds their memory any longer.
+        cast_weights = _cast_weights(weights, settings.dtype)
+        # Results of matrix products are passed on at once: a variable would keep their memory.
         heads, probabilities, context = _attend(
-            rows @ products.projection.t(),
+            rows @ cast_weights.projection.t(),
             torch.cat([weights.query_bias, weights.key_bias, weights.value_bias]).float(),
             layout,
             settings,
@@ -90,7 +90,7 @@ class _Layer(torch.autograd.Function):
             kernels,
         )
         attended, attended_normal, attended_inverse = kernels.dropout_add_norm(
-            context @ products.attention_output.t(),
+            context @ cast_weights.attention_output.t(),
             weights.attention_output_bias.float(),
             rows,
             weights.attention_norm.float(),
@@ -100,10 +100,10 @@ class _Layer(torch.autograd.Function):
             ATTENTION_OUTPUT_STREAM,
             settings.attention_output_dropout,
         )
-        inner = attended @ products.intermediate.t()
+        inner = attended @ cast_weights.intermediate.t()
         inner_bias = weights.intermediate_bias.float()
         output, output_normal, output_inverse = kernels.dropout_add_norm(
-            kernels.bias_gelu(inner, inner_bias, settings.exact_gelu) @ products.output.t(),
+            kernels.bias_gelu(inner, inner_bias, settings.exact_gelu) @ cast_weights.output.t(),
             weights.output_bias.float(),
             attended,
             weights.output_norm.float(),
@@ -127,14 +127,14 @@ class _Layer(torch.autograd.Function):
         ctx.settings = settings
         ctx.seed = seed
         ctx.kernels = kernels
-        kept_products = products if len(rows) < KEEPING_ROWS else ()
-        ctx.save_for_backward(*activations, *heads, *probabilities, *weights, *kept_products)
+        kept_weights = cast_weights if len(rows) < MAX_ROWS_WITH_KEPT_WEIGHTS else ()
+        ctx.save_for_backward(*activations, *heads, *probabilities, *weights, *kept_weights)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        activations, heads, probabilities, weights, products = _saved_tensors(ctx)
+        activations, heads, probabilities, weights, cast_weights = _saved_tensors(ctx)
         settings = ctx.settings
         seed = ctx.seed
         kernels = ctx.kernels
@@ -149,7 +149,7 @@ class _Layer(torch.autograd.Function):
             OUTPUT_STREAM,
             settings.output_dropout,
         )
-        inner_grad = dense_grad @ products.output
+        inner_grad = dense_grad @ cast_weights.output
         inner_bias = weights.intermediate_bias.float()
         active, intermediate_bias_grad = kernels.bias_gelu_backward_(
             inner_grad, activations.inner, inner_bias, settings.exact_gelu
@@ -157,7 +157,7 @@ class _Layer(torch.autograd.Function):
         output_grad: Any = dense_grad.t() @ active if learns else None
         del active
         intermediate_grad: Any = inner_grad.t() @ activations.attended if learns else None
-        attended_grad = torch.addmm(attended_grad, inner_grad, products.intermediate)
+        attended_grad = torch.addmm(attended_grad, inner_grad, cast_weights.intermediate)
         rows_grad, dense_grad, *attention_grads = kernels.dropout_add_norm_backward(
             attended_grad,
             activations.attended_normal,
@@ -169,7 +169,7 @@ class _Layer(torch.autograd.Function):
         )
         attention_output_grad: Any = dense_grad.t() @ activations.context if learns else None
         projected_grad = _attend_backward(
-            dense_grad @ products.attention_output,
+            dense_grad @ cast_weights.attention_output,
             heads,
             probabilities,
             ctx.layout,
@@ -177,7 +177,7 @@ class _Layer(torch.autograd.Function):
             seed,
             kernels,
         )
-        rows_grad = torch.addmm(rows_grad, projected_grad, products.projection)
+        rows_grad = torch.addmm(rows_grad, projected_grad, cast_weights.projection)
         if not learns:
             return rows_grad, None, None, None, None, *[None] * len(weights)
 
@@ -213,31 +213,31 @@ class _Layer(torch.autograd.Function):
 
 def _saved_tensors(
     ctx: Any,
-) -> tuple[_Activations, list[torch.Tensor], list[torch.Tensor], LayerWeights, _ProductWeights]:
+) -> tuple[_Activations, list[torch.Tensor], list[torch.Tensor], LayerWeights, _CastWeights]:
     """Return activations, heads and probabilities of each group, and the weights of a layer."""
     tensors = list(ctx.saved_tensors)
     num_groups = len(ctx.layout.groups)
     first_head = len(_Activations._fields)
     first_probability = first_head + num_groups
     first_weight = first_probability + num_groups
-    first_product = first_weight + len(LayerWeights._fields)
-    weights = LayerWeights(*tensors[first_weight:first_product])
-    if len(tensors) > first_product:
-        products = _ProductWeights(*tensors[first_product:])
+    first_cast_weight = first_weight + len(LayerWeights._fields)
+    weights = LayerWeights(*tensors[first_weight:first_cast_weight])
+    if len(tensors) > first_cast_weight:
+        cast_weights = _CastWeights(*tensors[first_cast_weight:])
     else:
-        products = _product_weights(weights, ctx.settings.dtype)
+        cast_weights = _cast_weights(weights, ctx.settings.dtype)
     activations = _Activations(*tensors[:first_head])
     heads = tensors[first_head:first_probability]
     probabilities = tensors[first_probability:first_weight]
-    return activations, heads, probabilities, weights, products
+    return activations, heads, probabilities, weights, cast_weights
 
 
-def _product_weights(weights: LayerWeights, dtype: torch.dtype) -> _ProductWeights:
-    """Return the weights of a layer's products in the products' type."""
+def _cast_weights(weights: LayerWeights, dtype: torch.dtype) -> _CastWeights:
+    """Return the weights of a layer's matrix products in the type of the products."""
     query = weights.query.to(dtype)
     key = weights.key.to(dtype)
     value = weights.value.to(dtype)
-    return _ProductWeights(
+    return _CastWeights(
         projection=torch.cat([query, key, value]),
         attention_output=weights.attention_output.to(dtype),
         intermediate=weights.intermediate.to(dtype),
@@ -286,7 +286,7 @@ def _attend(
         mixed = torch.bmm(dropped.flatten(0, 1), value).view(1, *heads.shape[1:])
         kernels.merge_heads_(context[group_rows], mixed, group.offsets)
         heads_of_groups.append(heads)
-        probabilities_of_groups.append(scores)  # computed in their place
+        probabilities_of_groups.append(scores)  # the kernel has replaced the scores
     return heads_of_groups, probabilities_of_groups, context
 
 
@@ -299,7 +299,7 @@ def _attend_backward(
     seed: int,
     kernels: Kernels,
 ) -> torch.Tensor:
-    """Return the gradient of queries, keys and values, that of the context (T, H) -> (T, 3 H)."""
+    """Return the gradient of queries, keys and values (T, 3 H) from that of the context (T, H)."""
     dropout = settings.attention_dropout
     projected_grad = _rows_to_fill(context_grad, 3 * context_grad.shape[1], layout)
     tensors_of_groups = zip(layout.groups, heads_of_groups, probabilities_of_groups, strict=True)

@@ -62,7 +62,8 @@ def fill_every_mask(
 ) -> FilledText:
     """Guess every [MASK] of a text, each by itself.
 
-    Of a text that is too long for the model, those in the part around the first are guessed.
+    In a text that is too long for the model, only the masks in the part around the first one are
+    guessed.
 
     Args:
         model: Put into evaluation mode.

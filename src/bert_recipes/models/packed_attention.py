@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from bert_recipes.models.padding_free import RowOffsets
 
 
-# Of torch's flash kernel: compute capability, and the size of a head.
+# Requirements of torch's flash kernel: compute capability, and the size of a head.
 MIN_CAPABILITY = (8, 0)
 HEAD_SIZE_STEP = 8
 MAX_HEAD_SIZE = 256

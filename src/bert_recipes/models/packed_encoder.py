@@ -39,7 +39,7 @@ class Encoded:
     # Where an output layer that shares the word embeddings' weight may leave its gradient; None if
     # they learn nothing.
     shared: SharedGradient | None = None
-    # Other hidden states (T, H) that were asked for, by the number of their layer.
+    # Hidden states (T, H) of other layers that the caller asked for, by the number of the layer.
     hidden_states: dict[int, torch.Tensor] = field(default_factory=dict)
     # The output of the encoder called as a module: every position is then a row.
     outputs: Any = None

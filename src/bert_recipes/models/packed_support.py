@@ -19,8 +19,8 @@ from bert_recipes.models.stock_layers import (
 )
 
 
-# What an encoder consists of: these types, and the classes of these Python modules. Anything else
-# in it is an adapter, another attention, ...
+# Modules of a plain encoder have these types, or are classes of these Python modules. Others are
+# adapters, another attention, ...
 PLAIN_TYPES = {
     nn.ModuleList,
     nn.Linear,
@@ -69,8 +69,9 @@ def why_not_model(model: Any, *, serves_decoders: bool = False) -> str | None:
 def why_not_call(model: Any, inputs: Mapping[str, Any], *, is_planned: bool = False) -> str | None:
     """Return why the packed encoder does not serve a call; None if it does.
 
-    It serves calls that ask for nothing but the last hidden states, of sequences that begin with a
-    token, from plain modules. A batch that `plan_rows` has planned has such sequences.
+    The packed encoder serves calls that ask for nothing but the last hidden states, of sequences
+    that begin with a token, from plain modules. A batch that `plan_rows` has planned has such
+    sequences.
 
     Args:
         inputs: The arguments of the encoder by name.
@@ -142,7 +143,7 @@ def products_type(model: Any) -> torch.dtype:
 def is_plain(module: nn.Module) -> bool:
     """Return whether a module, without its children, computes what the stock one does.
 
-    It is of a plain type, without hooks or a forward of its instance.
+    Such a module has a plain type, no hooks, and no forward of its instance.
     """
     kind = type(module)
     if kind not in PLAIN_TYPES and kind.__module__ not in PLAIN_MODULES:

@@ -18,21 +18,22 @@ from bert_recipes.errors import InputError
 
 # The label of a position where nothing is predicted.
 IGNORE_INDEX = -100
-# Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of
-# the attention is wasted.
+# A group has sequences of at least this share of its longest one: attention computes at most
+# (4/3)^2 times the scores that it needs.
 LIKE_LENGTH = 0.75
-# One more group takes as long as this number of attention scores (about half a millisecond a layer,
+# Another group takes as long as this number of attention scores (about half a millisecond a layer,
 # forward and backward).
 GROUP_COST = 250_000
 # Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these:
-# products are prepared anew for every new shape, which takes longer than a small product itself,
-# and are remembered for shapes seen before.
+# libraries prepare matrix products for every new shape, which takes longer than a small product
+# itself, and remember earlier shapes.
 ROW_STEP = 64
 LENGTH_STEP = 16
-# Of the longest sequence for attention over offsets: layers are compiled anew for another one.
+# The longest sequence for attention over offsets is rounded up to a multiple of this: layers are
+# compiled again for another length.
 MAX_LENGTH_STEP = 128
 LABEL_OF_PAD = "a label stands where attention_mask is 0; labels of pads are -100"
-# Of `plan_rows`.
+# The result of `plan_rows`.
 RowPlan = Mapping[str, torch.Tensor]
 
 
@@ -43,13 +44,13 @@ class LengthGroup:
     start: int
     end: int
     offsets: torch.Tensor  # int64 (G + 1,), the first row of each sequence counted from `start`
-    keys: torch.Tensor  # int64 (G,), how many of its first rows each sequence attends to
+    keys: torch.Tensor  # int64 (G,), the number of first rows that each sequence attends to
     length: int  # positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`
 
 
 @dataclass(frozen=True)
 class RowOffsets:
-    """Tell where sequences begin among the packed rows, for attention over offsets.
+    """Hold the first packed row of each sequence, for attention over offsets.
 
     See `packed_attention.attend`.
     """
@@ -64,12 +65,12 @@ class RowOffsets:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Tell where each real token of a padded batch (B, S) lies among the packed rows."""
+    """Hold the packed row of each real token of a padded batch (B, S)."""
 
     shape: tuple[int, int]  # (B, S)
     # int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing
-    # moves. Rows after the real tokens, up to a multiple of `ROW_STEP`, repeat the first: nothing
-    # reads what comes of them.
+    # moves. Rows after the real tokens, up to a multiple of `ROW_STEP`, repeat the first: their
+    # results are not read.
     places: torch.Tensor | None
     num_tokens: int  # real tokens, the first of the T rows
     first_rows: torch.Tensor  # int64 (B,), the row of each sequence's first token
@@ -118,7 +119,7 @@ def round_up(number: int, step: int) -> int:
 def padded_layout(
     shape: tuple[int, int], device: torch.device, groups: tuple[LengthGroup, ...] = ()
 ) -> PackedLayout:
-    """Return the layout of a batch of which every position is a row.
+    """Return the layout of a batch in which every position is a row.
 
     Args:
         shape: (B, S).
@@ -142,8 +143,8 @@ def make_layout(
 
     Args:
         attention_mask: (B, S) of any type, 0 = pad. Every sequence has a token.
-        heads: Attention scores are computed so many times.
-        computes_pads: Pads are rows too, which nobody attends to; they follow the tokens of their
+        heads: The number of attention heads.
+        computes_pads: Pads are rows too, to which no row attends; they follow the tokens of their
             sequence.
     """
     batch, size = attention_mask.shape
@@ -199,7 +200,7 @@ def _length_groups(lengths: torch.Tensor, heads: int) -> tuple[LengthGroup, ...]
 
 
 def _cut_by_length(sizes: list[int], heads: int) -> list[tuple[int, int]]:
-    """Cut descending lengths into groups (start, end), as few as pay.
+    """Cut descending lengths into groups (start, end), where more groups cost less time.
 
     A group begins where a length is no longer like that of the group's longest sequence. From the
     shortest on, a group joins the one of longer sequences where their padding costs less than a
@@ -264,7 +265,7 @@ def planned_layout(
     Args:
         plan: The result of `plan_rows`, on the model's device.
         shape: (B, S).
-        computes_pads: Pads are rows too, which nobody attends to.
+        computes_pads: Pads are rows too, to which no row attends.
     """
     batch, size = shape
     places = plan["places"]
@@ -277,12 +278,14 @@ def planned_layout(
             places=None,
             num_tokens=batch * size,
             first_rows=first_rows[:-1],
-            offsets=RowOffsets(first_rows.int(), places, offsets, max_length),
+            offsets=RowOffsets(
+                rows=first_rows.int(), key_rows=places, keys=offsets, max_length=max_length
+            ),
         )
     return PackedLayout(
         shape=shape,
         places=places,
         num_tokens=len(places),
         first_rows=offsets[:-1].long(),
-        offsets=RowOffsets(offsets, None, offsets, max_length),
+        offsets=RowOffsets(rows=offsets, key_rows=None, keys=offsets, max_length=max_length),
     )

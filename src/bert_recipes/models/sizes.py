@@ -44,7 +44,7 @@ MEMBER_SIZES = {
 }
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
-# What all sizes of the original have.
+# Settings of all sizes of the original.
 ORIGINAL_SETTINGS = {
     "max_position_embeddings": 512,
     # The tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
@@ -145,7 +145,7 @@ def pretraining_config(
 def num_positions(config: Any, default: int = 0) -> int:
     """Return the tokens of the longest input that a model takes.
 
-    It is the default where its configuration does not say it.
+    The default is for a configuration without this number.
     """
     positions = getattr(config, "max_position_embeddings", default)
     return positions - config.pad_token_id - 1 if counts_from_pad(config) else positions
@@ -154,7 +154,7 @@ def num_positions(config: Any, default: int = 0) -> int:
 def counts_from_pad(config: Any) -> bool:
     """Return whether a model numbers positions from the one after that of pads, as RoBERTa.
 
-    What was made of RoBERTa does too.
+    Descendants of RoBERTa do so too.
     """
     return config.model_type in (
         "roberta",
@@ -211,7 +211,7 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str]) -> None:
     """Refuse a checkpoint with weights that would be dropped without a word.
 
-    They are a BiLSTM's, or of more layers than its config.json says.
+    Such weights belong to a BiLSTM, or to more layers than config.json says.
 
     Args:
         name: The name of the checkpoint.

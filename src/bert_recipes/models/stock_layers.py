@@ -61,7 +61,7 @@ class LayerNames(NamedTuple):
     """Hold the names of a layer's modules, as in its state dict."""
 
     weight_modules: tuple[str, ...]  # the eight with weights, in the order of `LayerWeights`
-    # Of the attention probabilities, after attention, after the feed-forward layers.
+    # Dropouts of the attention probabilities, after attention, after the feed-forward layers.
     dropouts: tuple[str | None, str | None, str | None]
     activation: str
 
@@ -124,10 +124,9 @@ class StockLayer(NamedTuple):
     """Hold a layer of a stock encoder and what computing it needs."""
 
     module: Any
-    weight_modules: tuple[
-        Any, ...
-    ]  # its eight modules with weights, in the order of `LayerWeights`
-    # Of the attention probabilities, after attention, after the feed-forward layers; 0 in
+    # The eight modules with weights, in the order of `LayerWeights`.
+    weight_modules: tuple[Any, ...]
+    # Dropouts of the attention probabilities, after attention, after the feed-forward layers; 0 in
     # evaluation.
     dropouts: tuple[float, float, float]
     activation: nn.Module

@@ -18,20 +18,20 @@ from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.padding_free import round_up
 
 
-# Predicted tokens whose logits are held at the same time. On a CPU 63 MB of bfloat16 for a
-# vocabulary of 30,522; a GPU needs more to be busy: 250 MB.
+# Predicted tokens whose logits are held at the same time. With a vocabulary of 30,522 these are
+# 63 MB of bfloat16 on a CPU, and 250 MB on a GPU, which needs more rows to be busy.
 ROWS_AT_ONCE = 1024
 ROWS_AT_ONCE_ON_GPU = 4096
-# Products over 30,522 columns are slower than over 30,528, by up to a half: the logits get a few
-# columns more. 64 suits GPUs, too.
+# Products over 30,522 columns are slower than over 30,528, by up to a half: the logits get
+# additional columns. A multiple of 64 suits GPUs, too.
 COLUMN_STEP = 64
 
 
 class SharedGradient:
     """Carry the output layer's gradient of a tied weight to the embedding of the same pass.
 
-    The embedding adds its rows to it and hands over the sum: nothing more of the size (V, H) is
-    filled with zeros and added up.
+    The embedding adds its rows to that gradient and returns the sum: no second tensor of the size
+    (V, H) is filled with zeros and added.
     """
 
     def __init__(self) -> None:
@@ -39,15 +39,15 @@ class SharedGradient:
         self._backward_pass = -1
 
     def leave(self, gradient: torch.Tensor) -> None:
-        """Leave the output layer's gradient, float (V, H); it will be changed in place."""
+        """Store the output layer's gradient, float (V, H); it will be changed in place."""
         self._gradient = gradient
         self._backward_pass = torch._C._current_graph_task_id()
 
     def take(self) -> torch.Tensor | None:
-        """Return the gradient that was left in this backward pass, once."""
+        """Return the gradient that was stored in this backward pass, once."""
         gradient = self._gradient
         self._gradient = None
-        # A pass that ended before it came to the embedding has no say in the next.
+        # A backward pass that stopped early may have left its gradient here: ignore it.
         is_of_this_pass = self._backward_pass == torch._C._current_graph_task_id()
         return gradient if is_of_this_pass else None
 
@@ -87,7 +87,7 @@ class _LookUp(torch.autograd.Function):
         if ctx.padding_idx is None:
             total.index_add_(0, ids, grad)
         else:
-            # The padding's row learns nothing from the look-up.
+            # The row of the padding gets no gradient from the look-up.
             padding_row = total[ctx.padding_idx].clone()
             total.index_add_(0, ids, grad)
             total[ctx.padding_idx] = padding_row
@@ -112,17 +112,17 @@ def vocabulary_loss(
         hidden: (M, H), float32, bfloat16 or float16; the products are computed in its type.
         weight: float (V, H).
         bias: float (V,).
-        targets: int64 (M,); a row with a negative target counts for nothing.
+        targets: int64 (M,); a row with a negative target is ignored.
         count: A number, or a tensor () on any device.
         kernels: The result of `load_kernels`.
-        shared: What takes the gradient of `weight`, for the embedding of the same weight that
-            `hidden` comes from.
+        shared: Takes the gradient of `weight` to the embedding with the same weight, from which
+            `hidden` was computed.
 
     Returns:
         float32 (); 0 where M = 0.
     """
     if shared is not None:
-        weight = weight.detach()
+        weight = weight.detach()  # its gradient goes through `shared`
     if _is_on_gpu(hidden):  # a number would have to be read off the device
         return _VocabularyLoss.apply(hidden, weight, bias, targets, 1.0, kernels, shared) / count
     return _VocabularyLoss.apply(hidden, weight, bias, targets, float(count), kernels, shared)
@@ -162,11 +162,11 @@ class _VocabularyLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden_gradient, weight_gradient, bias_gradient = _hand_over(ctx, grad)
-        of_settings = (None, None, None, None)
+        settings_gradients = (None, None, None, None)
         if ctx.shared is None:
-            return hidden_gradient, weight_gradient, bias_gradient, *of_settings
+            return hidden_gradient, weight_gradient, bias_gradient, *settings_gradients
         ctx.shared.leave(weight_gradient)
-        return hidden_gradient, None, bias_gradient, *of_settings
+        return hidden_gradient, None, bias_gradient, *settings_gradients
 
 
 def vocabulary_divergence(
@@ -184,8 +184,8 @@ def vocabulary_divergence(
         hidden: (M, H); the student's logits are `hidden @ weight.T + bias`.
         weight: float (V, H).
         bias: float (V,).
-        teacher_logits: Gives the teacher's, (m, V), for some of the M rows.
-        temperature: Both are divided by it.
+        teacher_logits: Returns the teacher's logits, (m, V), for a slice of the M rows.
+        temperature: The logits of teacher and student are divided by it.
     """
     return _VocabularyDivergence.apply(hidden, weight, bias, teacher_logits, temperature)
 
@@ -230,63 +230,64 @@ class _VocabularyDivergence(torch.autograd.Function):
 class _Gradients:
     """Sum the gradients of hidden states (M, H), weight (V, H) and bias (V,) over slices of rows.
 
-    Those of weight and bias are summed in float32.
+    The gradients of weight and bias are summed in float32.
     """
 
     def __init__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
         self._weight = weight
         self._bias = bias
-        self._of_hidden = torch.empty_like(hidden)
-        self._of_weight: torch.Tensor | None = None
-        self._of_bias: torch.Tensor | None = None
+        self._hidden_gradient = torch.empty_like(hidden)
+        self._weight_gradient: torch.Tensor | None = None
+        self._bias_gradient: torch.Tensor | None = None
 
     def add(
         self,
         rows: slice,
-        of_logits: torch.Tensor,
+        logits_gradient: torch.Tensor,
         hidden: torch.Tensor,
         weight: torch.Tensor,
-        of_bias: torch.Tensor,
+        bias_gradient: torch.Tensor,
     ) -> None:
         """Add the gradients of a slice of rows.
 
         Args:
             rows: The slice, of m rows.
-            of_logits: The gradient of their logits, (m, W).
-            hidden: The hidden states (m, H) that gave the logits.
-            weight: The weight (W, H) that gave them; its rows beyond V count for nothing.
-            of_bias: float32 (V,).
+            logits_gradient: The gradient of their logits, (m, W).
+            hidden: Their hidden states, (m, H).
+            weight: The weight of the product, (W, H); rows beyond V are ignored.
+            bias_gradient: float32 (V,).
         """
-        torch.mm(of_logits, weight, out=self._of_hidden[rows])
-        of_weight = (of_logits.t() @ hidden)[: len(self._weight)].float()
-        if self._of_weight is None or self._of_bias is None:
-            self._of_weight = of_weight
-            self._of_bias = of_bias
+        torch.mm(logits_gradient, weight, out=self._hidden_gradient[rows])
+        weight_gradient = (logits_gradient.t() @ hidden)[: len(self._weight)].float()
+        if self._weight_gradient is None or self._bias_gradient is None:
+            self._weight_gradient = weight_gradient
+            self._bias_gradient = bias_gradient
         else:
-            self._of_weight.add_(of_weight)
-            self._of_bias.add_(of_bias)
+            self._weight_gradient.add_(weight_gradient)
+            self._bias_gradient.add_(bias_gradient)
 
     def scaled(self, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the three in the types of their tensors, times `grad` ()."""
-        of_hidden = self._of_hidden
-        of_weight = self._of_weight
-        of_bias = self._of_bias
-        if of_weight is None or of_bias is None:  # there was no row
-            return of_hidden, torch.zeros_like(self._weight), torch.zeros_like(self._bias)
-        # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A
-        # GPU would wait for the number.
+        """Return the three gradients in the types of their tensors, times `grad` ()."""
+        hidden_gradient = self._hidden_gradient
+        weight_gradient = self._weight_gradient
+        bias_gradient = self._bias_gradient
+        if weight_gradient is None or bias_gradient is None:  # there was no row
+            return hidden_gradient, torch.zeros_like(self._weight), torch.zeros_like(self._bias)
+        # On a CPU `grad` is nearly always 1: then no tensor of the size of the vocabulary is read
+        # again. A GPU would wait for the number.
         if _is_on_gpu(grad) or grad.item() != 1.0:
-            of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
-            of_weight = of_weight * grad
-            of_bias = of_bias * grad
-        return of_hidden, of_weight.to(self._weight.dtype), of_bias.to(self._bias.dtype)
+            hidden_gradient = (hidden_gradient.float() * grad).to(hidden_gradient.dtype)
+            weight_gradient = weight_gradient * grad
+            bias_gradient = bias_gradient * grad
+        weight_gradient = weight_gradient.to(self._weight.dtype)
+        return hidden_gradient, weight_gradient, bias_gradient.to(self._bias.dtype)
 
 
 def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients that the forward pass left in `ctx`, times `grad`, and forget them.
 
-    They are no saved tensors: what is handed over once can become a parameter's gradient without a
-    copy.
+    They are not saved tensors of autograd: a gradient that is returned once can become a
+    parameter's gradient without a copy.
     """
     gradients = ctx.gradients
     if gradients is None:

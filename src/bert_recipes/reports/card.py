@@ -33,7 +33,7 @@ from bert_recipes.run_folder import (
 )
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.training.arguments import has_second_phase, key_in_last_phase
-from bert_recipes.training.bert_trainer import MEASURED_WITH
+from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
 from bert_recipes.training.callbacks import STUCK_MARGIN_NATS
 
 
@@ -248,7 +248,7 @@ def read_probe_of_card(card: RunCard) -> dict[str, Any]:
 def evaluation_flags(settings: dict[str, Any]) -> list[str]:
     """Return the flags by which evaluate_checkpoint.py makes the held-out inputs of a run."""
     flags = []
-    for name in MEASURED_WITH:
+    for name in EVALUATION_FIELDS:
         value = settings.get(key_in_last_phase(settings, name))
         if value is not None:
             flags.append(f"--{name} {value}")

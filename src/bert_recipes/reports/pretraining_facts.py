@@ -18,7 +18,7 @@ from bert_recipes.training.bert_trainer import (
     EvaluationSampler,
     epoched,
 )
-from bert_recipes.training.callbacks import describe_discriminator, describe_progress
+from bert_recipes.training.callbacks import describe_stuck_discriminator, describe_stuck_loss
 from bert_recipes.training.pretraining import PreTrainingData
 
 
@@ -77,7 +77,8 @@ def gather_pretraining(
 
     steps = trainer.state.max_steps
     facts["measured_on"] = None if dataset is None else fingerprint_held_out(trainer)
-    facts["remark"] = describe_progress(results, steps) or describe_discriminator(results, steps)
+    remark = describe_stuck_loss(results, steps)
+    facts["remark"] = remark or describe_stuck_discriminator(results, steps)
     facts["corpus"] = {"training": _count_corpus(data.train)}
     if data.validation is not None:
         facts["corpus"]["held out"] = _count_corpus(data.validation)

@@ -27,7 +27,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.progress import Progress
 from bert_recipes.rows import DEFAULT_MAX_LINE_BYTES, MAX_LINE_BYTES_LIMIT, SURROGATES
 from bert_recipes.scripts import describe_unknown, name_script
-from bert_recipes.settings import check, option, required
+from bert_recipes.settings import check_limits, option, required
 from bert_recipes.tokenization.merges import merge_pieces
 from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -82,7 +82,7 @@ class VocabularySettings:
     algorithm: str = option("frequency", "which pair of pieces is joined next", choices=ALGORITHMS)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
 
     @property
     def normalization(self) -> dict[str, bool]:

@@ -21,7 +21,7 @@ from bert_recipes.models.sizes import (
     TINYBERT_SIZES,
     shape_of,
 )
-from bert_recipes.settings import SEEDS, changeable, check, metadata_of, option
+from bert_recipes.settings import SEEDS, changeable, check_limits, metadata_of, option
 from bert_recipes.training.batch_sizes import (
     BATCH_FACTORS,
     GLOBAL_BATCH,
@@ -41,8 +41,8 @@ from bert_recipes.training.optimization import (
 logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Data-loading processes of a process on a GPU, at most. Four make several times the tokens that
-# base takes (`benchmarks/benchmark.py --suite data`), and leave the cores to the process itself.
+# Data-loading processes of a GPU process, at most. Four make several times the tokens that base
+# takes (`benchmarks/benchmark.py --suite data`), and leave the cores to the process itself.
 MAX_DATA_WORKERS = 4
 
 
@@ -80,27 +80,24 @@ def choose_precision(precision: str, *, use_cpu: bool) -> Precision:
     return Precision("fp16", "this GPU is older than 8.0")
 
 
-def data_workers(num_processes: int) -> int:
-    """Return how many data-loading processes each of the processes of a machine has on GPUs.
-
-    They are one a core but two, and four at most.
-    """
+def num_data_workers(num_processes: int) -> int:
+    """Return the data-loading processes of each GPU process: its cores less two, from 1 to 4."""
     num_cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         num_cores = len(os.sched_getaffinity(0))
     return min(max(num_cores // num_processes - 2, 1), MAX_DATA_WORKERS)
 
 
-# Of a run by the clock, which ends long before.
-MOST_STEPS = 100_000_000
+# max_steps of a run with max_minutes.
+NO_STEP_LIMIT = 100_000_000
 
 
 @dataclass
 class RunArguments(TrainingArguments):
     """`TrainingArguments` with device, precision, batch and optimiser settings of this project."""
 
-    # Metadata of the library's fields, as `settings.option` takes it. "refused": settings under
-    # which a run would not be what it seems to be, with the reason.
+    # Metadata of the library's fields, as `settings.option` takes it. "refused" is the reason why
+    # another value than the default is refused.
     LIBRARY_FIELDS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "output_dir": {
             "is_common": True,
@@ -206,13 +203,15 @@ class RunArguments(TrainingArguments):
     logging_nan_inf_filter: bool = option(
         False, "must stay false", refused="it would hide what is wrong in the log"
     )
-    optimizer: str = option("bert_adam", "one of", choices=OPTIMIZERS)
-    schedule: str = option("bert_linear", "one of", choices=SCHEDULES)
+    optimizer: str = option("bert_adam", "optimizer", choices=OPTIMIZERS)
+    schedule: str = option("bert_linear", "learning-rate schedule", choices=SCHEDULES)
     muon_learning_rate: float | None = option(
         None, "peak rate of Muon's matrices, beside learning_rate; default: 0.02", above=0
     )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
-    precision: str = changeable("auto", "one of", choices=PRECISIONS, is_common=True)
+    precision: str = changeable(
+        "auto", "precision of matrix products", choices=PRECISIONS, is_common=True
+    )
     fast_layers: str = changeable("auto", "fused CPU kernels", choices=FAST_LAYERS)
     keep_freed_memory: bool = changeable(
         True, "on a CPU: glibc keeps what a step frees for the next one"
@@ -263,50 +262,49 @@ class RunArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         self.has_output_dir = self.output_dir is not None  # `TrainingArguments` has a default
-        # Fields that follow from the machine, so that run.yaml can be run elsewhere.
+        # Fields that follow from the machine: run.yaml leaves them out, and can be run elsewhere.
         self.unsaved_fields: set[str] = set()
-        self.hub_is_checked = False  # `check_push` has asked the Hub
-        self.hub_replaced_files: tuple[str, ...] = ()  # and has found another model's
+        self.hub_is_checked = False  # whether `check_push` has asked the Hub
+        self.hub_replaced_files: tuple[str, ...] = ()  # the files of another model that it found
         self._check()
         self.energy.check()
         self._choose_device()
         self._set_data_workers()
-        mixed_precision = self._choose_precision()
+        self._choose_precision()
         self._split_global_batch()
         self._start_processes()
-        self.mixed_precision = mixed_precision
 
     def _choose_device(self) -> None:
-        """Set `use_cpu`: asked for by the run or its launcher, or for want of a GPU."""
+        """Set `use_cpu` where the run or its launcher asks for the CPU, or there is no GPU."""
         launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower()
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu in ("1", "true", "yes")
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
         if not self.use_cpu:
             check_gpus()
 
-    def _choose_precision(self) -> str:
-        """Set `bf16` and `fp16`, and return what Accelerate calls it.
+    def _choose_precision(self) -> None:
+        """Set `bf16` and `fp16`, and Accelerate's environment variable.
 
-        What a launcher or an Accelerate configuration says about precision must not overrule the
-        run's choice: the environment says it too.
+        The precision of a launcher or an Accelerate configuration must not overrule that of the
+        run.
         """
+        if self.bf16 or self.fp16:  # other spellings of `precision`
+            self.precision = "bf16" if self.bf16 else "fp16"
         precision, self.precision_reason = choose_precision(self.precision, use_cpu=self.use_cpu)
         self.bf16 = precision == "bf16"
         self.fp16 = precision == "fp16"
-        mixed_precision = "no" if precision == "fp32" else precision
-        os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
-        return mixed_precision
+        os.environ["ACCELERATE_MIXED_PRECISION"] = "no" if precision == "fp32" else precision
 
     def _start_processes(self) -> None:
-        """Let stock check its fields and open the device; several processes find each other."""
+        """Let stock check its fields and open the device, and let the processes find each other."""
         try:
             if self.use_cpu and self.ddp_backend in (None, "gloo"):
                 join_processes_on_cpus(self.ddp_timeout_delta)
             super().__post_init__()
         except (ValueError, ImportError) as error:  # ImportError: DeepSpeed
             raise InputError(str(error)) from error
-        # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves
-        # LayerNorm as gamma and beta.
+        # Each process loads the complete model. With its own way for ZeRO 3 transformers would
+        # initialise heads differently and save LayerNorm as gamma and beta.
         from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # takes seconds
 
         unset_hf_deepspeed_config()
@@ -314,7 +312,7 @@ class RunArguments(TrainingArguments):
     def _set_data_workers(self) -> None:
         if self.dataloader_num_workers is None:
             num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", self._num_processes()))
-            self.dataloader_num_workers = 0 if self.use_cpu else data_workers(num_processes)
+            self.dataloader_num_workers = 0 if self.use_cpu else num_data_workers(num_processes)
             self.unsaved_fields.add("dataloader_num_workers")
         if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
             raise InputError(
@@ -323,17 +321,20 @@ class RunArguments(TrainingArguments):
 
     @property
     def several_processes(self) -> bool:
-        """Return whether two or more processes train the model."""
+        """Return whether two or more processes train the model.
+
+        Read by effects.yaml.
+        """
         return self._num_processes() > 1
 
     @property
     def energy(self) -> EnergySettings:
-        """Return how the energy of the run is estimated."""
+        """Return the settings by which the energy of the run is estimated."""
         return EnergySettings(self.power_watts, self.country_iso_code, self.carbon_intensity)
 
     def _check(self) -> None:
-        """Refuse what training cannot work with, and what would silently train something else."""
-        check(self)
+        """Refuse settings that cannot work, and those that would silently train something else."""
+        check_limits(self)
         if self.max_steps < 1 and self.max_steps != -1:
             raise InputError(
                 f"max_steps is {self.max_steps}; allowed: 1 or more, or -1 for num_train_epochs"
@@ -349,7 +350,6 @@ class RunArguments(TrainingArguments):
             raise InputError(
                 f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them"
             )
-        self.precision = flags[0] if flags else self.precision
         if self.overwrite_run and self.resume not in ("auto", "no"):
             raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
         if self.hub_token is not None:
@@ -386,14 +386,14 @@ class RunArguments(TrainingArguments):
             )
         self.per_device_train_batch_size = micro
         self.gradient_accumulation_steps = accumulation
-        # It follows from the number of processes.
+        # The number of micro-batches follows from the number of processes.
         self.unsaved_fields.add("gradient_accumulation_steps")
 
     @classmethod
     def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See `reconcile_batch_and_intervals`."""
+        """Make batch sizes and intervals of the file agree with the flags."""
         defaults = {name: getattr(cls, name) for name in (*BATCH_FACTORS, GLOBAL_BATCH)}
         return reconcile_batch_and_intervals(values, typed, defaults, cls._num_processes())
 
@@ -461,22 +461,22 @@ class ModelArguments:
     def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Fill in the values of the objective.
+        """Fill in the settings of the objective.
 
-        They are stronger than a file that is not for it, which is said, and weaker than what was
-        typed.
+        A flag wins over the objective. The objective wins, with a warning, over a file, unless the
+        file names the same objective.
         """
         objective_name = values.get("objective", "bert")
         if objective_name not in OBJECTIVES:
             return values  # refused when the settings are checked
         objective = OBJECTIVES[objective_name]
         settings = dict(objective.settings)
-        stronger = set(typed)
+        user_settings = set(typed)
         if in_file.get("objective") == objective_name:
-            stronger.update(in_file)
+            user_settings.update(in_file)
         if values.get("model_name_or_path") is not None:
-            stronger.update(in_file.keys() & objective.adam_settings.keys())
-            # What this class sets is the checkpoint's.
+            user_settings.update(in_file.keys() & objective.adam_settings.keys())
+            # The checkpoint has what these fields would give a new model.
             for name in cls.__dataclass_fields__:
                 settings.pop(name, None)
         if values.get("optimizer", "bert_adam") in ADAM_OPTIMIZERS:
@@ -485,7 +485,7 @@ class ModelArguments:
         values = dict(values)
         replaced = []
         for name, value in settings.items():
-            if name in stronger:
+            if name in user_settings:
                 continue
             if values.get(name, value) != value:
                 replaced.append(f"{name} {value} instead of the file's {values[name]}")
@@ -497,13 +497,13 @@ class ModelArguments:
 
     @property
     def starting_point(self) -> str:
-        """Return what the weights come from."""
+        """Return the origin of the weights: teacher, new model or checkpoint."""
         if self.objective == "distilbert":
             return "teacher"
         return "new model" if self.model_name_or_path is None else "checkpoint"
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         shape_of(self.size, SIZES | MEMBER_SIZES.get(self.objective, {}))
         self._check_objective("embedding_size", ("albert", "electra"))
         self._check_objective("share_layers", ("albert",))
@@ -572,7 +572,7 @@ class DataArguments:
             )
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
-        check(self)
+        check_limits(self)
 
 
 @dataclass
@@ -606,7 +606,7 @@ class DistillationArguments:
     alpha_embd: float | None = option(None, "TinyBERT: weight of the embeddings", least=0)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.teacher is None and (self.is_tinybert or self.is_distilbert):
             raise InputError(
                 f"--objective {'tinybert' if self.is_tinybert else 'distilbert'} needs a teacher: "
@@ -630,7 +630,7 @@ class DistillationArguments:
     def imitation_weights(self) -> tuple[float | None, float | None, float | None]:
         """Return the weights of attention scores, hidden states and embeddings.
 
-        They are None without `--objective tinybert`.
+        All three are None without `--objective tinybert`.
         """
         return self.alpha_attn, self.alpha_hidn, self.alpha_embd
 
@@ -694,7 +694,8 @@ class PreTrainingArguments(RunArguments):
                 )
         if self.max_minutes is not None:
             self._check_clock()
-            self.max_steps: int = MOST_STEPS
+            # Stock needs a number of steps; the clock ends the run long before.
+            self.max_steps: int = NO_STEP_LIMIT
 
     def _check_clock(self) -> None:
         for name in ("eval_steps", "save_steps", "logging_steps"):
@@ -705,7 +706,7 @@ class PreTrainingArguments(RunArguments):
             raise InputError(
                 f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1"
             )
-        if self.max_steps not in (-1, MOST_STEPS):
+        if self.max_steps not in (-1, NO_STEP_LIMIT):
             raise InputError(
                 f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give one of "
                 "them"
@@ -754,7 +755,7 @@ class PhaseArguments:
         return {**values, "phase2_steps": 0}
 
     def __post_init__(self) -> None:
-        check(self)
+        check_limits(self)
         if self.phase2_steps > 1 and self.phase2_steps % 1:
             raise InputError(
                 f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a fraction below 1"
@@ -782,33 +783,34 @@ class PhasePlan:
     micro_batch: int  # examples that a process takes at once, at most
     max_seq_length: int
     max_predictions_per_seq: int | None
-    # (warm-up, peak) of a schedule of its own; None: the run's, over all phases that have none
+    # (warm-up, peak) of a schedule of its own; None: the schedule of the run, which all phases
+    # without one share
     own_schedule: tuple[float, float] | None = None
 
 
 def plan_phases(
-    args: PreTrainingArguments, data: DataArguments, second: PhaseArguments
+    args: PreTrainingArguments, data_args: DataArguments, phase_args: PhaseArguments
 ) -> list[PhasePlan]:
     """Return one phase, or two: short inputs first, long ones for the last steps.
 
-    Source: Devlin et al. 2019, appendix A.2: 128 tokens for
-    90 % of the steps, 512 for the rest, under one learning-rate schedule.
+    Source: Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest,
+    under one learning-rate schedule.
     """
     total = args.max_steps
-    steps_or_fraction = second.phase2_steps
+    steps_or_fraction = phase_args.phase2_steps
     if steps_or_fraction and args.max_minutes is not None:
         raise InputError(
             f"phase2_steps is {steps_or_fraction:g} and max_minutes {args.max_minutes:g}; a run by "
             "the clock has one phase: leave one of them out"
         )
-    steps = second.steps_of(total)
+    steps = phase_args.steps_of(total)
     first = PhasePlan(
         first_step=0,
         end_step=total - steps,
         global_batch=args.global_batch_size,
         micro_batch=args.per_device_train_batch_size,
-        max_seq_length=data.max_seq_length,
-        max_predictions_per_seq=data.max_predictions_per_seq,
+        max_seq_length=data_args.max_seq_length,
+        max_predictions_per_seq=data_args.max_predictions_per_seq,
     )
     if not steps_or_fraction:
         return [first]
@@ -822,15 +824,15 @@ def plan_phases(
             "last part of max_steps: give more of them"
         )
     schedule = None
-    if second.phase2_warmup_steps is not None and second.phase2_learning_rate is not None:
-        schedule = second.phase2_warmup_steps, second.phase2_learning_rate
+    if phase_args.phase2_warmup_steps is not None and phase_args.phase2_learning_rate is not None:
+        schedule = phase_args.phase2_warmup_steps, phase_args.phase2_learning_rate
     last = PhasePlan(
         first_step=first.end_step,
         end_step=total,
-        global_batch=second.phase2_global_train_batch_size or first.global_batch,
-        micro_batch=second.phase2_per_device_train_batch_size or first.micro_batch,
-        max_seq_length=second.phase2_max_seq_length,
-        max_predictions_per_seq=second.phase2_max_predictions_per_seq,
+        global_batch=phase_args.phase2_global_train_batch_size or first.global_batch,
+        micro_batch=phase_args.phase2_per_device_train_batch_size or first.micro_batch,
+        max_seq_length=phase_args.phase2_max_seq_length,
+        max_predictions_per_seq=phase_args.phase2_max_predictions_per_seq,
         own_schedule=schedule,
     )
     return [first, last]
@@ -842,9 +844,9 @@ def has_second_phase(settings: Mapping[str, Any]) -> bool:
 
 
 def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:
-    """Return under which key run.yaml has a field of `DataArguments` of the run's last phase.
+    """Return the key in run.yaml of a field of `DataArguments`, for the run's last phase.
 
-    By its value the run was measured.
+    The run was measured with the settings of that phase.
     """
     key = f"phase2_{name}"
     has_key = key in PhaseArguments.__dataclass_fields__

@@ -1,6 +1,6 @@
-"""Batches on their way to a GPU, planned where they are collated, in one buffer.
+"""Batches for a GPU: planned by the process that collates them, in one buffer.
 
-One copy brings them there and nothing waits.
+One copy brings a batch to the GPU, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from bert_recipes.models.padding_free import plan_rows
+from bert_recipes.models.padding_free import plan_rows, round_up
 
 
-# Tensors begin at multiples of this number of bytes, more than any type needs.
+# Tensors begin at multiples of this number of bytes, which is enough for every type.
 ALIGNMENT = 16
-# The batch's mapping of tensors (`padding_free.plan_rows`).
+# Key of the batch's row plan (`padding_free.plan_rows`).
 PACKING = "packing"
 
 
@@ -45,7 +45,7 @@ class BatchBuffer:
         size = 0
         for path, tensor in tensors.items():
             places.append(TensorPlace(path, size, tensor.dtype, tensor.shape))
-            size += tensor.nbytes + -tensor.nbytes % ALIGNMENT
+            size += round_up(tensor.nbytes, ALIGNMENT)
         batch_buffer = cls(torch.empty(size, dtype=torch.uint8), places)
         for place in places:
             batch_buffer._view(place).copy_(tensors[place.path])
@@ -60,7 +60,7 @@ class BatchBuffer:
         return BatchBuffer(self.buffer.to(device, non_blocking=True), self.places)
 
     def tensors(self) -> dict[str, Any]:
-        """Return the batch as it was: views of the buffer."""
+        """Return the batch with its tensors, which are views of the buffer."""
         batch: dict[str, Any] = {}
         for place in self.places:
             *parents, name = place.path
@@ -91,9 +91,9 @@ class DeviceCollator:
 
     Args:
         collator: Yields tensors, or mappings of tensors.
-        plans_rows: The batch gets its `packing`, for an encoder that reads plans.
-        plans_labels: Its `labels` say which tokens meet the vocabulary; they are planned too.
-        joins: The batch becomes one `BatchBuffer`, for a GPU.
+        plans_rows: Add the row plan `packing`, for an encoder that reads plans.
+        plans_labels: Add the rows of the predicted tokens to the plan, by `labels`.
+        joins: Return one `BatchBuffer`, for a GPU.
     """
 
     collator: Callable[[list[Any]], Any]
@@ -115,5 +115,5 @@ class DeviceCollator:
         mask = batch.get("attention_mask")
         if mask is None:
             mask = torch.ones_like(batch["input_ids"])
-        # Each choice is a row.
+        # In multiple choice each choice is a row.
         return plan_rows(mask.flatten(0, -2), batch["labels"] if self.plans_labels else None)

@@ -1,4 +1,4 @@
-"""Batch sizes and intervals of a file that agree with what was typed on the command line."""
+"""Batch sizes and intervals of a file that agree with the flags of the command line."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -8,8 +8,9 @@ from bert_recipes.config import warn_early
 from bert_recipes.errors import InputError
 
 
-# Their product with the number of processes is the batch of a step; and that batch.
-MICRO_BATCH, ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+# Micro-batch x accumulation x processes = global batch.
+MICRO_BATCH = "per_device_train_batch_size"
+ACCUMULATION = "gradient_accumulation_steps"
 BATCH_FACTORS = (MICRO_BATCH, ACCUMULATION)
 GLOBAL_BATCH = "global_train_batch_size"
 INTERVALS = ("logging_steps", "eval_steps", "save_steps")
@@ -18,11 +19,10 @@ INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 def reconcile_batch_and_intervals(
     values: Mapping[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> dict[str, Any]:
-    """Make the settings of a file agree with those that were typed.
+    """Make the settings of a file agree with the flags.
 
-    Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a
-    file that are longer than the run become a fifth of it: it would never be logged, measured or
-    saved.
+    Typed batch sizes make the global batch, unless that was typed too. Intervals of a file that are
+    longer than the run become a fifth of it: the run would never be logged, measured or saved.
 
     Args:
         values: The values of the file and the command line.
@@ -38,15 +38,18 @@ def reconcile_batch_and_intervals(
 
 def _shorten_intervals(values: dict[str, Any], typed: Collection[str]) -> None:
     num_steps = values.get("max_steps", -1)
+    if num_steps <= 0:
+        return
     too_long = []
     for name in INTERVALS:
-        if name not in typed and (values.get(name) or 0) > num_steps > 0:
+        interval = values.get(name) or 0
+        if name not in typed and interval > num_steps:
             too_long.append(name)
     if not too_long:
         return
     for name in too_long:
         values[name] = math.ceil(num_steps / 5)
-    # With load_best_model_at_end a checkpoint must have been measured.
+    # With load_best_model_at_end each checkpoint must be measured.
     if "save_steps" in too_long and "eval_steps" not in too_long:
         values["save_steps"] = values.get("eval_steps") or values["save_steps"]
     warn_early(
@@ -60,7 +63,7 @@ def _shorten_intervals(values: dict[str, Any], typed: Collection[str]) -> None:
 def _reconcile_batch(
     values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> None:
-    """Make the global batch of the factors that were typed, or the factor that is missing of it."""
+    """Compute the global batch from typed factors, or a missing factor from the global batch."""
     global_batch = values.get(GLOBAL_BATCH, defaults[GLOBAL_BATCH])
     product = processes
     typed_product = processes

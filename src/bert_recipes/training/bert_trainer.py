@@ -38,11 +38,11 @@ from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
 
-# The held-out pairs and masks stay the same whatever the seed of the training, so that runs can be
+# The held-out pairs and masks are the same for every seed of the training, so that runs can be
 # compared.
 EVALUATION_SEED = 12345
-# Settings of the data that decide what the held-out pairs and their masks are.
-MEASURED_WITH = (
+# Settings of the data on which the held-out pairs and their masks depend.
+EVALUATION_FIELDS = (
     "max_seq_length",
     "short_seq_prob",
     "mlm_probability",
@@ -59,7 +59,7 @@ MEASURED_WITH = (
 
 
 class SameEveryEpoch(Dataset):
-    """Any data set with a length, item by number, as one that has the same items in every epoch."""
+    """A map-style data set, as one that has the same items in every epoch."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -76,7 +76,7 @@ class SameEveryEpoch(Dataset):
 def epoched(dataset: Any) -> Any:
     """Return a data set that takes (epoch, index).
 
-    Ours do; a list, torch's and `datasets`' take a number.
+    Our data sets do; lists and those of torch and `datasets` take an index.
     """
     if hasattr(dataset, "num_pairs"):
         return dataset
@@ -96,8 +96,8 @@ def without_epochs(dataset: Any) -> Any:
 class EvaluationSampler(Sampler[tuple[int, int]]):
     """The held-out pairs of a process, of the first `max_pairs` (None: all) of a fixed order.
 
-    Every process gets the same number of batches, so that collectives inside the model never hang;
-    what is only there to fill up has `is_padding_batch` True and must not be counted.
+    Every process gets the same number of batches, so that collectives inside the model never hang.
+    A batch that only fills up the number has `is_padding_batch` True and must not be counted.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
 def pair_labels(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
     """Return the labels of the pairs, int64 (B,), None without them.
 
-    They stand under our name or that of stock's ALBERT.
+    The key is ours or that of stock's ALBERT.
     """
     return batch.get("next_sentence_label", batch.get("sentence_order_label"))
 
@@ -174,7 +174,7 @@ class PreTrainingSums:
 
         Args:
             output: The model's with return_full_logits=False; its losses are means over the batch.
-            batch: What the model was given.
+            batch: The inputs of the model.
         """
         sums = self._sums(output, batch)
         for position, name in enumerate(self.NAMES):
@@ -206,8 +206,8 @@ class PreTrainingSums:
     def metrics(self, prefix: str = "eval", pairs_task: str = "nsp") -> dict[str, float]:
         """Return losses (nats), accuracies (0 to 1) and their baselines; without data, none.
 
-        `unigram_accuracy` is that of always saying the most frequent piece, `majority_accuracy`
-        that of the more frequent label.
+        `unigram_accuracy` is the accuracy of always predicting the most frequent piece,
+        `majority_accuracy` that of always predicting the more frequent label.
 
         Args:
             prefix: The prefix of the names.
@@ -252,9 +252,9 @@ class HeldOutSums(NamedTuple):
 
 
 def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreTrainingOutput:
-    """Return a stock model's output as ours have it.
+    """Return a stock model's output in the form of our models.
 
-    Losses are apart, and the logits are those of the predicted tokens alone.
+    The losses are separate, and the logits are those of the predicted tokens alone.
     """
     logits = output.prediction_logits if "prediction_logits" in output else output.logits
     is_predicted = batch["labels"] != IGNORE_INDEX
@@ -288,7 +288,7 @@ def phase_schedule(
 ) -> Schedule:
     """Return the schedule of a phase, or that of the run.
 
-    The run's goes over all of `plans` before one with a schedule of its own.
+    The schedule of the run ends where a phase with a schedule of its own begins.
     """
     start, end = 0, num_training_steps
     warmup, learning_rate = args.warmup_steps, args.learning_rate
@@ -337,7 +337,7 @@ class BertTrainer(RecipeTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
-        # It may be wrapped, as PEFT does.
+        # Our model may be wrapped, for example by PEFT.
         self._is_ours = any(isinstance(module, PreTrainingModel) for module in model.modules())
         if phases is None:
             plan = PhasePlan(
@@ -359,7 +359,9 @@ class BertTrainer(RecipeTrainer):
         global_batches = [str(phase.plan.global_batch) for phase in self.phases]
         self.resume_fingerprint["global batch"] = ", then ".join(global_batches)
         self._check_batches()
-        self._enter(self.phases[0])
+        self._set_phase(self.phases[0])
+        self._order: EpochShuffle | None = None
+        self._epochs_before = 0.0  # passes over the data in earlier phases
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
         self.held_out_sums: HeldOutSums | None = None  # of the last evaluation
@@ -375,37 +377,35 @@ class BertTrainer(RecipeTrainer):
         for phase in self.phases[:-1]:
             if num_steps_done >= phase.plan.end_step:
                 continue
-            self._enter(phase)
+            self._set_phase(phase)
             super().train(resume_from_checkpoint=checkpoint, **kwargs)
             checkpoint = self._checkpoint_folder()
             if self.deepspeed is not None:
-                # Its engine is one phase's: the Trainer makes a new one of the bare model only.
+                # An engine is for one phase: stock makes a new one of the bare model only.
                 self.deepspeed.destroy()
                 self.deepspeed = None
                 self.model_wrapped = self.model
-        self._enter(self.phases[-1])
+        self._set_phase(self.phases[-1])
         return super().train(resume_from_checkpoint=checkpoint, **kwargs)
 
-    def _enter(self, training_phase: TrainingPhase) -> None:
-        """Take a phase's data and batches."""
-        self._data_of_phase = training_phase
-        self._plan = training_phase.plan
-        self.train_dataset = training_phase.train_dataset
-        self.eval_dataset = training_phase.eval_dataset
-        self.old_dataset = training_phase.old_dataset
-        collator = training_phase.data_collator
+    def _set_phase(self, phase: TrainingPhase) -> None:
+        """Set the data of a phase, and in `args` its batch sizes where there are two phases."""
+        self._phase = phase
+        self.train_dataset = phase.train_dataset
+        self.eval_dataset = phase.eval_dataset
+        self.old_dataset = phase.old_dataset
+        collator = phase.data_collator
         if isinstance(collator, DataCollatorForPreTraining):
             if counts_from_pad(self.model.config):
                 collator = replace(collator, draws_pad=False)
             self.data_collator = collator
             self.eval_collator = replace(collator, seed=EVALUATION_SEED)
-        else:  # a collator of somebody else's may not know what to do with further columns
+        else:  # another collator may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:
             args = self.args
-            plan = self._plan
-            batch, accumulation = args.split_batch(plan.global_batch, plan.micro_batch)
+            batch, accumulation = args.split_batch(phase.plan.global_batch, phase.plan.micro_batch)
             args.per_device_train_batch_size = batch
             args.gradient_accumulation_steps = accumulation
         self._train_batch_size = self.args.train_batch_size
@@ -432,24 +432,24 @@ class BertTrainer(RecipeTrainer):
 
     def _is_end_of_phase(self) -> bool:
         """Return whether a phase ends, with a checkpoint from which the next one begins."""
-        is_last_phase = self._data_of_phase is self.phases[-1]
-        return not is_last_phase and self.state.global_step == self._plan.end_step
+        is_last_phase = self._phase is self.phases[-1]
+        return not is_last_phase and self.state.global_step == self._phase.plan.end_step
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """Return the schedule of the run, or that of the phase."""
         plans = [phase.plan for phase in self.phases]
-        return phase_schedule(self._plan, plans, self.args, num_training_steps)
+        return phase_schedule(self._phase.plan, plans, self.args, num_training_steps)
 
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the micro-batches of the phase, as one pass over its `EpochShuffle`."""
         args = self.args
-        first_step = self._plan.first_step
+        first_step = self._phase.plan.first_step
         dataset = epoched(self.train_dataset)
         if isinstance(dataset, PreTrainingDataset):
             counted = self._loaded_state.get("pairs_of_epochs", {}).get(str(first_step), {})
-            # Another store, seed or length, which allow_changes lets pass, has other pairs.
+            # With allow_changes the store, seed or length may be another one, and so the pairs.
             if counted.get("index") == dataset.index_name:
                 dataset.remember_num_pairs(counted["counts"])
         self._epochs_before = 0.0
@@ -461,18 +461,20 @@ class BertTrainer(RecipeTrainer):
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - first_step
-        self._order = EpochShuffle(dataset, steps * self.global_batch_size, args.seed)
-        return self.train_loader(self._order.keys, self._order.num_samples, first_step, dataset)
+        # The loader is the whole run: stock would multiply its length by num_train_epochs.
+        self._order = order = EpochShuffle(dataset, steps * self.global_batch_size, args.seed)
+        return self.train_loader(order.keys, order.num_samples, first_step, dataset)
 
     def state_dict(self) -> dict[str, Any]:
         """Add the number of pairs of each epoch, which a resumed run would have to count again."""
-        dataset: Any = self._order.dataset
+        order: Any = self._order
+        dataset = order.dataset
         counted = {
             "index": dataset.index_name if isinstance(dataset, PreTrainingDataset) else None,
-            "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)],
+            "counts": [dataset.num_pairs(epoch) for epoch in range(order.epoch + 1)],
         }
         state = super().state_dict()
-        state["pairs_of_epochs"] = {str(self._plan.first_step): counted}
+        state["pairs_of_epochs"] = {str(self._phase.plan.first_step): counted}
         return state
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
@@ -488,7 +490,7 @@ class BertTrainer(RecipeTrainer):
         """Return the held-out pairs of this process; not sharded again by Accelerate."""
         if self.compute_metrics is not None:
             return super().get_eval_dataloader(eval_dataset)
-        if isinstance(eval_dataset, str):  # stock's name of one of several
+        if isinstance(eval_dataset, str):  # with several data sets stock gives a name
             eval_dataset = self.eval_dataset[eval_dataset]
         dataset = epoched(self.eval_dataset if eval_dataset is None else eval_dataset)
         args = self.args
@@ -517,7 +519,7 @@ class BertTrainer(RecipeTrainer):
         num_predicted = items[:1]
         return torch.cat([work[:-1], num_predicted])
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the sum of masked-LM and pair loss, and the output."""
@@ -550,13 +552,13 @@ class BertTrainer(RecipeTrainer):
         The rate is without padding, of all processes.
         """
         if "loss" in logs:
+            # The meter calls the second of `logged_losses` nsp_loss, whichever it is.
             for name, value in self.meter.read(self.accelerator).items():
                 logs[name.replace("nsp", self.pairs_task)] = value
             logs.update(self.throughput())
-        if hasattr(self, "_order"):
-            # One pass of the loader is a complete phase; what a reader wants to know is how often
-            # the run has seen the data.
-            steps = self.state.global_step - self._plan.first_step
+        if self._order is not None:
+            # Stock counts a pass of the loader, which is a whole phase; count passes over the data.
+            steps = self.state.global_step - self._phase.plan.first_step
             pairs = self._order.dataset.num_pairs(0)
             self.state.epoch = self._epochs_before + steps * self.global_batch_size / pairs
         super().log(logs, start_time)
@@ -589,26 +591,25 @@ class BertTrainer(RecipeTrainer):
     ) -> EvalLoopOutput:
         """Return exact means over all held-out pairs of all processes (`PreTrainingSums.metrics`).
 
-        `predict` is stock's.
+        `predict` uses stock's loop.
         """
         sampler: Any = dataloader.batch_sampler
         if not isinstance(sampler, EvaluationSampler):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
-        metrics = self._measure_held_out(dataloader, description, metric_key_prefix)
+        held_out_sums = self._sum_held_out(dataloader, description)
+        metrics = held_out_sums.sums.metrics(metric_key_prefix, self.pairs_task)
         if self.old_dataset is not None and without_epochs(sampler.dataset) is self.eval_dataset:
-            held_out_sums = self.held_out_sums
-            old = self.get_eval_dataloader(self.old_dataset)
-            metrics.update(self._measure_held_out(old, description, f"{metric_key_prefix}_old"))
-            self.held_out_sums = held_out_sums
+            old_dataloader = self.get_eval_dataloader(self.old_dataset)
+            old_sums = self._sum_held_out(old_dataloader, description).sums
+            metrics.update(old_sums.metrics(f"{metric_key_prefix}_old", self.pairs_task))
+        self.held_out_sums = held_out_sums
         return EvalLoopOutput(
             predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs
         )
 
-    def _measure_held_out(
-        self, dataloader: DataLoader, description: str, prefix: str
-    ) -> dict[str, float]:
+    def _sum_held_out(self, dataloader: DataLoader, description: str) -> HeldOutSums:
         sampler: Any = dataloader.batch_sampler
         model = self.model
         was_training = model.training
@@ -631,16 +632,15 @@ class BertTrainer(RecipeTrainer):
         if self.args.world_size > 1:
             all_sums = self.accelerator.reduce(all_sums, reduction="sum")
             sums.values = all_sums[-1].clone()
-        self.held_out_sums = HeldOutSums(sums, all_sums)
-        return sums.metrics(prefix, self.pairs_task)
+        return HeldOutSums(sums, all_sums)
 
     def measure_all(self) -> dict[str, Any]:
         """Return the held-out metrics, and as `jackknife` the `jackknife_replicates` of each loss.
 
-        They leave out one batch after the other, and have six digits.
+        Each replicate leaves out one batch, and has six digits.
         """
         results = super().measure_all()
-        if self.held_out_sums is None:  # none, or evaluation was stock's
+        if self.held_out_sums is None:  # no held-out data, or stock's evaluation
             return results
         sums = copy.copy(self.held_out_sums.sums)
         sums_of_batches = self.held_out_sums.running_sums.diff(dim=0)

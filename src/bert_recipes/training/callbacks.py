@@ -19,31 +19,33 @@ from bert_recipes.training.late_number import LateNumber
 
 logger = logging.getLogger(__name__)
 
-# Our choices: how near to the baseline counts as stuck, and after which fraction of the steps past
-# warm-up a warning comes.
+# Our choices. A model whose held-out loss is not this much below the baseline is stuck.
 STUCK_MARGIN_NATS = 0.1
+# A warning comes after this fraction of the run past warm-up.
 STUCK_AFTER_FRACTION = 0.1
-# A model of fewer steps is still at the frequencies, so a short run is warned near its end alone.
-EARLY_STEPS, NEAR_END = 1000, 0.9
-# A discriminator whose loss is nearer than this fraction to the base rate's is stuck; it sits there
-# first, so longer is waited.
-NEAR_BASE_RATE, BASE_RATE_AFTER_FRACTION = 0.05, 0.5
-_SLOWER = (
+# A model first learns word frequencies: a shorter run is warned near its end alone.
+EARLY_STEPS = 1000
+NEAR_END = 0.9  # fraction of the run
+# A discriminator whose loss is nearer than this fraction to the base rate's is stuck. Every
+# discriminator begins there, so the warning comes later.
+NEAR_BASE_RATE = 0.05
+BASE_RATE_AFTER_FRACTION = 0.5
+_LOWER_RATE_ADVICE = (
     "a lower learning rate, a longer warm-up, or resume from an earlier checkpoint "
     "(--resume FOLDER)"
 )
 
-# A training loss this far above the mean of the lines before, in their deviations and in nats, is a
-# spike.
-SPIKE_DEVIATIONS, SPIKE_NATS = 6.0, 0.5
-SPIKE_MEMORY = 50
+# A training loss that is above the mean of the previous log lines by both of these is a spike.
+SPIKE_DEVIATIONS = 6.0  # standard deviations of those lines
+SPIKE_NATS = 0.5
+SPIKE_MEMORY = 50  # log lines that are compared
 
 
 def describe_spike(losses: Sequence[float], step: int) -> str | None:
     """Return a sentence when the last logged training loss is a spike, else None.
 
     Args:
-        losses: In nats, in order; `SPIKE_MEMORY` before the last are compared.
+        losses: In nats, in order; the last is compared with `SPIKE_MEMORY` before it.
         step: The step of the last line.
     """
     last = losses[-1]
@@ -55,14 +57,14 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
         return None
     return (
         f"at step {step} the training loss is {last:.2f}; the {len(before)} lines of the log "
-        f"before have {mean:.2f} on average. If it does not come down again: {_SLOWER}"
+        f"before have {mean:.2f} on average. If it does not come down again: {_LOWER_RATE_ADVICE}"
     )
 
 
-def describe_progress(metrics: dict[str, float], step: int) -> str | None:
-    """Return a sentence when the held-out MLM loss of an evaluation is bad, else None.
+def describe_stuck_loss(metrics: dict[str, float], step: int) -> str | None:
+    """Return a sentence when the held-out MLM loss is no better than the unigram loss, else None.
 
-    It is bad if it is no better than the unigram loss, or not finite.
+    A loss that is not finite is no better.
     """
     loss = metrics.get("eval_mlm_loss")
     unigram_loss = metrics.get("eval_unigram_loss")
@@ -71,14 +73,17 @@ def describe_progress(metrics: dict[str, float], step: int) -> str | None:
     if not math.isfinite(loss):
         return (
             f"at step {step} the held-out masked-LM loss is not finite: training has diverged; "
-            f"{_SLOWER}"
+            f"{_LOWER_RATE_ADVICE}"
         )
     gain = unigram_loss - loss
     if gain > STUCK_MARGIN_NATS:
         return None
     if gain < -STUCK_MARGIN_NATS:
         comparison = "worse than"
-        advice = f"Train for more steps if the loss still falls; if it rose or jumps, {_SLOWER}"
+        advice = (
+            "Train for more steps if the loss still falls; if it rose or jumps, "
+            f"{_LOWER_RATE_ADVICE}"
+        )
     else:
         comparison = "no better than"
         advice = (
@@ -93,7 +98,7 @@ def describe_progress(metrics: dict[str, float], step: int) -> str | None:
     )
 
 
-def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
+def describe_stuck_discriminator(metrics: dict[str, float], step: int) -> str | None:
     """Return a sentence when ELECTRA's discriminator is no better than the base rate, else None."""
     loss = metrics.get("eval_disc_loss")
     base_rate = metrics.get("eval_base_rate_loss")
@@ -109,17 +114,18 @@ def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
 class LossWatch(TrainerCallback):
     """Warns about the loss.
 
-    After an evaluation that is not too early it logs `describe_progress` and
-    `describe_discriminator`, each once in a run; after a line of the training log `describe_spike`.
+    After an evaluation that is not too early it logs `describe_stuck_loss` and
+    `describe_stuck_discriminator`, each once in a run. After a line of the training log it logs
+    `describe_spike`.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        # What describes an evaluation, until it has warned, and after which fraction of the run
-        # past the warm-up.
-        self.waiting: dict[Callable[[dict[str, float], int], str | None], float] = {
-            describe_progress: STUCK_AFTER_FRACTION,
-            describe_discriminator: BASE_RATE_AFTER_FRACTION,
+        # The warnings that have not come yet, and after which fraction of the run past the warm-up
+        # they may come.
+        self.pending_warnings: dict[Callable[[dict[str, float], int], str | None], float] = {
+            describe_stuck_loss: STUCK_AFTER_FRACTION,
+            describe_stuck_discriminator: BASE_RATE_AFTER_FRACTION,
         }
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
@@ -139,16 +145,16 @@ class LossWatch(TrainerCallback):
         progress, warmup = self._progress(args, state)
         is_near_end = progress >= NEAR_END
         is_early = state.global_step < EARLY_STEPS
-        for describe, fraction in list(self.waiting.items()):
+        for describe, fraction in list(self.pending_warnings.items()):
             message = describe(kwargs.get("metrics") or {}, state.global_step)
             is_due = is_near_end or (progress >= warmup + fraction and not is_early)
             if message is not None and is_due:
                 logger.warning(message)
-                del self.waiting[describe]
+                del self.pending_warnings[describe]
 
     def _progress(self, args: Any, state: Any) -> tuple[float, float]:
-        """Return which fraction of the run is done, and which is warm-up."""
-        if not state.max_steps:  # a finished model is measured
+        """Return the fraction of the run that is done, and that of the warm-up."""
+        if not state.max_steps:  # an evaluation of a finished model
             return 1.0, 0.0
         warmup = args.get_warmup_steps(state.max_steps) / state.max_steps
         if getattr(args, "max_minutes", None) is None:
@@ -159,7 +165,8 @@ class LossWatch(TrainerCallback):
 class EarlyStopping(TrainerCallback):
     """Ends a run after `patience` evaluations in a row without a better one than before.
 
-    It counts them in the log, which a resumed run has too; stock's callback counts from zero again.
+    Evaluations are counted in the log, which a resumed run has too; stock's callback counts from
+    zero again.
     """
 
     def __init__(self, patience: int) -> None:
@@ -167,7 +174,7 @@ class EarlyStopping(TrainerCallback):
         self.is_training = False
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Ignore what was measured before training."""
+        """Ignore evaluations before training."""
         self.is_training = True
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
@@ -197,14 +204,15 @@ class EarlyStopping(TrainerCallback):
                 )
 
 
-# At least so often a run by the clock is measured and saved, and logged, in fractions of its
-# minutes; evaluations take a fifth of them at most. Our choices: a file's intervals are in steps,
-# and a slow machine has few of them.
-MEASURED_EVERY, LOGGED_EVERY, MOST_FOR_EVALUATIONS = 0.2, 0.02, 0.2
+# Our choices for a run by the clock, as fractions of its minutes. The intervals of a file are in
+# steps, and a slow machine has few of them.
+MEASURED_EVERY = 0.2  # evaluations and checkpoints, at least so often
+LOGGED_EVERY = 0.02
+MOST_FOR_EVALUATIONS = 0.2  # part of the minutes that evaluations take, at most
 
 
 class ClockIntervals(TrainerCallback):
-    """Logs, measures and saves a run by the clock at least so often.
+    """Logs, measures and saves a run by the clock at least at fixed fractions of its minutes.
 
     The intervals of its settings, in steps, may be too long for its minutes.
     """
@@ -220,9 +228,9 @@ class ClockIntervals(TrainerCallback):
         self.clock_of_last = {"should_log": clock, "should_evaluate": clock, "should_save": clock}
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Ask for what is due."""
-        # The clock is the same in all processes, and the evaluation after a step is part of the
-        # next one's time.
+        """Ask for a log line, an evaluation and a checkpoint where they are due."""
+        # The clock is the same in all processes. The evaluation after a step is part of the time of
+        # the next step.
         clock = self.trainer.clock
         self.longest_step = max(self.longest_step, clock - self.clock_of_last_step)
         self.clock_of_last_step = clock
@@ -239,14 +247,14 @@ class ClockIntervals(TrainerCallback):
             self.clock_of_last[event] = clock
 
 
-# What Slurm, Kubernetes and `kill` send, and what Ctrl-C sends.
+# SIGTERM comes from Slurm, Kubernetes and `kill`, SIGINT from Ctrl-C.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopOnSignal(TrainerCallback):
     """Ends a run at SIGTERM or SIGINT, after the step that is being computed, with a checkpoint.
 
-    It is enough that one process has got the signal. A second SIGINT ends the process at once, with
+    One process that has got the signal is enough. A second SIGINT ends the process at once, with
     exit code 130: whoever presses Ctrl-C twice does not want to wait. Later SIGTERMs change
     nothing, as launchers pass them on more than once.
     """
@@ -259,14 +267,14 @@ class StopOnSignal(TrainerCallback):
     def begin(self) -> None:
         """Begin a training."""
         self.is_stopped = False
-        # By step, how many processes have been asked; `RecipeTrainer` adds it with the step's
-        # counts.
-        self.flags: list[LateNumber] = []
+        # Number of processes asked to stop, of the last two steps; RecipeTrainer._share_counts adds
+        # it.
+        self.stop_counts: list[LateNumber] = []
 
     def stop(self, control: TrainerControl) -> None:
         """End the training at this step.
 
-        `control.is_interrupted` tells other callbacks that it is no end of a run.
+        `control.is_interrupted` tells other callbacks that the run is not finished.
         """
         self.is_stopped = True
         control.should_training_stop = True
@@ -277,9 +285,9 @@ class StopOnSignal(TrainerCallback):
         if args.world_size == 1:
             is_asked = self.signal is not None
         else:
-            # The sum of the step before: reading it makes nobody wait.
-            is_asked = bool(self.flags) and self.flags[0].read() > 0
-            del self.flags[:-1]
+            # [0] is the step before, whose number is here by now: reading it makes nobody wait.
+            is_asked = bool(self.stop_counts) and self.stop_counts[0].read() > 0
+            del self.stop_counts[:-1]
         if is_asked or self.is_stopped:
             self.stop(control)
             control.should_save = True
@@ -312,7 +320,7 @@ class StopOnSignal(TrainerCallback):
             self._leaves_block = False
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        # Not by logging: its lock may be held by the very code that was interrupted.
+        # Without logging: the interrupted code may hold the lock of logging.
         if self.signal is None:
             self.signal = number
             if os.environ.get("RANK", "0") == "0":

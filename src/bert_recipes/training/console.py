@@ -6,11 +6,11 @@ from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback
 
-from bert_recipes.training.arguments import MOST_STEPS
+from bert_recipes.training.arguments import NO_STEP_LIMIT
 
 
-# Name in the log -> label, and how its value is written. What is not listed is in
-# trainer_state.json and with the trackers.
+# Name in the log -> label, and format of the value. Other values are in trainer_state.json and with
+# the trackers.
 _TRAINING = {
     "loss": ("loss", "{:.3f}"),
     "mlm_loss": ("masked-LM", "{:.3f}"),
@@ -23,7 +23,7 @@ _TRAINING = {
     "mfu": ("MFU", "{:.0%}"),
 }
 _FRACTIONS = ("accuracy", "f1", "exact", "precision", "recall")
-# What stands in the name of a metric -> what is printed instead.
+# Part of a metric's name -> text that is printed instead.
 _LONG_WORDS = {
     "_": " ",
     "mlm": "masked-LM",
@@ -31,7 +31,8 @@ _LONG_WORDS = {
     "sop": "sentence-order",
     "disc": "replaced-token",
 }
-# Not in the line of an evaluation: how long it took, and what its neighbours say already.
+# Parts of the names that the line of an evaluation leaves out: times, and values that follow from
+# others.
 _LEFT_OUT = (
     "runtime",
     "seconds",
@@ -46,16 +47,18 @@ _LEFT_OUT = (
     "unigram",
     "majority",
 )
-# Our choices, in seconds: the time of a step is known well enough, this early or of one
-# micro-batch; and so long nothing is printed.
-FIRST_LINE_AFTER, FIRST_LINE_OF_ONE_MICRO_BATCH = 3.0, 8.0
-LONGEST_SILENCE = 60.0
-# docs/books.md: what a run by the clock should have.
+# Our choices. After this time the seconds of a step are known well enough to be printed.
+FIRST_LINE_SECONDS = 3.0
+# The same where only one micro-batch is timed.
+FIRST_LINE_SECONDS_OF_ONE_MICRO_BATCH = 8.0
+# A line is printed at least this often.
+MAX_SILENCE_SECONDS = 60.0
+# A run by the clock should have more steps (docs/books.md).
 FEW_STEPS = 3000
 
 
 def format_hours(hours: float) -> str:
-    """Return a duration as people say it.
+    """Return a duration in minutes, hours or days.
 
     Example:
         >>> format_hours(0.02), format_hours(0.5), format_hours(7.4), format_hours(150)
@@ -67,7 +70,7 @@ def format_hours(hours: float) -> str:
 
 
 def pace_line(args: Any, state: Any, seconds: float) -> str:
-    """Return the line that says what a run will take; a step takes so many seconds."""
+    """Return the line with the time that a run will take; `seconds` is the time of a step."""
     minutes = getattr(args, "max_minutes", None)
     if minutes is None:
         duration = format_hours(state.max_steps * seconds / 3600)
@@ -81,7 +84,7 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
                 f"{FEW_STEPS:,} (docs/books.md)"
             )
     pace = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
-    return f"{_at(state.global_step, state.max_steps)}a step takes {pace} s: {all_steps}"
+    return f"{_step_label(state.global_step, state.max_steps)}a step takes {pace} s: {all_steps}"
 
 
 def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
@@ -97,7 +100,7 @@ def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
     if "hours_left" in logs and step < max_steps:
         duration = format_hours(logs["hours_left"])
         columns.append(f"{duration} left")
-    return _at(step, max_steps) + "  ".join(columns)
+    return _step_label(step, max_steps) + "  ".join(columns)
 
 
 def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
@@ -109,8 +112,8 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
         metric = name.removeprefix(prefix)
         if metric == name or not isinstance(value, int | float):
             continue
-        # A capital letter begins the name of a type of entities or questions: the table at the end
-        # has them.
+        # The name of a type of entities or questions begins with a capital letter. These metrics
+        # are in the table at the end.
         if metric[0].isupper() or any(word in name for word in _LEFT_OUT):
             continue
         for short, long in _LONG_WORDS.items():
@@ -118,60 +121,65 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
         is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
         columns.append(f"{metric} {value:.1%}" if is_fraction else f"{metric} {value:.3f}")
     title = "test: " if is_test else "held out: "
-    return _at(step, max_steps) + title + "  ".join(columns)
+    return _step_label(step, max_steps) + title + "  ".join(columns)
 
 
-def _at(step: int, max_steps: int) -> str:
+def _step_label(step: int, max_steps: int) -> str:
     if max_steps == 0:
         return ""
-    if max_steps >= MOST_STEPS:
+    if max_steps >= NO_STEP_LIMIT:
         return f"step {step:>7,}  "
     last = f"{max_steps:,}"
     return f"step {step:>{len(last)},}/{last}  "
 
 
-class Lines(TrainerCallback):
-    """Print these lines, in the main process.
+class LogPrinter(TrainerCallback):
+    """Print a line for each log and each evaluation, in the main process.
 
-    The first comes soon, and none later than `LONGEST_SILENCE` after the one before.
+    The first line comes soon and has the seconds of a step. Later ones follow each other within
+    `MAX_SILENCE_SECONDS`.
     """
 
-    _pace_is_said = False
+    _has_printed_pace = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
         super().on_train_begin(args, state, control, **kwargs)
         self._last_line = time.monotonic()
-        self._ends: list[float] = []  # of micro-batches, until the pace is said
+        self._micro_batch_ends: list[float] = []  # until the pace is printed
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Say the pace, later at which step the run is, where nothing was printed for long."""
+        """Print the pace once, and later the step where nothing was printed for long."""
         super().on_step_end(args, state, control, **kwargs)
         if not state.is_world_process_zero:
             return
         now = time.monotonic()
         silence = now - self._last_line
-        if self._pace_is_said:
-            if silence > LONGEST_SILENCE:
-                self._write_line(_at(state.global_step, state.max_steps))
+        if self._has_printed_pace:
+            if silence > MAX_SILENCE_SECONDS:
+                self._write_line(_step_label(state.global_step, state.max_steps))
             return
-        # The first micro-batch allocates and compiles: the others are timed, if there are any.
-        is_first = not self._ends
-        start = self._last_line if is_first else self._ends[0]
-        self._ends.append(now)
-        if silence > (FIRST_LINE_OF_ONE_MICRO_BATCH if is_first else FIRST_LINE_AFTER):
-            seconds = (now - start) / max(len(self._ends) - 1, 1)
+        # The first micro-batch allocates and compiles: later ones are timed, if there are any.
+        self._micro_batch_ends.append(now)
+        num_timed = len(self._micro_batch_ends) - 1
+        if num_timed == 0:
+            seconds = silence
+            first_line_seconds = FIRST_LINE_SECONDS_OF_ONE_MICRO_BATCH
+        else:
+            seconds = (now - self._micro_batch_ends[0]) / num_timed
+            first_line_seconds = FIRST_LINE_SECONDS
+        if silence > first_line_seconds:
             self._write_line(pace_line(args, state, seconds * args.gradient_accumulation_steps))
-            self._pace_is_said = True
+            self._has_printed_pace = True
 
-    # Of a step with several micro-batches the ends of those before the last.
+    # Time micro-batches too; within a step the bar does not move.
     on_substep_end = on_step_end
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Print a line of the training or of an evaluation."""
+        """Print the line of a log or of an evaluation."""
         if state.is_world_process_zero and logs and "train_runtime" not in logs:
             if "hours_left" in logs:
-                self._pace_is_said = True
+                self._has_printed_pace = True
             format_line = training_line if "loss" in logs else evaluation_line
             line = format_line(logs, state.global_step, state.max_steps)
             self._write_line(line)
@@ -185,17 +193,17 @@ class Lines(TrainerCallback):
         print(line, flush=True)  # noqa: T201
 
 
-class LinesAboveBar(Lines, ProgressCallback):
-    """Print the same above stock's progress bar."""
+class LogPrinterAboveBar(LogPrinter, ProgressCallback):
+    """Print the lines of `LogPrinter` above stock's progress bar."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw a bar; that of a run by the clock has no end, as nobody knows its steps."""
+        """Draw a bar; a run by the clock has one without an end, as its steps are not known."""
         super().on_train_begin(args, state, control, **kwargs)
-        if self.training_bar is not None and state.max_steps >= MOST_STEPS:
+        if self.training_bar is not None and state.max_steps >= NO_STEP_LIMIT:
             self.training_bar.total = None
 
     def write(self, line: str) -> None:
-        """Write to where the bar is not."""
+        """Write above the bar."""
         if self.training_bar is None:
             super().write(line)
         else:

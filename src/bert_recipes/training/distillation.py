@@ -30,7 +30,7 @@ from bert_recipes.training.trainer import RecipeTrainer
 def teacher_layers(num_teacher: int, num_student: int) -> list[int]:
     """Return the numbers of the teacher's layers that the student begins with.
 
-    They are 0, 2, 4, 7, 9, 11 of 12, as in scripts/extract_distilbert.py.
+    Of 12 layers these are 0, 2, 4, 7, 9 and 11, as in scripts/extract_distilbert.py.
     """
     if num_student > num_teacher:
         raise InputError(f"student_layers is {num_student}; the teacher has {num_teacher}")
@@ -41,7 +41,7 @@ def teacher_layers(num_teacher: int, num_student: int) -> list[int]:
 def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTrainingModel:
     """Return a model of fewer layers, DistilBERT for BERT, RoBERTa for RoBERTa.
 
-    It begins with layers of the teacher, unless `start_from_teacher` is False.
+    The student begins with layers of the teacher, unless `start_from_teacher` is False.
     """
     set_seed(seed)
     config = teacher.config
@@ -142,7 +142,7 @@ class DistillationTrainer(BertTrainer):
         """Return the predicted tokens, and the real ones, int64 (2,)."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the loss of the masked LM and those against the teacher, and the output.

@@ -24,7 +24,7 @@ from bert_recipes.errors import InputError
 
 
 NO_ENGINE = "none"
-# They orthogonalise or scale whole tensors.
+# Optimisers that orthogonalise or scale whole tensors.
 WHOLE_TENSOR_OPTIMIZERS = ("lamb", "muon")
 
 
@@ -35,7 +35,7 @@ def asks_for_fsdp(args: TrainingArguments) -> bool:
 
 
 def name_engine(trainer: Trainer) -> str:
-    """Return what splits the optimiser's state: its files in a checkpoint are of this form."""
+    """Return the name of the engine that splits the optimiser's state, and its checkpoint files."""
     if trainer.is_deepspeed_enabled:
         plugin: Any = trainer.accelerator.state.deepspeed_plugin
         return f"DeepSpeed ZeRO {plugin.zero_stage}"
@@ -83,12 +83,12 @@ def _complete_deepspeed(config: dict[str, Any]) -> None:
                 f"the configuration of DeepSpeed has a section '{section}'; take it out: "
                 "--optimizer and --schedule decide"
             )
-    # In DeepSpeed's own bf16 mode weights, sums of micro-batches and what processes add up would be
-    # bfloat16. A section "bf16" that is missing would be filled in, one that says false would be
-    # held against the run's precision.
+    # In DeepSpeed's own bf16 mode weights, sums of micro-batches and sums over processes would be
+    # bfloat16. A missing section "bf16" would be filled in; one that says false would contradict
+    # the run's precision and be refused.
     config["bf16"] = {}
     config["fp16"] = {"enabled": False}
-    # For an optimiser that is offloaded Accelerate would take an Adam of DeepSpeed's.
+    # With an offloaded optimiser Accelerate would take an Adam of DeepSpeed.
     config["zero_force_ds_cpu_optimizer"] = False
 
 
@@ -98,19 +98,18 @@ def _complete_fsdp(args: TrainingArguments, plugin: Any) -> None:
             f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml"
         )
     if args.bf16:
-        # Inputs and outputs of the model are counts and losses: they are not rounded, nor are the
-        # sums of gradients.
+        # Counts and losses are inputs and outputs of the model: they are not rounded, nor are sums
+        # of gradients.
         plugin.mixed_precision_policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
     if args.device.type == "cpu":
-        # Of processes on CPUs Accelerate makes DDP and does not say so, though torch's FSDP2 runs
-        # there.
+        # On CPUs Accelerate would use DDP without a warning, though torch's FSDP2 runs there.
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 
 
 def layer_classes(model: torch.nn.Module) -> list[str]:
-    """Return the names of the classes of a model's layers: what stands in its lists of modules."""
+    """Return the class names of a model's layers, which are the modules of its lists."""
     names: set[str] = set()
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList):
@@ -142,13 +141,13 @@ def load_fsdp_weights(trainer: Any, checkpoint: Path) -> None:
     Stock needs a second copy of them in another file.
     """
     model = trainer.model
-    # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
+    # Torch expects FSDP2's root group to be sharded, and after an evaluation it is not.
     model.reshard()
     weights = {}
     if trainer.is_world_process_zero():
         stored = trainer.read_weights(checkpoint)
         weights = {name: stored[name] for name, _ in model.named_parameters()}
-    # Not strict: the second name of a shared tensor is missing.
+    # Not strict: shared tensors are missing under their second name.
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
     set_model_state_dict(model, weights, options=options)
 
@@ -176,7 +175,7 @@ def check_zero_checkpoint(checkpoint: Path) -> None:
 def consolidate_zero_checkpoint(checkpoint: Path) -> transformers.PreTrainedModel:
     """Return the model of a checkpoint that passed `check_zero_checkpoint`.
 
-    It is in float32, with stock's class and names.
+    The weights are float32, with stock's class and names.
     """
     try:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
@@ -186,14 +185,14 @@ def consolidate_zero_checkpoint(checkpoint: Path) -> transformers.PreTrainedMode
         ) from error
     config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
     model: transformers.PreTrainedModel = getattr(transformers, config.architectures[0])(config)
-    # It tells what it does on stdout, which is ours.
+    # DeepSpeed writes messages to stdout, which has the script's output alone.
     with redirect_stdout(sys.stderr):
         weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
-    # Loading copies them: shared weights come as one tensor under two names, which safetensors does
-    # not write.
+    # Loading copies the weights: DeepSpeed returns a shared weight as one tensor under two names,
+    # which safetensors does not write.
     keys = model.load_state_dict(weights, strict=False)
     model.tie_weights()
-    # A shared weight may have one of its names only.
+    # A shared weight may be there under one of its names only.
     tied = model.all_tied_weights_keys or {}
     wrong_keys = [key for key in keys.missing_keys if key not in tied]
     wrong_keys += keys.unexpected_keys

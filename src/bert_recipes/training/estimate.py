@@ -19,9 +19,10 @@ from bert_recipes.training.trainer import RecipeTrainer
 
 
 # The first steps allocate, compile and fill the caches.
-WARMUP_STEPS, TIMED_STEPS = 3, 10
-# So many seconds after the first step two are enough: where one takes minutes, the first is as slow
-# as the others.
+WARMUP_STEPS = 3
+TIMED_STEPS = 10
+# After this time two steps are enough: where a step takes minutes, the first is as slow as later
+# ones.
 MOST_SECONDS = 60.0
 
 

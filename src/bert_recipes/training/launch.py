@@ -1,4 +1,4 @@
-"""The processes of a launch: their GPUs, their group, what the main one finds out for all."""
+"""The processes of a launch: their GPUs, their group, answers of the main process for all."""
 
 import logging
 import os
@@ -35,9 +35,9 @@ def check_gpus() -> None:
 
 
 def join_processes_on_cpus(timeout: timedelta) -> None:
-    """Form the group of several processes on CPUs, so that none waits longer for a frozen one.
+    """Form the group of several processes on CPUs, with a time limit for a frozen process.
 
-    The Trainer leaves the timeout out.
+    Stock would set no time limit.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", timeout=timeout)
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 def run_on_main_process(args: TrainingArguments, question: Callable[[], Answer]) -> Answer:
-    """Return, in all processes, what the main one has found out.
+    """Return the answer of the main process in all processes.
 
     An `InputError` of the question is raised in every process; so is an `OSError`, as one.
     """

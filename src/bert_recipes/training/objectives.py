@@ -9,19 +9,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Objective:
-    """Values of an objective for what was not typed; `model` is one of `checkpoints.MEMBERS`.
+    """Name the model and the Trainer of an objective, and the settings that it changes.
 
-    They are stronger than a file that is for another objective (`ModelArguments.reconcile`).
+    `ModelArguments.reconcile` says over what these settings win.
     """
 
-    model: str
-    # Module of this package and class of its Trainer.
+    model: str  # a key of checkpoints.MEMBERS
+    # Module of this package, and class of the Trainer in it.
     trainer: str = "bert_trainer.BertTrainer"
     copies_teacher: bool = False  # the model begins with layers of its teacher
     settings: Mapping[str, Any] = field(default_factory=dict)
     new_model_config: Mapping[str, Any] = field(default_factory=dict)
-    # For Adam and a new model, as in the original: they say nothing of LAMB or Muon, nor of
-    # training that goes on from a checkpoint.
+    # Settings of the original for Adam and a new model. They are not for LAMB or Muon, nor for
+    # training that continues from a checkpoint.
     adam_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def trainer_class(self, teacher: Any = None, settings: Any = None) -> Callable[..., Any]:
@@ -43,8 +43,7 @@ OBJECTIVES = {
     "bert": Objective("bert"),
     # The same inputs, or others of `input_format`, without a loss for pairs.
     "mlm": Objective("bert_mlm", settings={"pair_label": "none"}),
-    # Devlin et al. 2019, section 5.1, "LTR & No NSP": every token is predicted from those before
-    # it.
+    # Devlin et al. 2019, section 5.1, "LTR & No NSP": every token is predicted from earlier ones.
     "ltr": Objective(
         "bert_ltr",
         settings={"pair_label": "none", "selection": "causal"},

@@ -23,7 +23,7 @@ OPTIMIZERS = (*ADAM_OPTIMIZERS, "lamb", "muon", "trainer")
 SCHEDULES = ("bert_linear", "trainer")
 # google-research/bert optimization.py, create_optimizer: exclude_from_weight_decay.
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
-# Rows and columns of a matrix for Muon: output layers of a few classes are none.
+# Rows and columns of a matrix for Muon, at least: output layers of a few classes are smaller.
 MIN_MATRIX = 32
 
 
@@ -31,23 +31,24 @@ class BertAdam(torch.optim.AdamW):
     """Adam as in google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
 
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  theta <- theta - lr (m / (sqrt(v) + eps) +
-    decay theta). It is AdamW without bias correction. torch's fused AdamW computes
-    theta (1 - lr' decay') - lr' (m / (1 - b1^t)) / (sqrt(v) / sqrt(1 - b2^t) + eps'), which is the
-    same step for lr' = lr (1 - b1^t) / sqrt(1 - b2^t), eps' = eps / sqrt(1 - b2^t), decay' = decay
-    lr / lr': one pass over the memory instead of eight.
+    decay theta). It is AdamW without bias correction. torch's fused AdamW takes one pass over the
+    memory instead of eight, and has a correction for the step t:
+    theta (1 - lr' decay') - lr' (m / (1 - b1^t)) / (sqrt(v) / sqrt(1 - b2^t) + eps').
+    `step` gives it settings with which the correction cancels:
+    lr' = lr (1 - b1^t) / sqrt(1 - b2^t), eps' = eps / sqrt(1 - b2^t), decay' = decay lr / lr'.
     """
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-4, eps: float = 1e-6, **settings: Any
     ) -> None:
         super().__init__(params, lr=lr, eps=eps, fused=True, **settings)
-        # A loss scaler must skip a step from outside: the steps are counted here, without asking
-        # the device.
+        # A loss scaler must skip the call of `step`, and not inside of it: the steps are counted on
+        # the host.
         self._step_supports_amp_scaling = False
-        # Parameter -> its steps up to now; read off its state when it is first met.
+        # Parameter -> number of its steps; the first number is read from its state.
         self._step_counts: dict[torch.Tensor, int] = {}
         self._parameters_of_last_step: list[torch.Tensor] = []
-        # float (), 1 where the coming step shall change nothing: it is decided on the device.
+        # float (), on the device: 1 where the coming step must change nothing.
         self.found_inf: torch.Tensor | None = None
         self._found_inf_before: LateNumber | None = None
 
@@ -61,10 +62,10 @@ class BertAdam(torch.optim.AdamW):
         """Update all parameters that have a gradient."""
         if self._found_inf_before is not None and self._found_inf_before.read() > 0:
             for parameter in self._parameters_of_last_step:
-                self._step_counts[parameter] -= 1  # the step before was none
+                self._step_counts[parameter] -= 1  # the previous step was skipped
         self._found_inf_before = None if self.found_inf is None else LateNumber(self.found_inf)
         self._parameters_of_last_step = []
-        # lr, eps and weight_decay are set so that AdamW's bias correction cancels, and put back.
+        # AdamW's bias correction cancels with other lr, eps and weight_decay, restored below.
         plain_groups = [dict(group) for group in self.param_groups]
         try:
             for group in self.param_groups:
@@ -169,8 +170,8 @@ class Lamb(torch.optim.Optimizer):
 class Muon(torch.optim.Optimizer):
     """`torch.optim.Muon` for groups with `momentum`, fused AdamW for those with `betas`.
 
-    Both have one state and one file. The matrices of one shape are orthogonalised together, which
-    torch's class does one by one; that is the only difference. Source: Jordan et al. 2024.
+    The two share one state and one file. The only difference from torch's class: the matrices of
+    one shape are orthogonalised together. Source: Jordan et al. 2024.
     """
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
@@ -178,7 +179,7 @@ class Muon(torch.optim.Optimizer):
         self._adam: Any = torch.optim.AdamW(self._adam_groups(), fused=True)
         for group, adam_group in zip(self._adam_groups(), self._adam.param_groups, strict=True):
             group.update(adam_group)
-        # float (), 1 where the coming step shall change nothing: it is decided on the device.
+        # float (), on the device: 1 where the coming step must change nothing.
         self.found_inf: torch.Tensor | None = None
 
     def _adam_groups(self) -> list[dict[str, Any]]:
@@ -213,7 +214,7 @@ class Muon(torch.optim.Optimizer):
         gradients = torch.stack([matrix.grad for matrix in matrices])  # type: ignore[misc]
         decay: float | torch.Tensor = 1 - group["lr"] * group["weight_decay"]
         if self.found_inf is not None:
-            # The momentum and the weights then stay what they are: the update is 0 below.
+            # A skipped step leaves momentum and weights as they are: its update is 0 below.
             is_skipped = self.found_inf.bool()
             gradients = torch.where(is_skipped, means, gradients)
             decay = torch.where(is_skipped, 1.0, decay)
@@ -238,7 +239,7 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
     Newton-Schulz with the constants of torch.optim.Muon, in bfloat16 as there, but in float32 where
     products of bfloat16 are emulated: on a CPU with AVX2 alone they take more than half of a step.
     """
-    has_units = bfloat16_units(matrices.device.type)
+    has_units = bool(bfloat16_units(matrices.device.type))
     x = matrices.to(torch.bfloat16 if has_units else torch.float32)
     norm = x.norm(dim=(1, 2), keepdim=True)
     x /= norm.clamp(min=1e-7)
@@ -252,7 +253,7 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing).
 
-    Ours do, and torch's fused ones under a loss scaler.
+    `BertAdam` and `Muon` do, and torch's fused optimisers.
     """
     is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
     return hasattr(optimizer, "found_inf") or is_fused
@@ -276,9 +277,10 @@ def bfloat16_units(device_type: str) -> list[str]:
 def muon_groups(
     model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any
 ) -> list[dict[str, Any]]:
-    """Return groups for `Muon`: its matrices, and as `decay_groups` all others, with `adam`.
+    """Return groups for `Muon`: its matrices, and `decay_groups` of the others, for AdamW.
 
-    The matrices are the weights of all linear layers but pooler and output layers.
+    The matrices are the weights of all linear layers but pooler and output layers. `adam` has the
+    settings of AdamW.
     """
     matrices = _muon_matrices(model)
     groups: list[dict[str, Any]] = []
@@ -302,11 +304,11 @@ def muon_groups(
 
 
 def _muon_matrices(model: nn.Module) -> dict[torch.Tensor, None]:
-    """Return the matrices for Muon, in order, as keys."""
+    """Return the matrices for Muon as keys: `in` a list would compare tensors by value."""
     embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     matrices: dict[torch.Tensor, None] = {}
     for name, module in model.named_modules():
-        # The pooler sees one token of a sequence: next sentences are learned sooner without.
+        # The pooler sees one token of a sequence: with AdamW it learns next sentences sooner.
         if not isinstance(module, nn.Linear) or "pooler" in name:
             continue
         is_large = min(module.weight.shape) >= MIN_MATRIX
@@ -325,8 +327,10 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        has_decay = not any(word in name for word in NO_DECAY)
-        (decayed if has_decay else plain).append(parameter)
+        if any(word in name for word in NO_DECAY):
+            plain.append(parameter)
+        else:
+            decayed.append(parameter)
     groups: list[dict[str, Any]] = []
     if decayed:
         groups.append({"params": decayed, "weight_decay": weight_decay})
@@ -363,11 +367,11 @@ def create_optimizer(
         return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
     if name == "muon":
         return Muon(muon_groups(model, weight_decay, muon_learning_rate, **settings))
-    # With a decay of 1 both groups can be told apart also where `weight_decay` is 0.
-    groups = decay_groups(model, 1.0)
+    groups = decay_groups(model, 1.0)  # 1: a mark, replaced below
     for group in groups:
-        group["layer_adaptation"] = group["weight_decay"] > 0
-        group["weight_decay"] *= weight_decay
+        has_decay = group["weight_decay"] == 1.0
+        group["layer_adaptation"] = has_decay
+        group["weight_decay"] = weight_decay if has_decay else 0.0
     return Lamb(groups, **settings)
 
 
@@ -390,7 +394,7 @@ class Schedule:
     def factor(self, step: int) -> float:
         """Return the factor of the learning rate at a step of the run.
 
-        Before the start it is that of the start.
+        Steps before the start have the factor of the start.
         """
         step = max(step - self.start, 0)
         if step < self.warmup_steps:
@@ -399,7 +403,7 @@ class Schedule:
 
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
-    """Give a scheduler that was loaded from a checkpoint the peak of the phase which begins."""
+    """Set the peak of the coming phase in a scheduler that was loaded from a checkpoint."""
     scheduler.base_lrs = []
     scheduler._last_lr = []
     for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):

@@ -21,7 +21,7 @@ from bert_recipes.checkpointing import check_checkpoint, opening, warn_once
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
-from bert_recipes.data.store import Store, open_store
+from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import PreTrainingModel
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Settings that only a new model has, and those of masks (of `make_collator`) and inputs.
+# Fields of `ModelArguments` for a new model, ALBERT's and ELECTRA's apart.
 NEW_MODEL_FIELDS = (
     "size",
     "hidden_act",
@@ -60,13 +60,14 @@ NEW_MODEL_FIELDS = (
     "max_position_embeddings",
 )
 ALBERT_FIELDS = ("embedding_size", "share_layers")
+# Fields of `DataArguments` for masks and for inputs.
 MASK_FIELDS = ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
 INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
-# Enough for token frequencies: more than six million tokens at 128 a pair.
+# Enough for token frequencies: more than six million tokens at 128 per pair.
 MAX_COUNTED_INSTANCES = 50_000
-# The quickstart's data, in the current folder: what a script leaves when it is done; the script;
-# its configuration.
+# The quickstart's data, in the current folder.
 QUICKSTART_DATA = Path("data/quickstart")
+# (file that a script leaves when it is done, script, configuration)
 QUICKSTART_STEPS = (
     ("corpus.json", "recipes/collect_docstrings.py", None),
     ("tokenizer/vocab.txt", "tokenizer/train.py", "tokenizer/configs/quickstart.yaml"),
@@ -80,7 +81,7 @@ QUICKSTART_STEPS = (
 def build_missing_quickstart(
     args: PreTrainingArguments, store: str | None, repository: Path
 ) -> None:
-    """Create what is missing of the quickstart's data, if that is what a run trains on.
+    """Create the missing files of the quickstart's data, if the run trains on it.
 
     All processes call it; the main process does the work.
     """
@@ -92,7 +93,7 @@ def _build_quickstart(repository: Path) -> None:
     missing = [not (QUICKSTART_DATA / result).is_file() for result, _, _ in QUICKSTART_STEPS]
     if not missing[-1]:
         return
-    # What comes after a missing part was made from another one.
+    # Files after a missing one were made from another corpus or tokenizer.
     for result, script, config in QUICKSTART_STEPS[missing.index(True) :]:
         logger.info("%s not found; running %s to create it", QUICKSTART_DATA / result, script)
         command = [sys.executable, str(repository / script)]
@@ -112,7 +113,7 @@ def describe_inputs(
     data: PreTrainingData,
     model: PreTrainingModel,
 ) -> dict[str, Any]:
-    """Return what all_results.json says of the data and the checkpoint that a run began with."""
+    """Return the entries of all_results.json on the data and the checkpoint of a run."""
     facts = {"data": describe_pretraining_data(data_args, data)}
     if model_args.model_name_or_path is not None:
         facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)
@@ -123,7 +124,7 @@ def describe_inputs(
 class PreTrainingData:
     """Hold the data of a run: tokenizer, training and held-out inputs.
 
-    `identity` must be the same at a resume.
+    `resume_fingerprint` must be the same at a resume.
     """
 
     tokenizer: OriginalBertTokenizer
@@ -131,7 +132,7 @@ class PreTrainingData:
     validation: PreTrainingDataset | InstanceDataset | None
     collator: DataCollatorForPreTraining
     count_tokens: Callable[[], np.ndarray]
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    resume_fingerprint: Mapping[str, Any] = field(default_factory=dict)
     old: PreTrainingDataset | None = None  # the held-out part of other text
     phases: Sequence[TrainingPhase] | None = None  # None: one, with the data above
 
@@ -145,9 +146,9 @@ class PreTrainingData:
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
-        """Return how often each token stands in the training data, int64 (V,).
+        """Return the number of each token in the training data, int64 (V,).
 
-        They are counted when it is first asked for.
+        The tokens are counted at the first call.
         """
         return self.count_tokens()
 
@@ -192,43 +193,43 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
     tokenizer = load_tokenizer(data_args.tokenizer or store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
 
-    old = None if data_args.old_store is None else open_store(data_args.old_store)
-    if old is not None:
-        old.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
-        if old.validation is None:
+    old_store = None
+    if data_args.old_store is not None:
+        old_store = open_store(data_args.old_store)
+        old_store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
+        if old_store.validation is None:
             raise InputError(
                 f"old_store {data_args.old_store} has no held-out part; prepare it with "
                 "--validation_fraction"
             )
 
-    def pairs(store: Store, split: str, seed: int) -> PreTrainingDataset:
-        return PreTrainingDataset.from_store(
-            store,
-            split,
-            max_seq_length=data_args.max_seq_length,
-            seed=seed,
-            **{name: getattr(data_args, name) for name in INPUT_FIELDS},
-            cache_dir=None if data_args.data_cache_dir is None else Path(data_args.data_cache_dir),
-            num_workers=data_args.data_num_processes,
-        )
-
+    settings: dict[str, Any] = {name: getattr(data_args, name) for name in INPUT_FIELDS}
+    settings["max_seq_length"] = data_args.max_seq_length
+    settings["num_workers"] = data_args.data_num_processes
+    if data_args.data_cache_dir is not None:
+        settings["cache_dir"] = Path(data_args.data_cache_dir)
+    open_split: Any = partial(PreTrainingDataset.from_store, **settings)
+    train = open_split(store, "train", seed=seed)
+    validation = None
+    if store.validation is not None:
+        validation = open_split(store, "validation", seed=EVALUATION_SEED)
+    old = None
+    if old_store is not None:
+        old = open_split(old_store, "validation", seed=EVALUATION_SEED)
     return PreTrainingData(
         tokenizer,
-        train=pairs(store, "train", seed),
-        validation=None
-        if store.validation is None
-        else pairs(store, "validation", EVALUATION_SEED),
+        train=train,
+        validation=validation,
         collator=make_collator(data_args, tokenizer, seed),
-        old=None if old is None else pairs(old, "validation", EVALUATION_SEED),
+        old=old,
         count_tokens=lambda: store.train.unigram_counts,
-        identity={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
+        resume_fingerprint={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
     )
 
 
 def _load_instances(data_args: DataArguments, seed: int) -> PreTrainingData:
-    from bert_recipes.data.instances import (
-        InstanceDataset,
-    )  # needs packages that reading a store does not
+    # Needs packages that reading a store does not.
+    from bert_recipes.data.instances import InstanceDataset
 
     if data_args.tokenizer is None or data_args.train_file is None:
         raise InputError(
@@ -237,28 +238,32 @@ def _load_instances(data_args: DataArguments, seed: int) -> PreTrainingData:
     tokenizer = load_tokenizer(data_args.tokenizer)
     settings: Any = {"cache_dir": data_args.data_cache_dir, "vocab_size": len(tokenizer)}
     train = InstanceDataset(data_args.train_file, **settings)
+    validation = None
+    if data_args.validation_file is not None:
+        validation = InstanceDataset(data_args.validation_file, **settings)
     return PreTrainingData(
         tokenizer,
         train=train,
-        validation=None
-        if data_args.validation_file is None
-        else InstanceDataset(data_args.validation_file, **settings),
+        validation=validation,
         collator=make_collator(data_args, tokenizer, seed),
         count_tokens=lambda: _count_tokens(train, len(tokenizer)),
-        identity={"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint},
+        resume_fingerprint={
+            "instances": fingerprint_files(train.paths),
+            "tokenizer": tokenizer.fingerprint,
+        },
     )
 
 
 def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
     """Return int64 (V,), the tokens of instances as they were before masking.
 
-    Of more than `MAX_COUNTED_INSTANCES` as many are counted, at equal distances.
+    At most `MAX_COUNTED_INSTANCES` are counted, at equal distances.
     """
     num_instances = len(dataset)
     num_counted = min(num_instances, MAX_COUNTED_INSTANCES)
     logger.info("token frequencies are counted in %d of %d instances", num_counted, num_instances)
-    places = np.linspace(0, num_instances - 1, num_counted).round()
-    indices = places.astype(np.int64).tolist()
+    positions = np.linspace(0, num_instances - 1, num_counted).round()
+    indices = positions.astype(np.int64).tolist()
     counts = np.zeros(vocab_size, dtype=np.int64)
     for index in Progress(indices, desc="count tokens", unit="instance", delay=1):
         item = dataset[index]
@@ -273,7 +278,8 @@ def make_collator(
 ) -> DataCollatorForPreTraining:
     """Return the collator that the settings describe.
 
-    Without a limit of predictions it is `default_max_predictions` of the longest input.
+    Without a limit of predictions in the settings, the limit is `default_max_predictions` of the
+    longest input.
     """
     settings = {name: getattr(data_args, name) for name in MASK_FIELDS}
     max_predictions = data_args.max_predictions_per_seq
@@ -302,7 +308,7 @@ def load_model(
     needs_head: bool = False,
     num_heads: int | None = None,
 ) -> PreTrainingModel:
-    """Return a new model of the named size, or a checkpoint, ours or stock.
+    """Return a new model of the named size, or the model of a checkpoint, ours or stock's.
 
     Heads that a checkpoint lacks are initialised, with a warning.
 
@@ -311,7 +317,7 @@ def load_model(
         tokenizer: The tokenizer of the data; a checkpoint must have the same one.
         max_seq_length: Longest input of the run.
         seed: The seed of new weights.
-        needs_head: Refuse a checkpoint without a masked-LM head: it is to be measured.
+        needs_head: Refuse a checkpoint without a masked-LM head, which cannot be measured.
         num_heads: The number of heads of a new model; None: one for 64 units.
     """
     set_seed(seed)
@@ -352,22 +358,23 @@ def _new_model(
     if objective.model_type == "roberta":
         settings["bos_token_id"] = tokenizer.cls_token_id
         settings["eos_token_id"] = tokenizer.sep_token_id
-    return MEMBERS[objective.model](pretraining_config(settings.pop("size"), **settings))
+    model_class = MEMBERS[objective.model]
+    config = pretraining_config(settings.pop("size"), **settings)
+    return model_class(config)
 
 
 def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrainingModel:
     name = str(model_args.model_name_or_path)
     cached_only = check_checkpoint(name)
     with opening(name):
-        # What is measured is what the folder says it is.
+        # A model that is measured or teaches keeps the class that its config.json names.
         member = None if needs_head else OBJECTIVES[model_args.objective].model
         model, new_heads = open_checkpoint(name, cached_only=cached_only, member=member)
     class_name, *_ = model.config.architectures or ["an unnamed class"]
     if needs_head and any(key.startswith(MASKED_LM_HEADS) for key in new_heads):
         raise InputError(
-            f"{name} is {class_name}, without a "
-            "masked-LM head, so that of pre-training "
-            "there is nothing to measure; a fine-tuned checkpoint is measured with --task NAME or "
+            f"{name} is {class_name}, without a masked-LM head, so that of pre-training there is "
+            "nothing to measure; a fine-tuned checkpoint is measured with --task NAME or "
             "--task_file CHECKPOINT/task.yaml"
         )
     if new_heads:
@@ -378,13 +385,14 @@ def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrai
 def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
     """Refuse data that was not made with the checkpoint's tokenizer.
 
-    Its ids would mean other pieces.
+    The ids of the data would mean other pieces.
     """
     advice = (
         "both belong together: give the checkpoint's own tokenizer and data made with it, or "
         "another checkpoint"
     )
-    size, folder = len(tokenizer), find_tokenizer(name)
+    size = len(tokenizer)
+    folder = find_tokenizer(name)
     if folder is not None and load_tokenizer(folder).fingerprint != tokenizer.fingerprint:
         raise InputError(f"{name} has another tokenizer than the data ({size:,} pieces); {advice}")
     check_vocabulary(name, vocab_size, tokenizer)
@@ -438,7 +446,6 @@ def make_trainer(
     data: PreTrainingData,
     max_eval_pairs: int,
     trainer_class: Callable[..., BertTrainer] = BertTrainer,
-    **kwargs: Any,
 ) -> BertTrainer:
     """Return the Trainer of a model on the data of a run.
 
@@ -448,7 +455,6 @@ def make_trainer(
         data: The data of the run, in one or two phases.
         max_eval_pairs: The most held-out pairs that an evaluation measures.
         trainer_class: The class of the Trainer of the run's objective.
-        **kwargs: Further arguments of `trainer_class`: a teacher and its settings.
     """
     if data.validation is None and args.eval_strategy != "no":
         raise InputError(
@@ -463,12 +469,11 @@ def make_trainer(
         train_dataset=data.train,
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        resume_fingerprint=data.identity,
+        resume_fingerprint=data.resume_fingerprint,
         unigram_counts=None if data.validation is None else data.unigram_counts,
         max_eval_pairs=max_eval_pairs,
         old_dataset=data.old,
         phases=data.phases,
-        **kwargs,
     )
     trainer.add_callback(LossWatch(trainer))
     logger.info("precision %s: %s", trainer.precision, args.precision_reason)

@@ -17,7 +17,8 @@ from bert_recipes.training.speed import BatchStats, training_flops
 class ReplacedTokenSums(PreTrainingSums):
     """Sums over held-out batches, with those of the discriminator.
 
-    It is right where its output is above 0 for a replaced token, and not for another one.
+    The discriminator is right where its output is above 0 for a replaced token, and not above 0 for
+    another one.
     """
 
     NAMES = (*PreTrainingSums.NAMES, "disc_loss", "disc_correct", "tokens", "replaced", "found")
@@ -34,11 +35,12 @@ class ReplacedTokenSums(PreTrainingSums):
         return sums
 
     def metrics(self, prefix: str = "eval", pairs_task: str = "disc") -> dict[str, float]:
-        """Return the metrics of both networks, beside what needs no look at the text.
+        """Return the metrics of both networks, with baselines that do not look at the text.
 
-        `disc_loss` (nats) is beside `base_rate_loss`, that of saying of every token how many are
-        replaced; `disc_accuracy` beside `original_accuracy`, that of always saying original.
-        `replaced_recall` is the fraction of the replaced tokens that is found.
+        The baseline of `disc_loss` (nats) is `base_rate_loss`, the loss of giving every token the
+        fraction that is replaced. The baseline of `disc_accuracy` is `original_accuracy`, that of
+        always saying original. `replaced_recall` is the fraction of the replaced tokens that is
+        found.
         """
         metrics = super().metrics(prefix, pairs_task)
         sums = self.sums_by_name()
@@ -65,9 +67,9 @@ class ElectraTrainer(BertTrainer):
     pairs_task = "disc"
     logged_losses = ("mlm_loss", "disc_loss")
 
-    def _enter(self, training_phase: TrainingPhase) -> None:
-        """Add the numbers that decide the generator's samples."""
-        super()._enter(training_phase)
+    def _set_phase(self, phase: TrainingPhase) -> None:
+        """Set the data of a phase, and add the random numbers of the generator's samples."""
+        super()._set_phase(phase)
         collator: Any = self.data_collator
         self.data_collator = replace(collator, has_draws=True)
         self.eval_collator = replace(self.eval_collator, has_draws=True)
@@ -80,7 +82,7 @@ class ElectraTrainer(BertTrainer):
         """Return the predicted tokens, and the real ones, int64 (2,)."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the sum of generator's and discriminator's loss, and the output."""
@@ -94,7 +96,7 @@ class ElectraTrainer(BertTrainer):
     def random_share(self) -> float:
         """Return the share of the predicted tokens that random words fill.
 
-        It falls to 0 at the end of the run.
+        The share falls to 0 at the end of the run.
         """
         progress = self.clock
         if self.args.max_minutes is None:
@@ -102,7 +104,7 @@ class ElectraTrainer(BertTrainer):
         return self.args.random_replacements * max(0.0, 1 - progress)
 
     def flops_of(self, work: BatchStats) -> int:
-        """Return the model FLOPs of both networks; only the generator meets the vocabulary."""
+        """Return the model FLOPs of both networks; only the generator predicts tokens."""
         model: Any = self.model
         generator_flops = training_flops(model.generator.config, work, nsp=False, pooler=False)
         work = replace(work, masked=0)

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 # Values of --resume that name no checkpoint.
 RESUME_WORDS = ("auto", "last", "no")
-# What a run may leave in its folder; nothing else is ever deleted.
+# Files that a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
     CONFIG_FILE,
     TASK_FILE,
@@ -54,7 +54,7 @@ RUN_FILES = (
     "checkpoint-*",
     "abandoned-checkpoint-*",
     ".aside-*",
-    "training_args.bin",  # the Trainer's; removed at once, if the process lives
+    "training_args.bin",  # written by stock, deleted right after
     MARKDOWN_FILE,
     PAGE_FILE,
     "losses.png",
@@ -62,14 +62,14 @@ RUN_FILES = (
     CARD_SETTINGS_FILE,
     ".gitattributes",
     NO_WEIGHTS_FILE,  # of sweeps
-    # Of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
+    # Trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
     "runs",
     "wandb",
     "emissions.csv*",
 )
-# Stock settings that change nothing of what the remaining steps learn: where files lie, what is
-# logged, saved and measured, how the work is shared out. Ours say it in their metadata, {"resume":
-# "may change"}. Data, tokenizer, precision and global batch are compared by what they are
+# Stock settings with which the remaining steps learn the same: paths, logging, saving, evaluation,
+# and how the work is split. Settings of this project have it in their metadata, {"resume": "may
+# change"}. Data, tokenizer, precision and global batch are compared by content
 # (`RecipeTrainer.resume_fingerprint`).
 _CHANGEABLE_PREFIXES = (
     "logging_",
@@ -119,9 +119,9 @@ _CHANGEABLE = {
 
 
 def check_output_dir(args: Any) -> None:
-    """Refuse at once what `take_output_dir` would refuse of the folder.
+    """Refuse at once a folder that `prepare_output_dir` would refuse.
 
-    The main process looks; nothing is changed.
+    Only the main process looks; nothing is changed.
     """
     if args.estimate or os.environ.get("RANK", "0") != "0":
         return
@@ -142,20 +142,20 @@ def find_resume_checkpoint(args: Any) -> str | None:
     return run_on_main_process(args, lambda: _find_checkpoint(args, Path(args.output_dir)))
 
 
-def take_output_dir(
+def prepare_output_dir(
     args: Any,
     configs: Sequence[Any],
     checkpoint: str | None,
     sources: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Check that the run may write to its output folder, and remove what it replaces there.
+    """Refuse a folder that the run may not write to, and delete what it replaces there.
 
     Args:
         args: The arguments of the run.
-        configs: All settings of the run. A run is resumed with those that it was started with.
+        configs: All settings of the run. A resumed run must have the settings of its start.
         checkpoint: The result of `find_resume_checkpoint`.
-        sources: The files and folders that the run reads, by setting: they are not deleted with an
-            old run.
+        sources: The files and folders that the run reads, by setting: none may lie in a folder
+            that is deleted.
     """
     resume_from = None if checkpoint is None else Path(checkpoint)
     run_on_main_process(args, lambda: _check_and_clear(args, configs, resume_from, sources or {}))
@@ -167,7 +167,7 @@ def _check_and_clear(
     resume_from: Path | None,
     sources: Mapping[str, str | None],
 ) -> None:
-    """Look at the folder, and only then change anything."""
+    """Check the folder first, and only then change anything."""
     folder = Path(args.output_dir)
     if resume_from is not None:
         _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
@@ -181,7 +181,7 @@ def _check_and_clear(
                 checkpoint,
                 resume_from.name,
             )
-        # The run is unfinished again.
+        # Without results the run is unfinished again.
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     if args.overwrite_run and folder.is_dir():
         shutil.rmtree(folder)
@@ -212,7 +212,7 @@ def is_run_file(path: Path) -> bool:
 
 
 def run_name(folder: Path) -> str:
-    """Return a run's name: its folder's, with the folder around it for a seed."""
+    """Return the name of a run: that of its folder, for a seed with that of the parent folder."""
     folder = folder.resolve()
     return f"{folder.parent.name}-{folder.name}" if folder.name.startswith("seed-") else folder.name
 
@@ -253,7 +253,7 @@ def _find_checkpoint(args: Any, folder: Path) -> str | None:
 
 
 def _check_available(folder: Path, args: Any) -> None:
-    """Refuse a folder that holds something that may not be deleted or written over."""
+    """Refuse a folder whose content may not be deleted or written over."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not (folder / CONFIG_FILE).is_file():
@@ -301,7 +301,7 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
     settings_before = yaml.safe_load(file.read_text(encoding="utf-8"))
 
     for name in dict.fromkeys([*settings_before, *settings]):
-        # A run that was begun before a setting existed has its default.
+        # run.yaml of an older version lacks newer settings: they had their defaults.
         before = settings_before.get(name, defaults.get(name))
         now = settings.get(name)
         if before == now or name in changeable or name.startswith(_CHANGEABLE_PREFIXES):
@@ -350,13 +350,13 @@ def read_trainer_state(
 ) -> dict[str, Any]:
     """Read the trainer state of a complete checkpoint.
 
-    Another run's is refused, and that of an optimiser which this engine cannot open.
+    A checkpoint of another run is refused, and one whose optimiser state this engine cannot open.
     """
     state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
     engine_before = state["engine"]
     processes_before = len(state["processes"])
     is_deepspeed = engine.startswith("DeepSpeed")
-    # DeepSpeed opens files of its stage from as many processes only; nobody else opens them.
+    # DeepSpeed's files can be opened only with the same stage and number of processes.
     if engine_before != engine or (is_deepspeed and processes_before != processes):
         raise InputError(
             f"{checkpoint} was written by {processes_before} process(es) with engine "

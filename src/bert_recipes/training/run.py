@@ -28,8 +28,8 @@ from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
 from bert_recipes.run_folder import (
     CONFIG_FILE,
-    IDENTITY_FILE,
     RESULTS_FILE,
+    RUN_ID_FILE,
     UNFINISHED_FILE,
     WEIGHTS_FILE,
 )
@@ -84,7 +84,7 @@ def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
 
 # Launch and log
 
-# How many tasks of this program a scheduler has started, as its environment says.
+# Variables in which a scheduler gives the number of tasks that it started.
 _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
@@ -112,16 +112,21 @@ def check_launch(args: TrainingArguments) -> None:
         )
     if args.device.type == "cpu":
         _check_cpu(args, processes)
-    # Accelerate's launcher sets it, and passes no signal on to a process that it starts alone;
-    # torch's, which passes them on, may be killed. The system sends SIGTERM then
-    # (PR_SET_PDEATHSIG).
+    _end_with_launcher()
+
+
+def _end_with_launcher() -> None:
+    """Let Linux send SIGTERM when the launcher dies.
+
+    Accelerate's passes no signal to a process that it starts alone; torch's may be killed.
+    """
     has_launcher = "ACCELERATE_DYNAMO_BACKEND" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
     if has_launcher and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
 def _check_cpu(args: TrainingArguments, processes: int) -> None:
-    """Refuse an engine, which is for GPUs; warn of a run that is on CPUs for want of a GPU."""
+    """Refuse an engine, which is for GPUs; warn of a run on CPUs that did not ask for them."""
     has_fsdp = asks_for_fsdp(args)
     has_deepspeed = "ACCELERATE_USE_DEEPSPEED" in os.environ
     if has_fsdp and torch.accelerator.is_available():
@@ -129,7 +134,7 @@ def _check_cpu(args: TrainingArguments, processes: int) -> None:
             "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu "
             "is for that"
         )
-    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is how DeepSpeed is asked for CPUs.
+    # ddp_cpu.yaml hides the GPUs (-1); DS_ACCELERATOR asks DeepSpeed for CPUs.
     first_gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     is_deepspeed_on_cpu = has_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu"
     is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu)
@@ -177,14 +182,14 @@ def run_training(
 
     Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved
     configuration), all_results.json, trainer_state.json (with the logged history). The training
-    ends with a checkpoint: ended anywhere after that, a run is resumed from it, which trains
-    nothing and does again what follows.
+    ends with a checkpoint. A run that is stopped later is resumed from it: it trains nothing and
+    repeats the steps after training.
 
     Args:
         trainer: Ready to train; its processing_class is the tokenizer.
         configs: The dataclasses of the run, in the order of run.yaml.
         resume_from: The result of `find_resume_checkpoint`.
-        facts: What else all_results.json is to say, for example about the data.
+        facts: Further entries of all_results.json, for example about the data.
         finish: Called with the results in all processes: predictions, report, card, push.
 
     Returns:
@@ -194,7 +199,7 @@ def run_training(
     folder = Path(args.output_dir)
     tracking: dict[str, str] = {}
     if trainer.is_world_process_zero():
-        tracking = _name_run(trainer, configs, resume_from)
+        tracking = _write_run_files(trainer, configs, resume_from)
     trainer.accelerator.wait_for_everyone()
     trainer.ends_with_checkpoint = True
     with patch_environment(**tracking), trainer.stoppable():
@@ -206,9 +211,10 @@ def run_training(
             finish(results)
     except PushError as error:
         failure = error
-    # The run has come to its end. Without --save_strategy its last checkpoint is not kept.
+    # A failed push is no reason to train again: finish the run, then raise.
     if trainer.is_world_process_zero():
         (folder / UNFINISHED_FILE).unlink(missing_ok=True)
+        # With --save_strategy no the checkpoint at the end was only for a resume.
         if args.save_strategy == SaveStrategy.NO:
             shutil.rmtree(folder / f"checkpoint-{trainer.state.global_step}", ignore_errors=True)
     if failure is not None:
@@ -216,23 +222,23 @@ def run_training(
     return results
 
 
-def _name_run(
+def _write_run_files(
     trainer: RecipeTrainer, configs: Sequence[Any], resume_from: str | None
 ) -> dict[str, str]:
     """Write run.yaml and the run's id, also into each checkpoint; return variables of trackers."""
     folder = Path(trainer.args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     save_config(folder / CONFIG_FILE, *configs)
-    # As it was given: training fills in what follows from it, for example the number of steps.
+    # The configuration before training, which fills in values such as the number of steps.
     config = (folder / CONFIG_FILE).read_bytes()
     trainer.checkpoint_files[CONFIG_FILE] = lambda path: path.write_bytes(config)
     run_id = keep_run_id(folder, None if resume_from is None else Path(resume_from))
-    trainer.checkpoint_files[IDENTITY_FILE] = partial(write_run_id, run_id=run_id)
+    trainer.checkpoint_files[RUN_ID_FILE] = partial(write_run_id, run_id=run_id)
     return name_run(trainer.args, run_id)
 
 
 def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[str, Any]:
-    # Read before training, which may remove the checkpoint for newer ones.
+    # Read before training, which may delete the checkpoint for newer ones.
     resumed_at_step = None if resume_from is None else read_step(Path(resume_from))
     trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {
@@ -258,10 +264,7 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
 
 
 def results_text(results: Mapping[str, Any]) -> str:
-    """Return results as JSON.
-
-    It has no NaN and no infinity: a value that is not defined is null.
-    """
+    """Return results as JSON without NaN and infinity: a value that is not defined is null."""
     return json.dumps(strict(results), indent=2) + "\n"
 
 
@@ -272,10 +275,10 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
         trainer.save_model(_internal_call=True)  # pushes nothing yet
         trainer.save_state()
         if trainer.is_world_process_zero():
-            # The Trainer pickles its arguments beside the weights; run.yaml says the same and is
-            # safe to open.
+            # Stock pickles its arguments beside the weights; run.yaml has the same and is safe to
+            # open.
             (folder / "training_args.bin").unlink(missing_ok=True)
-            # A run has come to its end where there are results and no file "unfinished".
+            # A run is finished where there are results and no file "unfinished".
             (folder / UNFINISHED_FILE).touch()
             with atomic_write(folder / RESULTS_FILE) as aside:
                 aside.write_text(results_text(results), encoding="utf-8")

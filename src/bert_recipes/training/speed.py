@@ -99,7 +99,7 @@ logger = logging.getLogger(__name__)
 # ARM).
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16", "i8mm")
 
-# Line of /proc/cpuinfo -> what it is called in a results file.
+# Line of /proc/cpuinfo -> its name in a results file.
 _NUMBERS = {
     "cpu family": "family",
     "model": "model",
@@ -149,8 +149,10 @@ def _read_cpu_facts(file: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     return facts
 
 
-# One product that takes longer than this is repeated less often.
-REPETITIONS, SLOW_SECONDS, SLOW_REPETITIONS = 20, 0.5, 5
+REPETITIONS = 20
+# A product that takes longer is repeated less often.
+SLOW_SECONDS = 0.5
+SLOW_REPETITIONS = 5
 
 
 def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, int, int]]:
@@ -204,7 +206,7 @@ def measure_rates(
 def best_rate(config: Any, tokens: int, precision: str, device: torch.device) -> float:
     """Return the FLOP/s that the machine can reach.
 
-    They are those of its data sheet, or else the best of the products of a micro-batch.
+    The rate is that of its data sheet, or else the best of the products of a micro-batch.
     """
     if device.type == "cuda" and precision != "fp32":
         tflops = DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device))
@@ -246,12 +248,12 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # An older glibc takes no more than 32 MB. If it takes neither, nothing is changed: setting the
-    # others alone would freeze the threshold at its low start.
+    # An older glibc takes no more than 32 MB. If it refuses both, nothing is changed: setting the
+    # other options alone would freeze the threshold at its low start.
     if not (mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 1 << 25)):
         logger.info("glibc does not keep freed memory; steps will be slower")
         return False
-    # -1: the heap is never trimmed. Any number of bytes would be too small for somebody's step.
+    # -1: the heap is never trimmed. Any number of bytes would be too small for some step.
     if not (mallopt(_M_TRIM_THRESHOLD, -1) and mallopt(_M_TOP_PAD, 64 << 20)):
         return False
     logger.info(
@@ -277,7 +279,7 @@ def single_thread() -> Iterator[None]:
 def peak_memory_mb() -> float:
     """Return the peak memory of this process in MB.
 
-    It is resident memory, or allocated GPU memory where there is a GPU.
+    The memory is resident memory, or allocated GPU memory where there is a GPU.
     """
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
@@ -288,7 +290,7 @@ def peak_memory_mb() -> float:
 class ThroughputMeter:
     """Sum losses, tokens and times between two lines of the training log.
 
-    The sums are on the devices of what is summed, so that no step waits.
+    The sums stay on the devices of their summands, so that no step waits.
 
     Args:
         device: The device of the losses.
@@ -304,8 +306,8 @@ class ThroughputMeter:
         self._timed_steps = 0
         self._waited = 0.0
         self._since: Any = None  # a time; None before measuring begins
-        # What the steps since the reading before have computed, their seconds and number; None
-        # where nothing was timed.
+        # Work, seconds and number of the steps between the last two readings; None where nothing
+        # was timed.
         self.interval: tuple[BatchStats, float, int] | None = None
 
     def count_step(self, work: torch.Tensor, waited: float) -> None:
@@ -330,7 +332,7 @@ class ThroughputMeter:
     def sums(self) -> list[float]:
         """Return the sums of this process since the last reading, for a checkpoint.
 
-        They are both losses, the steps, and which losses there are.
+        The list has both losses, the number of steps, and for each loss whether there is one.
         """
         return [*self._losses.tolist(), float(self._steps), *map(float, self._has_loss)]
 
@@ -342,7 +344,7 @@ class ThroughputMeter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude from the measurement what is done inside.
+        """Exclude the time inside of the block from the measurement.
 
         Measuring begins with the first pause: after the first step, which is slow everywhere.
         """
@@ -350,7 +352,7 @@ class ThroughputMeter:
         if self._since is None:
             self._start_interval(start)
         yield
-        # A reading in between has started the next interval already.
+        # A reading inside of the block has started the next interval already.
         self._since += time.perf_counter() - max(start, self._since)
 
     def read(self, accelerator: Accelerator) -> dict[str, float]:

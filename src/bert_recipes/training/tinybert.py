@@ -1,7 +1,7 @@
 """TinyBERT: a student learns its teacher's embeddings, hidden states and attention scores.
 
-They are of text or of a task's examples. Layers are stock's: the packed ones hold neither attention
-scores nor all hidden states.
+The student reads text or a task's examples. Layers are stock's: packed layers hold neither
+attention scores nor all hidden states.
 
 Legend: B batch, S positions, h heads, L layers of the student, D its hidden size, E the teacher's.
 Source: Jiao et al. 2020, section 3; huawei-noah/Pretrained-Language-Model,
@@ -31,7 +31,7 @@ from bert_recipes.training.trainer import RecipeTrainer
 logger = logging.getLogger(__name__)
 
 SCORED = "bert_recipes_scored"
-# Beside the weights, which are those of a stock model.
+# Stands beside the weights, which are those of a stock model.
 FIT_FILE = "fit_dense.safetensors"
 
 
@@ -40,7 +40,7 @@ def attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend as stock's sdpa, with the scores before mask and softmax as `attentions`.
 
-    They are (B, h, S, S).
+    The scores are (B, h, S, S).
     """
     output, _ = sdpa_attention_forward(module, query, key, *args, scaling=scaling, **kwargs)
     return output, query @ key.transpose(2, 3) * scaling
@@ -80,9 +80,10 @@ def imitation_losses(
 ) -> torch.Tensor:
     """Return the squared errors of attention scores, hidden states and embeddings, float32 (3,).
 
-    They are summed over the layers. Scores are summed over the pairs of real tokens and averaged
-    over the heads; states are summed over the real tokens and averaged over E. Layer m of L learns
-    from layer m * n of L * n. The original averages over padding too: its loss depends on it.
+    The errors are summed over the layers. Errors of scores are summed over the pairs of real tokens
+    and averaged over the heads; errors of states are summed over the real tokens and averaged over
+    E. Layer m of L learns from layer m * n of L * n. The original averages over padding too: its
+    loss depends on the padding.
 
     Args:
         student: Output with `hidden_states` and `attentions` (`attend`); `teacher` too.
@@ -113,7 +114,7 @@ def imitation_losses(
 
 
 def prepare_student(student: Any, teacher: Any) -> None:
-    """Add `fit_dense` to a student, and freeze what does not learn: its pooler and its heads.
+    """Add `fit_dense` to a student, and freeze its pooler and its heads, which do not learn.
 
     Both models then return attention scores as `attentions` (`attend`).
     """
@@ -184,13 +185,13 @@ class LayerTeacher:
         with torch.no_grad(), self.trainer.autocast():
             teacher_output = self.model.base_model(**inputs)
         if isinstance(self.trainer.model, PreTrainingModel):
-            # Without labels it computes the logits of all tokens.
+            # Without labels the model would compute the logits of all tokens.
             inputs["labels"] = torch.full_like(batch["input_ids"], IGNORE_INDEX)
             inputs["return_full_logits"] = False
         student_output = model(**inputs)
         return imitation_losses(student_output, teacher_output, self.fit, batch["attention_mask"])
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the weighted sum of the three losses."""
@@ -250,11 +251,11 @@ class TinyBertTrainer(BertTrainer):
         """Return the teacher's counts."""
         return self.teacher.num_items(batch)
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the teacher's loss."""
-        return self.teacher.part_of_loss(model, inputs, counts)
+        return self.teacher.micro_batch_loss(model, inputs, counts)
 
     def new_sums(self) -> Any:
         """Return `ImitationSums`."""

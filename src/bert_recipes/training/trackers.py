@@ -13,9 +13,9 @@ from bert_recipes.hub_access import can_connect, why_unreachable
 from bert_recipes.training.resume import run_name
 
 
-# What keeps trackers that have a server of their own from it, unless their user says otherwise.
+# Keep trackers away from their servers, unless the user's environment says otherwise.
 _OFFLINE = {"WANDB_MODE": "offline", "COMET_START_ONLINE": "0", "SWANLAB_MODE": "local"}
-# Seconds: wandb's own would let a finished run wait for ever for a server that does not answer.
+# Seconds. By default wandb lets a finished run wait for ever for a server that does not answer.
 _TIME_LIMITS = {"WANDB_INIT_TIMEOUT": "30", "WANDB_FINISH_TIMEOUT": "120"}
 
 
@@ -32,7 +32,7 @@ def prepare_trackers(args: Any) -> None:
         except (RuntimeError, ImportError, ValueError) as error:
             raise InputError(f"report_to: {name} cannot be used: {error}") from error
     if "trackio" in args.report_to and not args.trackio_static_space_id:
-        # Without a name stock makes a Space of its own when a training, or a phase of it, ends.
+        # Without a name stock creates a new Space at the end of each phase.
         args.trackio_static_space_id = False
         args.unsaved_fields = {*getattr(args, "unsaved_fields", ()), "trackio_static_space_id"}
     if args.process_index != 0:

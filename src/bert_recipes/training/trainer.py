@@ -49,7 +49,7 @@ from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
 from bert_recipes.run_folder import PROGRESS_FILE, STATE_FILE
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
 from bert_recipes.training.callbacks import ClockIntervals, StopOnSignal, ignore_signals
-from bert_recipes.training.console import Lines, LinesAboveBar
+from bert_recipes.training.console import LogPrinter, LogPrinterAboveBar
 from bert_recipes.training.emissions import EnergySettings, RunTime
 from bert_recipes.training.engines import (
     asks_for_fsdp,
@@ -80,9 +80,8 @@ from bert_recipes.training.trackers import prepare_trackers
 
 logger = logging.getLogger(__name__)
 
-# Our settings, for stock `TrainingArguments`, which lack them; optimiser and schedule are then the
-# Trainer's.
-DEFAULTS: dict[str, Any] = {
+# Added to stock TrainingArguments. "trainer" leaves optimiser and schedule to stock.
+RECIPE_SETTINGS: dict[str, Any] = {
     "optimizer": "trainer",
     "schedule": "trainer",
     "fast_layers": "auto",
@@ -107,8 +106,8 @@ def _overridden(args: TrainingArguments, **settings: Any) -> Iterator[None]:
         vars(args).update(before)
 
 
-# DeepSpeed warns of a machine without a GPU wherever it is installed; stock of a split of the batch
-# that may change here.
+# DeepSpeed warns of a machine without a GPU wherever it is installed. Stock warns at a resume of
+# another split of the batch, which may change here.
 _NOISE = ("Setting accelerator to", "do not match the ones in the `trainer_state.json`")
 
 
@@ -124,8 +123,8 @@ class RecipeTrainer(Trainer):
     however G is split. SIGTERM and SIGINT end the run after the step that is being computed, with a
     checkpoint. A step whose gradient is not finite changes nothing and is counted. A subclass says
     what the loss is a mean over (`num_items`), and computes the loss of a micro-batch
-    (`part_of_loss`). `resume_fingerprint` names what must be the same where a run is resumed, such
-    as the data and the tokenizer.
+    (`micro_batch_loss`). `resume_fingerprint` names what must be the same where a run is resumed,
+    such as the data and the tokenizer.
     """
 
     args: Any
@@ -133,7 +132,7 @@ class RecipeTrainer(Trainer):
     deepspeed: Any
     lr_scheduler: Any
     control: TrainerControl
-    # Of the model's output: what the log has beside the sum.
+    # Fields of the model's output that are logged beside their sum.
     logged_losses = ("mlm_loss", "nsp_loss")
 
     def __init__(
@@ -144,21 +143,21 @@ class RecipeTrainer(Trainer):
         resume_fingerprint: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for name, value in DEFAULTS.items():
+        for name, value in RECIPE_SETTINGS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
         for library in ("DeepSpeed", "transformers.trainer_utils"):
             logging.getLogger(library).addFilter(_is_news)
-        # FSDP gathers the weights of a layer where it is called as a module, which the fast ones
-        # are not.
+        # FSDP gathers the weights of a layer when the layer is called as a module. Fast layers are
+        # called as functions.
         enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers, args)
         if args.device.type == "cpu" and args.keep_freed_memory:
             keep_freed_memory()
         if args.ddp_find_unused_parameters is None and isinstance(model.base_model, PackedModel):
-            # Every pass uses all; stock would look for unused ones in each.
+            # Every pass uses all parameters; DDP would search for unused ones at each step.
             args.ddp_find_unused_parameters = False
         prepare_trackers(args)
-        # One folder, so that a run that resumes is one run there.
+        # One folder, so that a resumed run continues its TensorBoard run.
         events = os.environ.get("TENSORBOARD_LOGGING_DIR", str(Path(args.output_dir) / "runs"))
         with (
             _overridden(args, push_to_hub=False),
@@ -166,10 +165,9 @@ class RecipeTrainer(Trainer):
         ):
             super().__init__(model=model, args=args, **kwargs)
         set_up_engine(self, args.optimizer)
-        # No second copy of the gradients.
+        # DDP then keeps no second copy of the gradients.
         self.accelerator.ddp_handler.gradient_as_bucket_view = True
-        # Our losses are divided by the counts of the whole step: the Trainer shall not divide them
-        # again.
+        # `micro_batch_loss` divides by the counts of the whole step: stock must not divide again.
         self.model_accepts_loss_kwargs = True
         self._set_up_state()
         self.resume_fingerprint = {
@@ -185,37 +183,36 @@ class RecipeTrainer(Trainer):
         self.meter = ThroughputMeter(args.device, work_device)
         self._best_rate: float | None = None  # FLOP/s of matrix products of a process
         self.run_time = RunTime()
-        # Gradients that were not finite.
+        # Steps whose gradient was not finite.
         self.skipped_steps = 0
         self._skipped_in_a_row = 0
         self._unread_norm: tuple[int, LateNumber] | None = None  # a step, and its gradient's norm
-        # Steps that the mean loss leaves out; the total at the last log line, and its step.
-        self._steps_without_loss = 0
-        self._total_at_log = 0.0
-        self._step_of_log = 0
+        self._steps_without_loss = 0  # left out of the mean loss
+        self._total_at_log = 0.0  # the sum of the losses at the last log line
+        self._step_of_log = 0  # the step of that line
         self._globalstep_last_logged = 0  # stock sets it in `train`
 
-        self.steps_done = 0  # before this call of train()
-        # Name of a file -> what writes it into each checkpoint: what a resumed run must find again.
+        self.num_resumed_steps = 0  # before this call of train()
+        # Name of a file -> the function that writes it into each checkpoint, for a resumed run.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
         # Name of a file -> a module of the model whose weights it holds, apart from stock's.
         self.module_files: dict[str, torch.nn.Module] = {}
-        # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended
-        # while it is measured is resumed from it.
+        # Whether the run ends with a checkpoint whatever save_strategy says: a run that is stopped
+        # during its last evaluation is resumed from it.
         self.ends_with_checkpoint = False
         self._save_total_limit = args.save_total_limit
         self._staging: Path | None = None  # while a checkpoint is written
         self._loaded_state: dict[str, Any] = {}
-        # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed
-        # run begins with it.
+        # Whether the evaluation of this step comes after its checkpoint, or was stopped. A resumed
+        # run begins with that evaluation.
         self._evaluation_is_due = False
         # Step and metrics of the last evaluation while training.
         self._last_metrics: tuple[int | None, dict[str, float]] = None, {}
 
-        # Of a run by the clock: the fraction of its minutes that are over, the same in all
-        # processes; that of the last two steps; and the seconds of the longest evaluation.
-        self.clock = 0.0
-        self._fractions: list[LateNumber] = []
+        # Only with max_minutes.
+        self.clock = 0.0  # fraction of the minutes that is over, the same in all processes
+        self._clock_numbers: list[LateNumber] = []  # the clock of the last two steps
+        # Seconds of logging, saving and evaluating after a step, at most.
         self._longest_pause = 0.0
 
     def _set_up_callbacks(self) -> None:
@@ -223,10 +220,10 @@ class RecipeTrainer(Trainer):
         stock_console = PrinterCallback if args.disable_tqdm else ProgressCallback
         if self.pop_callback(stock_console) is not None:
             has_bar = not args.disable_tqdm and sys.stderr.isatty()
-            self.add_callback(LinesAboveBar() if has_bar else Lines())
+            self.add_callback(LogPrinterAboveBar() if has_bar else LogPrinter())
         self.stop_request = StopOnSignal()
         self.add_callback(self.stop_request)
-        self.add_callback(_Boundaries(self))
+        self.add_callback(_RestoreAndSave(self))
         if args.max_minutes is not None:
             self.add_callback(ClockIntervals(self))
 
@@ -260,16 +257,17 @@ class RecipeTrainer(Trainer):
             logger.warning(
                 "push_to_hub is true: nothing is pushed before you call trainer.push_to_hub()"
             )
-        # The weights are made. Each process drops elements of its own; a resume loads the states of
-        # its checkpoint after this.
+        # The weights are made with one seed. From here on each process has its own dropout masks. A
+        # resume loads the random states of its checkpoint after this.
         if args.process_index > 0:
             torch.manual_seed(args.seed + args.process_index)
         with self.run_time:
             self._start_from(checkpoint)
             self.stop_request.begin()
-            # A resumed run has its first evaluation in its log.
-            eval_on_start = args.eval_on_start and self.steps_done == 0
-            # At its end stock deletes all checkpoints but the best; `rotate` has done that.
+            # The log of a resumed run has the first evaluation already.
+            eval_on_start = args.eval_on_start and self.num_resumed_steps == 0
+            # At the end stock would delete all checkpoints but the best; `rotate` has deleted old
+            # ones.
             stock_settings = _overridden(
                 args, push_to_hub=False, save_total_limit=None, eval_on_start=eval_on_start
             )
@@ -285,15 +283,15 @@ class RecipeTrainer(Trainer):
         return output._replace(training_loss=self.mean_loss)
 
     def _start_from(self, checkpoint: Path | None) -> None:
-        """Set the counters to those of a checkpoint, or to none.
+        """Set the counters to those of a checkpoint, or to 0.
 
-        Its state is read here, as the data may need it, and applied by `_Boundaries` when
-        everything else is loaded.
+        The checkpoint's state is read here, as the data may need it, and applied by
+        `_RestoreAndSave` when everything else is loaded.
         """
-        self.steps_done = 0
+        self.num_resumed_steps = 0
         self._loaded_state = {}
         if checkpoint is not None:
-            self.steps_done = read_step(checkpoint)
+            self.num_resumed_steps = read_step(checkpoint)
             self._loaded_state = read_trainer_state(
                 checkpoint,
                 self.resume_fingerprint,
@@ -306,7 +304,8 @@ class RecipeTrainer(Trainer):
         self._steps_without_loss = self._loaded_state.get("steps_without_loss", 0)
         self._total_at_log = self._loaded_state.get("total_loss", 0.0)
         self._step_of_log = self._loaded_state.get("last_logged_step", 0)
-        if not math.isfinite(self._total_at_log):  # of a version that kept no finite total
+        # Earlier versions wrote totals that are not finite.
+        if not math.isfinite(self._total_at_log):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
         self.clock = self._loaded_state.get("clock", 0.0)
@@ -337,10 +336,10 @@ class RecipeTrainer(Trainer):
     def mean_loss(self) -> float:
         """Return, after `train`, the mean of the training loss over all steps of the run.
 
-        Those before a resume count too, those of a log line that is not finite do not. NaN where
-        no line is finite.
+        Steps before a resume count too, steps of a log line that is not finite do not. The mean is
+        NaN where no line is finite.
         """
-        # What came after the last line of the log differs between processes.
+        # The loss since the last log line is not in it: each process has a different sum.
         num_steps = self.state.global_step - self._steps_without_loss
         sums = torch.tensor([[self._total_loss_scalar, num_steps]], dtype=torch.float64)
         total, num_steps = self.accelerator.gather(sums.to(self.args.device)).mean(0).tolist()
@@ -352,9 +351,9 @@ class RecipeTrainer(Trainer):
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Let a signal end what is measured or predicted inside of the block, in all processes.
+        """Let a signal end a measurement or prediction inside of the block, in all processes.
 
-        It ends where `check_stop` is called, and at the end of the block.
+        The block ends where `check_stop` is called, and at its own end.
         """
         with self.stop_request.listening():
             yield
@@ -365,7 +364,7 @@ class RecipeTrainer(Trainer):
 
         All processes call it together.
         """
-        # At the end of a phase the next one's data would be measured when the run is resumed.
+        # Stopped at the end of a phase, a resumed run would measure the data of the next phase.
         if self._is_end_of_phase():
             return
         number = self._signal_of_any()
@@ -417,7 +416,7 @@ class RecipeTrainer(Trainer):
     ) -> DataLoader:
         """Return the micro-batches of this process as one pass over the whole run.
 
-        Those that are done are not read.
+        Micro-batches of finished steps are not read.
 
         Args:
             keys: Returns the keys of samples by their numbers, counted from step `first_step` on.
@@ -433,7 +432,7 @@ class RecipeTrainer(Trainer):
             num_processes=args.world_size,
             process_index=args.process_index,
             first=first_step * args.gradient_accumulation_steps,
-            skipped=self.steps_done * args.gradient_accumulation_steps,
+            skipped=self.num_resumed_steps * args.gradient_accumulation_steps,
         )
         return DataLoader(
             self.train_dataset if dataset is None else dataset,
@@ -443,15 +442,15 @@ class RecipeTrainer(Trainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
-            # A worker that cannot hand a batch over (shared memory is full) says so and reads on;
-            # nobody would ever get that batch.
+            # A worker that cannot hand a batch over (shared memory is full) prints an error and
+            # reads on: the process would wait for that batch for ever.
             timeout=args.ddp_timeout if args.dataloader_num_workers else 0,
             worker_init_fn=ignore_signals,
         )
 
     def device_collator(self, collator: Callable[[list[Any]], Any]) -> DeviceCollator:
         """Return what collates batches for the device and the encoder of this run."""
-        # What an export compares is no model of transformers.
+        # An exported ONNX model, put in place for comparison, has no base_model.
         base = getattr(self.model, "base_model", None)
         return DeviceCollator(
             collator,
@@ -468,8 +467,8 @@ class RecipeTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
         """Return the micro-batches of a step, and its `num_items` with 1 instead of 0.
 
-        They are float64 (K,), over all micro-batches and processes, and on the CPU where there is
-        one process. Nothing waits for the device.
+        The items are float64 (K,), over all micro-batches and processes, and on the CPU where there
+        is one process. Nothing waits for the device.
         """
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
@@ -510,17 +509,18 @@ class RecipeTrainer(Trainer):
         all_counts = torch.cat([counts, extra_counts]).to(device, non_blocking=True)
         all_counts = self.accelerator.reduce(all_counts, reduction="sum")
         num_asked, fraction_now = all_counts[-2:]
-        self.stop_request.flags.append(LateNumber(num_asked))
-        # The step before is the first of two, but in the first step.
-        self._fractions.append(LateNumber(fraction_now))
-        fraction_before = self._fractions[0].read()
-        del self._fractions[:-1]
+        self.stop_request.stop_counts.append(LateNumber(num_asked))
+        self._clock_numbers.append(LateNumber(fraction_now))
+        # [0] is the step before, whose number is here by now; in the first step there is only
+        # this one.
+        fraction_before = self._clock_numbers[0].read()
+        del self._clock_numbers[:-1]
         return all_counts[:-2], fraction_before
 
     def _counts_of(self, batch: Any) -> torch.Tensor:
         """Return int64 (K + NUM_WORK_COUNTS,), `num_items` and `count_work` of a micro-batch.
 
-        They are on the CPU where the batch comes from the loader.
+        The counts are on the CPU where the batch comes from the loader.
         """
         tensors = batch.tensors() if isinstance(batch, BatchBuffer) else batch
         items = self.num_items(tensors)
@@ -529,7 +529,8 @@ class RecipeTrainer(Trainer):
     def _elapsed_fraction(self) -> float:
         """Return the fraction of `max_minutes` that is over in this process.
 
-        The last evaluation and checkpoint are inside of the minutes.
+        The minutes include the evaluation and the checkpoint at the end: they are taken to be as
+        long as the longest pause up to now.
         """
         if not self.args.max_minutes:
             return 0.0
@@ -543,7 +544,10 @@ class RecipeTrainer(Trainer):
         """
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return int64 (K,), what each of the K losses is a mean over, in this batch."""
+        """Return (K,), int64 or with class weights float64, what each of K losses is a mean over.
+
+        The items are those of this batch.
+        """
         raise NotImplementedError
 
     def compute_loss(
@@ -559,20 +563,21 @@ class RecipeTrainer(Trainer):
         the model's `forward`.
         """
         counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
-        loss, output = self.part_of_loss(model, inputs, torch.where(counts > 0, counts, 1).float())
+        counts = torch.where(counts > 0, counts, 1).float()
+        loss, output = self.micro_batch_loss(model, inputs, counts)
         if num_items_in_batch is not None:
             losses = [getattr(output, name, None) for name in self.logged_losses]
             self.meter.add_losses(losses, self.args.world_size)
-            # Processes average their gradients, which are to be added up.
+            # DDP averages the gradients of the processes; their sum is needed.
             loss = loss * self.args.world_size
         return (loss, output) if return_outputs else loss
 
-    def part_of_loss(
+    def micro_batch_loss(
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return what a micro-batch adds to the loss, and the model's output.
 
-        `counts`, float32 (K,), are those of `num_items` of the whole step.
+        `counts`, float32 (K,), are `num_items` of the whole step.
         """
         raise NotImplementedError
 
@@ -584,7 +589,8 @@ class RecipeTrainer(Trainer):
         lengths = mask.sum(dim=-1).flatten()  # without padding
         num_tokens = lengths.sum()
         num_squares = (lengths**2).sum()
-        num_sequences, num_masked = lengths.new_tensor([len(lengths), 0])
+        num_sequences = lengths.new_tensor(len(lengths))
+        num_masked = lengths.new_zeros(())
         return torch.stack([num_tokens, num_squares, num_sequences, num_masked])
 
     def autocast(self) -> torch.autocast:
@@ -640,7 +646,8 @@ class RecipeTrainer(Trainer):
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """Return the schedule of the steps that are trained now."""
-        args, warmup = self.args, self.args.get_warmup_steps(num_training_steps)
+        args = self.args
+        warmup = args.get_warmup_steps(num_training_steps)
         return Schedule(0, num_training_steps, warmup, args.learning_rate, args.schedule_power)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -662,10 +669,11 @@ class RecipeTrainer(Trainer):
         later, as it would wait otherwise.
         """
         if self._optimizer_skips_on_device(norm):
+            # The optimiser's `step` reads it on the device.
             self.optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
             self._read_norm()
             self._unread_norm = self.state.global_step + 1, LateNumber(norm)
-        elif not self._note_norm(self.state.global_step + 1, norm):
+        elif not self._check_norm(self.state.global_step + 1, norm):
             model.zero_grad()  # the optimiser then has nothing to do
 
     def _optimizer_skips_on_device(self, norm: Any) -> bool:
@@ -677,16 +685,16 @@ class RecipeTrainer(Trainer):
         )
 
     def _read_norm(self) -> None:
-        """Read the norm of the last step, if nobody has."""
+        """Check the norm of the last step, if it is still unread."""
         if self._unread_norm is not None:
             step, norm = self._unread_norm
             self._unread_norm = None
-            self._note_norm(step, norm.read())
+            self._check_norm(step, norm.read())
 
-    def _note_norm(self, step: int, norm: Any) -> bool:
+    def _check_norm(self, step: int, norm: Any) -> bool:
         """Return whether the gradient of a step is finite.
 
-        Those that are not are counted, reported and at last refused.
+        Count, report and at last refuse those that are not.
         """
         if math.isfinite(norm):
             self._skipped_in_a_row = 0
@@ -695,11 +703,11 @@ class RecipeTrainer(Trainer):
         self._skipped_in_a_row += 1
         scaler = self.accelerator.scaler
         if scaler is not None and scaler.get_scale() >= 1:
-            # This is how a loss scaler finds its scale, which halves every time; below 1 it is not
-            # the scale that is wrong.
+            # A loss scaler finds its scale like this and halves it every time. Below 1 the scale is
+            # not the reason.
             return False
         if self.is_deepspeed_enabled:
-            # It has updated the weights by the time that it tells the norm.
+            # DeepSpeed has updated the weights by the time that it returns the norm.
             self._refuse_gradient(step, "one step, and DeepSpeed cannot leave a step out")
         if self._skipped_in_a_row >= self.args.max_skipped_steps:
             self._refuse_gradient(step, f"{self._skipped_in_a_row} step(s) in a row")
@@ -770,7 +778,7 @@ class RecipeTrainer(Trainer):
     ) -> None:
         """Save as stock, but a tied weight under its first name alone.
 
-        Engines give it under both.
+        Engines give a tied weight under both names.
         """
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
@@ -789,7 +797,7 @@ class RecipeTrainer(Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write everything into a staging folder, seal it, and only then give it its name.
 
-        Rotate when that is done.
+        Older checkpoints are deleted after that.
         """
         target = self._checkpoint_folder()
         staging = staging_dir(target.parent)
@@ -815,10 +823,9 @@ class RecipeTrainer(Trainer):
     def _finish_checkpoint(self, written: Path, target: Path, state: Mapping[str, Any]) -> None:
         """Complete, seal, rename and rotate a written checkpoint, in the main process."""
         (written / PROGRESS_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe
-        # to open.
+        # Stock pickles its arguments beside the weights; run.yaml has the same and is safe to open.
         (written / "training_args.bin").unlink(missing_ok=True)
-        # Under FSDP it writes the weights a second time, not as safetensors.
+        # Under FSDP stock writes the weights a second time, not as safetensors.
         (written / "pytorch_model_fsdp.bin").unlink(missing_ok=True)
         self.state.save_to_json(str(written / STATE_FILE))
         num_states = len(list(written.glob("rng_state*.pth")))
@@ -843,7 +850,7 @@ class RecipeTrainer(Trainer):
     def _name_best(self, target: Path) -> None:
         """Give the best checkpoint its final name in the state.
 
-        Stock looks for it in the folder that is being written to.
+        Stock looks for that checkpoint in the folder that is being written to.
         """
         if not self.state.best_global_step:
             return
@@ -852,7 +859,7 @@ class RecipeTrainer(Trainer):
         self.state.best_model_checkpoint = str(best) if is_kept else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside stock's files, JSON.
+        """Return the state that a checkpoint keeps beside stock's files, as JSON.
 
         All processes call it together. `process` is the state of this process alone.
         """
@@ -880,7 +887,7 @@ class RecipeTrainer(Trainer):
         self._globalstep_last_logged = state["last_logged_step"]
         self.run_time.load_state_dict(state.get("cost"))
 
-    def make_up_for_evaluation(self) -> None:
+    def run_missed_evaluation(self) -> None:
         """Evaluate a resumed checkpoint whose evaluation was stopped."""
         self._determine_best_metric(self._evaluate(None, None), None)
         self._name_best(self._checkpoint_folder())
@@ -890,9 +897,10 @@ class RecipeTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as stock, but with the mean over all steps as `train_loss` at the end.
 
-        Stock divides the sum of all by the steps since a resume.
+        Stock divides the sum over all steps by the number of steps since a resume.
         """
-        if self._globalstep_last_logged > self._step_of_log:  # stock's line; others may log too
+        # Stock has just logged the loss; callbacks may log at other times.
+        if self._globalstep_last_logged > self._step_of_log:
             self._leave_out_lost_loss()
         if "train_loss" in logs:
             self._leave_out_lost_loss()
@@ -905,7 +913,7 @@ class RecipeTrainer(Trainer):
         The line itself shows it.
         """
         if not math.isfinite(self._total_loss_scalar):
-            self._tr_loss.zero_()  # stock takes it from itself, which leaves NaN
+            self._tr_loss.zero_()  # stock subtracts it from itself, which leaves NaN
             self._total_loss_scalar = self._total_at_log
             self._steps_without_loss += self.state.global_step - self._step_of_log
         self._total_at_log = self._total_loss_scalar
@@ -914,37 +922,37 @@ class RecipeTrainer(Trainer):
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Save the last step before it is measured.
 
-        An evaluation that a signal ends is made up for by the resumed run.
+        A resumed run makes up for an evaluation that was stopped by a signal.
         """
         start = time.perf_counter()
-        control = self.control
-        if control.should_log or control.should_save or control.should_evaluate:
+        if self.control.should_log or self.control.should_save or self.control.should_evaluate:
             self._read_norm()
         with self.meter.paused():
             is_last = self.state.global_step >= self.state.max_steps
-            saves_first = is_last and control.should_evaluate and control.should_save
+            saves_first = is_last and self.control.should_evaluate and self.control.should_save
             if saves_first:
-                # Log and save. Stock clears what it has done, so that the evaluation is left.
-                self._evaluation_is_due = True
-                self.control.should_evaluate = False
-                super()._maybe_log_save_evaluate(*args, **kwargs)
+                self._log_and_save(*args, **kwargs)
                 self.control.should_evaluate = True
             try:
-                # Everything that is due; after a save the evaluation alone.
+                # Everything that is due; after `_log_and_save` the evaluation alone.
                 super()._maybe_log_save_evaluate(*args, **kwargs)
             except Interrupted:
-                # The evaluation was stopped: save what it was to measure, unless that is done.
-                self._evaluation_is_due = True
+                # The evaluation was stopped: save the step, unless that is done.
                 self.stop_request.stop(self.control)
-                self.control.should_evaluate = False
                 self.control.should_save = not saves_first
-                super()._maybe_log_save_evaluate(*args, **kwargs)
+                self._log_and_save(*args, **kwargs)
             if saves_first:  # it may be the best one
                 self._name_best(self._checkpoint_folder())
                 if self.args.should_save:
                     self._rotate(self._checkpoint_folder())
                 self.accelerator.wait_for_everyone()
         self._longest_pause = max(self._longest_pause, time.perf_counter() - start)
+
+    def _log_and_save(self, *args: Any, **kwargs: Any) -> None:
+        """Log and save as stock; the checkpoint says that its evaluation is still due."""
+        self._evaluation_is_due = True
+        self.control.should_evaluate = False
+        super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as stock while training, and remember the metrics."""
@@ -955,7 +963,7 @@ class RecipeTrainer(Trainer):
     def evaluate_at_end(self) -> dict[str, float]:
         """Return the metrics of the finished model.
 
-        It is measured now unless its step was the last one measured.
+        The model is measured now unless its step was the last one measured.
         """
         step = self.state.global_step
         if self.args.load_best_model_at_end and self.state.best_global_step:
@@ -968,7 +976,7 @@ class RecipeTrainer(Trainer):
         return None
 
     def measure_all(self) -> dict[str, Any]:
-        """Return the metrics of a model that is ready, on everything that is held out."""
+        """Return the metrics of the finished model on all held-out data."""
         return {} if self.eval_dataset is None else self.evaluate_at_end()
 
     def throughput(self) -> dict[str, float]:
@@ -995,8 +1003,8 @@ class RecipeTrainer(Trainer):
     def _peak_rate(self, rate: float, tokens: int) -> float:
         """Return the FLOP/s that a process can reach; it reached `rate` by now.
 
-        Measuring takes seconds for a large model on a CPU. It is done once, and again where the
-        process is faster: other work on the machine made the measurement too low.
+        Measuring takes seconds for a large model on a CPU. The rate is measured once, and again
+        where the process is faster: other work on the machine made the measurement too low.
         """
         if self._best_rate is None or self._best_rate < rate:
             measured = best_rate(self.model.config, tokens, self.precision, self.args.device)
@@ -1004,24 +1012,21 @@ class RecipeTrainer(Trainer):
         return self._best_rate
 
 
-class _Boundaries(TrainerCallback):
-    """Restore a checkpoint's state where training begins, and its evaluation if it was stopped.
-
-    Ask for a checkpoint where a phase or the run ends.
-    """
+class _RestoreAndSave(TrainerCallback):
+    """Restore a checkpoint's state at the start; save at the end of a phase and of the run."""
 
     def __init__(self, trainer: RecipeTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        # How often to log: as this run says, where stock would take the checkpoint's, and before
-        # stock's loop reads it.
+        # Intervals of this run, where stock would take the checkpoint's, before stock's loop reads
+        # them.
         state.compute_steps(args, state.max_steps)
         loaded_state = self.trainer._loaded_state
         if loaded_state:
             self.trainer.load_state_dict(loaded_state)
         if loaded_state.get("evaluation_is_due") and args.eval_strategy != "no":
-            self.trainer.make_up_for_evaluation()
+            self.trainer.run_missed_evaluation()
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer._is_end_of_phase():

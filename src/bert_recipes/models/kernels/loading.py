@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 FAST_LAYERS = ("auto", "compiled", "eager", "plain", "off")
 SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
 HEADER = Path(__file__).with_name("cpu") / "common.h"
-# Of the sum that a library has to get right before it is used.
+# Rows of the sum that a compiled library must get right before it is used.
 CHECKED_ROWS = 65_536
-# The compiler's.
+# Flags of the compiler.
 FLAGS = (
     "-O3",
     "-march=native",
@@ -72,7 +72,7 @@ def _compiled() -> Kernels | None:
         reason = _why_not()
         if reason is None:
             return _build()
-    # What torch's builder, a compiler, a linker or a file system may say.
+    # Errors of torch's builder, a compiler, a linker or a file system.
     except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
         reason = _gist(error)
     logger.warning("no compiled kernels (%s): stock layers are used, which are slower", reason)

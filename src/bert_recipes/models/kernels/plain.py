@@ -45,8 +45,8 @@ def dropout_factors(
 ) -> torch.Tensor:
     """Return 0 with probability p, else 1 / (1 - p), float32 (shape).
 
-    It is a function of (seed, stream, position) alone: 31 bits of a hash of the position under a
-    mixed key. The steps are those of Wellons' "lowbias32".
+    The factors are a function of (seed, stream, position) alone: 31 bits of a hash of the position
+    under a mixed key. The steps are those of Wellons' "lowbias32".
 
     Args:
         shape: At most 2**31 elements.
@@ -189,7 +189,7 @@ def dropout_add_norm_backward(
     """Return the gradients of `dropout_add_norm`.
 
     Returns:
-        Those of residual and values (T, N), of weight, shift and bias float32 (N,).
+        The gradients of residual and values (T, N), of weight, shift and bias float32 (N,).
     """
     gradient = grad.float()
     wide = normal.float()
@@ -208,7 +208,7 @@ def dropout_add_norm_backward(
 def bias_gelu(values: torch.Tensor, bias: torch.Tensor, exact: bool) -> torch.Tensor:
     """Return GELU(values + bias) of rows (T, N).
 
-    It is exact by the error function, otherwise the tanh formula of the original.
+    With `exact` the GELU uses the error function, otherwise the tanh formula of the original.
     """
     wide = values.float() + bias
     return F.gelu(wide, approximate="none" if exact else "tanh").to(values.dtype)
