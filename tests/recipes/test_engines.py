@@ -207,7 +207,7 @@ def test_two_phases_are_those_of_two_processes_without_an_engine(small_store, tm
         (
             f"{PHASES} 1 --per_device_train_batch_size 4 --optimizer adamw",
             "here it would be 1 and then 4; give --global_train_batch_size 8, and "
-            "--per_device_train_batch_size and --phase2_per_device_train_batch_size of the same",
+            "--per_device_train_batch_size and --phase2_per_device_train_batch_size that fit",
         ),
         # No process has whole tensors.
         (

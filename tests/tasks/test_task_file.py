@@ -212,7 +212,7 @@ def test_a_file_that_is_no_task_is_one_line(refuse, text, message):
         ({"test_splits": "test"}, "line 2: files: there are train, but the splits are train, test"),
         (
             {"files": "{validation_/../b: b}"},
-            "line 2: files: 'validation_/../b' is no name",
+            "line 2: files: 'validation_/../b' is not the name of a split",
         ),
         ({"validation_splits": "train"}, "line 5: validation_splits: train: name each split once"),
         (

@@ -22,7 +22,7 @@ from bert_recipes.models.stock_layers import LayerSettings, LayerWeights
 
 # With fewer rows the cast weights are kept for the backward pass. With more rows casting them again
 # is a small part of the work, and their memory (14 MB a layer of BERT base) counts.
-MAX_ROWS_WITH_KEPT_WEIGHTS = 1024
+MIN_ROWS_TO_CAST_AGAIN = 1024
 # Numbers of a layer's independent dropout masks. Attention has one for each group, from
 # FIRST_ATTENTION_STREAM on.
 ATTENTION_OUTPUT_STREAM = 0
@@ -127,7 +127,7 @@ class _Layer(torch.autograd.Function):
         ctx.settings = settings
         ctx.seed = seed
         ctx.kernels = kernels
-        kept_weights = cast_weights if len(rows) < MAX_ROWS_WITH_KEPT_WEIGHTS else ()
+        kept_weights = cast_weights if len(rows) < MIN_ROWS_TO_CAST_AGAIN else ()
         ctx.save_for_backward(*activations, *heads, *probabilities, *weights, *kept_weights)
         return output
 

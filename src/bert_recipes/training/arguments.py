@@ -464,7 +464,8 @@ class ModelArguments:
         """Fill in the settings of the objective.
 
         A flag wins over the objective. The objective wins, with a warning, over a file, unless the
-        file names the same objective.
+        file names the same objective. Settings of Adam are the file's too where training goes on
+        from a checkpoint.
         """
         objective_name = values.get("objective", "bert")
         if objective_name not in OBJECTIVES:

@@ -427,7 +427,7 @@ class BertTrainer(RecipeTrainer):
                 "micro-batches per step in both phases, here it would be "
                 f"{' and then '.join(map(str, counts))}; give --global_train_batch_size "
                 f"{self.phases[0].plan.global_batch}, and --per_device_train_batch_size and "
-                "--phase2_per_device_train_batch_size of the same value"
+                "--phase2_per_device_train_batch_size that fit"
             )
 
     def _is_end_of_phase(self) -> bool:

@@ -37,7 +37,7 @@ def check_gpus() -> None:
 def join_processes_on_cpus(timeout: timedelta) -> None:
     """Form the group of several processes on CPUs, with a time limit for a frozen process.
 
-    Stock would set no time limit.
+    Stock would ignore `ddp_timeout` on CPUs and wait for torch's 30 minutes.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", timeout=timeout)

@@ -266,7 +266,7 @@ def keep_freed_memory() -> bool:
 def single_thread() -> Iterator[None]:
     """Let torch compute with one thread inside of the block, which has little to compute.
 
-    To wake the others took 20 ms where one thread needs 0.3 (docs/speed.md, "On a GPU").
+    Waking the others takes longer than such work does (docs/speed.md, "On a GPU").
     """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)

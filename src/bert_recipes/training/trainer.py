@@ -1004,11 +1004,12 @@ class RecipeTrainer(Trainer):
         """Return the FLOP/s that a process can reach; it reached `rate` by now.
 
         Measuring takes seconds for a large model on a CPU. The rate is measured once, and again
-        where the process is faster: other work on the machine made the measurement too low.
+        where the process is a tenth faster: other work on the machine slowed the measurement.
         """
-        if self._best_rate is None or self._best_rate < rate:
+        measured = self._best_rate
+        if measured is None or rate > 1.1 * measured:
             measured = best_rate(self.model.config, tokens, self.precision, self.args.device)
-            self._best_rate = max(measured, rate)
+        self._best_rate = max(measured, rate)
         return self._best_rate
 
 
