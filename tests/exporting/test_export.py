@@ -24,10 +24,10 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed (the extra `exp
 
 HEADS = (
     "pretraining",
-    "sequence_classification",
+    pytest.param("sequence_classification", marks=pytest.mark.slow),
     pytest.param("token_classification", marks=pytest.mark.slow),
     pytest.param("question_answering", marks=pytest.mark.slow),
-    "multiple_choice",
+    pytest.param("multiple_choice", marks=pytest.mark.slow),
 )
 FILES = {"config.json", "example.py", "export.json", "model.onnx"}
 FILES |= {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
@@ -60,6 +60,7 @@ def test_the_folder_is_whole_and_the_model_is_the_checkpoint(exported, runs, hea
     assert report["max_seq_length"] == 40
 
 
+@pytest.mark.slow
 def test_int8_is_smaller_and_says_what_it_loses(exported, runs):
     plain = exported("sequence_classification")[0] / "model.onnx"
     folder, report = exported("sequence_classification", "int8")

@@ -28,7 +28,7 @@ HEADS = {
 }
 
 
-SLOW_HEADS = ("token_classification", "question_answering")
+SLOW_HEADS = ("token_classification", "question_answering", "sequence_classification")
 HEAD_PARAMETERS = [
     pytest.param(head, marks=[pytest.mark.slow] if head in SLOW_HEADS else []) for head in HEADS
 ]

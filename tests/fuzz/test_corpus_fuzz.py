@@ -100,7 +100,7 @@ def prepare(argv, vocabulary):
     return arguments, prepare_store(arguments, load_tokenizer(vocabulary))
 
 
-@numbers(30, 800)
+@numbers(12, 800)
 def test_any_text_becomes_a_store_that_counts_all_of_it_or_one_line(
     num_examples, vocabulary, old_store, tmp_path
 ):

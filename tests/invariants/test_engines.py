@@ -15,6 +15,9 @@ from safetensors.torch import load_file
 from two_processes import run_two
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def alone(small_store, tmp_path_factory):
     """One process in bfloat16, and its folder."""
@@ -22,9 +25,7 @@ def alone(small_store, tmp_path_factory):
     return engine_run(str(small_store), str(folder), "bf16"), folder
 
 
-@pytest.fixture(
-    scope="module", params=["fsdp", pytest.param("deepspeed_zero2", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=["fsdp", "deepspeed_zero2"])
 def shared(request, small_store, tmp_path_factory):
     if request.param.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is an extra")

@@ -178,7 +178,7 @@ class StopAfterSeven(TrainerCallback):
     ("fast_layers", "precision", "optimizer"),
     [
         ("auto", "fp32", "muon"),
-        ("off", "fp32", "lamb"),
+        pytest.param("off", "fp32", "lamb", marks=pytest.mark.slow),
         pytest.param("auto", "fp32", "bert_adam", marks=pytest.mark.slow),
         pytest.param("auto", "bf16", "bert_adam", marks=pytest.mark.slow),
         pytest.param("auto", "bf16", "muon", marks=pytest.mark.slow),

@@ -131,6 +131,7 @@ def test_what_does_not_fit_together_is_one_line(call_recipe, byte_store, tmp_pat
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_tinybert_learns_from_a_teacher_and_leaves_a_folder_of_stocks_weights(
     call_recipe, byte_store, teacher, tmp_path
 ):

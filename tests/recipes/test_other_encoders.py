@@ -143,7 +143,7 @@ def check_training(fine_tune, encoder, tmp_path, task, metric):
     assert len(lines) == 24
 
 
-@pytest.mark.parametrize("encoder", quick("deberta-v2"), indirect=True)
+@pytest.mark.parametrize("encoder", quick("electra"), indirect=True)
 def test_pairs_are_classified_with_another_encoder(fine_tune, encoder, tmp_path):
     check_training(fine_tune, encoder, tmp_path, PAIRS, "eval_accuracy")
 

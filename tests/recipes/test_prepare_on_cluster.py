@@ -242,6 +242,7 @@ def test_an_end_in_the_middle_loses_nothing_that_is_done(
     assert metadata["splits"]["train"]["num_documents"] == 6 * 60_000
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_one_line(vocabulary, large_texts, tmp_path):
     command = command_of(vocabulary, large_texts, tmp_path / "store", TWO_WORKERS)
     process = subprocess.Popen(

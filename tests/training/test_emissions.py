@@ -83,6 +83,7 @@ def test_hours_from_a_checkpoint_without_them_are_not_whole(run_for):
     assert not run_time.is_whole
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_two_phases_has_the_hours_and_energy_of_all(tmp_path):
     (tmp_path / "english").mkdir()
     store = ENGLISH["make_store"](tmp_path / "english")

@@ -155,6 +155,7 @@ print(libc.sbrk(0) == top)
 """
 
 
+@pytest.mark.slow
 def test_more_than_two_gigabytes_are_kept_too():
     """A stock step of a small model frees three. The blocks are never written to, so that they take
     no speed.
