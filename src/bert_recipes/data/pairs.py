@@ -51,6 +51,20 @@ class RandomNext(NamedTuple):
     length: int  # tokens
 
 
+def _pair_with_random_next(begin: int, end: int, length: int, b: RandomNext) -> SentencePair:
+    """Return the pair of the sentences [begin, end), which have `length` tokens, and B."""
+    return SentencePair(
+        a_begin=begin,
+        a_end=end,
+        b_document=b.document,
+        b_begin=b.begin,
+        b_end=b.end,
+        length_a=length,
+        length_b=b.length,
+        is_random=True,
+    )
+
+
 def build_sentence_pairs(
     document: int,
     lengths_of: Callable[[int], Sequence[int]],
@@ -117,16 +131,7 @@ def build_sentence_pairs(
         if count == 1 or (not is_ordered and rng.random() < 0.5):
             room = target - length_a
             b = _draw_random_next(document, lengths_of, num_documents, room, rng)
-            yield SentencePair(
-                a_begin=begin,
-                a_end=a_end,
-                b_document=b.document,
-                b_begin=b.begin,
-                b_end=b.end,
-                length_a=length_a,
-                length_b=b.length,
-                is_random=True,
-            )
+            yield _pair_with_random_next(begin, a_end, length_a, b)
             # The sentences after A were not used: put them back.
             end = a_end
         elif is_ordered and rng.random() < 0.5:
@@ -174,16 +179,7 @@ def build_single_sentence_pairs(
         length_a = lengths[begin]
         if a_end == len(lengths) or rng.random() < 0.5:
             b = _draw_random_next(document, lengths_of, num_documents, target=1, rng=rng)
-            yield SentencePair(
-                a_begin=begin,
-                a_end=a_end,
-                b_document=b.document,
-                b_begin=b.begin,
-                b_end=b.end,
-                length_a=length_a,
-                length_b=b.length,
-                is_random=True,
-            )
+            yield _pair_with_random_next(begin, a_end, length_a, b)
             begin = a_end
         else:
             b_end = a_end + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Objective:
-    """Name the model and the Trainer of an objective, and the settings that it changes.
+    """The model and the Trainer of an objective, and the settings that it changes.
 
     `ModelArguments.reconcile` says over what these settings win.
     """
