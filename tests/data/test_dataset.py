@@ -1,5 +1,6 @@
 """PreTrainingDataset: right pairs, and the same ones whoever asks, in whatever order."""
 
+import multiprocessing
 import pickle
 import random
 import re
@@ -447,3 +448,45 @@ def test_electras_examples_hold_all_sentences_and_fit(make, document_of):
     # A few tokens do not fit and are cut off.
     assert len(tokens) > 0.8 * len(document_of)
     assert {item["token_type_ids"].max() for item in items} == {0, 1}
+
+
+def build_ahead(dataset, epoch):
+    others = set(multiprocessing.active_children())
+    dataset.build_ahead(epoch)
+    (builder,) = set(multiprocessing.active_children()) - others
+    builder.join()
+    assert builder.exitcode == 0
+
+
+def test_a_table_that_is_built_ahead_is_the_one_that_its_reader_builds(make, tmp_path, capfd):
+    ahead = make(cache_dir=tmp_path / "ahead")
+    here = make(cache_dir=tmp_path / "here")
+
+    build_ahead(ahead, 1)
+
+    (table,) = (tmp_path / "ahead").glob("*.pairs")
+    assert table.name.endswith("-epoch-1.pairs")
+    assert table.read_bytes() == here.table(1).tobytes()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_table_that_is_there_is_not_built_ahead(make):
+    dataset = make()
+    dataset.table(1)
+    before = multiprocessing.active_children()
+
+    dataset.build_ahead(1)
+
+    assert multiprocessing.active_children() == before
+
+
+def test_a_run_that_builds_ahead_deletes_the_tables_that_it_has_done_with(make, tmp_path):
+    make().table(0)  # of an earlier run: this one reads its count alone
+    dataset = make()
+
+    for epoch in (1, 2, 3):
+        assert dataset.num_pairs(epoch - 1)
+        build_ahead(dataset, epoch)
+
+    names = sorted(path.stem.rpartition("-")[2] for path in (tmp_path / "cache").glob("*.pairs"))
+    assert names == ["2", "3"]

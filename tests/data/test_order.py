@@ -52,6 +52,21 @@ def test_only_the_epoch_that_is_read_is_shuffled(monkeypatch):
     assert order.epoch == key[0] > 80
 
 
+def test_the_next_epoch_is_built_ahead_once_and_none_after_the_last():
+    built = []
+    order = EpochShuffle(Growing(), 33, seed=1, build_ahead=built.append)
+
+    order.keys(0, 4)
+    assert built == [1]
+
+    order.keys(4, 10)
+    order.keys(10, 12)
+    assert built == [1, 2]
+
+    order.keys(12, 33)
+    assert built == [1, 2]
+
+
 def test_order_depends_on_seed_and_epoch():
     orders = [epoch_order(*key, 50).tolist() for key in ((1, 0), (1, 1), (2, 0), (1, 0))]
     assert orders[0] == orders[3]

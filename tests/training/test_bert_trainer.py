@@ -372,6 +372,30 @@ def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_
     assert (trainer.state.global_step, trainer.state.epoch) == (6, 2.0)
 
 
+@pytest.mark.parametrize(("workers", "built"), [(1, [1]), (0, [])])
+def test_where_there_are_data_workers_the_next_epoch_is_built_ahead(
+    small_store, tmp_path, monkeypatch, workers, built
+):
+    epochs = []
+    monkeypatch.setattr(PreTrainingDataset, "build_ahead", lambda _, epoch: epochs.append(epoch))
+    store = open_store(small_store)
+    tokenizer = load_tokenizer(store.tokenizer_path)
+    config = pretraining_config("tiny", vocab_size=len(tokenizer))
+    args = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, max_steps=1000, dataloader_num_workers=workers
+    )
+    trainer = BertTrainer(
+        BertForPreTraining(config),
+        args,
+        DataCollatorForPreTraining(tokenizer),
+        train_dataset=PreTrainingDataset.from_store(store, max_seq_length=32),
+    )
+
+    next(iter(trainer.get_train_dataloader()))
+
+    assert epochs == built
+
+
 @pytest.mark.parametrize("selection", ["count", "bernoulli", "fairseq", "ngrams", "spans"])
 def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
     """It numbers the ids that are no pads: one in a text would shift the positions behind it, in

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import multiprocessing
+import signal
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from torch.utils.data import Dataset
 
+from bert_recipes.data.encoding import follow_parent
 from bert_recipes.data.formats import INPUT_FORMATS, NO_LABEL, PAIR_LABELS, InputFormat
 from bert_recipes.data.store import Split, Store
 from bert_recipes.errors import InputError
@@ -191,6 +194,20 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
             self._epochs_read.add(epoch)
         return self._open_tables[epoch]
 
+    def build_ahead(self, epoch: int) -> None:
+        """Start a process that builds the table of an epoch, unless it is there.
+
+        Whoever reads the table before it is complete waits for it, and builds it where that process
+        was stopped.
+        """
+        if self._file(self._epoch_of_table(epoch), "pairs").exists():
+            return
+        # Its builder deletes the tables that this run has done with.
+        self._epochs_read.add(epoch - 1)
+        # Started as DataLoader starts its workers, so that it asks no more of a user's script.
+        arguments = (self, epoch)
+        multiprocessing.Process(target=_build_in_background, args=arguments, daemon=True).start()
+
     def _epoch_of_draws(self, epoch: int) -> int:
         """Return the epoch whose draws an epoch has."""
         return epoch if self.dupe_factor is None else epoch % self.dupe_factor
@@ -262,6 +279,14 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         # The collator's masks follow from the key: with `dupe_factor` they repeat as well.
         item["key"] = (drawn_epoch, index)
         return item
+
+
+def _build_in_background(dataset: PreTrainingDataset, epoch: int) -> None:
+    """Build the table of an epoch, unless the process that trains ends before."""
+    follow_parent()
+    # That process ends its children with SIGTERM, for which a forked one has its handler.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    dataset.table(epoch)
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

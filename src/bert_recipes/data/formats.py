@@ -206,9 +206,10 @@ class DocumentFormat(InputFormat):
         blocks = list(split_into_blocks(self.split))
         num_useful = self.split.num_sentences // MIN_SENTENCES_PER_PROCESS
         num_processes = min(num_processes, num_useful, len(blocks))
-        # A DataLoader worker is daemonic and cannot start processes. It gets here only if the main
-        # process has not built the table.
-        if multiprocessing.current_process().daemon:
+        # A daemonic process cannot start processes: what builds a table ahead, or a DataLoader
+        # worker whose table was deleted. The console belongs to the process that trains.
+        is_daemonic = multiprocessing.current_process().daemon
+        if is_daemonic:
             num_processes = 1
         index_block = partial(self.index_documents, epoch=epoch)
         with ExitStack() as stack:
@@ -220,8 +221,12 @@ class DocumentFormat(InputFormat):
                     num_processes, context, initializer=_start_worker, initargs=(index_block,)
                 )
                 tables = stack.enter_context(pool).map(_index_in_worker, blocks)
-            description = f"pairs of epoch {epoch}"
-            yield from Progress(tables, total=len(blocks), desc=description, unit="block", delay=2)
+            if not is_daemonic:
+                description = f"pairs of epoch {epoch}"
+                tables = Progress(
+                    tables, total=len(blocks), desc=description, unit="block", delay=2
+                )
+            yield from tables
 
 
 class SegmentPairs(DocumentFormat):

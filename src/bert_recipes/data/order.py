@@ -32,12 +32,25 @@ class EpochShuffle:
 
     The run is one sequence of samples that does not know about batches: step s trains on samples [s
     * G, (s + 1) * G) for a global batch of G, however G is split over micro-batches and processes.
+
+    Args:
+        dataset: What the keys are of.
+        num_samples: The number of samples of the complete run.
+        seed: The seed of the order.
+        build_ahead: Is called with the number of the next epoch when an epoch begins.
     """
 
-    def __init__(self, dataset: EpochedDataset, num_samples: int, seed: int) -> None:
+    def __init__(
+        self,
+        dataset: EpochedDataset,
+        num_samples: int,
+        seed: int,
+        build_ahead: Callable[[int], None] | None = None,
+    ) -> None:
         self.dataset = dataset
         self.num_samples = num_samples
         self.seed = seed
+        self.build_ahead = build_ahead
         self._open_epoch(0, start=0)
 
     def _open_epoch(self, epoch: int, start: int) -> None:
@@ -72,6 +85,9 @@ class EpochShuffle:
 
         if self._order is None:
             self._order = epoch_order(self.seed, self.epoch, num_pairs)
+            is_last = self._start + num_pairs >= self.num_samples
+            if self.build_ahead is not None and not is_last:
+                self.build_ahead(self.epoch + 1)
         return self._order
 
 

@@ -461,8 +461,14 @@ class BertTrainer(RecipeTrainer):
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - first_step
+        # A GPU that has data workers would wait for the pairs of each new epoch.
+        build_ahead = None
+        is_builder = args.dataloader_num_workers > 0 and args.local_process_index == 0
+        if is_builder and isinstance(dataset, PreTrainingDataset):
+            build_ahead = dataset.build_ahead
         # The loader is the whole run: stock would multiply its length by num_train_epochs.
-        self._order = order = EpochShuffle(dataset, steps * self.global_batch_size, args.seed)
+        num_samples = steps * self.global_batch_size
+        self._order = order = EpochShuffle(dataset, num_samples, args.seed, build_ahead)
         return self.train_loader(order.keys, order.num_samples, first_step, dataset)
 
     def state_dict(self) -> dict[str, Any]:
