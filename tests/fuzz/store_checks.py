@@ -97,7 +97,10 @@ def reading_of(path: Path, arguments: CorpusArguments) -> Counter[str] | None:
     if name.endswith(".parquet"):
         rows = pq.read_table(path, columns=[arguments.text_column]).column(0).to_pylist()
     else:
-        text = unpacked(path).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+        data = unpacked(path).removeprefix(b"\xef\xbb\xbf")
+        if b"\n" not in data:  # line ends of old Macs
+            data = data.replace(b"\r", b"\n")
+        text = data.decode("utf-8", "replace")
         if name.endswith(".txt"):
             return count(documents_of(text.replace("\0", ""), arguments), 0)
         lines = text.replace("\0", "").split("\n")
