@@ -119,7 +119,7 @@ def test_an_unknown_configuration_is_refused_with_those_that_there_are(compute_n
 
 
 @pytest.mark.slow
-def test_two_processes_are_measured_together(metrics, tmp_path):
+def test_two_processes_are_measured_together(tmp_path):
     code = """
 import sys
 from bert_recipes.metrics.evaluate_metrics import NamedMetric
