@@ -28,7 +28,8 @@ ENGINES = ["fsdp", "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3"]
 LAUNCHES = ["ddp", "ddp_cpu", "ddp_multi_node", *ENGINES, "deepspeed_zero3_offload"]
 RUN = (
     "--max_seq_length 32 --learning_rate 1e-3 --dropout 0 --precision fp32 --use_cpu true "
-    "--per_device_train_batch_size 2 --logging_steps 1 --save_strategy steps --disable_tqdm true"
+    "--per_device_train_batch_size 2 --logging_steps 1 --save_strategy steps --disable_tqdm true "
+    "--optimizer bert_adam"  # the quickstart's needs whole tensors
 )
 
 
