@@ -63,6 +63,15 @@ def signal_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True)
+def accelerate_precision() -> Iterator[None]:
+    """Take back the precision that a test's settings leave in the environment, where stock
+    arguments would find it: auto is bfloat16 on some machines.
+    """
+    yield
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the working copy."""
