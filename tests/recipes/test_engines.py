@@ -28,9 +28,10 @@ ENGINES = ["fsdp", "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3"]
 LAUNCHES = ["ddp", "ddp_cpu", "ddp_multi_node", *ENGINES, "deepspeed_zero3_offload"]
 RUN = (
     "--max_seq_length 32 --learning_rate 1e-3 --dropout 0 --precision fp32 --use_cpu true "
-    "--per_device_train_batch_size 2 --logging_steps 1 --save_strategy steps --disable_tqdm true "
-    "--optimizer bert_adam"  # the quickstart's needs whole tensors
+    "--per_device_train_batch_size 2 --logging_steps 1 --save_strategy steps --disable_tqdm true"
 )
+# The quickstart's optimiser needs whole tensors.
+PRETRAINING = "--size tiny --optimizer bert_adam"
 
 
 def start(launch: str | None, recipe: str, flags: str, folder: Path, code: int = 0) -> list[str]:
@@ -90,7 +91,7 @@ def recipes(small_store, tiny_checkpoint, tmp_path_factory):
         f"{SHORT} --task cola --model_name_or_path {tiny_checkpoint} --data_dir {folder} "
         "--do_predict true --load_best_model_at_end true --metric_for_best_model loss"
     )
-    pretraining = f"{SHORT} --store {small_store} --size tiny --max_eval_pairs 9"
+    pretraining = f"{SHORT} {PRETRAINING} --store {small_store} --max_eval_pairs 9"
     return {"pretrain": pretraining, "finetune": finetuning}
 
 
@@ -151,8 +152,8 @@ def names_of_predictions(folder):
 # Phases, checkpoints and refusals
 
 LONG = (
-    f"{RUN} --size tiny --max_steps 4 --warmup_steps 1 --global_train_batch_size 4 --save_steps 4 "
-    "--eval_strategy no"
+    f"{RUN} {PRETRAINING} --max_steps 4 --warmup_steps 1 --global_train_batch_size 4 "
+    "--save_steps 4 --eval_strategy no"
 )
 PHASES = (
     "--phase2_steps 2 --phase2_max_seq_length 48 --max_steps 5 --global_train_batch_size 8 "
