@@ -239,6 +239,8 @@ def build_once(path: Path, build: Callable[[Path], None]) -> None:
     with FileLock(path.with_name(f".{path.name}.lock")):
         if path.exists():  # another process has made it while this one waited for the lock
             return
+        for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a builder that was killed
+            leftover.unlink(missing_ok=True)
         with atomic_write(path) as staged:
             build(staged)
             sync_paths([staged])

@@ -5,7 +5,9 @@ import pickle
 import random
 import re
 import runpy
+import time
 from collections import defaultdict
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
@@ -190,14 +192,14 @@ def test_tables_of_older_epochs_are_deleted_and_made_again(make, tmp_path):
     counts = [dataset.num_pairs(epoch) for epoch in range(4)]
     names = sorted(path.name.rpartition("-")[2] for path in (tmp_path / "cache").glob("*.pairs"))
 
-    assert names == ["2.pairs", "3.pairs"]
+    assert names == ["1.pairs", "2.pairs", "3.pairs"]
 
     # Epochs that were counted first are trained on later.
     for epoch in range(8):
         dataset.num_pairs(epoch)
     for epoch in range(8):
         dataset.table(epoch)
-    assert len(list((tmp_path / "cache").glob("*.pairs"))) == 4
+    assert len(list((tmp_path / "cache").glob("*.pairs"))) == 6
     for path in (tmp_path / "cache").glob("*-[4567].pairs"):
         path.unlink()
     for epoch in (2, 3):
@@ -450,10 +452,15 @@ def test_electras_examples_hold_all_sentences_and_fit(make, document_of):
     assert {item["token_type_ids"].max() for item in items} == {0, 1}
 
 
-def build_ahead(dataset, epoch):
+def start_builder(dataset, epoch):
     others = set(multiprocessing.active_children())
     dataset.build_ahead(epoch)
     (builder,) = set(multiprocessing.active_children()) - others
+    return builder
+
+
+def build_ahead(dataset, epoch):
+    builder = start_builder(dataset, epoch)
     builder.join()
     assert builder.exitcode == 0
 
@@ -489,4 +496,25 @@ def test_a_run_that_builds_ahead_deletes_the_tables_that_it_has_done_with(make, 
         build_ahead(dataset, epoch)
 
     names = sorted(path.stem.rpartition("-")[2] for path in (tmp_path / "cache").glob("*.pairs"))
-    assert names == ["2", "3"]
+    assert names == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(("end", "code"), [("terminate", 143), ("kill", -9)])
+def test_a_table_of_which_a_builder_was_ended_is_built_by_its_reader(
+    make, tmp_path, monkeypatch, end, code
+):
+    """SIGTERM is what a process that ends sends; it would wait for one that does not end."""
+    cache = tmp_path / "cache"
+    dataset = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(formats.SegmentPairs, "index", lambda *args: iter(partial(time.sleep, 60), 0))
+        builder = start_builder(dataset, 1)
+        while not list(cache.glob(".*.tmp")):
+            time.sleep(0.01)
+        getattr(builder, end)()
+        builder.join(timeout=20)
+    assert builder.exitcode == code
+    assert bool(list(cache.glob(".*.tmp"))) == (end == "kill")
+
+    assert np.array_equal(dataset.table(1), make(cache_dir=tmp_path / "other").table(1))
+    assert not list(cache.glob(".*.tmp"))

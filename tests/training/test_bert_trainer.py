@@ -372,9 +372,11 @@ def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_
     assert (trainer.state.global_step, trainer.state.epoch) == (6, 2.0)
 
 
-@pytest.mark.parametrize(("workers", "built"), [(1, [1]), (0, [])])
+@pytest.mark.parametrize(
+    ("workers", "estimates", "built"), [(1, False, [1]), (0, False, []), (1, True, [])]
+)
 def test_where_there_are_data_workers_the_next_epoch_is_built_ahead(
-    small_store, tmp_path, monkeypatch, workers, built
+    small_store, tmp_path, monkeypatch, workers, estimates, built
 ):
     epochs = []
     monkeypatch.setattr(PreTrainingDataset, "build_ahead", lambda _, epoch: epochs.append(epoch))
@@ -384,6 +386,7 @@ def test_where_there_are_data_workers_the_next_epoch_is_built_ahead(
     args = TrainingArguments(
         output_dir=str(tmp_path), use_cpu=True, max_steps=1000, dataloader_num_workers=workers
     )
+    args.estimate = estimates
     trainer = BertTrainer(
         BertForPreTraining(config),
         args,

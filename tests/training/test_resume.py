@@ -35,7 +35,7 @@ from bert_recipes.training.resume import (
     prepare_output_dir,
     read_trainer_state,
 )
-from bert_recipes.training.run import results_text
+from bert_recipes.training.run import results_text, speed_of
 
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", PROGRESS_FILE)
@@ -235,6 +235,17 @@ def test_where_things_lie_and_how_the_work_is_shared_out_may_change(tmp_path: Pa
 def test_results_are_json_with_null_for_what_is_not_defined():
     text = results_text({"a": math.nan, "b": math.inf, "c": 1.5})
     assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": None, "c": 1.5}
+
+
+def test_waits_at_new_epochs_are_in_the_results_though_most_lines_have_none():
+    lines = [
+        {"step": 100, "tokens_per_second": 9.0, "data_wait_share": 0.0},
+        {"step": 200, "tokens_per_second": 8.0, "data_wait_share": 0.0},
+        {"step": 200, "eval_loss": 1.0},
+        {"step": 250, "tokens_per_second": 4.0, "data_wait_share": 0.5},
+    ]
+    assert speed_of(lines) == {"tokens_per_second": 8.0, "data_wait_share": 0.1}
+    assert speed_of(lines[2:3]) == {}
 
 
 def test_last_is_the_complete_checkpoint_with_the_highest_step(tmp_path: Path, caplog):

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import logging
 import multiprocessing
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from bert_recipes.data.store import Split, Store
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, build_once, hash_of, remove_cached, usable_cache_dir
 
+
+logger = logging.getLogger(__name__)
 
 # Part of the cache's file names: raise it whenever the table or the draws change.
 FORMAT_VERSION = 1
@@ -34,9 +38,10 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     Input k of epoch e is a pure function of (store, settings, seed, e, k): data-loading workers,
     processes, the order of access and interruptions do not matter. Masks are the collator's. An
     epoch's table of inputs is built when the epoch is first read and then kept in `cache_dir`; it
-    can always be made again. Epoch e keeps the table of e - 1 (its last batches may still be on
-    their way) and deletes older ones if it is not the first that is read; their numbers of pairs
-    stay. Every epoch has new inputs; blocks of whole sentences are the same in all.
+    can always be made again. Epoch e keeps the tables of e - 1 (its last batches may still be on
+    their way) and e - 2 (e may be built ahead) and deletes older ones if it is not the first that
+    is read; their numbers of pairs stay. Every epoch has new inputs; blocks of whole sentences are
+    the same in all.
 
     Args:
         split: A split of a store, e.g. `open_store(path).train`.
@@ -195,18 +200,24 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         return self._open_tables[epoch]
 
     def build_ahead(self, epoch: int) -> None:
-        """Start a process that builds the table of an epoch, unless it is there.
+        """Start a process that builds the table of the next epoch, unless it is there.
 
-        Whoever reads the table before it is complete waits for it, and builds it where that process
-        was stopped.
+        `build_once` has a lock: a reader waits until the table is complete, and builds it where
+        that process was stopped.
         """
         if self._file(self._epoch_of_table(epoch), "pairs").exists():
             return
-        # Its builder deletes the tables that this run has done with.
+        # Where data workers read the tables, this process reads none. The builder, which deletes
+        # the older ones, must know that the run is in an epoch.
         self._epochs_read.add(epoch - 1)
-        # Started as DataLoader starts its workers, so that it asks no more of a user's script.
+        # Started as DataLoader starts its workers (a fork, on Linux): a user's script needs no
+        # guard for it. It runs Python and numpy alone, which no thread of torch can block.
         arguments = (self, epoch)
-        multiprocessing.Process(target=_build_in_background, args=arguments, daemon=True).start()
+        builder = multiprocessing.Process(target=_build_in_background, args=arguments, daemon=True)
+        try:
+            builder.start()
+        except OSError as error:
+            logger.warning("the pairs of epoch %d are made when it begins: %s", epoch, error)
 
     def _epoch_of_draws(self, epoch: int) -> int:
         """Return the epoch whose draws an epoch has."""
@@ -247,7 +258,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         if self.dupe_factor is None and has_read_earlier:
             for table in self._folder.glob(self._file("*", "pairs").name):
                 epoch_of_table = int(table.stem.rpartition("-")[2])
-                if epoch_of_table < epoch - 1:
+                if epoch_of_table < epoch - 2:
                     remove_cached(table)
 
     def __getitem__(self, key: int | tuple[int, int]) -> dict[str, Any]:
@@ -283,9 +294,10 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
 
 def _build_in_background(dataset: PreTrainingDataset, epoch: int) -> None:
     """Build the table of an epoch, unless the process that trains ends before."""
+    # That process ends its children with SIGTERM; a forked one has its handler. What is half
+    # written is deleted.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     follow_parent()
-    # That process ends its children with SIGTERM, for which a forked one has its handler.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     dataset.table(epoch)
 
 

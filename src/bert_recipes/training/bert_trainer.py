@@ -461,10 +461,11 @@ class BertTrainer(RecipeTrainer):
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - first_step
-        # A GPU that has data workers would wait for the pairs of each new epoch.
+        # Data workers are there to keep a GPU busy, which would wait for the pairs of each new
+        # epoch. One process of a machine builds them ahead.
         build_ahead = None
-        is_builder = args.dataloader_num_workers > 0 and args.local_process_index == 0
-        if is_builder and isinstance(dataset, PreTrainingDataset):
+        has_time = args.dataloader_num_workers > 0 and not getattr(args, "estimate", False)
+        if has_time and args.local_process_index == 0 and isinstance(dataset, PreTrainingDataset):
             build_ahead = dataset.build_ahead
         # The loader is the whole run: stock would multiply its length by num_train_epochs.
         num_samples = steps * self.global_batch_size

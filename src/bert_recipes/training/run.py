@@ -251,19 +251,37 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
         results["resumed_at_step"] = resumed_at_step
     results.update(cost_facts(trainer.run_time, trainer.args.energy))
     results.update(trainer.measure_all())
-    lines = [line for line in trainer.state.log_history if "tokens_per_second" in line]
-    if lines:
-        rates = [line["tokens_per_second"] for line in lines]
-        shares = [line["data_wait_share"] for line in lines]
-        results["tokens_per_second"] = round(statistics.median(rates), 1)
-        # The mean: most lines of a run that waits at every new epoch show no wait.
-        results["data_wait_share"] = round(statistics.fmean(shares), 4)
+    results.update(speed_of(trainer.state.log_history))
     results["peak_memory_mb"] = round(peak_memory_mb(), 1)
     results["processes"] = trainer.args.world_size
     results["precision"] = trainer.precision
     results["machine"] = describe_machine()
     results["date"] = time.strftime("%Y-%m-%d")
     return results
+
+
+def speed_of(log_history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the median rate of the log lines, and the mean of their waits for data.
+
+    Most lines of a run that waits at each new epoch show no wait: their median would be none.
+    """
+    rates = []
+    wait_shares = []
+    num_steps = []
+    last_step = 0
+    for line in log_history:
+        if "tokens_per_second" in line:
+            rates.append(line["tokens_per_second"])
+            wait_shares.append(line["data_wait_share"])
+            num_steps.append(line["step"] - last_step)
+            last_step = line["step"]
+    if not rates:
+        return {}
+    mean_share = statistics.fmean(wait_shares, weights=num_steps)
+    return {
+        "tokens_per_second": round(statistics.median(rates), 1),
+        "data_wait_share": round(mean_share, 4),
+    }
 
 
 def results_text(results: Mapping[str, Any]) -> str:
