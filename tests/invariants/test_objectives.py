@@ -31,6 +31,19 @@ ROWS = {
     },
     "electra's pairs, spans": {"objective": "mlm", "input_format": "electra", "selection": "spans"},
     "static masks": {"objective": "bert", "dupe_factor": 1},
+    "fewer masks, NorMuon": {
+        "objective": "mlm",
+        "mlm_probability": 0.4,
+        "mlm_probability_end": 0.1,
+        "training": {
+            "optimizer": "muon",
+            "muon_row_beta": 0.95,
+            "muon_weight_decay": 0.05,
+            "muon_momentum_warmup": 0.7,
+            "warmup_steps": 0.1,
+            "flat_until": 0.5,
+        },
+    },
 }
 
 
@@ -158,3 +171,26 @@ def test_dropout_reaches_every_place_of_a_member(run, row):
         # Attention's are no modules everywhere.
         rates.add(vars(module).get("attention_dropout", 0.3))
     assert rates == {0.3}
+
+
+def test_masks_become_fewer_momentum_rises_and_evaluations_have_the_rate_of_the_end(run):
+    momentum = []
+
+    class Momentum(TrainerCallback):
+        def on_step_end(self, *args, optimizer, **kwargs):
+            momentum.append(optimizer.param_groups[-1]["momentum"])
+
+    result = run("fewer masks, NorMuon", max_steps=4, callbacks=[Momentum()])
+    # From 0.85 to 0.95 in 0.7 of the run.
+    assert momentum == pytest.approx([0.85, 0.85 + 0.1 / 2.8, 0.85 + 0.2 / 2.8, 0.95])
+
+    rates = []
+    for step in range(4):
+        rows = [row for row in result["rows"] if row[0] == step]
+        labels = [label for _, _, labels, _ in rows for label in labels]
+        rates.append(sum(label != -100 for label in labels) / len(labels))
+
+    # A straight line from 0.4, which reaches 0.1 after the last step.
+    assert rates == pytest.approx([0.4, 0.325, 0.25, 0.175], abs=0.03)
+    collator = result["trainer"].eval_collator
+    assert (collator.mlm_probability, collator.mlm_probability_end) == (0.1, None)

@@ -16,6 +16,7 @@ from bert_recipes.training import optimization
 from bert_recipes.training.optimization import (
     BertAdam,
     Lamb,
+    MuonSettings,
     Schedule,
     create_optimizer,
     decay_groups,
@@ -84,6 +85,21 @@ def test_the_decay_may_have_another_power():
     assert schedule.factor(7038) == 0.0
 
 
+def test_the_rate_may_stay_at_its_peak_before_it_decays():
+    schedule = Schedule(0, 100, 2, 1.0, flat_until=0.5)
+    rates = [schedule.factor(step) for step in (0, 1, 2, 50, 75, 100, 110)]
+    assert rates == pytest.approx([0.0, 0.5, 1.0, 1.0, 0.5, 0.0, 0.0])
+    # After a warm-up that is longer the decay begins at its end.
+    schedule = Schedule(0, 100, 20, 1.0, flat_until=0.1)
+    assert [schedule.factor(step) for step in (19, 20, 60)] == pytest.approx([0.95, 1.0, 0.5])
+
+
+def test_the_momentum_of_muon_rises_in_the_first_part_of_a_run():
+    momentum = [optimization.momentum_of_muon(progress, 0.1) for progress in (0, 0.05, 0.1, 1)]
+    assert momentum == pytest.approx([0.85, 0.9, 0.95, 0.95])
+    assert optimization.momentum_of_muon(0.0, 0.0) == 0.95
+
+
 def test_a_phase_may_have_a_schedule_of_its_own():
     """It begins where the one before has ended, with its own peak; what was loaded from the
     checkpoint is the other's.
@@ -102,11 +118,19 @@ def test_a_phase_may_have_a_schedule_of_its_own():
     assert rates == pytest.approx([0, 0.25, 0.3, 0.2, 0.1])
 
 
+NORMUON = MuonSettings(row_beta=0.9, weight_decay=0.05)
+
+
+def make_optimizer(name, model):
+    muon = NORMUON if name == "normuon" else None
+    return create_optimizer(name.removeprefix("nor"), model, learning_rate=0.01, muon=muon)
+
+
 def train_linear(name, interruption=None):
     """The weight after four steps, and what `interruption` makes of the optimiser after two."""
     torch.manual_seed(0)
     model = nn.Linear(40, 33)
-    optimizer = create_optimizer(name, model, learning_rate=0.01)
+    optimizer = make_optimizer(name, model)
     for step in range(4):
         if interruption is not None and step == 2:
             optimizer = interruption(optimizer, model)
@@ -116,12 +140,12 @@ def train_linear(name, interruption=None):
     return model.weight
 
 
-@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb", "muon"])
+@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb", "muon", "normuon"])
 def test_neither_a_resume_nor_a_step_without_gradients_changes_anything(name):
     """A step whose gradient is not finite has none."""
 
     def resume(optimizer, model):
-        resumed = create_optimizer(name, model, learning_rate=0.01)
+        resumed = make_optimizer(name, model)
         resumed.load_state_dict(optimizer.state_dict())
         return resumed
 
@@ -148,8 +172,7 @@ def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
     monkeypatch.setattr(optimization, "bfloat16_units", lambda device_type: units)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=50))
     expected_model = copy.deepcopy(model)
-    settings = {"learning_rate": 2e-3, "weight_decay": 0.01, "muon_learning_rate": 0.02}
-    ours = create_optimizer("muon", model, **settings)
+    ours = create_optimizer("muon", model, learning_rate=2e-3, weight_decay=0.01)
     matrices, tables, vectors = [], [], []
     for name, parameter in expected_model.named_parameters():
         if parameter.dim() == 1:
@@ -177,6 +200,68 @@ def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
         torch.testing.assert_close(parameter, expected, rtol=0, atol=atol)
 
 
+@pytest.mark.parametrize("shape", [(96, 40), (40, 96)])
+def test_normuon_makes_the_rows_of_an_update_alike_and_decays_what_shrinks(shape, monkeypatch):
+    """Li et al. 2025 (arXiv 2510.05491), algorithm 1, with an update that keeps its norm; Chen et
+    al. 2025 (arXiv 2510.12402): a weight decays where it has the sign of its update.
+    """
+    monkeypatch.setattr(optimization, "bfloat16_units", lambda device_type: [])
+    torch.manual_seed(0)
+    model = nn.Linear(*reversed(shape))
+    optimizer = create_optimizer("muon", model, learning_rate=0.01, muon=NORMUON)
+    # Rows of very different gradients.
+    sizes = torch.logspace(-3, 0, shape[0])[:, None]
+    momentum = torch.zeros(shape)
+    squares = torch.zeros(shape[0], 1)
+    for _ in range(3):
+        before = model.weight.detach().clone()
+        gradient = sizes * torch.randn(shape)
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+
+        momentum = 0.95 * momentum + 0.05 * gradient
+        nesterov = 0.05 * gradient + 0.95 * momentum
+        tall = shape[0] > shape[1]
+        update = optimization.orthogonalise((nesterov.mT if tall else nesterov)[None])[0].float()
+        update = update.mT if tall else update
+        squares = 0.9 * squares + 0.1 * update.square().mean(dim=1, keepdim=True)
+        scaled = update / squares.sqrt()
+        scaled = scaled * update.norm() / scaled.norm()
+        decayed = torch.where(before * scaled > 0, before * (1 - 0.02 * 0.05), before)
+        expected = decayed - 0.02 * max(1.0, shape[0] / shape[1]) ** 0.5 * scaled
+        torch.testing.assert_close(model.weight.detach(), expected, rtol=0, atol=1e-6)
+
+
+def test_a_step_that_is_skipped_on_the_device_changes_nothing_of_normuon():
+    torch.manual_seed(0)
+    model = nn.Linear(40, 96)
+    optimizer = make_optimizer("normuon", model)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    before = copy.deepcopy((model.state_dict(), optimizer.state[model.weight]))
+
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, torch.nan)
+    optimizer.found_inf = torch.ones(())
+    optimizer.step()
+
+    after = (model.state_dict(), optimizer.state[model.weight])
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert set(after[1]) == {"momentum_buffer", "row_squares"}
+
+
+def test_a_checkpoint_of_muon_does_not_bring_its_settings():
+    """It may be older than some of them."""
+    model = nn.Linear(40, 33)
+    state = make_optimizer("muon", model).state_dict()
+    del state["param_groups"][-1]["row_beta"]
+    optimizer = make_optimizer("normuon", model)
+    optimizer.load_state_dict(state)
+    matrices = optimizer.param_groups[-1]
+    assert (matrices["row_beta"], matrices["weight_decay"]) == (0.9, 0.05)
+
+
 # What Muon must not take: tables, what meets the vocabulary, the pooler, and the output layers of
 # one or two numbers.
 NOT_FOR_MUON = (
@@ -200,7 +285,7 @@ def test_muon_turns_every_matrix_of_a_member_by_the_same_angle_in_all_directions
     model = MEMBERS[member](
         pretraining_config("2/128", vocab_size=300, model_type=member, embedding_size=64)
     )
-    optimizer = create_optimizer("muon", model, learning_rate=2e-3, muon_learning_rate=0.02)
+    optimizer = create_optimizer("muon", model, learning_rate=2e-3)
     named = dict(model.named_parameters())
     names = {parameter: name for name, parameter in named.items()}
     names_of_groups = [

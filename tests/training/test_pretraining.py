@@ -210,6 +210,22 @@ def test_every_masking_setting_reaches_the_collator_and_the_defaults_are_the_pap
     assert vars(collator).items() >= defaults.items()
 
 
+def test_a_fraction_that_changes_needs_room_for_its_highest(tokenizer):
+    rates = {"mlm_probability": 0.15, "mlm_probability_end": 0.3}
+    collator = make_collator(DataArguments(store="store", **rates), tokenizer, 3)
+    assert collator.max_predictions_per_seq == 39  # ceil(0.3 * 128)
+    settings = DataArguments(store="store", max_predictions_per_seq=20, **rates)
+    with pytest.raises(InputError, match="give --max_predictions_per_seq 38"):
+        make_collator(settings, tokenizer, 3)
+
+
+@pytest.mark.parametrize("selection", ["spans", "fairseq", "causal"])
+def test_the_fraction_of_some_selections_stays(tokenizer, selection):
+    settings = DataArguments(store="store", mlm_probability_end=0.1, selection=selection)
+    with pytest.raises(InputError, match=f"selection {selection}; allowed with count, bernoulli"):
+        make_collator(settings, tokenizer, 3)
+
+
 def test_a_validation_file_beside_a_store_is_refused(small_store):
     with pytest.raises(InputError, match="validation_file belongs to --train_file"):
         load_data(DataArguments(store=str(small_store), validation_file=["x.jsonl"]), 1)

@@ -87,6 +87,7 @@ class DataCollatorForPreTraining(MaskingRates):
         next_sentence_label: 0 = next, 1 = random, or 0 = in order, 1 = swapped, -100 = none.
         key: (epoch, index), the pair's number; without it the mask follows from the tokens
             themselves, so every epoch sees the same one, and a warning says so.
+        progress: the fraction of the run at which the pair is read, for `mlm_probability_end`.
         labels: int (L,) when the feature is masked already (`InstanceDataset`): taken as they are.
 
     A batch has int64 tensors `input_ids`, `token_type_ids`, `attention_mask` and `labels` (B, S),
@@ -141,7 +142,10 @@ class DataCollatorForPreTraining(MaskingRates):
             batch["labels"] = self._pad(features, "labels", size, IGNORE_INDEX)
         else:
             keys = self._keys(features)
-            batch["input_ids"], batch["labels"] = self._mask(batch["input_ids"], lengths, keys)
+            progress = np.array([feature.get("progress", 0.0) for feature in features])
+            batch["input_ids"], batch["labels"] = self._mask(
+                batch["input_ids"], lengths, keys, progress
+            )
         if "next_sentence_label" in features[0]:
             labels = [feature["next_sentence_label"] for feature in features]
             batch["next_sentence_label"] = np.array(labels, dtype=np.int64)
@@ -162,7 +166,7 @@ class DataCollatorForPreTraining(MaskingRates):
         return math.ceil(size / multiple) * multiple
 
     def _mask(
-        self, input_ids: np.ndarray, lengths: np.ndarray, keys: np.ndarray
+        self, input_ids: np.ndarray, lengths: np.ndarray, keys: np.ndarray, progress: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         tokenizer = self.tokenizer
         unpredicted = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
@@ -178,6 +182,7 @@ class DataCollatorForPreTraining(MaskingRates):
             is_continuation=self._is_continuation,
             special_ids=self._special_ids,
             excluded_ids=() if self.draws_pad else (tokenizer.pad_token_id,),
+            progress=progress,
         )
 
     @staticmethod

@@ -86,6 +86,8 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
 
 IGNORE_INDEX = -100
 SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
+# Those whose fraction of predicted tokens may change during a run.
+_VARIABLE_SELECTIONS = ("count", "bernoulli", "ngrams")
 # ALBERT's runs have at most this many words (--ngram).
 MOST_NGRAM_WORDS = 3
 # SpanBERT's spans: words of one, at least and at most, and the parameter of the geometric
@@ -110,6 +112,8 @@ class MaskingRates:
     mlm_probability: float = option(
         0.15, "of a row's tokens, [CLS] and both [SEP] counted", above=0, below=1
     )
+    # At the end of the run; the fraction goes there in a straight line. None: it stays.
+    mlm_probability_end: float | None = option(None, "at the end of the run", above=0, below=1)
     max_predictions_per_seq: int | None = option(None, "per row; None = no limit", least=1)
     mask_rate: float = option(0.8, "[MASK]", least=0, most=1)
     keep_rate: float = option(0.1, "the token itself", least=0, most=1)
@@ -130,6 +134,17 @@ class MaskingRates:
                 f"mask_rate, keep_rate and random_rate must sum to 1, not {total:g} (paper: 0.8, "
                 "0.1, 0.1)"
             )
+        if self.mlm_probability_end is not None and self.selection not in _VARIABLE_SELECTIONS:
+            raise InputError(
+                f"mlm_probability_end is {self.mlm_probability_end:g} and selection "
+                f"{self.selection}; allowed with {', '.join(_VARIABLE_SELECTIONS)}"
+            )
+
+    def probabilities_at(self, progress: np.ndarray) -> np.ndarray:
+        """Return the fractions of the tokens to predict at fractions of the run, float64 (B,)."""
+        if self.mlm_probability_end is None:
+            return np.full(len(progress), self.mlm_probability)
+        return self.mlm_probability + (self.mlm_probability_end - self.mlm_probability) * progress
 
 
 def default_max_predictions(max_seq_length: int, mlm_probability: float) -> int:
@@ -154,6 +169,7 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     is_continuation: np.ndarray | None = None,
     special_ids: Sequence[int] = (),
     excluded_ids: Sequence[int] = (),
+    progress: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a batch; a pure function of its arguments.
 
@@ -171,12 +187,16 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         special_ids: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS],
             padding, [SEP], [UNK].
         excluded_ids: Ids that no selection draws.
+        progress: float64 (B,), the fraction of the run at which each row is read; None: its begin.
 
     Returns:
         masked: int64 (B, S); a new array, or `input_ids` where nothing is masked.
         labels: int64 (B, S), the original id where the model predicts, -100 elsewhere.
     """
-    batch = _Batch(input_ids, candidates, lengths, keys, is_continuation)
+    if progress is None:
+        progress = np.zeros(len(lengths))
+    probabilities = rates.probabilities_at(progress)
+    batch = _Batch(input_ids, candidates, lengths, keys, probabilities, is_continuation)
     if rates.selection == "none":
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
@@ -223,6 +243,7 @@ class _Batch:
     candidates: np.ndarray
     lengths: np.ndarray
     keys: np.ndarray
+    probabilities: np.ndarray  # (B,)
     is_continuation: np.ndarray | None
 
     @property
@@ -261,7 +282,7 @@ class _Batch:
 
         np.rint rounds half to even, as Python 3's round in the original.
         """
-        limits = np.rint(self.lengths * rates.mlm_probability).astype(np.int64)
+        limits = np.rint(self.lengths * self.probabilities).astype(np.int64)
         return np.clip(limits, 1, rates.max_predictions_per_seq)
 
 
@@ -289,7 +310,7 @@ def _choose_units(batch: _Batch, rates: MaskingRates) -> np.ndarray:
     is_open = units.is_unit
     limits = batch.limits(rates)
     if rates.selection == "bernoulli":
-        is_open &= scores < rates.mlm_probability
+        is_open &= scores < batch.probabilities[:, None]
         limits[:] = rates.max_predictions_per_seq or scores.shape[1]
     if rates.whole_word:
         is_chosen = _take_in_order(scores, is_open, units.sizes(), limits)

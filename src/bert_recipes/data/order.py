@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from bert_recipes.errors import InputError
 
@@ -89,6 +89,23 @@ class EpochShuffle:
             if self.build_ahead is not None and not is_last:
                 self.build_ahead(self.epoch + 1)
         return self._order
+
+
+class ProgressDataset(Dataset):
+    """A data set whose items say at which fraction of the run they are read: `progress`.
+
+    Its keys are a key of the data set and that fraction.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: tuple[Any, float]) -> dict[str, Any]:
+        key_of_item, progress = key
+        return {**self.dataset[key_of_item], "progress": progress}
 
 
 class ResumableBatchSampler(Sampler[list[Any]]):

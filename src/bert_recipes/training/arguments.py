@@ -208,7 +208,25 @@ class RunArguments(TrainingArguments):
     muon_learning_rate: float | None = option(
         None, "peak rate of Muon's matrices, beside learning_rate; default: 0.02", above=0
     )
+    muon_row_beta: float = option(
+        0.0,
+        "NorMuon: decay rate of the mean square of a row of Muon's updates (0: Muon)",
+        least=0,
+        below=1,
+    )
+    muon_weight_decay: float = option(
+        0.0, "decay of Muon's matrices, of weights that the update makes smaller too", least=0
+    )
+    muon_momentum_warmup: float = option(
+        0.0, "fraction of the run in which Muon's momentum rises from 0.85 to 0.95", least=0, most=1
+    )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
+    flat_until: float = option(
+        0.0,
+        "fraction of bert_linear at which its decay begins (original: 0, it counts from step 0)",
+        least=0,
+        below=1,
+    )
     precision: str = changeable(
         "auto", "precision of matrix products", choices=PRECISIONS, is_common=True
     )
@@ -539,6 +557,9 @@ class DataArguments:
         0.1, "fraction of documents with a shorter target length", least=0, most=1
     )
     mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
+    mlm_probability_end: float | None = option(
+        None, "that fraction at the end of the run and in evaluations; it goes there in a line"
+    )
     max_predictions_per_seq: int | None = option(
         None, "predicted tokens per input, at most; default: a fraction"
     )

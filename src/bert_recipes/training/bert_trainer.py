@@ -22,7 +22,12 @@ from bert_recipes.checkpointing import read_step
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX
-from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
+from bert_recipes.data.order import (
+    EpochedDataset,
+    EpochShuffle,
+    ProgressDataset,
+    epoch_order,
+)
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.certainty import jackknife_replicates
 from bert_recipes.models.bert import (
@@ -46,6 +51,7 @@ EVALUATION_FIELDS = (
     "max_seq_length",
     "short_seq_prob",
     "mlm_probability",
+    "mlm_probability_end",
     "max_predictions_per_seq",
     "max_eval_pairs",
     "mask_rate",
@@ -299,7 +305,9 @@ def phase_schedule(
         end = plans[-1].first_step
     num_steps = end - start
     num_warmup_steps = int(warmup) if warmup >= 1 else math.ceil(warmup * num_steps)
-    return Schedule(start, num_steps, num_warmup_steps, learning_rate, args.schedule_power)
+    return Schedule(
+        start, num_steps, num_warmup_steps, learning_rate, args.schedule_power, args.flat_until
+    )
 
 
 class BertTrainer(RecipeTrainer):
@@ -399,7 +407,13 @@ class BertTrainer(RecipeTrainer):
             if counts_from_pad(self.model.config):
                 collator = replace(collator, draws_pad=False)
             self.data_collator = collator
-            self.eval_collator = replace(collator, seed=EVALUATION_SEED)
+            # Evaluations predict the fraction of the end of the run.
+            self.eval_collator = replace(
+                collator,
+                seed=EVALUATION_SEED,
+                mlm_probability=collator.mlm_probability_end or collator.mlm_probability,
+                mlm_probability_end=None,
+            )
         else:  # another collator may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
@@ -470,7 +484,28 @@ class BertTrainer(RecipeTrainer):
         # The loader is the whole run: stock would multiply its length by num_train_epochs.
         num_samples = steps * self.global_batch_size
         self._order = order = EpochShuffle(dataset, num_samples, args.seed, build_ahead)
-        return self.train_loader(order.keys, order.num_samples, first_step, dataset)
+        if getattr(self.data_collator, "mlm_probability_end", None) is None:
+            return self.train_loader(order.keys, num_samples, first_step, dataset)
+
+        def keys_with_progress(begin: int, end: int) -> list[tuple[Any, float]]:
+            """Return keys of `ProgressDataset`, for samples of one step."""
+            keys = order.keys(begin, end)
+            progress = self._progress_at(first_step + begin // self.global_batch_size)
+            return [(key, progress) for key in keys]
+
+        dataset = ProgressDataset(dataset)
+        return self.train_loader(keys_with_progress, num_samples, first_step, dataset)
+
+    def _progress_at(self, step: int) -> float:
+        """Return the fraction of the run at a coming step; by the clock that of now.
+
+        `clock` is 0 before the first step of a resumed run, whose batches are asked for now.
+        """
+        if self.args.max_minutes is not None:
+            return min(self.elapsed_fraction(), 1.0)
+        # max_steps of a phase is its end.
+        num_steps = max(self.args.max_steps, self.phases[-1].plan.end_step)
+        return step / num_steps
 
     def state_dict(self) -> dict[str, Any]:
         """Add the number of pairs of each epoch, which a resumed run would have to count again."""

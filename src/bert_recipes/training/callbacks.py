@@ -15,6 +15,7 @@ from transformers import TrainerCallback, TrainerControl
 
 from bert_recipes.errors import Interrupted
 from bert_recipes.training.late_number import LateNumber
+from bert_recipes.training.optimization import momentum_of_muon
 
 
 logger = logging.getLogger(__name__)
@@ -245,6 +246,20 @@ class ClockIntervals(TrainerCallback):
         if strategy == "steps" and (is_due or getattr(control, event)):
             setattr(control, event, True)
             self.clock_of_last[event] = clock
+
+
+class MomentumWarmup(TrainerCallback):
+    """Raises the momentum of Muon's matrices in the first part of a run."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Set the momentum of the coming step."""
+        momentum = momentum_of_muon(self.trainer.progress, args.muon_momentum_warmup)
+        for group in self.trainer.optimizer.param_groups:
+            if "momentum" in group:
+                group["momentum"] = momentum
 
 
 # SIGTERM comes from Slurm, Kubernetes and `kill`, SIGINT from Ctrl-C.

@@ -25,6 +25,13 @@ SCHEDULES = ("bert_linear", "trainer")
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 # Rows and columns of a matrix for Muon, at least: output layers of a few classes are smaller.
 MIN_MATRIX = 32
+# Muon's momentum at the end of its warm-up, and at the start of one (KellerJordan/modded-nanogpt).
+MUON_MOMENTUM = 0.95
+MUON_START_MOMENTUM = 0.85
+# What a group of matrices has beside its rate.
+MATRIX_SETTINGS = ("momentum", "row_beta", "weight_decay")
+# The least mean square of a row of an update that NorMuon divides by.
+MIN_ROW_SQUARE = 1e-10
 
 
 class BertAdam(torch.optim.AdamW):
@@ -168,10 +175,17 @@ class Lamb(torch.optim.Optimizer):
 
 
 class Muon(torch.optim.Optimizer):
-    """`torch.optim.Muon` for groups with `momentum`, fused AdamW for those with `betas`.
+    """Muon for groups with `momentum`, fused AdamW for those with `betas`, in one state and file.
 
-    The two share one state and one file. The only difference from torch's class: the matrices of
-    one shape are orthogonalised together. Source: Jordan et al. 2024.
+    An update is that of `torch.optim.Muon` (Jordan et al. 2024); the matrices of one shape are
+    orthogonalised together.
+
+    A group with `row_beta` above 0 has NorMuon's rows (Li et al. 2025): each row of an update is
+    divided by the root of the running mean of its squares. The update keeps its norm, as in
+    KellerJordan/modded-nanogpt; the paper gives all updates one root mean square.
+
+    The weight decay is cautious (Chen et al. 2025): a weight decays where its update makes it
+    smaller too. Where the update is 0, as in a skipped step, nothing decays; in the paper it does.
     """
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
@@ -181,6 +195,18 @@ class Muon(torch.optim.Optimizer):
             group.update(adam_group)
         # float (), on the device: 1 where the coming step must change nothing.
         self.found_inf: torch.Tensor | None = None
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load the state; momentum and the settings of the matrices stay those of this run.
+
+        A checkpoint may be older than some of them.
+        """
+        groups_of_run = [dict(group) for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, group_of_run in zip(self.param_groups, groups_of_run, strict=True):
+            if "momentum" in group_of_run:
+                for name in MATRIX_SETTINGS:
+                    group[name] = group_of_run[name]
 
     def _adam_groups(self) -> list[dict[str, Any]]:
         return [group for group in self.param_groups if "betas" in group]
@@ -212,25 +238,48 @@ class Muon(torch.optim.Optimizer):
             buffers.append(state["momentum_buffer"])
         means = torch.stack(buffers)
         gradients = torch.stack([matrix.grad for matrix in matrices])  # type: ignore[misc]
-        decay: float | torch.Tensor = 1 - group["lr"] * group["weight_decay"]
         if self.found_inf is not None:
             # A skipped step leaves momentum and weights as they are: its update is 0 below.
             is_skipped = self.found_inf.bool()
             gradients = torch.where(is_skipped, means, gradients)
-            decay = torch.where(is_skipped, 1.0, decay)
         means.lerp_(gradients, 1 - group["momentum"])
         torch._foreach_copy_(buffers, list(means.unbind()))
 
         nesterov = gradients.lerp(means, group["momentum"])
         _, rows, columns = nesterov.shape
         updates = orthogonalise(nesterov.mT).mT if rows > columns else orthogonalise(nesterov)
+        if group["row_beta"]:
+            updates = self._scale_rows(matrices, updates.float(), group["row_beta"])
         if self.found_inf is not None:
             updates = updates.masked_fill(is_skipped, 0.0)
-        if group["weight_decay"]:
-            torch._foreach_mul_(matrices, decay)
         scale = group["lr"] * max(1.0, rows / columns) ** 0.5
         for matrix, update in zip(matrices, updates, strict=True):
+            if group["weight_decay"]:
+                is_decayed = matrix * update > 0
+                matrix.addcmul_(matrix, is_decayed, value=-group["lr"] * group["weight_decay"])
             matrix.add_(update, alpha=-scale)
+
+    def _scale_rows(
+        self, matrices: list[torch.Tensor], updates: torch.Tensor, beta: float
+    ) -> torch.Tensor:
+        """Return updates (N, R, C) whose rows are about as long as each other."""
+        buffers = []
+        for matrix in matrices:
+            state = self.state[matrix]
+            if "row_squares" not in state:
+                state["row_squares"] = matrix.new_zeros(len(matrix), 1)
+            buffers.append(state["row_squares"])
+        squares = torch.stack(buffers)
+        row_squares = updates.square().mean(dim=2, keepdim=True)
+        if self.found_inf is not None:
+            row_squares = torch.where(self.found_inf.bool(), squares, row_squares)
+        squares.lerp_(row_squares, 1 - beta)
+        torch._foreach_copy_(buffers, list(squares.unbind()))
+
+        scaled = updates * squares.clamp(min=MIN_ROW_SQUARE).rsqrt()
+        norms = updates.norm(dim=(1, 2), keepdim=True)
+        scaled_norms = scaled.norm(dim=(1, 2), keepdim=True)
+        return scaled * (norms / scaled_norms.clamp(min=1e-7))
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
@@ -274,8 +323,23 @@ def bfloat16_units(device_type: str) -> list[str]:
     return units
 
 
+@dataclass(frozen=True)
+class MuonSettings:
+    """The settings of Muon's matrices.
+
+    Attributes:
+        learning_rate: At its peak.
+        row_beta: The decay rate of NorMuon's mean of squares; 0: Muon.
+        weight_decay: Cautious.
+    """
+
+    learning_rate: float = 0.02
+    row_beta: float = 0.0
+    weight_decay: float = 0.0
+
+
 def muon_groups(
-    model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any
+    model: nn.Module, weight_decay: float, muon: MuonSettings, **adam: Any
 ) -> list[dict[str, Any]]:
     """Return groups for `Muon`: its matrices, and `decay_groups` of the others, for AdamW.
 
@@ -290,10 +354,11 @@ def muon_groups(
             groups.append({**group, **adam, "params": parameters})
     muon_group: dict[str, Any] = {
         "params": list(matrices),
-        "lr": learning_rate,
-        "momentum": 0.95,
-        "weight_decay": 0.0,
-        "rate_ratio": learning_rate / adam["lr"],
+        "lr": muon.learning_rate,
+        "momentum": MUON_MOMENTUM,
+        "row_beta": muon.row_beta,
+        "weight_decay": muon.weight_decay,
+        "rate_ratio": muon.learning_rate / adam["lr"],
     }
     logger.info(
         "optimizer: Muon for %d matrices (%d parameters), AdamW for the rest",
@@ -347,7 +412,7 @@ def create_optimizer(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-6,
     weight_decay: float = 0.01,
-    muon_learning_rate: float = 0.02,
+    muon: MuonSettings | None = None,
 ) -> torch.optim.Optimizer:
     """Return the optimiser of a model.
 
@@ -358,7 +423,7 @@ def create_optimizer(
         betas: The decay rates of the moments.
         epsilon: The epsilon of Adam.
         weight_decay: The weight decay of the group that has one.
-        muon_learning_rate: The learning rate of Muon's matrices.
+        muon: The settings of Muon's matrices.
     """
     settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
     if name == "bert_adam":
@@ -366,7 +431,7 @@ def create_optimizer(
     if name == "adamw":
         return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
     if name == "muon":
-        return Muon(muon_groups(model, weight_decay, muon_learning_rate, **settings))
+        return Muon(muon_groups(model, weight_decay, muon or MuonSettings(), **settings))
     groups = decay_groups(model, 1.0)  # 1: a mark, replaced below
     for group in groups:
         has_decay = group["weight_decay"] == 1.0
@@ -382,7 +447,9 @@ class Schedule:
     step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0,
     the decay counts from step 0, so the peak is (1 - warmup / total) ^ power. Source:
     google-research/bert optimization.py, `create_optimizer`, with power 1; NVIDIA
-    DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
+    DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5. With
+    `flat_until` f above 0 the factor is 1 from the warm-up to step f total, and the decay counts
+    from there, or from the end of a longer warm-up.
     """
 
     start: int  # the step of the run that is step 0 of the schedule
@@ -390,6 +457,7 @@ class Schedule:
     warmup_steps: int
     learning_rate: float
     power: float = 1.0
+    flat_until: float = 0.0  # fraction of the steps
 
     def factor(self, step: int) -> float:
         """Return the factor of the learning rate at a step of the run.
@@ -399,7 +467,18 @@ class Schedule:
         step = max(step - self.start, 0)
         if step < self.warmup_steps:
             return step / self.warmup_steps
-        return max(0.0, 1.0 - step / self.steps) ** self.power
+        decay_start = 0.0
+        if self.flat_until > 0:
+            decay_start = max(self.flat_until, self.warmup_steps / self.steps)
+        remaining = max(0.0, 1.0 - step / self.steps)
+        return min(remaining / (1.0 - decay_start), 1.0) ** self.power
+
+
+def momentum_of_muon(progress: float, warmup: float) -> float:
+    """Return Muon's momentum at a fraction of the run, with a warm-up of a fraction of it."""
+    if progress >= warmup:
+        return MUON_MOMENTUM
+    return MUON_START_MOMENTUM + (MUON_MOMENTUM - MUON_START_MOMENTUM) * progress / warmup
 
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:

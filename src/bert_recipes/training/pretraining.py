@@ -61,7 +61,15 @@ NEW_MODEL_FIELDS = (
 )
 ALBERT_FIELDS = ("embedding_size", "share_layers")
 # Fields of `DataArguments` for masks and for inputs.
-MASK_FIELDS = ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
+MASK_FIELDS = (
+    "mlm_probability",
+    "mlm_probability_end",
+    "mask_rate",
+    "keep_rate",
+    "random_rate",
+    "whole_word",
+    "selection",
+)
 INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
 # Enough for token frequencies: more than six million tokens at 128 per pair.
 MAX_COUNTED_INSTANCES = 50_000
@@ -282,17 +290,21 @@ def make_collator(
     longest input.
     """
     settings = {name: getattr(data_args, name) for name in MASK_FIELDS}
+    highest = max(data_args.mlm_probability, data_args.mlm_probability_end or 0.0)
     max_predictions = data_args.max_predictions_per_seq
     if max_predictions is None:
-        max_predictions = default_max_predictions(
-            data_args.max_seq_length, data_args.mlm_probability
-        )
+        max_predictions = default_max_predictions(data_args.max_seq_length, highest)
+    if data_args.mlm_probability_end is not None:
+        num_tokens = round(data_args.max_seq_length * highest)
+        if max_predictions < num_tokens:
+            raise InputError(
+                f"at most {max_predictions} tokens of an input are predicted, {highest:g} of "
+                f"{data_args.max_seq_length} are {num_tokens}: the fraction would not go from "
+                f"{data_args.mlm_probability:g} to {data_args.mlm_probability_end:g}; give "
+                f"--max_predictions_per_seq {num_tokens}"
+            )
     return DataCollatorForPreTraining(
-        tokenizer,
-        seed=seed,
-        mlm_probability=data_args.mlm_probability,
-        max_predictions_per_seq=max_predictions,
-        **settings,
+        tokenizer, seed=seed, max_predictions_per_seq=max_predictions, **settings
     )
 
 

@@ -98,10 +98,7 @@ class ElectraTrainer(BertTrainer):
 
         The share falls to 0 at the end of the run.
         """
-        progress = self.clock
-        if self.args.max_minutes is None:
-            progress = self.state.global_step / self.state.max_steps
-        return self.args.random_replacements * max(0.0, 1 - progress)
+        return self.args.random_replacements * max(0.0, 1 - self.progress)
 
     def flops_of(self, work: BatchStats) -> int:
         """Return the model FLOPs of both networks; only the generator predicts tokens."""

@@ -48,7 +48,12 @@ from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
 from bert_recipes.run_folder import PROGRESS_FILE, STATE_FILE
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
-from bert_recipes.training.callbacks import ClockIntervals, StopOnSignal, ignore_signals
+from bert_recipes.training.callbacks import (
+    ClockIntervals,
+    MomentumWarmup,
+    StopOnSignal,
+    ignore_signals,
+)
 from bert_recipes.training.console import LogPrinter, LogPrinterAboveBar
 from bert_recipes.training.emissions import EnergySettings, RunTime
 from bert_recipes.training.engines import (
@@ -61,6 +66,7 @@ from bert_recipes.training.engines import (
 )
 from bert_recipes.training.late_number import LateNumber
 from bert_recipes.training.optimization import (
+    MuonSettings,
     Schedule,
     create_optimizer,
     set_peak_rate,
@@ -88,6 +94,10 @@ RECIPE_SETTINGS: dict[str, Any] = {
     "keep_freed_memory": True,
     "max_skipped_steps": 10,
     "max_minutes": None,
+    "flat_until": 0.0,
+    "muon_row_beta": 0.0,
+    "muon_weight_decay": 0.0,
+    "muon_momentum_warmup": 0.0,
     "random_replacements": 0.0,
     "resume": "no",
     "allow_changes": False,
@@ -226,6 +236,15 @@ class RecipeTrainer(Trainer):
         self.add_callback(_RestoreAndSave(self))
         if args.max_minutes is not None:
             self.add_callback(ClockIntervals(self))
+        if args.optimizer == "muon" and args.muon_momentum_warmup > 0:
+            self.add_callback(MomentumWarmup(self))
+
+    @property
+    def progress(self) -> float:
+        """Return the fraction of the run that is done, of its steps or of its minutes."""
+        if self.args.max_minutes is not None:
+            return self.clock
+        return self.state.global_step / self.state.max_steps
 
     @property
     def precision(self) -> str:
@@ -489,7 +508,7 @@ class RecipeTrainer(Trainer):
         with single_thread():
             micro_counts = torch.stack([self._counts_of(batch) for batch in batches])
         counts = micro_counts.sum(dim=0, dtype=torch.float64)
-        fraction = self._elapsed_fraction()
+        fraction = self.elapsed_fraction()
         if self.args.world_size > 1:
             counts, fraction = self._share_counts(counts, fraction, device)
         self.clock = min(fraction, 1.0)
@@ -526,7 +545,7 @@ class RecipeTrainer(Trainer):
         items = self.num_items(tensors)
         return torch.cat([items, self.count_work(tensors, items)])
 
-    def _elapsed_fraction(self) -> float:
+    def elapsed_fraction(self) -> float:
         """Return the fraction of `max_minutes` that is over in this process.
 
         The minutes include the evaluation and the checkpoint at the end: they are taken to be as
@@ -617,7 +636,9 @@ class RecipeTrainer(Trainer):
                 betas=(args.adam_beta1, args.adam_beta2),
                 epsilon=args.adam_epsilon,
                 weight_decay=args.weight_decay,
-                muon_learning_rate=args.muon_learning_rate or 0.02,
+                muon=MuonSettings(
+                    args.muon_learning_rate or 0.02, args.muon_row_beta, args.muon_weight_decay
+                ),
             )
         return self.optimizer
 
@@ -648,7 +669,14 @@ class RecipeTrainer(Trainer):
         """Return the schedule of the steps that are trained now."""
         args = self.args
         warmup = args.get_warmup_steps(num_training_steps)
-        return Schedule(0, num_training_steps, warmup, args.learning_rate, args.schedule_power)
+        return Schedule(
+            0,
+            num_training_steps,
+            warmup,
+            args.learning_rate,
+            args.schedule_power,
+            args.flat_until,
+        )
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
