@@ -201,7 +201,7 @@ def test_muon_is_that_of_torch_beside_its_adamw(units, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(96, 40), (40, 96)])
-def test_normuon_makes_the_rows_of_an_update_alike_and_decays_what_shrinks(shape, monkeypatch):
+def test_normuon_scales_the_rows_of_an_update_and_decays_what_it_makes_smaller(shape, monkeypatch):
     """Li et al. 2025 (arXiv 2510.05491), algorithm 1, with an update that keeps its norm; Chen et
     al. 2025 (arXiv 2510.12402): a weight decays where it has the sign of its update.
     """

@@ -215,7 +215,7 @@ def test_a_fraction_that_changes_needs_room_for_its_highest(tokenizer):
     collator = make_collator(DataArguments(store="store", **rates), tokenizer, 3)
     assert collator.max_predictions_per_seq == 39  # ceil(0.3 * 128)
     settings = DataArguments(store="store", max_predictions_per_seq=20, **rates)
-    with pytest.raises(InputError, match="give --max_predictions_per_seq 38"):
+    with pytest.raises(InputError, match="raise it to 38"):
         make_collator(settings, tokenizer, 3)
 
 

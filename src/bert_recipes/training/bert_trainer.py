@@ -22,12 +22,7 @@ from bert_recipes.checkpointing import read_step
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX
-from bert_recipes.data.order import (
-    EpochedDataset,
-    EpochShuffle,
-    ProgressDataset,
-    epoch_order,
-)
+from bert_recipes.data.order import EpochedDataset, EpochShuffle, ProgressDataset, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.certainty import jackknife_replicates
 from bert_recipes.models.bert import (
@@ -475,37 +470,38 @@ class BertTrainer(RecipeTrainer):
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - first_step
-        # Data workers are there to keep a GPU busy, which would wait for the pairs of each new
-        # epoch. One process of a machine builds them ahead.
-        build_ahead = None
-        has_time = args.dataloader_num_workers > 0 and not getattr(args, "estimate", False)
-        if has_time and args.local_process_index == 0 and isinstance(dataset, PreTrainingDataset):
-            build_ahead = dataset.build_ahead
         # The loader is the whole run: stock would multiply its length by num_train_epochs.
         num_samples = steps * self.global_batch_size
-        self._order = order = EpochShuffle(dataset, num_samples, args.seed, build_ahead)
+        order = EpochShuffle(dataset, num_samples, args.seed, self._epoch_builder(dataset))
+        self._order = order
         if getattr(self.data_collator, "mlm_probability_end", None) is None:
             return self.train_loader(order.keys, num_samples, first_step, dataset)
-
-        def keys_with_progress(begin: int, end: int) -> list[tuple[Any, float]]:
-            """Return keys of `ProgressDataset`, for samples of one step."""
-            keys = order.keys(begin, end)
-            progress = self._progress_at(first_step + begin // self.global_batch_size)
-            return [(key, progress) for key in keys]
-
         dataset = ProgressDataset(dataset)
-        return self.train_loader(keys_with_progress, num_samples, first_step, dataset)
+        return self.train_loader(self._keys_with_progress, num_samples, first_step, dataset)
 
-    def _progress_at(self, step: int) -> float:
-        """Return the fraction of the run at a coming step; by the clock that of now.
+    def _epoch_builder(self, dataset: Any) -> Callable[[int], None] | None:
+        """Return what builds the pairs of a coming epoch, or None where nobody waits for them.
 
-        `clock` is 0 before the first step of a resumed run, whose batches are asked for now.
+        Data workers are there to keep a GPU busy, which would wait at each new epoch. One process
+        of a machine builds for all. An estimate ends before the next epoch.
         """
+        args = self.args
+        if not isinstance(dataset, PreTrainingDataset) or args.dataloader_num_workers == 0:
+            return None
+        if args.local_process_index > 0 or getattr(args, "estimate", False):
+            return None
+        return dataset.build_ahead
+
+    def _keys_with_progress(self, begin: int, end: int) -> list[tuple[Any, float]]:
+        """Return keys of `ProgressDataset` for samples of one step, as `EpochShuffle.keys`."""
+        order: Any = self._order
         if self.args.max_minutes is not None:
-            return min(self.elapsed_fraction(), 1.0)
-        # max_steps of a phase is its end.
-        num_steps = max(self.args.max_steps, self.phases[-1].plan.end_step)
-        return step / num_steps
+            # `clock` is 0 before the first step of a resumed run, whose batches are read now.
+            progress = min(self._elapsed_fraction(), 1.0)
+        else:
+            step = self._phase.plan.first_step + begin // self.global_batch_size
+            progress = step / self.args.max_steps
+        return [(key, progress) for key in order.keys(begin, end)]
 
     def state_dict(self) -> dict[str, Any]:
         """Add the number of pairs of each epoch, which a resumed run would have to count again."""

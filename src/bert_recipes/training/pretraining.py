@@ -298,10 +298,10 @@ def make_collator(
         num_tokens = round(data_args.max_seq_length * highest)
         if max_predictions < num_tokens:
             raise InputError(
-                f"at most {max_predictions} tokens of an input are predicted, {highest:g} of "
-                f"{data_args.max_seq_length} are {num_tokens}: the fraction would not go from "
-                f"{data_args.mlm_probability:g} to {data_args.mlm_probability_end:g}; give "
-                f"--max_predictions_per_seq {num_tokens}"
+                f"max_predictions_per_seq is {max_predictions}, but {highest:g} of "
+                f"{data_args.max_seq_length} tokens are {num_tokens}: the fraction would not go "
+                f"from {data_args.mlm_probability:g} to {data_args.mlm_probability_end:g}; raise "
+                f"it to {num_tokens} (in the second phase: phase2_max_predictions_per_seq)"
             )
     return DataCollatorForPreTraining(
         tokenizer, seed=seed, max_predictions_per_seq=max_predictions, **settings

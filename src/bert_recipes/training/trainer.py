@@ -94,10 +94,6 @@ RECIPE_SETTINGS: dict[str, Any] = {
     "keep_freed_memory": True,
     "max_skipped_steps": 10,
     "max_minutes": None,
-    "flat_until": 0.0,
-    "muon_row_beta": 0.0,
-    "muon_weight_decay": 0.0,
-    "muon_momentum_warmup": 0.0,
     "random_replacements": 0.0,
     "resume": "no",
     "allow_changes": False,
@@ -508,7 +504,7 @@ class RecipeTrainer(Trainer):
         with single_thread():
             micro_counts = torch.stack([self._counts_of(batch) for batch in batches])
         counts = micro_counts.sum(dim=0, dtype=torch.float64)
-        fraction = self.elapsed_fraction()
+        fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
             counts, fraction = self._share_counts(counts, fraction, device)
         self.clock = min(fraction, 1.0)
@@ -545,7 +541,7 @@ class RecipeTrainer(Trainer):
         items = self.num_items(tensors)
         return torch.cat([items, self.count_work(tensors, items)])
 
-    def elapsed_fraction(self) -> float:
+    def _elapsed_fraction(self) -> float:
         """Return the fraction of `max_minutes` that is over in this process.
 
         The minutes include the evaluation and the checkpoint at the end: they are taken to be as
@@ -637,7 +633,9 @@ class RecipeTrainer(Trainer):
                 epsilon=args.adam_epsilon,
                 weight_decay=args.weight_decay,
                 muon=MuonSettings(
-                    args.muon_learning_rate or 0.02, args.muon_row_beta, args.muon_weight_decay
+                    args.muon_learning_rate or MuonSettings.learning_rate,
+                    args.muon_row_beta,
+                    args.muon_weight_decay,
                 ),
             )
         return self.optimizer
