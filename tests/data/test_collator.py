@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from bert_recipes.data.collator import DataCollatorForPreTraining, find_continuations
+from bert_recipes.data.collator import (
+    DataCollatorForPreTraining,
+    count_characters,
+    find_continuations,
+)
 from bert_recipes.errors import InputError
 
 
@@ -68,6 +72,17 @@ SENTENCEPIECES += ["\u20ac", "<unk>", "u.s", "\u2581,", "..."]
 def test_what_goes_on_with_a_word_follows_the_mark_of_most_pieces(pieces, going_on):
     goes_on = find_continuations(Vocabulary(pieces).get_vocab(), len(pieces))
     assert np.array(pieces)[goes_on].tolist() == going_on
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lengths"),
+    [
+        (["the", "##s", "a", "[MASK]", "[", "\u4e2d", "##\u00e9s"], [3, 1, 1, 1, 1, 1, 2]),
+        (["\u2581the", "s", "\u2581", "\u2581a", "<unk>", "<"], [3, 1, 0, 1, 1, 1]),
+    ],
+)
+def test_a_piece_stands_for_its_characters_without_its_mark(pieces, lengths):
+    assert count_characters(Vocabulary(pieces).get_vocab(), len(pieces)).tolist() == lengths
 
 
 @pytest.mark.parametrize("settings", [{"whole_word": True}, {"selection": "ngrams"}])

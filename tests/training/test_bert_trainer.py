@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainingArguments, default_data_collator
 
-from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.collator import DataCollatorForPreTraining, count_characters
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
@@ -72,7 +72,9 @@ def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_stor
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer))).eval()
     features = [dataset[index] for index in range(23)]
-    sums = PreTrainingSums(torch.device("cpu"), unigram_log_probs(store.train.unigram_counts))
+    lengths = torch.from_numpy(count_characters(tokenizer.get_vocab(), len(tokenizer)))
+    unigram = unigram_log_probs(store.train.unigram_counts)
+    sums = PreTrainingSums(torch.device("cpu"), unigram, lengths)
     with torch.no_grad():
         for start in range(0, 23, 5):
             batch = collator(features[start : start + 5])
@@ -85,8 +87,11 @@ def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_stor
     unigram_log_probs_of_targets = np.log((counts[targets] + 1) / (counts.sum() + len(counts)))
     labels = batch["next_sentence_label"]
     share = labels.float().mean().item()
+    pieces = tokenizer.convert_ids_to_tokens(targets.tolist())
+    num_characters = sum(len(piece.replace("##", "")) for piece in pieces)
     expected = {
         "mlm_loss": full.mlm_loss.item(),
+        "mlm_bits_per_character": full.mlm_loss.item() * len(targets) / num_characters / np.log(2),
         "nsp_loss": full.nsp_loss.item(),
         "loss": full.loss.item(),
         "perplexity": math.exp(full.mlm_loss.item()),

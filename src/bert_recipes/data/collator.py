@@ -68,6 +68,21 @@ def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
     return goes_on
 
 
+def count_characters(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
+    """Return int64 (size,), the characters of the text that each piece stands for.
+
+    Spaces, and the mark of a word's beginning or of a continuation, are none. Of a byte-level
+    vocabulary they are bytes. A special token counts as one character.
+    """
+    mark = _mark_of(vocabulary)
+    lengths = np.ones(size, dtype=np.int64)
+    for piece, number in vocabulary.items():
+        is_special = piece.startswith(("[", "<")) and len(piece) > 1
+        if not is_special:
+            lengths[number] = len(piece.removeprefix(mark))
+    return lengths
+
+
 def _goes_on_in_sentencepiece(piece: str) -> bool:
     begins = piece.startswith((_SENTENCEPIECE, "<")) or piece in _PUNCTUATION
     return not begins and _ENGLISH.issuperset(piece)

@@ -33,7 +33,7 @@ _PLACES = (
     "trackio_space_id",
 )
 _COSTS = ("train_steps", "train_seconds", "tokens_per_second", "data_wait_share", "peak_memory_mb")
-_LESS_IS_BETTER = ("loss", "perplexity")
+_LESS_IS_BETTER = ("loss", "perplexity", "bits_per_character")
 _MORE_IS_BETTER = (
     "accuracy",
     "f1",

@@ -19,7 +19,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import find_labels
 
 from bert_recipes.checkpointing import read_step
-from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.collator import DataCollatorForPreTraining, count_characters
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, ProgressDataset, epoch_order
@@ -150,8 +150,12 @@ def pair_labels(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
 class PreTrainingSums:
     """Sums over held-out batches from which the metrics follow.
 
-    The sums of several processes may be added. `unigram` is float64 (V,) of `unigram_log_probs`, or
-    None without that baseline.
+    The sums of several processes may be added.
+
+    Args:
+        device: Where the batches are.
+        unigram: float64 (V,) of `unigram_log_probs`; None: without that baseline.
+        piece_lengths: int64 (V,) of `count_characters`; None: without bits per character.
     """
 
     NAMES: tuple[str, ...] = (
@@ -160,15 +164,22 @@ class PreTrainingSums:
         "masked",
         "unigram_loss",
         "unigram_correct",
+        "characters",
         "nsp_loss",
         "nsp_correct",
         "pairs",
         "random",
     )
 
-    def __init__(self, device: torch.device, unigram: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        unigram: torch.Tensor | None = None,
+        piece_lengths: torch.Tensor | None = None,
+    ) -> None:
         self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
         self.unigram = None if unigram is None else unigram.to(device)
+        self.piece_lengths = None if piece_lengths is None else piece_lengths.to(device)
 
     def add(self, output: Any, batch: dict[str, torch.Tensor]) -> None:
         """Add one batch.
@@ -195,6 +206,8 @@ class PreTrainingSums:
         if self.unigram is not None:
             sums["unigram_loss"] = -self.unigram[targets].sum()
             sums["unigram_correct"] = (targets == self.unigram.argmax()).sum()
+        if self.piece_lengths is not None:
+            sums["characters"] = self.piece_lengths[targets].sum()
         if output.nsp_loss is not None:
             labels = pair_labels(batch)
             assert labels is not None
@@ -209,6 +222,8 @@ class PreTrainingSums:
 
         `unigram_accuracy` is the accuracy of always predicting the most frequent piece,
         `majority_accuracy` that of always predicting the more frequent label.
+        `mlm_bits_per_character` is the masked-LM loss over the characters of the hidden pieces: it
+        compares vocabularies, best with masks over whole words.
 
         Args:
             prefix: The prefix of the names.
@@ -227,6 +242,9 @@ class PreTrainingSums:
             if self.unigram is not None:
                 metrics["unigram_loss"] = sums["unigram_loss"] / masked
                 metrics["unigram_accuracy"] = sums["unigram_correct"] / masked
+            if self.piece_lengths is not None:
+                bits = sums["mlm_loss"] / math.log(2)
+                metrics["mlm_bits_per_character"] = bits / sums["characters"]
         if pairs:
             pairs_loss = sums["nsp_loss"] / pairs
             loss += pairs_loss
@@ -366,8 +384,16 @@ class BertTrainer(RecipeTrainer):
         self._order: EpochShuffle | None = None
         self._epochs_before = 0.0  # passes over the data in earlier phases
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
+        self.piece_lengths = self._count_characters()
         self.max_eval_pairs = max_eval_pairs
         self.held_out_sums: HeldOutSums | None = None  # of the last evaluation
+
+    def _count_characters(self) -> torch.Tensor | None:
+        """Return the characters of each piece, int64 (V,); None without a tokenizer."""
+        tokenizer: Any = self.processing_class
+        if not hasattr(tokenizer, "get_vocab"):
+            return None
+        return torch.from_numpy(count_characters(tokenizer.get_vocab(), len(tokenizer)))
 
     # Phases
 
@@ -610,7 +636,7 @@ class BertTrainer(RecipeTrainer):
 
     def new_sums(self) -> Any:
         """Return empty sums over held-out batches."""
-        return PreTrainingSums(self.args.device, self.unigram)
+        return PreTrainingSums(self.args.device, self.unigram, self.piece_lengths)
 
     def measure(self, batch: dict[str, torch.Tensor]) -> Any:
         """Return the model's output for a held-out batch, for the sums."""

@@ -41,6 +41,7 @@ _LEFT_OUT = (
     "_pairs",
     "_tokens",
     "perplexity",
+    "bits_per_character",
     "eval_loss",
     "test_loss",
     "baseline",

@@ -76,7 +76,7 @@ class ElectraTrainer(BertTrainer):
 
     def new_sums(self) -> Any:
         """Return `ReplacedTokenSums`."""
-        return ReplacedTokenSums(self.args.device, self.unigram)
+        return ReplacedTokenSums(self.args.device, self.unigram, self.piece_lengths)
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the predicted tokens, and the real ones, int64 (2,)."""
