@@ -15,6 +15,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from bert_recipes.data.instances import Instance, write_instances
+from bert_recipes.data.neighbors import piece_vectors
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
@@ -356,3 +357,33 @@ def test_configurations_and_scripts_name_the_same_files(repository: Path):
             assert Path(values["output_dir"]) == (QUICKSTART_DATA / result).parent
     values, _ = read_tree(repository / "recipes/configs/pretrain/quickstart.yaml")
     assert values["store"] == str(QUICKSTART_STORE)
+
+
+# Word embeddings of a new model
+
+
+def build_new(data, **settings):
+    model_args = ModelArguments(**settings)
+    return build_model(model_args, DistillationArguments(), data, None, 1)
+
+
+def test_word_embeddings_begin_as_vectors_of_neighbors_that_are_as_long_as_random_ones(small_store):
+    data = load_data(DataArguments(store=str(small_store), max_seq_length=32), 1)
+    random = build_new(data).state_dict()
+    begun = build_new(data, word_vectors=True).state_dict()
+    names = [name for name, weight in random.items() if not torch.equal(weight, begun[name])]
+    name = "bert.embeddings.word_embeddings.weight"
+    # The output layer is tied.
+    assert names == [name, "cls.predictions.decoder.weight"]
+
+    vectors = torch.from_numpy(piece_vectors(data.train.split, *random[name].shape))
+    is_seen = torch.from_numpy(data.unigram_counts > 0)
+    assert torch.equal(begun[name][~is_seen], random[name][~is_seen])
+    length = random[name].norm(dim=1).mean()
+    torch.testing.assert_close(begun[name][is_seen], vectors[is_seen] * length)
+
+
+def test_word_vectors_need_a_store(tmp_path, tokenizer):
+    data = load_data(instance_arguments(tmp_path), 1)
+    with pytest.raises(InputError, match="word_vectors counts the pieces of a store"):
+        build_new(data, word_vectors=True)

@@ -35,7 +35,6 @@ from bert_recipes.features.extract import (
 )
 from bert_recipes.features.ner import word_features
 from bert_recipes.features.word_vectors import (
-    SEED,
     WORD_PATTERN,
     WordVectors,
     train_word_vectors,
@@ -59,6 +58,7 @@ from bert_recipes.tasks.task_file import log_found_labels
 
 logger = logging.getLogger(__name__)
 
+SEED = 0
 Splits = Sequence[Split]  # that of training first
 Figures = dict[str, list[float]]  # name -> [value, low, high], 95 %
 Row = dict[str, Any]  # "vectors": whose row it is; "figures"

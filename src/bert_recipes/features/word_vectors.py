@@ -1,8 +1,5 @@
 """Word vectors of a text by PPMI and SVD: one vector per word, whatever stands around it.
 
-Source: Levy, Goldberg and Dagan 2015, "Improving Distributional Similarity with Lessons Learned
-from Word Embeddings".
-
 Legend: N texts, V words of the vocabulary, D size of a vector.
 """
 
@@ -13,18 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.utils.extmath import randomized_svd
 
 from bert_recipes.data.corpus import iter_paragraphs
+from bert_recipes.data.neighbors import WINDOW, count_neighbors, factorise, positive_pmi
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import StaticArguments
 
 
 WORD_PATTERN = r"\w+"
-WINDOW = 5
-# Of the contexts' frequencies: PMI is too large where they are rare (section 3.1).
-SMOOTHING = 0.75
-SEED = 0
 
 
 @dataclass(frozen=True)
@@ -46,26 +39,20 @@ class WordVectors:
 
 
 def train_word_vectors(texts: Iterable[str], args: StaticArguments) -> WordVectors:
-    """Factorise the PPMI of --files, or else of `texts`.
-
-    Vectors are left singular vectors times the roots of the singular values (section 3.3).
-    """
+    """Factorise the PPMI of --files, or else of `texts`."""
     if args.files is not None:
         texts = iter_paragraphs(args.files)
-    numbers, counts = count_neighbors(texts, WINDOW, args.min_count)
+    numbers, counts = count_words(texts, WINDOW, args.min_count)
     if counts.nnz == 0:
         raise InputError(
             f"no two words that occur {args.min_count} times stand together; lower --min_count, "
             "or other --files"
         )
 
-    size = min(args.vector_size, len(numbers))
-    matrix = positive_pmi(counts)
-    left_vectors, values, _ = randomized_svd(matrix, n_components=size, random_state=SEED)
-    return WordVectors(numbers, left_vectors * np.sqrt(values))
+    return WordVectors(numbers, factorise(positive_pmi(counts), args.vector_size))
 
 
-def count_neighbors(
+def count_words(
     texts: Iterable[str], window: int, min_count: int
 ) -> tuple[dict[str, int], sparse.csr_array]:
     """Count how often two words stand within a window.
@@ -94,25 +81,5 @@ def count_neighbors(
     new_numbers = np.where(is_frequent, np.cumsum(is_frequent) - 1, -1)
     ids = new_numbers[ids]
 
-    counts = sparse.csr_array((len(words), len(words)))
-    for distance in range(1, window + 1):
-        first = ids[:-distance]
-        second = ids[distance:]
-        is_pair = (first >= 0) & (second >= 0)
-        pairs = (first[is_pair], second[is_pair])
-        counts += sparse.csr_array((np.ones(is_pair.sum()), pairs), counts.shape)
-
     numbers = {word: number for number, word in enumerate(words)}
-    return numbers, counts + counts.T
-
-
-def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
-    """Return the larger of 0 and log P(w, c) / (P(w) P(c)), with smoothed P(c)."""
-    totals = counts.sum(axis=1)
-    smoothed = totals**SMOOTHING
-    table = counts.tocoo()
-    expected = totals[table.row] * smoothed[table.col]
-    values = np.log(table.data * smoothed.sum() / expected)
-    positive_values = np.maximum(values, 0)
-    places = (table.row, table.col)
-    return sparse.csr_array((positive_values, places), counts.shape)
+    return numbers, count_neighbors(ids, len(words), window)

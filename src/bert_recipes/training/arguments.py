@@ -458,6 +458,11 @@ class ModelArguments:
     initializer_range: float = option(
         0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1
     )
+    word_vectors: bool = option(
+        False,
+        "word embeddings of a new model begin as vectors of what stands beside each piece in the "
+        "store (ours), which takes seconds",
+    )
     dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)
     max_position_embeddings: int = option(
         512, "positions of a new model (paper: 512)", least=MIN_POSITIONS

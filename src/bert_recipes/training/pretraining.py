@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from transformers import set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening, warn_once
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
-from bert_recipes.data.store import open_store
+from bert_recipes.data.store import Split, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import PreTrainingModel
@@ -446,7 +448,33 @@ def build_model(
             "pairs have no label here, and the model has a head for them: give --objective mlm, "
             "or --input_format segment_pair with a --pair_label"
         )
+    if model_args.word_vectors and model_args.model_name_or_path is None:
+        if not isinstance(data.train, PreTrainingDataset):
+            raise InputError(
+                "word_vectors counts the pieces of a store; give --store in place of --train_file, "
+                "or leave it out"
+            )
+        start_with_word_vectors(model, data.train.split)
     return model
+
+
+@torch.no_grad()
+def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
+    """Give the word embeddings of a new model the directions of `piece_vectors`.
+
+    They stay as long as random ones are. Pieces without neighbors in the split keep theirs.
+    """
+    # Needs packages that training does not.
+    from bert_recipes.data.neighbors import piece_vectors
+
+    weight: Any = model.get_input_embeddings().weight
+    start = time.perf_counter()
+    vectors = torch.from_numpy(piece_vectors(split, *weight.shape))
+    seconds = time.perf_counter() - start
+    logger.info("word embeddings begin as vectors of neighbors: %.1f seconds", seconds)
+    has_vector = vectors.any(dim=1)
+    length = weight.norm(dim=1).mean()
+    weight[has_vector] = vectors[has_vector] * length
 
 
 # Trainer
