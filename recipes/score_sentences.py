@@ -3,11 +3,12 @@ r"""Score how likely sentences are to a masked LM, or measure it on BLiMP's pair
     python recipes/score_sentences.py --model_name_or_path runs/my_bert \
         --input_file sentences.txt --output_file scores.jsonl
     python recipes/score_sentences.py --model_name_or_path runs/my_bert \
-        --blimp_dir blimp/data --output_dir runs/blimp/my_bert
+        --blimp_dir blimp/data --output_dir runs/blimp/my_bert [--every_checkpoint true]
 
 Line k of the output is of sentence k: `log_likelihood` (nats, the sum over its pieces, each
 predicted from all others), `pieces`, and `perplexity` per piece. BLiMP has all_results.json and
-table.md: accuracy over all pairs, by phenomenon and by paradigm. docs/blimp.md has the method.
+table.md: accuracy over all pairs, by phenomenon and by paradigm. Of every checkpoint of a run there
+are curve.json, curve.md and curve.png, over the words seen. docs/blimp.md has the method.
 """
 
 import json
@@ -32,7 +33,13 @@ def main() -> None:
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
     )
     if args.blimp_dir is not None:
-        score_blimp(args)
+        folder = Path(args.output_dir)
+        with saving(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if args.every_checkpoint:
+            draw_curve(args, folder)
+        else:
+            score_blimp(args, folder)
         return
     # Imported only now, for it takes seconds.
     from bert_recipes.finetuning.prediction import replacing
@@ -68,14 +75,11 @@ def score_file(args: SentenceArguments, file: TextIO) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def score_blimp(args: SentenceArguments) -> None:
+def score_blimp(args: SentenceArguments, folder: Path) -> None:
     """Write and print how often the good sentence of a pair is the likelier one."""
     from bert_recipes.features.likelihood import blimp_table, measure_blimp
     from bert_recipes.training.speed import describe_machine
 
-    folder = Path(args.output_dir)
-    with saving(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     results = {
         **measure_blimp(args),
@@ -91,6 +95,33 @@ def score_blimp(args: SentenceArguments) -> None:
         save_config(folder / "run.yaml", args)
     print(table)
     print(f"results, table and settings: {folder}")
+
+
+def draw_curve(args: SentenceArguments, folder: Path) -> None:
+    """Write and print BLiMP at each checkpoint of a run: curve.json, curve.md, curve.png."""
+    from bert_recipes.features.blimp_curve import curve_table, measure_checkpoints
+    from bert_recipes.reports.plots import Line, Panel, panels_png
+    from bert_recipes.training.speed import describe_machine
+
+    points = measure_checkpoints(args)
+    table = curve_table(points)
+    x_label = "passes over the text"
+    places = [point["epochs"] for point in points]
+    if points[0]["words"] is not None:
+        x_label = "million words seen"
+        places = [point["words"] / 1e6 for point in points]
+    accuracies = [point["accuracy"] for point in points]
+    chance = Line("chance", places, [0.5] * len(places))
+    line = Line("BLiMP", places, accuracies)
+    panel = Panel("BLiMP", "fraction of the pairs that is right", [line], [chance], x_label=x_label)
+    curve = {"points": points, "machine": describe_machine(), "date": time.strftime("%Y-%m-%d")}
+    with saving(folder):
+        write_json(folder / "curve.json", curve)
+        (folder / "curve.md").write_text(table, encoding="utf-8")
+        (folder / "curve.png").write_bytes(panels_png([panel]))
+        save_config(folder / "run.yaml", args)
+    print(table)
+    print(f"curve: {folder / 'curve.png'}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
 """Sentences and minimal pairs are scored as a user does it."""
 
 import json
+import re
 
+import english_runs
 import pytest
 
+from bert_recipes.data.store import open_store
 from bert_recipes.features.arguments import LikelihoodArguments
+from bert_recipes.features.blimp_curve import count_words
 from bert_recipes.features.likelihood import open_scorer
 
 
@@ -31,3 +35,39 @@ def test_sentences_and_pairs_have_their_files(call_recipe, tiny_checkpoint, tmp_
     flags = ("--model_name_or_path", tiny_checkpoint, *files, *folders)
     message = call_recipe("score_sentences", *flags, code=1)
     assert message == "error: give either --input_file FILE or --blimp_dir FOLDER\n"
+
+
+def test_every_checkpoint_of_a_run_is_a_point_of_a_curve(call_recipe, tmp_path):
+    store = english_runs.make_store(tmp_path)
+    saving = "--save_strategy no --save_at_epochs 0.2 0.5 1 --max_steps 16"
+    english_runs.pretrain(store, tmp_path / "run", *saving.split())
+    pair = {"sentence_good": "he sat.", "sentence_bad": "sat he.", "linguistics_term": "island"}
+    (tmp_path / "blimp").mkdir()
+    (tmp_path / "blimp" / "a.jsonl").write_text(json.dumps(pair))
+    flags = ["--model_name_or_path", tmp_path / "run", "--blimp_dir", tmp_path / "blimp"]
+    flags += ["--every_checkpoint", "true", "--output_dir", tmp_path / "out"]
+    call_recipe("score_sentences", *flags)
+
+    points = json.loads((tmp_path / "out" / "curve.json").read_text())["points"]
+    folders = {path.name for path in (tmp_path / "run").glob("checkpoint-*")}
+    assert folders == {f"checkpoint-{point['step']}" for point in points}
+    assert len(points) == 3
+    num_words = count_words(open_store(store))
+    for point, epochs in zip(points, (0.2, 0.5, 1), strict=True):
+        one_step = point["epochs"] / point["step"]
+        assert epochs <= point["epochs"] < epochs + one_step
+        assert point["words"] == pytest.approx(point["epochs"] * num_words)
+        assert point["phenomena"] == {"island": point["accuracy"]}
+    assert (tmp_path / "out" / "curve.md").read_text().count("\n") == 2 + 3
+    assert (tmp_path / "out" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+    message = call_recipe("score_sentences", *flags[2:], *flags[:1], tmp_path / "out", code=1)
+    assert re.match("error: .*out: no checkpoint-N in it; train with --save_at_epochs", message)
+    message = call_recipe("score_sentences", *flags[2:], *flags[:1], "me/model", code=1)
+    assert message.startswith("error: every_checkpoint: model_name_or_path me/model is no folder")
+
+
+def test_words_are_pieces_that_begin_one_with_a_letter_or_a_digit(small_store):
+    """Of its vocabulary 95 pieces begin a word, 20 go on with one, 5 are special."""
+    store = open_store(small_store)
+    assert count_words(store) == store.train.unigram_counts[5:100].sum()

@@ -1,6 +1,7 @@
 """BertTrainer: exact evaluation, and stock arguments, data sets and collators."""
 
 import math
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from small_run import small_run
 from torch.utils.data import Dataset, IterableDataset
 from transformers import Trainer, TrainingArguments, default_data_collator
 
@@ -166,6 +168,34 @@ def test_without_labels_of_pairs_only_the_masked_part_is_reported():
     metrics = sums.metrics()
     assert not metrics.keys() & {"eval_nsp_loss", "eval_pairs", "eval_unigram_loss"}
     assert metrics["eval_loss"] == metrics["eval_mlm_loss"]
+
+
+def test_checkpoints_after_given_passes_stay_whatever_the_limit_and_a_resume(small_store, tmp_path):
+    """The passes are over the pairs of the first epoch, in steps of 8."""
+    num_pairs = PreTrainingDataset.from_store(
+        open_store(small_store), "train", max_seq_length=48
+    ).num_pairs(0)
+    settings = {
+        "store": str(small_store),
+        "output_dir": str(tmp_path),
+        "max_steps": 12,
+        "per_device_train_batch_size": 8,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "save_total_limit": 1,
+        # After the third, fifth and tenth step.
+        "save_at_epochs": [20 / num_pairs, 40 / num_pairs, 79 / num_pairs],
+    }
+
+    def steps():
+        return sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
+
+    small_run(**settings)
+    assert steps() == [3, 5, 10, 12]
+    shutil.rmtree(tmp_path / "checkpoint-10")
+    shutil.rmtree(tmp_path / "checkpoint-12")
+    small_run(**settings, resume_from=str(tmp_path / "checkpoint-5"))
+    assert steps() == [3, 5, 10, 12]
 
 
 # With nothing of ours but the model and the Trainer

@@ -284,8 +284,16 @@ class SentenceArguments(LikelihoodArguments):
     )
     output_dir: str = option("runs/blimp", "BLiMP: results")
     max_pairs: int | None = option(None, "BLiMP: the first so many pairs of each file", least=1)
+    every_checkpoint: bool = option(
+        False, "BLiMP: at each checkpoint-N of the run in --model_name_or_path, as a curve"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.every_checkpoint and not Path(self.model_name_or_path).is_dir():
+            raise InputError(
+                f"every_checkpoint: model_name_or_path {self.model_name_or_path} is no folder of a "
+                "run"
+            )
         if (self.input_file is None) == (self.blimp_dir is None):
             raise InputError("give either --input_file FILE or --blimp_dir FOLDER")

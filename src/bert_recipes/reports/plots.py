@@ -76,6 +76,7 @@ class Panel:
     lines: Sequence[Line]
     baselines: Sequence[Line] = ()
     limits: tuple[float, float | None] | None = None
+    x_label: str = "optimizer steps"
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
             **_DASHED,
         )
 
-    axis.set(xlabel="optimizer steps", ylabel=panel.unit)
+    axis.set(xlabel=panel.x_label, ylabel=panel.unit)
     if panel.limits is not None:
         axis.set_ylim(*panel.limits)
     axis.xaxis.set_major_locator(

@@ -695,6 +695,9 @@ class PreTrainingArguments(RunArguments):
         least=0,
         below=1,
     )
+    save_at_epochs: list[float] | None = changeable(
+        None, "after so many passes over the data save a checkpoint that is kept: 0.1 0.5 1 2"
+    )
     learning_rate: float = option(1e-4, "peak learning rate (paper: 1e-4)")
     warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")

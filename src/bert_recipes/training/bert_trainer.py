@@ -33,6 +33,7 @@ from bert_recipes.models.bert import (
 from bert_recipes.models.sizes import counts_from_pad
 from bert_recipes.training.arguments import PhasePlan
 from bert_recipes.training.batch_buffer import PACKING
+from bert_recipes.training.callbacks import SaveAtEpochs
 from bert_recipes.training.optimization import Schedule
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
@@ -386,6 +387,8 @@ class BertTrainer(RecipeTrainer):
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.piece_lengths = self._count_characters()
         self.max_eval_pairs = max_eval_pairs
+        if getattr(self.args, "save_at_epochs", None):
+            self.add_callback(SaveAtEpochs(self))
         self.held_out_sums: HeldOutSums | None = None  # of the last evaluation
 
     def _count_characters(self) -> torch.Tensor | None:
@@ -622,10 +625,15 @@ class BertTrainer(RecipeTrainer):
             logs.update(self.throughput())
         if self._order is not None:
             # Stock counts a pass of the loader, which is a whole phase; count passes over the data.
-            steps = self.state.global_step - self._phase.plan.first_step
-            pairs = self._order.dataset.num_pairs(0)
-            self.state.epoch = self._epochs_before + steps * self.global_batch_size / pairs
+            self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
+
+    def epochs_at(self, step: int) -> float:
+        """Return the passes over the data up to a step of this phase, once it has begun."""
+        order: Any = self._order
+        num_steps = step - self._phase.plan.first_step
+        num_pairs = order.dataset.num_pairs(0)
+        return self._epochs_before + num_steps * self.global_batch_size / num_pairs
 
     def flops_of(self, work: BatchStats) -> int:
         """Return the model FLOPs of training steps, with the heads that the model has."""

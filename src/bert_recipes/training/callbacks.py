@@ -248,6 +248,21 @@ class ClockIntervals(TrainerCallback):
             self.clock_of_last[event] = clock
 
 
+class SaveAtEpochs(TrainerCallback):
+    """Asks for a checkpoint, to be kept, after each number of passes in `save_at_epochs`."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Ask where one of the numbers has been passed in this step."""
+        epochs_before = self.trainer.epochs_at(state.global_step - 1)
+        epochs = self.trainer.epochs_at(state.global_step)
+        if any(epochs_before < number <= epochs for number in args.save_at_epochs):
+            control.should_save = True
+            self.trainer.kept_steps.append(state.global_step)
+
+
 class MomentumWarmup(TrainerCallback):
     """Raises the momentum of Muon's matrices in the first part of a run."""
 

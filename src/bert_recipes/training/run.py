@@ -215,8 +215,9 @@ def run_training(
     if trainer.is_world_process_zero():
         (folder / UNFINISHED_FILE).unlink(missing_ok=True)
         # With --save_strategy no the checkpoint at the end was only for a resume.
-        if args.save_strategy == SaveStrategy.NO:
-            shutil.rmtree(folder / f"checkpoint-{trainer.state.global_step}", ignore_errors=True)
+        last_step = trainer.state.global_step
+        if args.save_strategy == SaveStrategy.NO and last_step not in trainer.kept_steps:
+            shutil.rmtree(folder / f"checkpoint-{last_step}", ignore_errors=True)
     if failure is not None:
         raise failure
     return results

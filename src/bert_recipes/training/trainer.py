@@ -207,6 +207,7 @@ class RecipeTrainer(Trainer):
         # during its last evaluation is resumed from it.
         self.ends_with_checkpoint = False
         self._save_total_limit = args.save_total_limit
+        self.kept_steps: list[int] = []  # of checkpoints that the limit does not delete
         self._staging: Path | None = None  # while a checkpoint is written
         self._loaded_state: dict[str, Any] = {}
         # Whether the evaluation of this step comes after its checkpoint, or was stopped. A resumed
@@ -324,6 +325,7 @@ class RecipeTrainer(Trainer):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
         self.clock = self._loaded_state.get("clock", 0.0)
+        self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
@@ -869,6 +871,7 @@ class RecipeTrainer(Trainer):
 
     def _rotate(self, newest: Path) -> None:
         keep = [newest]
+        keep += [newest.with_name(f"checkpoint-{step}") for step in self.kept_steps]
         if self.state.best_model_checkpoint is not None:
             keep.append(Path(self.state.best_model_checkpoint))
         rotate(newest.parent, self._save_total_limit, keep=keep)
@@ -899,6 +902,7 @@ class RecipeTrainer(Trainer):
             "evaluation_is_due": self._evaluation_is_due,
             "cost": self.run_time.state_dict(),
             "clock": self.clock,
+            "kept_steps": self.kept_steps,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
 

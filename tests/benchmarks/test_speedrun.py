@@ -1,0 +1,170 @@
+"""The speedrun: its script keeps to its rules, and its judge accepts and refuses as they say."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+import speedrun
+import speedrun_judge
+import transformers
+from speedrun_clock import Clock
+from transformers import TrainerControl
+
+from bert_recipes.config import field_types
+from bert_recipes.training import arguments
+from bert_recipes.yaml_files import read_tree
+
+
+TRACK = speedrun.TRACKS["quickstart"]
+# docs/speedrun.md
+MAX_LINES = 150
+# What a record may not change: the corpus, the size of the model, and what is measured.
+FIXED = {"store", "tokenizer", "size", "model_name_or_path", "objective", "max_eval_pairs"}
+
+
+def test_the_script_is_short_enough_to_be_read(repository):
+    lines = (repository / "benchmarks" / "speedrun.py").read_text().splitlines()
+    assert len(lines) <= MAX_LINES
+
+
+def test_records_are_settings_that_there_are_and_change_nothing_that_is_fixed(repository):
+    names = set()
+    for kind in ("ModelArguments", "DataArguments", "PreTrainingArguments"):
+        names |= set(field_types(getattr(arguments, kind)))
+    records = sorted((repository / "benchmarks" / "speedrun_records").glob("*.yaml"))
+    assert records[-1] == speedrun.RECORD
+    for file in records:
+        settings, _ = read_tree(file)
+        assert set(settings) <= names - FIXED, file.name
+        assert settings["save_strategy"] == "no"  # a checkpoint would count as training
+
+
+def test_judge_and_script_measure_the_same(repository):
+    """The judge with a file of settings, the script with defaults of the library."""
+    settings, _ = read_tree(repository / "benchmarks" / "speedrun_evaluation.yaml")
+    assert settings["max_eval_pairs"] == str(speedrun.MAX_EVAL_PAIRS)
+    assert settings["store"] == str(TRACK.corpus / "store")
+    defaults = arguments.DataArguments(store=settings["store"])
+    assert settings["max_seq_length"] == str(defaults.max_seq_length) == "128"
+    changed = {"store", "max_seq_length", "max_eval_pairs", "per_device_eval_batch_size"}
+    assert set(settings) == changed
+
+
+def run_clock(losses, accuracies):
+    """Evaluate after every step, which takes 10 ms; an evaluation takes 60."""
+    trainer = SimpleNamespace(eval_collator="of the record", add_callback=lambda callback: None)
+    clock = Clock(TRACK.goal)
+    clock.start()
+    clock.watch(trainer, "of the rules")
+    control = TrainerControl()
+    clock.on_train_begin(None, None, control)
+    assert trainer.eval_collator == "of the rules"
+    for step, (loss, accuracy) in enumerate(zip(losses, accuracies, strict=True)):
+        time.sleep(0.01)
+        control.should_evaluate = True
+        clock.on_step_end(None, None, control)
+        time.sleep(0.06)
+        state = SimpleNamespace(global_step=step + 1)
+        metrics = {"eval_mlm_loss": loss, "eval_nsp_accuracy": accuracy}
+        clock.on_evaluate(None, state, control, metrics)
+        if control.should_training_stop:
+            break
+    return clock
+
+
+def test_the_clock_stops_at_the_first_evaluation_that_meets_both_goals_and_counts_training_alone():
+    clock = run_clock([3.2, 3.0, 2.99, 2.9], [0.85, 0.8399, 0.84, 0.9])
+    assert clock.is_reached
+    assert [point["step"] for point in clock.curve] == [1, 2, 3]
+    assert 0.03 <= clock.seconds < 0.06
+    assert clock.curve[-1]["seconds"] == clock.seconds
+
+
+def test_a_run_may_end_without_the_goals():
+    assert not run_clock([3.1, 3.001], [0.9, 0.9]).is_reached
+
+
+# The judge
+
+
+def runs(seconds, loss=2.99, accuracy=0.845, **changes):
+    results = []
+    for seed, value in enumerate(seconds):
+        measured = {"eval_mlm_loss": loss, "eval_nsp_accuracy": accuracy}
+        result = {"seed": seed, "seconds": value, "measured": measured}
+        results.append({**result, "is_corpus_of_the_table": True, "broken_rules": [], **changes})
+    return results
+
+
+RECORD = runs([200.0, 203.0, 199.0])
+
+
+def test_a_faster_candidate_is_accepted():
+    answer = speedrun_judge.verdict(RECORD, runs([150.0, 155.0, 152.0]))
+    assert answer["is_accepted"]
+    assert answer["reasons"] == []
+    # scipy's Welch test of these numbers, by hand: t = -24.6 with 3.8 degrees of freedom
+    assert answer["p"] == pytest.approx(1.1e-5, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (runs([198.0, 199.0, 197.0]), "p = 0.0"),
+        (runs([240.0, 245.0, 241.0]), "p = 1.000 that it is no faster"),
+        (runs([150.0, 155.0]), "2 seeds; allowed: 3 or more"),
+        (runs([150.0, 155.0, 152.0], loss=3.0001), "seed 0: masked-LM loss 3.0001; allowed: 3.00"),
+        (
+            runs([150.0, 155.0, 152.0], accuracy=0.8399),
+            "seed 2: next sentence 83.99%; allowed: 84%",
+        ),
+        (runs([150.0, 155.0, 152.0], is_corpus_of_the_table=False), "seed 1: another corpus"),
+        (runs([150.0, 155.0, 152.0], broken_rules=["hidden_size is 256"]), "hidden_size is 256"),
+    ],
+)
+def test_a_candidate_is_refused_with_the_reason(candidate, reason):
+    answer = speedrun_judge.verdict(RECORD, candidate)
+    assert not answer["is_accepted"]
+    assert any(reason in text for text in answer["reasons"]), answer["reasons"]
+
+
+def save_stock(folder, hidden_size=128):
+    config = transformers.BertConfig(
+        vocab_size=120,
+        num_hidden_layers=2,
+        hidden_size=hidden_size,
+        num_attention_heads=2,
+        intermediate_size=512,
+    )
+    transformers.BertForPreTraining(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_checkpoint_of_stock_and_of_that_size_breaks_no_rule(tmp_path):
+    assert speedrun_judge.broken_rules(save_stock(tmp_path)) == []
+
+
+def test_another_size_and_weights_that_stock_does_not_know_break_rules(tmp_path):
+    folder = save_stock(tmp_path, hidden_size=64)
+    assert speedrun_judge.broken_rules(folder) == ["hidden_size is 64; allowed: 128"]
+    weights = transformers.BertForPreTraining.from_pretrained(folder).state_dict()
+    weights["bert.gate"] = weights.pop("bert.pooler.dense.bias").clone()
+    from safetensors.torch import save_file
+
+    weights = {name: weight.clone() for name, weight in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    broken = "\n".join(speedrun_judge.broken_rules(folder))
+    assert "missing_keys: bert.pooler.dense.bias" in broken
+    assert "unexpected_keys: bert.gate" in broken
+
+
+def test_a_run_that_left_its_result_is_not_run_again(tmp_path, monkeypatch):
+    """The judge goes on where it was stopped."""
+    folder = save_stock(tmp_path)
+    (folder / "result.json").write_text(json.dumps({"seed": 1, "seconds": 2.0}))
+    (folder / "measured.json").write_text(json.dumps({"eval_mlm_loss": 3.0}))
+    monkeypatch.setattr(speedrun_judge.subprocess, "run", pytest.fail)
+    result = speedrun_judge.run("x.yaml", tmp_path, 1, folder)
+    assert result["measured"] == {"eval_mlm_loss": 3.0}
+    assert (result["seconds"], result["broken_rules"]) == (2.0, [])
