@@ -53,7 +53,7 @@ def measure_checkpoints(args: SentenceArguments) -> list[dict[str, Any]]:
 
 
 def read_progress(checkpoint: Path) -> tuple[int, float]:
-    """Return the steps of a checkpoint, and its passes over the text by the last line of the log."""
+    """Return the steps of a checkpoint, and its passes by the last line of the log."""
     state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
     lines = [line for line in state["log_history"] if "epoch" in line]
     if not lines:
