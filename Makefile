@@ -25,6 +25,9 @@ FORMAT ?=
 PORT ?= 7860
 TABLE ?=
 PROFILE ?= cpu
+TEXT ?=
+BLIMP ?=
+RECIPE ?=
 SEEDS ?=
 
 # Waiting threads of OpenMP spin briefly and then sleep. Endless spinning takes the cores from other processes; sleeping at once
@@ -52,7 +55,7 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data glue glue-all paper squad swag ner tinybert predict evaluate demo report card push export compare benchmark test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain babylm tokenizer corpus show-data glue glue-all paper squad swag ner tinybert predict evaluate blimp demo report card push export compare benchmark speedrun test test-slow lint format clean
 
 ## Start and data
 
@@ -95,6 +98,22 @@ show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 # Only a STORE= that was typed: the file names one too.
 pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_store LAUNCH=ddp ARGS="--max_steps 1000"
 	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(if $(filter command%,$(origin STORE)),--store $(STORE)) $(MODEL_FLAG) $(ARGS)
+
+BABYLM := data/babylm
+BABYLM_RUN := runs/babylm_night
+
+$(BABYLM)/tokenizer/vocab.txt:
+	$(PYTHON) tokenizer/train.py --config tokenizer/configs/babylm.yaml --files $(TEXT)
+
+$(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
+	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files $(TEXT)
+
+# The second time it goes on where it was stopped.
+babylm: $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data
+	@test -f $(BABYLM)/store/store.json || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
+	$(MAKE) $(BABYLM)/store/store.json
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/babylm_night.yaml $(ARGS)
+	$(if $(BLIMP),$(MAKE) blimp MODEL=$(BABYLM_RUN) ARGS="--every_checkpoint true --max_pairs 100")
 
 ## Fine-tune
 
@@ -143,6 +162,11 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
+blimp: $(READY)  ## grammar by minimal pairs: MODEL=runs/my_bert BLIMP=blimp/data
+	$(call need,MODEL,a checkpoint with a masked-LM head)
+	$(call need,BLIMP,the folder data/ of github.com/alexwarstadt/blimp)
+	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --blimp_dir $(BLIMP) --output_dir $(MODEL)/blimp $(ARGS)
+
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
 	$(call need,RUN,the folder of a finished run)
 	$(PYTHON) recipes/write_report.py --runs $(RUN) $(ARGS)
@@ -182,6 +206,9 @@ paper: $(READY)  ## tables of the paper, with their claims: [TABLE=5] PROFILE=cp
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(PYTHON) benchmarks/benchmark.py $(ARGS)
 
+speedrun: $(READY)  ## seconds to a fixed held-out loss (docs/speedrun.md): the record; or RECIPE=my_recipe.yaml, judged beside it
+	$(PYTHON) $(if $(RECIPE),benchmarks/speedrun_judge.py --candidate $(RECIPE),benchmarks/speedrun.py) $(ARGS)
+
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist worksteal $(ARGS)
 
@@ -208,7 +235,6 @@ convert: ; $(call removed,use python recipes/convert_checkpoint.py)
 static: ; $(call removed,use python recipes/static_vs_contextual.py)
 ner-features: ; $(call removed,use python recipes/feature_based_ner.py)
 score: ; $(call removed,use python recipes/score_sentences.py)
-blimp: ; $(call removed,use python recipes/score_sentences.py)
 features: ; $(call removed,use python recipes/extract_features.py)
 probe-bias: ; $(call removed,use python recipes/evaluate_checkpoint.py --probe_bias true)
 compare-stock: ; $(call removed,use python benchmarks/compare_with_stock.py)

@@ -373,14 +373,16 @@ def test_word_embeddings_begin_as_vectors_of_neighbors_that_are_as_long_as_rando
     begun = build_new(data, word_vectors=True).state_dict()
     names = [name for name, weight in random.items() if not torch.equal(weight, begun[name])]
     name = "bert.embeddings.word_embeddings.weight"
-    # The output layer is tied.
-    assert names == [name, "cls.predictions.decoder.weight"]
+    head = "cls.predictions."  # its weight and bias are tied
+    assert sorted(names) == [name, f"{head}bias", f"{head}decoder.bias", f"{head}decoder.weight"]
 
     vectors = torch.from_numpy(piece_vectors(data.train.split, *random[name].shape))
     is_seen = torch.from_numpy(data.unigram_counts > 0)
     assert torch.equal(begun[name][~is_seen], random[name][~is_seen])
     length = random[name].norm(dim=1).mean()
     torch.testing.assert_close(begun[name][is_seen], vectors[is_seen] * length)
+    frequencies = (data.unigram_counts + 1) / (data.unigram_counts + 1).sum()
+    np.testing.assert_allclose(begun[f"{head}bias"].exp(), frequencies, rtol=1e-5)
 
 
 def test_word_vectors_need_a_store(tmp_path, tokenizer):

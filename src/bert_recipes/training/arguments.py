@@ -461,7 +461,7 @@ class ModelArguments:
     word_vectors: bool = option(
         False,
         "word embeddings of a new model begin as vectors of what stands beside each piece in the "
-        "store (ours), which takes seconds",
+        "store, output biases as frequencies (ours); it takes seconds",
     )
     dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)
     max_position_embeddings: int = option(

@@ -39,7 +39,12 @@ from bert_recipes.training.arguments import (
     PhasePlan,
     PreTrainingArguments,
 )
-from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
+from bert_recipes.training.bert_trainer import (
+    EVALUATION_SEED,
+    BertTrainer,
+    TrainingPhase,
+    unigram_log_probs,
+)
 from bert_recipes.training.callbacks import LossWatch
 from bert_recipes.training.distillation import make_student
 from bert_recipes.training.launch import run_on_main_process
@@ -460,9 +465,11 @@ def build_model(
 
 @torch.no_grad()
 def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
-    """Give the word embeddings of a new model the directions of `piece_vectors`.
+    """Begin a new model with what counts over its text say of pieces.
 
-    They stay as long as random ones are. Pieces without neighbors in the split keep theirs.
+    Word embeddings get the directions of `piece_vectors` and stay as long as random ones are;
+    pieces without neighbors keep theirs. The bias of the output layer is the logarithm of the
+    pieces' frequencies.
     """
     # Needs packages that training does not.
     from bert_recipes.data.neighbors import piece_vectors
@@ -475,6 +482,8 @@ def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
     has_vector = vectors.any(dim=1)
     length = weight.norm(dim=1).mean()
     weight[has_vector] = vectors[has_vector] * length
+    bias: Any = model.get_output_embeddings().bias
+    bias.copy_(unigram_log_probs(split.unigram_counts))
 
 
 # Trainer

@@ -1,0 +1,149 @@
+"""Train a BERT on a fixed corpus until it knows enough of it: the speedrun.
+
+    python benchmarks/speedrun.py --config benchmarks/speedrun_records/1_bert_adam.yaml
+
+Without --config it runs the record of the quickstart's track. It prints the seconds of training
+until an evaluation on held-out text meets the goal. docs/speedrun.md has the rules and the records.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from speedrun_clock import Clock, Goal
+from transformers import set_seed
+
+from bert_recipes import (
+    BertForPreTraining,
+    BertTrainer,
+    DataCollatorForPreTraining,
+    PreTrainingDataset,
+    load_tokenizer,
+    open_store,
+)
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.files import hash_of, write_json
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.settings import option
+from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.training.bert_trainer import EVALUATION_SEED
+from bert_recipes.training.pretraining import (
+    build_missing_quickstart,
+    make_collator,
+    start_with_word_vectors,
+)
+from bert_recipes.training.run import start_logging
+from bert_recipes.training.speed import describe_machine
+
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = sorted((ROOT / "benchmarks" / "speedrun_records").glob("*.yaml"))[-1]
+SPLITS = ("train", "validation")
+MAX_EVAL_PAIRS = 4000
+
+
+class Track(NamedTuple):
+    """What is trained on what, and to which goal."""
+
+    size: str
+    corpus: Path  # train/, validation/ and store/
+    sha256: list[str]  # of the text of both splits
+    goal: Goal
+
+
+TRACKS = {
+    "quickstart": Track(
+        "tiny",
+        Path("data/quickstart"),
+        # The text that Python 3.11.7 and the packages of constraints.txt give on Linux.
+        [
+            "82c1cc4c7e8ce6e387ea51469c8a05a0fd5b531edd2c65479bba51ec33e641fb",
+            "e1e0e1d112eaff9c60d2512ff05f7901b65c4a8810d67466e7095a3c965eb029",
+        ],
+        Goal(max_mlm_loss=3.00, min_nsp_accuracy=0.84),
+    ),
+    # For one GPU; benchmarks/wikitext.py makes the corpus. Its first run will fix hash and goal.
+    "wikitext103": Track("base", Path("data/wikitext103"), [], Goal(max_mlm_loss=0.0)),
+}
+
+
+@dataclass
+class SpeedrunArguments:
+    """Choose the track."""
+
+    track: str = option("quickstart", "what is trained on what", choices=TRACKS)
+
+
+def main() -> None:
+    """Train with the settings of a record, and write what it took to result.json."""
+    kinds = (SpeedrunArguments, ModelArguments, DataArguments, PreTrainingArguments)
+    argv = [*sys.argv[1:], "--store", "that of the track"]
+    speedrun_args, model_args, data_args, args = parse_arguments(
+        *kinds, argv=argv, default_config=RECORD
+    )
+    start_logging(args)
+    track = TRACKS[speedrun_args.track]
+
+    # 1. The corpus; the quickstart's is made where it is missing
+    build_missing_quickstart(args, str(track.corpus / "store"), ROOT)
+    hashes = [hash_of(track.corpus / split / "documents.txt") for split in SPLITS]
+
+    # 2. The data: new pairs of sentences and masks in every epoch
+    store = open_store(track.corpus / "store")
+    tokenizer = load_tokenizer(store.tokenizer_path)
+    collator = make_collator(data_args, tokenizer, args.seed)
+    train_dataset = PreTrainingDataset.from_store(
+        store, "train", seed=args.seed, max_seq_length=data_args.max_seq_length
+    )
+    held_out = PreTrainingDataset.from_store(store, "validation", seed=EVALUATION_SEED)
+
+    # 3. The model: stock's names and weights
+    clock = Clock(track.goal)
+    clock.start()
+    set_seed(args.seed)
+    config = pretraining_config(
+        track.size,
+        vocab_size=len(tokenizer),
+        weight_init=model_args.weight_init,
+        initializer_range=model_args.initializer_range,
+        dropout=model_args.dropout,
+    )
+    model = BertForPreTraining(config)
+    if model_args.word_vectors:
+        start_with_word_vectors(model, store.train)
+
+    # 4. The training
+    trainer = BertTrainer(
+        model,
+        args,
+        collator,
+        train_dataset=train_dataset,
+        eval_dataset=held_out,
+        max_eval_pairs=MAX_EVAL_PAIRS,
+    )
+    clock.watch(trainer, DataCollatorForPreTraining(tokenizer, seed=EVALUATION_SEED))
+    trainer.train()
+
+    # 5. What it took
+    trainer.save_model(args.output_dir)
+    tokenizer.save_pretrained(args.output_dir)
+    result = {
+        "is_reached": clock.is_reached,
+        "seconds": clock.seconds,
+        "seed": args.seed,
+        "is_corpus_of_the_table": hashes == track.sha256,
+        "corpus_sha256": hashes,
+        "curve": clock.curve,
+        "machine": describe_machine(),
+    }
+    write_json(Path(args.output_dir) / "result.json", result)
+    measured = "{mlm_loss:.3f} nats, {nsp_accuracy:.1%}, {step} steps".format_map(clock.curve[-1])
+    if not clock.is_reached:
+        raise InputError(f"not reached: {measured}; raise --max_steps or change the recipe")
+    print(f"{clock.seconds:.1f} seconds of training: {measured}")
+
+
+if __name__ == "__main__":
+    run_cli(main)

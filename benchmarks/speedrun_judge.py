@@ -1,0 +1,158 @@
+"""Hold a candidate of the speedrun beside the record, and accept or refuse it.
+
+    python benchmarks/speedrun_judge.py --candidate my_recipe.yaml
+    python benchmarks/speedrun_judge.py --candidate RECIPE --candidate_checkout ../my_checkout
+
+Record and candidate run in turn on this machine, once with each seed; nothing else should run on
+it. What a candidate has learned is measured by this checkout, not by the candidate's own. The rules
+are in docs/speedrun.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+from speedrun import RECORD, TRACKS
+from transformers import AutoConfig, BertForPreTraining
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.files import write_json
+from bert_recipes.settings import SEEDS, option
+
+
+Values = dict[str, Any]
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = "benchmarks/speedrun.py"
+EVALUATION = "benchmarks/speedrun_evaluation.yaml"
+GOAL = TRACKS["quickstart"].goal
+# A difference of seconds counts where chance would make it in fewer of 100 comparisons.
+MAX_P = 0.01
+MIN_SEEDS = 3
+# BERT tiny: what a candidate's config.json must say.
+TINY = {
+    "model_type": "bert",
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+}
+
+
+@dataclass
+class JudgeArguments:
+    """Choose who runs."""
+
+    candidate: str | None = option(None, "recipe of the candidate, a YAML file")
+    candidate_checkout: str = option(".", "checkout with the candidate's code")
+    record: str = option(str(RECORD), "recipe of the record")
+    seeds: list[int] | None = option(None, "default: 1 2 3", **SEEDS)
+    output_dir: str = option("runs/speedrun", "folder of runs and verdict.json")
+
+
+def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
+    """Train once; return result.json with what this checkout measures of the checkpoint."""
+    result_file = folder / "result.json"
+    if not result_file.is_file():
+        command = [sys.executable, SCRIPT, "--config", str(Path(recipe).resolve())]
+        command += ["--output_dir", str(folder.resolve()), "--seed", str(seed)]
+        command += ["--overwrite_run", "true"]
+        environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+        # An exit code of 1 is a goal that was missed: the result says so.
+        subprocess.run(command, cwd=checkout, env=environment, check=False)
+    if not result_file.is_file():
+        raise InputError(f"{recipe}, seed {seed}: the run ended without {result_file}")
+    result: Values = json.loads(result_file.read_text(encoding="utf-8"))
+    return {**result, "measured": measure(folder), "broken_rules": broken_rules(folder)}
+
+
+def measure(folder: Path) -> Values:
+    """Return the held-out losses and accuracies of a checkpoint."""
+    file = folder / "measured.json"
+    if not file.is_file():
+        command = [sys.executable, "recipes/evaluate_checkpoint.py", "--config", EVALUATION]
+        command += ["--model_name_or_path", str(folder.resolve())]
+        command += ["--results_file", str(file.resolve())]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def broken_rules(folder: Path) -> list[str]:
+    """Return what a checkpoint is not that it has to be."""
+    broken = []
+    config = AutoConfig.from_pretrained(folder)
+    for name, value in TINY.items():
+        if getattr(config, name) != value:
+            broken.append(f"{name} is {getattr(config, name)}; allowed: {value}")
+    _, info = BertForPreTraining.from_pretrained(folder, output_loading_info=True)
+    for problem, keys in info.items():
+        if keys:
+            broken.append(f"stock BertForPreTraining has {problem}: {', '.join(sorted(keys))}")
+    return broken
+
+
+def verdict(record: list[Values], candidate: list[Values]) -> Values:
+    """Return whether the runs of a candidate beat those of the record, and why not.
+
+    The test is Welch's t-test of the seconds, one-sided.
+    """
+    reasons = []
+    if len(candidate) < MIN_SEEDS:
+        reasons.append(f"{len(candidate)} seeds; allowed: {MIN_SEEDS} or more")
+    for result in candidate:
+        seed = f"seed {result['seed']}"
+        loss = result["measured"]["eval_mlm_loss"]
+        accuracy = result["measured"]["eval_nsp_accuracy"]
+        if loss > GOAL.max_mlm_loss:
+            reasons.append(f"{seed}: masked-LM loss {loss:.4f}; allowed: {GOAL.max_mlm_loss:.2f}")
+        if accuracy < GOAL.min_nsp_accuracy:
+            allowed = f"{GOAL.min_nsp_accuracy:.0%}"
+            reasons.append(f"{seed}: next sentence {accuracy:.2%}; allowed: {allowed}")
+        if not result["is_corpus_of_the_table"]:
+            reasons.append(f"{seed}: another corpus than that of the table (docs/speedrun.md)")
+        reasons += [f"{seed}: {rule}" for rule in result["broken_rules"]]
+    seconds = {
+        "record": [result["seconds"] for result in record],
+        "candidate": [result["seconds"] for result in candidate],
+    }
+    test = stats.ttest_ind(
+        seconds["candidate"], seconds["record"], equal_var=False, alternative="less"
+    )
+    p = float(test.pvalue)
+    if not p < MAX_P:
+        reasons.append(f"p = {p:.3f} that it is no faster; allowed: below {MAX_P}")
+    return {"is_accepted": not reasons, "reasons": reasons, "p": p, "seconds": seconds}
+
+
+def main() -> None:
+    """Run record and candidate in turn, and print the verdict."""
+    (args,) = parse_arguments(JudgeArguments)
+    if args.candidate is None:
+        raise InputError("give --candidate RECIPE, a YAML file as in benchmarks/speedrun_records")
+    folder = Path(args.output_dir)
+    record = []
+    candidate = []
+    for seed in args.seeds or [1, 2, 3]:
+        record.append(run(args.record, ROOT, seed, folder / f"record_{seed}"))
+        checkout = Path(args.candidate_checkout).resolve()
+        candidate.append(run(args.candidate, checkout, seed, folder / f"candidate_{seed}"))
+    answer = verdict(record, candidate)
+    runs = {"record_runs": record, "candidate_runs": candidate}
+    write_json(folder / "verdict.json", {**answer, **runs})
+    for name, seconds in answer["seconds"].items():
+        print(f"{name:9} {statistics.mean(seconds):7.1f} seconds: {seconds}")
+    print("accepted" if answer["is_accepted"] else "refused")
+    for reason in answer["reasons"]:
+        print(f"  {reason}")
+
+
+if __name__ == "__main__":
+    run_cli(main)
