@@ -180,11 +180,14 @@ class PreTrainingModel(OriginalInitialization):
             "inputs_embeds": inputs_embeds,
             **kwargs,
         }
-        encoded = self._encode(inputs, packing)
         if return_full_logits is None:
             return_full_logits = not self.training
         if labels is None:
             return_full_logits = True
+        # A decoder predicts all tokens, and a distiller reads all rows.
+        reads_all = distiller is not None or getattr(self.config, "is_decoder", False)
+        labels_alone = None if reads_all or return_full_logits else labels
+        encoded = self._encode(inputs, packing, labels_alone)
         full_logits, pair_logits = self._logits(encoded, return_full_logits)
 
         mlm_loss = nsp_loss = None
@@ -224,7 +227,12 @@ class PreTrainingModel(OriginalInitialization):
             distillation_loss=distillation_loss,
         )
 
-    def _encode(self, inputs: Mapping[str, Any], packing: RowPlan | None = None) -> Encoded:
+    def _encode(
+        self,
+        inputs: Mapping[str, Any],
+        packing: RowPlan | None = None,
+        labels: torch.Tensor | None = None,
+    ) -> Encoded:
         """Return the last hidden states of the real tokens, or of all positions by stock's layers.
 
         Only plain modules are bypassed: hooks and adapters of encoder or heads see the same tensors
@@ -233,10 +241,11 @@ class PreTrainingModel(OriginalInitialization):
         Args:
             inputs: The arguments of the encoder by name.
             packing: The plan of the batch.
+            labels: As in `encode_packed`.
         """
         base: Any = self.base_model
         if is_plain(base) and all(map(is_plain, self._bypassed_modules)):
-            encoded = base.encode_rows(inputs, packing)
+            encoded = base.encode_rows(inputs, packing, labels=labels)
             if encoded is not None:
                 return encoded
         elif getattr(base, "fast_kernels", None) is not None:

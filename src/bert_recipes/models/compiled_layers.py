@@ -3,7 +3,8 @@
 The same mathematics as stock's layers. Query, key and value are one product, and what lies between
 two products is one kernel. Sums and LayerNorms are computed in float32.
 
-Legend: T packed rows, H hidden size, E embedding size, M predicted tokens, V vocabulary.
+Legend: T packed rows, K of them that are read after a layer, H hidden size, E embedding size, M
+predicted tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ class CompiledLayers:
         offsets: RowOffsets,
         settings: LayerSettings,
         weights: LayerWeights,
+        read_rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Call `encode_layer`."""
         self._mark_number_of_rows(rows)
-        self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows)
-        return self._call(encode_layer)(rows, offsets, settings, weights)
+        self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows, read_rows)
+        return self._call(encode_layer)(rows, offsets, settings, weights, read_rows)
 
     def cross_entropy_(
         self,
@@ -118,11 +120,16 @@ def embed(embeddings: Any, layout: PackedLayout, ids: EmbeddingIds, dropout: flo
 
 
 def encode_layer(
-    rows: torch.Tensor, offsets: RowOffsets, settings: LayerSettings, weights: LayerWeights
+    rows: torch.Tensor,
+    offsets: RowOffsets,
+    settings: LayerSettings,
+    weights: LayerWeights,
+    read_rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute one layer, rows (T, H) in `RESIDUAL_DTYPE` -> the same.
 
-    Products are in `settings.dtype`.
+    Products are in `settings.dtype`. With `read_rows`, int64 (K,), all rows are attended to, and
+    the rest of the layer is computed for these alone: -> (K, H).
     """
     dtype = settings.dtype
     hidden_size = rows.shape[1]
@@ -133,8 +140,12 @@ def encode_layer(
     projected = F.linear(rows.to(dtype), projection, bias)
     query, key, value = projected.view(-1, 3, settings.heads, head_size).unbind(1)
     context = attend(query, key, value, offsets, settings.attention_dropout, settings.is_causal)
+    context = context.flatten(1)
+    if read_rows is not None:
+        context = context.index_select(0, read_rows)
+        rows = rows.index_select(0, read_rows)
     attention_output = _linear(
-        context.flatten(1), weights.attention_output, weights.attention_output_bias, dtype
+        context, weights.attention_output, weights.attention_output_bias, dtype
     )
     rows = _add_and_norm(
         rows,

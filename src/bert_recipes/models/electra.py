@@ -156,7 +156,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         }
         if labels is None or input_ids is None:
             return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
-        generated = self.generator._encode(inputs, packing)
+        generated = self.generator._encode(inputs, packing, labels)
         predicted, targets = generated.predictions(labels, packing)
         logits = self.generator.token_logits(generated.rows[predicted]).float()
         mlm_loss = mean_cross_entropy(logits, targets, num_items_in_batch)

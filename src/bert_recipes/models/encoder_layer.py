@@ -4,8 +4,9 @@ The same mathematics as stock `BertLayer`, with one product for query, key and v
 pads, dropout masks that are computed again instead of stored, and one pass over memory between two
 products (`bert_recipes.models.kernels`).
 
-Legend: T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size, F feed-forward
-size, h heads, d = H / h, G sequences of a group, S positions.
+Legend: T rows (real tokens, and a few more: `PackedLayout.places`), K of them that are read after
+the layer, H hidden size, F feed-forward size, h heads, d = H / h, G sequences of a group, S
+positions.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ def encode_layer(
     seed: int,
     kernels: Kernels,
     weights: LayerWeights,
+    read_rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute one layer, rows (T, H) -> (T, H), both in `settings.dtype`.
 
-    The 64 bits of `seed` decide the dropout masks.
+    The 64 bits of `seed` decide the dropout masks. With `read_rows`, int64 (K,), all rows are
+    attended to, and the rest of the layer is computed for these alone: -> (K, H).
     """
-    return _Layer.apply(rows, layout, settings, seed, kernels, *weights)
+    return _Layer.apply(rows, layout, settings, seed, kernels, read_rows, *weights)
 
 
 class _CastWeights(NamedTuple):
@@ -58,13 +61,14 @@ class _Activations(NamedTuple):
     """Hold the results of the forward pass that the backward pass needs."""
 
     rows: torch.Tensor  # (T, H)
-    context: torch.Tensor  # (T, H), values weighed by attention
-    attended: torch.Tensor  # (T, H), the LayerNorm of the rows and attention's output
-    attended_normal: torch.Tensor  # (T, H), the same before weight and bias of the LayerNorm
-    attended_inverse: torch.Tensor  # float32 (T,), 1 / deviation
-    inner: torch.Tensor  # (T, F), before bias and GELU
-    output_normal: torch.Tensor  # (T, H), of the last LayerNorm
-    output_inverse: torch.Tensor  # float32 (T,)
+    # The others are of the K rows that are read.
+    context: torch.Tensor  # (K, H), values weighed by attention
+    attended: torch.Tensor  # (K, H), the LayerNorm of the rows and attention's output
+    attended_normal: torch.Tensor  # (K, H), the same before weight and bias of the LayerNorm
+    attended_inverse: torch.Tensor  # float32 (K,), 1 / deviation
+    inner: torch.Tensor  # (K, F), before bias and GELU
+    output_normal: torch.Tensor  # (K, H), of the last LayerNorm
+    output_inverse: torch.Tensor  # float32 (K,)
 
 
 class _Layer(torch.autograd.Function):
@@ -76,6 +80,7 @@ class _Layer(torch.autograd.Function):
         settings: LayerSettings,
         seed: int,
         kernels: Kernels,
+        read_rows: torch.Tensor | None,
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
         weights = LayerWeights(*parameters)
@@ -89,10 +94,14 @@ class _Layer(torch.autograd.Function):
             seed,
             kernels,
         )
+        residual = rows
+        if read_rows is not None:
+            context = context[read_rows]
+            residual = rows[read_rows]
         attended, attended_normal, attended_inverse = kernels.dropout_add_norm(
             context @ cast_weights.attention_output.t(),
             weights.attention_output_bias.float(),
-            rows,
+            residual,
             weights.attention_norm.float(),
             weights.attention_norm_bias.float(),
             settings.epsilon,
@@ -127,6 +136,7 @@ class _Layer(torch.autograd.Function):
         ctx.settings = settings
         ctx.seed = seed
         ctx.kernels = kernels
+        ctx.read_rows = read_rows
         kept_weights = cast_weights if len(rows) < MIN_ROWS_TO_CAST_AGAIN else ()
         ctx.save_for_backward(*activations, *heads, *probabilities, *weights, *kept_weights)
         return output
@@ -138,7 +148,8 @@ class _Layer(torch.autograd.Function):
         settings = ctx.settings
         seed = ctx.seed
         kernels = ctx.kernels
-        learns = any(ctx.needs_input_grad[5:])
+        read_rows = ctx.read_rows
+        learns = any(ctx.needs_input_grad[6:])
 
         attended_grad, dense_grad, *output_grads = kernels.dropout_add_norm_backward(
             grad.contiguous(),
@@ -168,8 +179,12 @@ class _Layer(torch.autograd.Function):
             settings.attention_output_dropout,
         )
         attention_output_grad: Any = dense_grad.t() @ activations.context if learns else None
+        context_grad = dense_grad @ cast_weights.attention_output
+        if read_rows is not None:
+            rows_grad = _spread(rows_grad, read_rows, activations.rows)
+            context_grad = _spread(context_grad, read_rows, activations.rows)
         projected_grad = _attend_backward(
-            dense_grad @ cast_weights.attention_output,
+            context_grad,
             heads,
             probabilities,
             ctx.layout,
@@ -179,7 +194,7 @@ class _Layer(torch.autograd.Function):
         )
         rows_grad = torch.addmm(rows_grad, projected_grad, cast_weights.projection)
         if not learns:
-            return rows_grad, None, None, None, None, *[None] * len(weights)
+            return rows_grad, *[None] * (5 + len(weights))
 
         query_grad, key_grad, value_grad = (projected_grad.t() @ activations.rows).chunk(3)
         query_bias_grad, key_bias_grad, value_bias_grad = kernels.column_sum(projected_grad).chunk(
@@ -208,7 +223,15 @@ class _Layer(torch.autograd.Function):
         typed = []
         for gradient, weight in zip(gradients, weights, strict=True):
             typed.append(gradient.to(weight.dtype))
-        return rows_grad, None, None, None, None, *typed
+        return rows_grad, None, None, None, None, None, *typed
+
+
+def _spread(gradient: torch.Tensor, read_rows: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of all rows (T, H) from that of those that are read, (K, H).
+
+    A row may be read more than once.
+    """
+    return torch.zeros_like(rows).index_add_(0, read_rows, gradient)
 
 
 def _saved_tensors(

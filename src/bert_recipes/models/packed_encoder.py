@@ -7,8 +7,8 @@ hidden size, E embedding size, M predicted tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -20,21 +20,29 @@ from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.packed_support import products_type
 from bert_recipes.models.padding_free import (
     IGNORE_INDEX,
+    ROW_STEP,
     PackedLayout,
     RowPlan,
     make_layout,
     plan_rows,
     planned_layout,
+    round_up,
 )
 from bert_recipes.models.stock_layers import StockLayer, dropout_rate, layers_of, projection_of
 from bert_recipes.models.vocabulary_loss import SharedGradient
+
+
+# Where heads read more than this share of the rows, the last layer is computed for all.
+MOST_READ = 0.6
 
 
 @dataclass(frozen=True)
 class Encoded:
     """Hold the last hidden states of the real tokens of a batch, and where they are."""
 
-    rows: torch.Tensor  # (T, H), in bfloat16 under such an autocast
+    # (T, H), in bfloat16 under such an autocast. With `read_predictions`: of each sequence's first
+    # token, then of the predicted ones, and maybe a few more.
+    rows: torch.Tensor
     layout: PackedLayout
     # Where an output layer that shares the word embeddings' weight may leave its gradient; None if
     # they learn nothing.
@@ -43,18 +51,25 @@ class Encoded:
     hidden_states: dict[int, torch.Tensor] = field(default_factory=dict)
     # The output of the encoder called as a module: every position is then a row.
     outputs: Any = None
+    # What `predictions` returns, where the last layer was computed for the rows that heads read.
+    read_predictions: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    @property
-    def is_planned(self) -> bool:
-        """Return whether the rows are the real tokens in the order of the padded batch."""
-        return self.layout.offsets is not None and self.layout.places is not None
+    def of_head_rows(self, head_rows: HeadRows) -> Encoded:
+        """Return the same where the last layer was computed for the rows that heads read."""
+        num_sequences = len(self.layout.first_rows)
+        layout = replace(
+            self.layout,
+            places=self.layout.places_of(head_rows.rows),
+            first_rows=torch.arange(num_sequences, device=self.rows.device),
+        )
+        return replace(self, layout=layout, read_predictions=head_rows.predictions)
 
     def token_places(self, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
         """Return the flat positions in (B * S) of the real tokens, in order.
 
         A GPU waits where the batch is not planned.
         """
-        if self.is_planned:
+        if self.layout.is_planned:
             assert self.layout.places is not None
             return self.layout.places
         if attention_mask is None:
@@ -63,7 +78,7 @@ class Encoded:
 
     def token_rows(self, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Return the rows of the real tokens, in the order of the padded batch."""
-        if attention_mask is None or self.is_planned:
+        if attention_mask is None or self.layout.is_planned:
             return self.rows[: self.layout.num_tokens]
         places = attention_mask.flatten().nonzero()[:, 0]
         row_numbers = self.layout.rows_of(places)
@@ -80,12 +95,44 @@ class Encoded:
             labels: int64 (B, S), -100 where nothing is predicted.
             plan: The plan of the batch.
         """
-        if plan is not None and "predicted" in plan and self.is_planned:
-            return plan["predicted"], plan["targets"]
-        flat_labels = labels.flatten()
-        places = (flat_labels != IGNORE_INDEX).nonzero()[:, 0]
-        targets = flat_labels[places].long()
-        return self.layout.rows_of(places), targets
+        if self.read_predictions is not None:
+            return self.read_predictions
+        return find_predictions(self.layout, labels, plan)
+
+
+def find_predictions(
+    layout: PackedLayout, labels: torch.Tensor, plan: RowPlan | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the numbers of the rows whose token is predicted and what it is, int64 (M,) each."""
+    if plan is not None and "predicted" in plan and layout.is_planned:
+        return plan["predicted"], plan["targets"]
+    flat_labels = labels.flatten()
+    places = (flat_labels != IGNORE_INDEX).nonzero()[:, 0]
+    targets = flat_labels[places].long()
+    return layout.rows_of(places), targets
+
+
+class HeadRows(NamedTuple):
+    """Hold the rows that the heads of pre-training read after the last layer."""
+
+    # int64 (K,): each sequence's first, then the predicted ones, filled up by row 0.
+    rows: torch.Tensor
+    predictions: tuple[torch.Tensor, torch.Tensor]  # `find_predictions`, counted among `rows`
+
+
+def find_head_rows(
+    layout: PackedLayout, labels: torch.Tensor, plan: RowPlan | None, step: int
+) -> HeadRows | None:
+    """Return the rows that heads read, K a multiple of `step`; None where these are many."""
+    predicted, targets = find_predictions(layout, labels, plan)
+    num_sequences = len(layout.first_rows)
+    num_read = num_sequences + len(predicted)
+    if num_read > MOST_READ * layout.num_tokens:
+        return None
+    rows = torch.cat([layout.first_rows, predicted])
+    rows = F.pad(rows, (0, round_up(num_read, step) - num_read))
+    numbers = torch.arange(num_sequences, num_read, device=rows.device)
+    return HeadRows(rows, (numbers, targets))
 
 
 def encode_packed(
@@ -94,6 +141,7 @@ def encode_packed(
     inputs: Mapping[str, Any],
     plan: RowPlan | None = None,
     keep: Collection[int] = (),
+    labels: torch.Tensor | None = None,
 ) -> Encoded:
     """Run embeddings and layers on the real tokens of a batch.
 
@@ -106,6 +154,9 @@ def encode_packed(
         plan: The result of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU
             waits.
         keep: The hidden states that are wanted beside the last, 0 for the embeddings.
+        labels: int64 (B, S), -100 where nothing is predicted, where nothing reads the last hidden
+            states but the heads for pairs and for these tokens: what follows the last attention is
+            then computed for those rows alone.
     """
     input_ids = inputs["input_ids"]
     attention_mask = inputs.get("attention_mask")
@@ -124,10 +175,10 @@ def encode_packed(
     )
 
     if not isinstance(kernels, CompiledLayers):
-        return _encode_by_kernels(model, kernels, ids, attention_mask, keep)
+        return _encode_by_kernels(model, kernels, ids, attention_mask, keep, labels)
     if plan is None:
         plan = plan_rows(attention_mask)
-    return _encode_by_compiled_layers(model, kernels, ids, plan, keep)
+    return _encode_by_compiled_layers(model, kernels, ids, plan, keep, labels)
 
 
 def _encode_by_compiled_layers(
@@ -136,6 +187,7 @@ def _encode_by_compiled_layers(
     ids: EmbeddingIds,
     plan: RowPlan,
     keep: Collection[int],
+    labels: torch.Tensor | None,
 ) -> Encoded:
     """Run embeddings and layers in torch operations, on rows in the order of the padded batch.
 
@@ -145,6 +197,7 @@ def _encode_by_compiled_layers(
         ids: The ids of the padded batch.
         plan: The result of `plan_rows`.
         keep: As in `encode_packed`.
+        labels: As in `encode_packed`.
     """
     batch, size = ids.input_ids.shape
     layout = planned_layout(plan, (batch, size), computes_pads=model.computes_pads)
@@ -153,6 +206,8 @@ def _encode_by_compiled_layers(
     dtype = products_type(model)
     dropout = dropout_rate(model.embeddings.dropout)
     projection = projection_of(model)
+    layers = list(layers_of(model))
+    head_rows = None if labels is None else find_head_rows(layout, labels, plan, 1)
 
     # Each operation has a type of its own.
     with torch.autocast(ids.input_ids.device.type, enabled=False):
@@ -164,10 +219,14 @@ def _encode_by_compiled_layers(
 
         def encode(rows: torch.Tensor, number: int, layer: StockLayer) -> torch.Tensor:
             settings = layer.settings(model.config, dtype)
-            return compiled_layers.encode_layer(rows, offsets, settings, layer.weights)
+            read_rows = None
+            if head_rows is not None and number == len(layers):
+                read_rows = head_rows.rows
+            return compiled_layers.encode_layer(rows, offsets, settings, layer.weights, read_rows)
 
-        rows, hidden_states = _run_layers(list(layers_of(model)), rows, encode, keep)
-    return Encoded(rows=rows, layout=layout, hidden_states=hidden_states)
+        rows, hidden_states = _run_layers(layers, rows, encode, keep)
+    encoded = Encoded(rows=rows, layout=layout, hidden_states=hidden_states)
+    return encoded if head_rows is None else encoded.of_head_rows(head_rows)
 
 
 def _encode_by_kernels(
@@ -176,6 +235,7 @@ def _encode_by_kernels(
     ids: EmbeddingIds,
     attention_mask: torch.Tensor,
     keep: Collection[int],
+    labels: torch.Tensor | None,
 ) -> Encoded:
     """Run embeddings and layers with a CPU's kernels, on rows ordered by the sequences' length.
 
@@ -185,6 +245,7 @@ def _encode_by_kernels(
         ids: The ids of the padded batch.
         attention_mask: (B, S) of any type, 0 = pad.
         keep: As in `encode_packed`.
+        labels: As in `encode_packed`.
     """
     config = model.config
     dtype = products_type(model)
@@ -196,6 +257,7 @@ def _encode_by_kernels(
         computes_pads=model.computes_pads,
     )
     *layer_seeds, embeddings_seed = _draw_seeds(model, layers)
+    head_rows = None if labels is None else find_head_rows(layout, labels, None, ROW_STEP)
 
     shared = SharedGradient()
     rows = embed(model.embeddings, layout, ids, dtype, embeddings_seed, kernels, shared)
@@ -205,16 +267,20 @@ def _encode_by_kernels(
     def encode(rows: torch.Tensor, number: int, layer: StockLayer) -> torch.Tensor:
         settings = layer.settings(config, dtype)
         seed = layer_seeds[number - 1]
-        return encode_layer(rows, layout, settings, seed, kernels, layer.weights)
+        read_rows = None
+        if head_rows is not None and number == len(layers):
+            read_rows = head_rows.rows
+        return encode_layer(rows, layout, settings, seed, kernels, layer.weights, read_rows)
 
     rows, hidden_states = _run_layers(layers, rows, encode, keep)
     words_learn = model.embeddings.word_embeddings.weight.requires_grad
-    return Encoded(
+    encoded = Encoded(
         rows=rows,
         layout=layout,
         shared=shared if words_learn and torch.is_grad_enabled() else None,
         hidden_states=hidden_states,
     )
+    return encoded if head_rows is None else encoded.of_head_rows(head_rows)
 
 
 def _draw_seeds(model: Any, layers: Sequence[StockLayer]) -> list[int]:

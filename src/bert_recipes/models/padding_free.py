@@ -77,6 +77,11 @@ class PackedLayout:
     groups: tuple[LengthGroup, ...] = ()  # all real tokens; empty with `offsets`
     offsets: RowOffsets | None = None
 
+    @property
+    def is_planned(self) -> bool:
+        """Return whether the rows are the real tokens in the order of the padded batch."""
+        return self.offsets is not None and self.places is not None
+
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
         """Return the rows of a padded batch, (B, S, ...) -> (T, ...)."""
         flat = padded.flatten(0, 1)
