@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bert_recipes.tokenization.training import train_wordpiece
     from bert_recipes.training.arguments import PreTrainingArguments
     from bert_recipes.training.bert_trainer import BertTrainer
+    from bert_recipes.training.optimization import Muon
     from bert_recipes.training.run import run_training
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ _HOMES = {
     "BertForPreTraining": "models.bert",
     "BertTrainer": "training.bert_trainer",
     "DataCollatorForPreTraining": "data.collator",
+    "Muon": "training.optimization",
     "PreTrainingArguments": "training.arguments",
     "PreTrainingDataset": "data.dataset",
     "build_sentence_pairs": "data.pairs",
@@ -56,6 +58,7 @@ __all__ = [  # noqa: RUF022  (in the order of the data's way)
     "BertForPreTraining",
     "BertTrainer",
     "PreTrainingArguments",
+    "Muon",
     "run_training",
     "get_task",
     "list_tasks",
