@@ -102,7 +102,7 @@ def test_folder_with_other_things_is_never_replaced(run, corpus, tmp_path):
 
 
 def test_every_configuration_is_valid(repository):
-    sizes = {"quickstart": 8000, "uncased_30522": 30522, "cased_28996": 28996}
+    sizes = {"quickstart": 8000, "uncased_30522": 30522, "cased_28996": 28996, "babylm": 8192}
     configs = sorted((repository / "tokenizer" / "configs").glob("*.yaml"))
     assert {path.stem for path in configs} == set(sizes)
     for path in configs:
