@@ -167,6 +167,7 @@ ONE_PHASE = {
     "books_30_minutes": (BY_CLOCK, 18),
     "laptop": (BY_CLOCK, 18),
     "bert_budget": (BY_CLOCK, 18),
+    "babylm_night": ((0, NO_STEP_LIMIT, 2 * NO_STEP_LIMIT // 100), 6),
     "roberta_base": ((0, 125_000, 10_000), 24),
     "albert_base": ((0, 125_000, 3125), 8),
     "electra_small": ((0, 1_000_000, 10_000), 3),
