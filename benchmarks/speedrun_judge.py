@@ -60,14 +60,14 @@ class JudgeArguments:
 
 def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
     """Train once; return result.json with what this checkout measures of the checkpoint."""
+    if folder.exists():
+        raise InputError(f"{folder} is of an earlier verdict; give another --output_dir")
     result_file = folder / "result.json"
-    if not result_file.is_file():
-        command = [sys.executable, SCRIPT, "--config", str(Path(recipe).resolve())]
-        command += ["--output_dir", str(folder.resolve()), "--seed", str(seed)]
-        command += ["--overwrite_run", "true"]
-        environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
-        # An exit code of 1 is a goal that was missed: the result says so.
-        subprocess.run(command, cwd=checkout, env=environment, check=False)
+    command = [sys.executable, SCRIPT, "--config", str(Path(recipe).resolve())]
+    command += ["--output_dir", str(folder.resolve()), "--seed", str(seed)]
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    # An exit code of 1 is a goal that was missed: the result says so.
+    subprocess.run(command, cwd=checkout, env=environment, check=False)
     if not result_file.is_file():
         raise InputError(f"{recipe}, seed {seed}: the run ended without {result_file}")
     result: Values = json.loads(result_file.read_text(encoding="utf-8"))
@@ -77,11 +77,10 @@ def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
 def measure(folder: Path) -> Values:
     """Return the held-out losses and accuracies of a checkpoint."""
     file = folder / "measured.json"
-    if not file.is_file():
-        command = [sys.executable, "recipes/evaluate_checkpoint.py", "--config", EVALUATION]
-        command += ["--model_name_or_path", str(folder.resolve())]
-        command += ["--results_file", str(file.resolve())]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "recipes/evaluate_checkpoint.py", "--config", EVALUATION]
+    command += ["--model_name_or_path", str(folder.resolve())]
+    command += ["--results_file", str(file.resolve())]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -105,8 +104,9 @@ def verdict(record: list[Values], candidate: list[Values]) -> Values:
     The test is Welch's t-test of the seconds, one-sided.
     """
     reasons = []
-    if len(candidate) < MIN_SEEDS:
-        reasons.append(f"{len(candidate)} seeds; allowed: {MIN_SEEDS} or more")
+    num_seeds = len({result["seed"] for result in candidate})
+    if num_seeds < MIN_SEEDS:
+        reasons.append(f"{num_seeds} seeds; allowed: {MIN_SEEDS} or more")
     for result in candidate:
         seed = f"seed {result['seed']}"
         loss = result["measured"]["eval_mlm_loss"]

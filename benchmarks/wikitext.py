@@ -45,7 +45,7 @@ def read_lines(split: str, text_dir: str | None) -> Iterable[str]:
     file = Path(text_dir) / FILES[split]
     if not file.is_file():
         raise InputError(f"{file}: no such file; a local copy has {', '.join(FILES.values())}")
-    return file.read_text(encoding="utf-8").splitlines()
+    return file.read_text(encoding="utf-8").split("\n")
 
 
 def as_documents(lines: Iterable[str]) -> Iterator[str]:

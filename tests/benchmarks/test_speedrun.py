@@ -1,6 +1,5 @@
 """The speedrun: its script keeps to its rules, and its judge accepts and refuses as they say."""
 
-import json
 import time
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from speedrun_clock import Clock
 from transformers import TrainerControl
 
 from bert_recipes.config import field_types
+from bert_recipes.errors import InputError
 from bert_recipes.training import arguments
 from bert_recipes.yaml_files import read_tree
 
@@ -159,12 +159,12 @@ def test_another_size_and_weights_that_stock_does_not_know_break_rules(tmp_path)
     assert "unexpected_keys: bert.gate" in broken
 
 
-def test_a_run_that_left_its_result_is_not_run_again(tmp_path, monkeypatch):
-    """The judge goes on where it was stopped."""
-    folder = save_stock(tmp_path)
-    (folder / "result.json").write_text(json.dumps({"seed": 1, "seconds": 2.0}))
-    (folder / "measured.json").write_text(json.dumps({"eval_mlm_loss": 3.0}))
+def test_results_of_an_earlier_verdict_are_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(speedrun_judge.subprocess, "run", pytest.fail)
-    result = speedrun_judge.run("x.yaml", tmp_path, 1, folder)
-    assert result["measured"] == {"eval_mlm_loss": 3.0}
-    assert (result["seconds"], result["broken_rules"]) == (2.0, [])
+    with pytest.raises(InputError, match="is of an earlier verdict; give another --output_dir"):
+        speedrun_judge.run("x.yaml", tmp_path, 1, save_stock(tmp_path / "candidate_1"))
+
+
+def test_the_same_seed_three_times_is_one_seed():
+    candidate = [{**result, "seed": 1} for result in runs([150.0, 155.0, 152.0])]
+    assert speedrun_judge.verdict(RECORD, candidate)["reasons"] == ["1 seeds; allowed: 3 or more"]

@@ -385,6 +385,13 @@ def test_word_embeddings_begin_as_vectors_of_neighbors_that_are_as_long_as_rando
     np.testing.assert_allclose(begun[f"{head}bias"].exp(), frequencies, rtol=1e-5)
 
 
+def test_the_generator_of_electra_begins_with_frequencies(small_store):
+    data_args = DataArguments(store=str(small_store), max_seq_length=32, pair_label="none")
+    model = build_new(load_data(data_args, 1), objective="electra", word_vectors=True)
+    bias = model.generator.get_output_embeddings().bias
+    assert bias.exp().sum().item() == pytest.approx(1.0, rel=1e-5)
+
+
 def test_word_vectors_need_a_store(tmp_path, tokenizer):
     data = load_data(instance_arguments(tmp_path), 1)
     with pytest.raises(InputError, match="word_vectors counts the pieces of a store"):

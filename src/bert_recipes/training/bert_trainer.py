@@ -243,7 +243,7 @@ class PreTrainingSums:
             if self.unigram is not None:
                 metrics["unigram_loss"] = sums["unigram_loss"] / masked
                 metrics["unigram_accuracy"] = sums["unigram_correct"] / masked
-            if self.piece_lengths is not None:
+            if sums["characters"]:
                 bits = sums["mlm_loss"] / math.log(2)
                 metrics["mlm_bits_per_character"] = bits / sums["characters"]
         if pairs:
@@ -396,7 +396,9 @@ class BertTrainer(RecipeTrainer):
         tokenizer: Any = self.processing_class
         if not hasattr(tokenizer, "get_vocab"):
             return None
-        return torch.from_numpy(count_characters(tokenizer.get_vocab(), len(tokenizer)))
+        vocabulary = tokenizer.get_vocab()
+        size = max(len(tokenizer), max(vocabulary.values()) + 1)  # ids may have holes
+        return torch.from_numpy(count_characters(vocabulary, size))
 
     # Phases
 

@@ -482,7 +482,9 @@ def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
     has_vector = vectors.any(dim=1)
     length = weight.norm(dim=1).mean()
     weight[has_vector] = vectors[has_vector] * length
-    bias: Any = model.get_output_embeddings().bias
+    # ELECTRA's discriminator has no output layer over the vocabulary.
+    owner: Any = getattr(model, "generator", model)
+    bias = owner.get_output_embeddings().bias
     bias.copy_(unigram_log_probs(split.unigram_counts))
 
 
