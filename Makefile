@@ -110,8 +110,10 @@ $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 
 # The second time it goes on where it was stopped.
 babylm: $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data
-	@test -f $(BABYLM)/store/store.json || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
-	$(MAKE) $(BABYLM)/store/store.json
+	@test -f $(BABYLM)/text || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
+	@test ! -f $(BABYLM)/text -o -z "$(TEXT)" || test "$(TEXT)" = "$$(cat $(BABYLM)/text)" || { echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it for another text" >&2; exit 1; }
+	@test -f $(BABYLM)/text || { mkdir -p $(BABYLM) && echo "$(TEXT)" > $(BABYLM)/text; }
+	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
 	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/babylm_night.yaml $(ARGS)
 	$(if $(BLIMP),$(MAKE) blimp MODEL=$(BABYLM_RUN) ARGS="--every_checkpoint true --max_pairs 100")
 

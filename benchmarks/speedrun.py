@@ -12,27 +12,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speedrun_clock import Clock, Goal
-from transformers import set_seed
 
-from bert_recipes import (
-    BertForPreTraining,
-    BertTrainer,
-    DataCollatorForPreTraining,
-    PreTrainingDataset,
-    load_tokenizer,
-    open_store,
-)
+from bert_recipes import BertTrainer, DataCollatorForPreTraining, PreTrainingDataset, open_store
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import hash_of, write_json
-from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.settings import option
-from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.training.arguments import (
+    DataArguments,
+    DistillationArguments,
+    ModelArguments,
+    PreTrainingArguments,
+)
 from bert_recipes.training.bert_trainer import EVALUATION_SEED
 from bert_recipes.training.pretraining import (
     build_missing_quickstart,
-    make_collator,
-    start_with_word_vectors,
+    build_model,
+    load_data,
 )
 from bert_recipes.training.run import start_logging
 from bert_recipes.training.speed import describe_machine
@@ -91,41 +87,30 @@ def main() -> None:
     build_missing_quickstart(args, str(track.corpus / "store"), ROOT)
     hashes = [hash_of(track.corpus / split / "documents.txt") for split in ("train", "validation")]
 
-    # 2. The data: new pairs of sentences and masks in every epoch
-    store = open_store(track.corpus / "store")
-    tokenizer = load_tokenizer(store.tokenizer_path)
-    collator = make_collator(data_args, tokenizer, args.seed)
-    train_dataset = PreTrainingDataset.from_store(
-        store, "train", seed=args.seed, max_seq_length=data_args.max_seq_length
+    # 2. The data: new pairs of sentences and masks in every epoch; the held-out ones are fixed
+    data_args.store = str(track.corpus / "store")
+    model_args.size = track.size
+    data = load_data(data_args, args.seed)
+    held_out = PreTrainingDataset.from_store(
+        open_store(data_args.store), "validation", seed=EVALUATION_SEED
     )
-    held_out = PreTrainingDataset.from_store(store, "validation", seed=EVALUATION_SEED)
 
     # 3. The model: stock's names and weights
     clock = Clock(track.goal)
     clock.start()
-    set_seed(args.seed)
-    config = pretraining_config(
-        track.size,
-        vocab_size=len(tokenizer),
-        weight_init=model_args.weight_init,
-        initializer_range=model_args.initializer_range,
-        dropout=model_args.dropout,
-    )
-    model = BertForPreTraining(config)
-    if model_args.word_vectors:
-        start_with_word_vectors(model, store.train)
+    model = build_model(model_args, DistillationArguments(), data, None, args.seed)
 
     # 4. The training
     trainer = BertTrainer(
         model,
         args,
-        collator,
-        train_dataset=train_dataset,
+        data.collator,
+        train_dataset=data.train,
         eval_dataset=held_out,
-        processing_class=tokenizer,
+        processing_class=data.tokenizer,
         max_eval_pairs=MAX_EVAL_PAIRS,
     )
-    clock.watch(trainer, DataCollatorForPreTraining(tokenizer, seed=EVALUATION_SEED))
+    clock.watch(trainer, DataCollatorForPreTraining(data.tokenizer, seed=EVALUATION_SEED))
     trainer.train()
 
     # 5. What it took

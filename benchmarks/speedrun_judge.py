@@ -98,27 +98,34 @@ def broken_rules(folder: Path) -> list[str]:
     return broken
 
 
+def faults_of(results: list[Values]) -> list[str]:
+    """Return what is wrong with runs: a goal that is missed, another corpus, broken rules."""
+    faults = []
+    for result in results:
+        seed = f"seed {result['seed']}"
+        loss = result["measured"]["eval_mlm_loss"]
+        accuracy = result["measured"]["eval_nsp_accuracy"]
+        if loss > GOAL.max_mlm_loss:
+            faults.append(f"{seed}: masked-LM loss {loss:.4f}; allowed: {GOAL.max_mlm_loss:.2f}")
+        if accuracy < GOAL.min_nsp_accuracy:
+            allowed = f"{GOAL.min_nsp_accuracy:.0%}"
+            faults.append(f"{seed}: next sentence {accuracy:.2%}; allowed: {allowed}")
+        if not result["is_corpus_of_the_table"]:
+            faults.append(f"{seed}: another corpus than that of the table (docs/speedrun.md)")
+        faults += [f"{seed}: {rule}" for rule in result["broken_rules"]]
+    return faults
+
+
 def verdict(record: list[Values], candidate: list[Values]) -> Values:
     """Return whether the runs of a candidate beat those of the record, and why not.
 
     The test is Welch's t-test of the seconds, one-sided.
     """
-    reasons = []
+    reasons = [f"record, {fault}" for fault in faults_of(record)]
+    reasons += faults_of(candidate)
     num_seeds = len({result["seed"] for result in candidate})
     if num_seeds < MIN_SEEDS:
         reasons.append(f"{num_seeds} seeds; allowed: {MIN_SEEDS} or more")
-    for result in candidate:
-        seed = f"seed {result['seed']}"
-        loss = result["measured"]["eval_mlm_loss"]
-        accuracy = result["measured"]["eval_nsp_accuracy"]
-        if loss > GOAL.max_mlm_loss:
-            reasons.append(f"{seed}: masked-LM loss {loss:.4f}; allowed: {GOAL.max_mlm_loss:.2f}")
-        if accuracy < GOAL.min_nsp_accuracy:
-            allowed = f"{GOAL.min_nsp_accuracy:.0%}"
-            reasons.append(f"{seed}: next sentence {accuracy:.2%}; allowed: {allowed}")
-        if not result["is_corpus_of_the_table"]:
-            reasons.append(f"{seed}: another corpus than that of the table (docs/speedrun.md)")
-        reasons += [f"{seed}: {rule}" for rule in result["broken_rules"]]
     seconds = {
         "record": [result["seconds"] for result in record],
         "candidate": [result["seconds"] for result in candidate],

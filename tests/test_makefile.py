@@ -111,3 +111,13 @@ def test_settings_reach_the_command(repository, words, command):
     done = make(repository, *words)
     assert done.returncode == 0, done.stderr
     assert command in done.stdout
+
+
+def test_babylm_refuses_another_text_than_that_of_its_store(repository, tmp_path):
+    (tmp_path / "text").write_text("my_texts\n")
+    done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=others")
+    assert done.returncode != 0
+    assert done.stderr.startswith(
+        f"error: {tmp_path} is of TEXT=my_texts; remove it for another text"
+    )
+    assert make(repository, "babylm", f"BABYLM={tmp_path}").returncode == 0  # PYTHON=true

@@ -129,6 +129,15 @@ def test_a_candidate_is_refused_with_the_reason(candidate, reason):
     assert any(reason in text for text in answer["reasons"]), answer["reasons"]
 
 
+def test_a_record_that_misses_its_goal_is_no_measure():
+    """Its seconds would be those of a whole run."""
+    answer = speedrun_judge.verdict(
+        runs([900.0, 910.0, 905.0], loss=3.2), runs([150.0, 155.0, 152.0])
+    )
+    assert not answer["is_accepted"]
+    assert answer["reasons"][0] == "record, seed 0: masked-LM loss 3.2000; allowed: 3.00"
+
+
 def save_stock(folder, hidden_size=128):
     config = transformers.BertConfig(
         vocab_size=120,

@@ -61,6 +61,9 @@ def test_every_checkpoint_of_a_run_is_a_point_of_a_curve(call_recipe, tmp_path):
     assert (tmp_path / "out" / "curve.md").read_text().count("\n") == 2 + 3
     assert (tmp_path / "out" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
+    next((tmp_path / "run").glob("checkpoint-*/model.safetensors")).unlink()
+    message = call_recipe("score_sentences", *flags, code=1)
+    assert message.endswith("remove it, and the others are a curve\n")
     message = call_recipe("score_sentences", *flags[2:], *flags[:1], tmp_path / "out", code=1)
     assert re.match("error: .*out: no checkpoint-N in it; train with --save_at_epochs", message)
     message = call_recipe("score_sentences", *flags[2:], *flags[:1], "me/model", code=1)

@@ -40,7 +40,8 @@ def count_neighbors(ids: np.ndarray, size: int, window: int) -> sparse.csr_array
         second = ids[distance:]
         is_pair = (first >= 0) & (second >= 0)
         pairs = (first[is_pair], second[is_pair])
-        counts += sparse.csr_array((np.ones(is_pair.sum()), pairs), counts.shape)
+        ones = np.ones(len(pairs[0]))
+        counts += sparse.csr_array((ones, pairs), counts.shape)
     return counts + counts.T
 
 

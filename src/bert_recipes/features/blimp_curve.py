@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from bert_recipes.checkpointing import list_checkpoints
+from bert_recipes.checkpointing import list_checkpoints, read_step, why_incomplete
 from bert_recipes.data.collator import find_continuations
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import SentenceArguments
 from bert_recipes.features.likelihood import measure_blimp
-from bert_recipes.run_folder import CONFIG_FILE, STATE_FILE
+from bert_recipes.run_folder import CONFIG_FILE, PROGRESS_FILE
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -36,12 +36,13 @@ def measure_checkpoints(args: SentenceArguments) -> list[dict[str, Any]]:
             f"{run}: no checkpoint-N in it; train with --save_at_epochs 0.1 0.2 0.5 1 2"
         )
     num_words = count_words_of_run(run)
+    # First, for measuring takes long.
+    epochs_of_checkpoints = [read_epochs(checkpoint) for checkpoint in checkpoints]
     points = []
-    for checkpoint in checkpoints:
+    for checkpoint, epochs in zip(checkpoints, epochs_of_checkpoints, strict=True):
         results = measure_blimp(replace(args, model_name_or_path=str(checkpoint)))
-        step, epochs = read_progress(checkpoint)
         point = {
-            "step": step,
+            "step": read_step(checkpoint),
             "epochs": epochs,
             "words": None if num_words is None else epochs * num_words,
             **results["overall"],
@@ -52,20 +53,25 @@ def measure_checkpoints(args: SentenceArguments) -> list[dict[str, Any]]:
     return points
 
 
-def read_progress(checkpoint: Path) -> tuple[int, float]:
-    """Return the steps of a checkpoint, and its passes by the last line of the log."""
-    state = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
-    lines = [line for line in state["log_history"] if "epoch" in line]
-    if not lines:
-        raise InputError(f"{checkpoint / STATE_FILE}: no log line; lower --logging_steps")
-    epochs_per_step = lines[-1]["epoch"] / lines[-1]["step"]
-    return state["global_step"], state["global_step"] * epochs_per_step
+def read_epochs(checkpoint: Path) -> float:
+    """Return the passes over the text up to a checkpoint."""
+    reason = why_incomplete(checkpoint)
+    if reason is not None:
+        raise InputError(f"{checkpoint}: {reason}; remove it, and the others are a curve")
+    state = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
+    if "epochs" not in state:
+        raise InputError(
+            f"{checkpoint}: of an earlier version, which wrote no passes over the text"
+        )
+    return state["epochs"]
 
 
 def count_words_of_run(run: Path) -> int | None:
     """Return the words of the training text of a run; None where its store is gone."""
-    settings = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
-    folder = settings.get("store")
+    folder = None
+    if (run / CONFIG_FILE).is_file():
+        settings = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
+        folder = settings.get("store")
     if folder is None or not Path(folder).is_dir():
         logger.warning("%s: the store %s is not there: words seen are left out", run, folder)
         return None

@@ -217,14 +217,13 @@ def _encode_by_compiled_layers(
             bias = projection.bias.to(dtype)
             rows = F.linear(rows.to(dtype), weight, bias).to(RESIDUAL_DTYPE)
 
-        def encode(rows: torch.Tensor, number: int, layer: StockLayer) -> torch.Tensor:
+        def encode(
+            rows: torch.Tensor, number: int, layer: StockLayer, read_rows: torch.Tensor | None
+        ) -> torch.Tensor:
             settings = layer.settings(model.config, dtype)
-            read_rows = None
-            if head_rows is not None and number == len(layers):
-                read_rows = head_rows.rows
             return compiled_layers.encode_layer(rows, offsets, settings, layer.weights, read_rows)
 
-        rows, hidden_states = _run_layers(layers, rows, encode, keep)
+        rows, hidden_states = _run_layers(layers, rows, encode, keep, head_rows)
     encoded = Encoded(rows=rows, layout=layout, hidden_states=hidden_states)
     return encoded if head_rows is None else encoded.of_head_rows(head_rows)
 
@@ -264,15 +263,14 @@ def _encode_by_kernels(
     if projection is not None:
         rows = projection(rows).to(dtype)
 
-    def encode(rows: torch.Tensor, number: int, layer: StockLayer) -> torch.Tensor:
+    def encode(
+        rows: torch.Tensor, number: int, layer: StockLayer, read_rows: torch.Tensor | None
+    ) -> torch.Tensor:
         settings = layer.settings(config, dtype)
         seed = layer_seeds[number - 1]
-        read_rows = None
-        if head_rows is not None and number == len(layers):
-            read_rows = head_rows.rows
         return encode_layer(rows, layout, settings, seed, kernels, layer.weights, read_rows)
 
-    rows, hidden_states = _run_layers(layers, rows, encode, keep)
+    rows, hidden_states = _run_layers(layers, rows, encode, keep, head_rows)
     words_learn = model.embeddings.word_embeddings.weight.requires_grad
     encoded = Encoded(
         rows=rows,
@@ -301,16 +299,18 @@ def _draw_seeds(model: Any, layers: Sequence[StockLayer]) -> list[int]:
 def _run_layers(
     layers: Sequence[StockLayer],
     rows: torch.Tensor,
-    encode: Callable[[torch.Tensor, int, StockLayer], torch.Tensor],
+    encode: Callable[[torch.Tensor, int, StockLayer, torch.Tensor | None], torch.Tensor],
     keep: Collection[int],
+    head_rows: HeadRows | None,
 ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Run the layers one after the other, with gradient checkpointing where it is switched on.
 
     Args:
         layers: In order.
         rows: (T, H), the embeddings.
-        encode: Computes a layer of rows, given its number.
+        encode: Computes a layer of rows, given its number, for all rows or for those that are read.
         keep: Numbers of hidden states.
+        head_rows: The rows that are read after the last layer; None: all.
 
     Returns:
         The last hidden states (T, H), and those whose numbers are in `keep`.
@@ -321,12 +321,15 @@ def _run_layers(
 
     for number, layer in enumerate(layers, start=1):
         module = layer.module
+        read_rows = None
+        if head_rows is not None and number == len(layers):
+            read_rows = head_rows.rows
         if module.training and getattr(module, "gradient_checkpointing", False):
             if _is_cut_off(module, rows):
                 rows.requires_grad_()
-            rows = module._gradient_checkpointing_func(encode, rows, number, layer)
+            rows = module._gradient_checkpointing_func(encode, rows, number, layer, read_rows)
         else:
-            rows = encode(rows, number, layer)
+            rows = encode(rows, number, layer, read_rows)
         if number in keep:
             hidden_states[number] = rows
     return rows, hidden_states

@@ -544,6 +544,7 @@ class BertTrainer(RecipeTrainer):
         }
         state = super().state_dict()
         state["pairs_of_epochs"] = {str(self._phase.plan.first_step): counted}
+        state["epochs"] = self.epochs_at(self.state.global_step)
         return state
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:

@@ -256,11 +256,15 @@ class SaveAtEpochs(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Ask where one of the numbers has been passed in this step."""
-        epochs_before = self.trainer.epochs_at(state.global_step - 1)
-        epochs = self.trainer.epochs_at(state.global_step)
-        if any(epochs_before < number <= epochs for number in args.save_at_epochs):
+        step = state.global_step
+        epochs_before = self.trainer.epochs_at(step - 1)
+        epochs = self.trainer.epochs_at(step)
+        is_passed = False
+        for number in args.save_at_epochs:
+            is_passed |= epochs_before < number <= epochs
+        if is_passed:
             control.should_save = True
-            self.trainer.kept_steps.append(state.global_step)
+            self.trainer.kept_steps.append(step)
 
 
 class MomentumWarmup(TrainerCallback):
