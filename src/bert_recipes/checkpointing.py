@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 
+import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
@@ -355,7 +356,13 @@ _OPENING_ERRORS = (
 
 @contextmanager
 def opening(name: str) -> Iterator[None]:
-    """Report in one line that a checkpoint cannot be opened, whatever the library raises for it."""
+    """Report in one line that a checkpoint cannot be opened, whatever the library raises for it.
+
+    The library's own table of missing and unexpected weights is not printed: callers say what
+    matters of them.
+    """
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
     try:
         yield
     except InputError:
@@ -369,6 +376,8 @@ def opening(name: str) -> Iterator[None]:
         text = " ".join(str(error).split())
         reason = f"{type(error).__name__}: {text[:300]}"
         raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
+    finally:
+        transformers.logging.set_verbosity(verbosity)
 
 
 def warn_once(message: str, *values: object) -> None:

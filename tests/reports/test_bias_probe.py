@@ -1,6 +1,7 @@
 """The probe of pronouns and occupations: what it measures, and of whom it measures nothing."""
 
 import json
+import logging
 import runpy
 import shutil
 from pathlib import Path
@@ -106,6 +107,19 @@ def test_a_model_without_the_words_or_the_length_has_no_probe(tmp_path, missing,
         probe_checkpoint(str(folder))
     refresh_probe(folder)
     assert not (folder / PROBE_FILE).exists()
+
+
+def test_a_masked_lm_alone_is_opened_without_the_library_s_table(
+    tmp_path, checkpoint, caplog, monkeypatch
+):
+    tokenizer = load_tokenizer(checkpoint)
+    stock = transformers.BertForMaskedLM.from_pretrained(checkpoint)
+    stock.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    caplog.clear()
+    assert probe_checkpoint(str(tmp_path)) == probe_checkpoint(str(checkpoint))
+    assert "LOAD REPORT" not in caplog.text
 
 
 def test_a_model_without_the_head_has_no_probe(tmp_path, checkpoint):

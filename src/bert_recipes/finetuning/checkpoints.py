@@ -179,24 +179,18 @@ def _from_pretrained(
         The model, the keys that the file lacks, and those of another size there; their weights are
         drawn at random.
     """
-    verbosity = transformers.logging.get_verbosity()
-    # What matters of missing and unexpected weights our log lines report.
-    transformers.logging.set_verbosity_error()
-    try:
-        cached_only = check_checkpoint(name)
-        with opening(name):
-            model, info = model_class.from_pretrained(
-                name,
-                use_safetensors=has_safetensors(name, cached_only=cached_only),
-                output_loading_info=True,
-                # Whatever the file holds: weights that learn are in full precision.
-                dtype=torch.float32,
-                local_files_only=cached_only,
-                ignore_mismatched_sizes=True,
-                **options,
-            )
-    finally:
-        transformers.logging.set_verbosity(verbosity)
+    cached_only = check_checkpoint(name)
+    with opening(name):
+        model, info = model_class.from_pretrained(
+            name,
+            use_safetensors=has_safetensors(name, cached_only=cached_only),
+            output_loading_info=True,
+            # Whatever the file holds: weights that learn are in full precision.
+            dtype=torch.float32,
+            local_files_only=cached_only,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
     check_layers(name, model.config, info["unexpected_keys"])
     mismatched = {key for key, _, _ in info["mismatched_keys"]}
     return model, set(info["missing_keys"]), mismatched
