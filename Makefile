@@ -100,7 +100,7 @@ pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_
 	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(if $(filter command%,$(origin STORE)),--store $(STORE)) $(MODEL_FLAG) $(ARGS)
 
 BABYLM := data/babylm
-BABYLM_RUN := runs/babylm_night
+BABYLM_CONFIG = $(or $(CONFIG),babylm_night)
 
 $(BABYLM)/tokenizer/vocab.txt:
 	$(PYTHON) tokenizer/train.py --config tokenizer/configs/babylm.yaml --files $(TEXT)
@@ -109,13 +109,13 @@ $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files $(TEXT)
 
 # The second time it goes on where it was stopped.
-babylm: $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data
+babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data; CONFIG=babylm_gpu for a GPU
 	@test -f $(BABYLM)/text || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
 	@test ! -f $(BABYLM)/text -o -z "$(TEXT)" || test "$(TEXT)" = "$$(cat $(BABYLM)/text)" || { echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it for another text" >&2; exit 1; }
 	@test -f $(BABYLM)/text || { mkdir -p $(BABYLM) && echo "$(TEXT)" > $(BABYLM)/text; }
 	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
-	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/babylm_night.yaml $(ARGS)
-	$(if $(BLIMP),$(MAKE) blimp MODEL=$(BABYLM_RUN) ARGS="--every_checkpoint true --max_pairs 100")
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
+	$(if $(BLIMP),$(MAKE) blimp MODEL=runs/$(BABYLM_CONFIG) ARGS="--every_checkpoint true --max_pairs 100")
 
 ## Fine-tune
 

@@ -168,6 +168,7 @@ ONE_PHASE = {
     "laptop": (BY_CLOCK, 18),
     "bert_budget": (BY_CLOCK, 18),
     "babylm_night": ((0, NO_STEP_LIMIT, 2 * NO_STEP_LIMIT // 100), 6),
+    "babylm_gpu": ((0, NO_STEP_LIMIT, 2 * NO_STEP_LIMIT // 100), 6),
     "roberta_base": ((0, 125_000, 10_000), 24),
     "albert_base": ((0, 125_000, 3125), 8),
     "electra_small": ((0, 1_000_000, 10_000), 3),
