@@ -33,6 +33,7 @@ SCRIPTS = sorted(
 # What CONFIG=name of a make target stands for.
 CONFIG_FOLDERS = {"pretrain": "recipes/configs/pretrain", "corpus": "recipes/configs/corpus"}
 CONFIG_FOLDERS["tokenizer"] = "tokenizer/configs"
+CONFIG_FOLDERS["babylm"] = CONFIG_FOLDERS["pretrain"]
 # Scripts that also take the flags of another one.
 WITH_FLAGS_OF_FINETUNE = (
     "recipes/sweep_finetuning.py",
