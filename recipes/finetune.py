@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-recipes"]
+# ///
 r"""Fine-tune a BERT on a task of the paper or on your own: GLUE, SQuAD, SWAG, NER.
 
     accelerate launch --quiet --config_file accelerate_configs/cpu.yaml recipes/finetune.py \
@@ -21,6 +25,7 @@ from bert_recipes.finetuning.arguments import (
     check_access,
     load_task,
 )
+from bert_recipes.shipped import ROOT
 from bert_recipes.training.resume import (
     check_output_dir,
     find_resume_checkpoint,
@@ -35,7 +40,11 @@ logger = logging.getLogger("finetune")
 def main() -> None:
     """Fine-tune, measure, predict, report and push one model."""
     task_args, args, teaching_args = parse_arguments(
-        TaskArguments, FineTuningArguments, TeachingArguments, check_first=check_access
+        TaskArguments,
+        FineTuningArguments,
+        TeachingArguments,
+        configs=ROOT / "recipes" / "configs" / "finetune",
+        check_first=check_access,
     )
     if not args.has_output_dir:
         args.output_dir = f"runs/{load_task(task_args).name}"

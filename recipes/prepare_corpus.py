@@ -17,10 +17,11 @@ def main() -> None:
     # Imported here: each spawned worker imports this file again and needs none of these.
     from bert_recipes.config import parse_arguments
     from bert_recipes.data.prepare import CorpusArguments, format_report, prepare_store
+    from bert_recipes.shipped import ROOT
     from bert_recipes.tokenization.loading import load_tokenizer
     from bert_recipes.tokenization.others import load_names_tokenizer
 
-    (arguments,) = parse_arguments(CorpusArguments)
+    (arguments,) = parse_arguments(CorpusArguments, configs=ROOT / "recipes" / "configs" / "corpus")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     exit_on_sigterm()
     if arguments.names is None:

@@ -21,8 +21,10 @@ def main() -> None:
     from bert_recipes.config import parse_arguments
     from bert_recipes.data.cluster import ExecutorArguments, prepare_on_cluster
     from bert_recipes.data.prepare import CorpusArguments
+    from bert_recipes.shipped import ROOT
 
-    corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments)
+    configs = ROOT / "recipes" / "configs" / "corpus"
+    corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments, configs=configs)
     from bert_recipes.tokenization.loading import load_tokenizer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["bert-recipes"]
+# ///
 r"""Pre-train a BERT: masked LM + next sentence prediction over a token-id store.
 
     accelerate launch recipes/pretrain.py
@@ -11,11 +15,11 @@ src/bert_recipes/training/arguments.py.
 
 import logging
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
+from bert_recipes.shipped import ROOT
 from bert_recipes.training.arguments import (
     DataArguments,
     DistillationArguments,
@@ -33,8 +37,7 @@ from bert_recipes.training.resume import (
 )
 
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-QUICKSTART_CONFIG = REPOSITORY / "recipes" / "configs" / "pretrain" / "quickstart.yaml"
+CONFIGS = ROOT / "recipes" / "configs" / "pretrain"
 logger = logging.getLogger("pretrain")
 
 
@@ -46,7 +49,8 @@ def main() -> None:
         PreTrainingArguments,
         PhaseArguments,
         DistillationArguments,
-        default_config=QUICKSTART_CONFIG,
+        default_config=CONFIGS / "quickstart.yaml",
+        configs=CONFIGS,
     )
     model_args, data_args, args, phase_args, distillation_args = settings
     check_output_dir(args)
@@ -64,7 +68,7 @@ def main() -> None:
     plans = plan_phases(args, data_args, phase_args)
     # A fraction is written to run.yaml as whole steps.
     phase_args.phase2_steps = phase_args.steps_of(args.max_steps)
-    pretraining.build_missing_quickstart(args, data_args.store, REPOSITORY)
+    pretraining.build_missing_quickstart(args, data_args.store, ROOT)
     data = pretraining.load_phases(data_args, plans, args.seed)
     trainer = build_trainer(model_args, data_args, args, distillation_args, data)
     if args.estimate:

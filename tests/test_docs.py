@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from bert_recipes.command import find_scripts
+
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
@@ -34,6 +36,14 @@ SCRIPTS = sorted(
 CONFIG_FOLDERS = {"pretrain": "recipes/configs/pretrain", "corpus": "recipes/configs/corpus"}
 CONFIG_FOLDERS["tokenizer"] = "tokenizer/configs"
 CONFIG_FOLDERS["babylm"] = CONFIG_FOLDERS["pretrain"]
+# Scripts whose --config takes the names of files in a folder.
+CONFIGS_BY_NAME = {
+    "recipes/pretrain.py": "recipes/configs/pretrain",
+    "recipes/finetune.py": "recipes/configs/finetune",
+    "recipes/prepare_corpus.py": "recipes/configs/corpus",
+    "recipes/prepare_on_cluster.py": "recipes/configs/corpus",
+    "tokenizer/train.py": "tokenizer/configs",
+}
 # Scripts that also take the flags of another one.
 WITH_FLAGS_OF_FINETUNE = (
     "recipes/sweep_finetuning.py",
@@ -169,7 +179,7 @@ def commands(path: Path) -> Iterator[list[str]]:
     """The commands of a file that start something of this project, cut into words."""
     for line in code_lines(path):
         for part in line.split(" && "):
-            if re.match(r"\s*(make|python3?|accelerate launch)(\s|$)", part):
+            if re.match(r"\s*(make|python3?|accelerate launch|bert-recipes|uv run|hf jobs)(\s|$)", part):
                 # Words for the reader, not for the shell: [--field value ...] and <target>.
                 words = [
                     word
@@ -228,8 +238,20 @@ def problems_of_script(words: list[str], flags_of: Flags) -> Iterator[str]:
     )
     configs = rest[rest.index("--config") + 1 :] if "--config" in rest else []
     for config in configs[:1]:
-        if not config.startswith("--") and not (ROOT / config).is_file():
+        by_name = ROOT / CONFIGS_BY_NAME.get(script, "") / f"{config}.yaml"
+        is_there = (ROOT / config).is_file() or by_name.is_file()
+        if not config.startswith("--") and not is_there:
             yield f"no configuration {config}"
+
+
+def problems_of_command(words: list[str], flags_of: Flags) -> Iterator[str]:
+    """What is wrong with `bert-recipes pretrain --flag value ...`."""
+    scripts = find_scripts()
+    if not words or words[0] not in scripts:
+        yield f"no command {words[:1]}"
+        return
+    script = scripts[words[0]].relative_to(ROOT).as_posix()
+    yield from problems_of_script([script, *words[1:]], flags_of)
 
 
 def problems_of_launch(words: list[str], flags_of: Flags) -> Iterator[str]:
@@ -289,6 +311,11 @@ def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
         yield from problems_of_make(words[1:], flags_of)
     elif words[0] == "accelerate":
         yield from problems_of_launch(words[2:], flags_of)
+    elif words[0] == "bert-recipes":
+        yield from problems_of_command(words[1:], flags_of)
+    elif words[0] in ("uv", "hf"):
+        place = next(number for number, word in enumerate(words) if word.endswith(".py"))
+        yield from problems_of_script(words[place:], flags_of)
     elif words[1:2] and words[1].endswith(".py") and not words[1].startswith("tools/"):
         yield from problems_of_script(words[1:], flags_of)
 
@@ -307,6 +334,9 @@ def test_every_command_shown_could_be_typed(flags_of):
     ("line", "problem"),
     [
         ("make pretrian", "make has no target pretrian"),
+        ("bert-recipes pretrian", "no command ['pretrian']"),
+        ("bert-recipes pretrain --config latop", "no configuration latop"),
+        ("uv run recipes/pretrain.py --stores a", "pretrain.py has no --stores"),
         ("make pretrain CONFIG=bert_huge", "no recipes/configs/pretrain/bert_huge.yaml"),
         ("make pretrain LAUNCH=tpu", "no accelerate_configs/tpu.yaml"),
         ("make glue TASKS=base", "make knows no TASKS="),

@@ -35,14 +35,15 @@ FLOORS = {
             "tags",
             "settings",
             "hub_access",
+            "shipped",
             "tensorflow_files",
         ),
         1,
     ),
     **dict.fromkeys(
-        ("config", "checkpointing", "data", "tokenization", "models", "tasks", "metrics"), 2
+        ("command", "config", "checkpointing", "data", "tokenization", "models", "tasks", "metrics"), 2
     ),
-    **dict.fromkeys(("training", "hub", "google_checkpoints"), 3),
+    **dict.fromkeys(("__main__", "training", "hub", "google_checkpoints"), 3),
     **dict.fromkeys(("finetuning",), 4),
     **dict.fromkeys(("reports", "sweeps", "exporting", "demo", "features"), 5),
 }

@@ -20,6 +20,7 @@ import transformers
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import run_cli
+from bert_recipes.shipped import ROOT
 from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
 from bert_recipes.tokenization.others import train_byte_bpe, train_unigram
 from bert_recipes.tokenization.training import (
@@ -33,7 +34,7 @@ from bert_recipes.tokenization.training import (
 def main() -> None:
     """Read, train, write, report."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    (args,) = parse_arguments(TokenizerArguments)
+    (args,) = parse_arguments(TokenizerArguments, configs=ROOT / "tokenizer" / "configs")
     output_dir = Path(args.output_dir)
     check_tokenizer_folder(output_dir, overwrite=args.overwrite)
     counts = CorpusCounts()  # filled while the texts are read

@@ -36,6 +36,7 @@ from bert_recipes.effects import settings_without_effect
 from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.files import atomic_write
 from bert_recipes.settings import REMOVED_OPTIONS, check_limits, metadata_of
+from bert_recipes.shipped import find_config
 from bert_recipes.yaml_files import Loader, compose, pairs
 
 
@@ -65,6 +66,7 @@ def parse_arguments(
     *dataclass_types: type,
     argv: Sequence[str] | None = None,
     default_config: Path | None = None,
+    configs: Path | None = None,
     check_first: Callable[[Any], object] | None = None,
 ) -> tuple[Any, ...]:
     """Read the configuration of a run: ``--config FILE`` (flat YAML), then ``--field value``.
@@ -76,6 +78,7 @@ def parse_arguments(
             may occur twice.
         argv: the command line without the script's name; `sys.argv` where it is None.
         default_config: read where the command line has no ``--config``.
+        configs: folder whose files ``--config`` takes by name.
         check_first: called with the instance of the first type before the others are made, which
             takes seconds for `TrainingArguments`.
 
@@ -91,7 +94,7 @@ def parse_arguments(
 
     arguments = sys.argv[1:] if argv is None else argv
     texts = _parse_command_line(dataclass_types, hints, arguments)
-    config_file = _choose_config_file(texts.pop("config", []), default_config)
+    config_file = _choose_config_file(texts.pop("config", []), default_config, configs)
     in_file = {} if config_file is None else read_flat_yaml(config_file, hints)
     values = dict(in_file)
     for name, text in texts.items():
@@ -113,13 +116,17 @@ def parse_arguments(
     return tuple(instances)
 
 
-def _choose_config_file(files: Sequence[str], default: Path | None) -> Path | None:
+def _choose_config_file(
+    files: Sequence[str], default: Path | None, configs: Path | None
+) -> Path | None:
     """Return the file of --config, of which there may be one, or the default."""
     if len(files) > 1:
         raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
     if not files:
         return default
-    return Path(files[0])
+    if configs is None:
+        return Path(files[0])
+    return find_config(files[0], configs)
 
 
 def _name_settings_without_effect(

@@ -1,0 +1,111 @@
+"""The command `bert-recipes`: in a checkout, and out of an installed wheel."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from python_process import REPOSITORY, run_python
+
+from bert_recipes.errors import InputError
+from bert_recipes.shipped import ROOT, find_config
+
+
+PRETRAIN = ROOT / "recipes" / "configs" / "pretrain"
+
+
+def test_the_list_has_every_script_and_what_configurations_there_are():
+    lines = run_python("-m bert_recipes").stdout.splitlines()
+    listed = {line.split()[0] for line in lines if line.startswith("  ")}
+    scripts = {path.stem.replace("_", "-") for path in (REPOSITORY / "recipes").glob("*.py")}
+    assert scripts | {"train-tokenizer", "compare-tokenizers"} <= listed
+    [configs] = [line for line in lines if line.startswith("recipes/configs/pretrain: ")]
+    assert {"quickstart", "laptop", "bert_base"} <= set(configs.split(": ")[1].split(", "))
+
+
+def test_a_command_is_the_script_with_its_options():
+    text = run_python("-m bert_recipes count-parameters --help").stdout
+    assert text.startswith("usage: bert-recipes count-parameters ")
+    numbers = run_python("-m bert_recipes count-parameters --size tiny").stdout
+    assert numbers == run_python("recipes/count_parameters.py --size tiny").stdout
+
+
+def test_an_unknown_command_is_one_line():
+    [line] = run_python("-m bert_recipes pretain", code=1).stderr.splitlines()
+    assert line.startswith("error: no command 'pretain': did you mean pretrain? allowed: add-tokens")
+
+
+def test_a_configuration_is_found_by_file_by_name_and_as_the_documentation_writes_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert find_config("laptop", PRETRAIN) == PRETRAIN / "laptop.yaml"
+    assert find_config("recipes/configs/pretrain/laptop.yaml", PRETRAIN) == PRETRAIN / "laptop.yaml"
+    Path("laptop").write_text("size: mini\n")
+    assert find_config("laptop", PRETRAIN) == Path("laptop")
+    with pytest.raises(InputError, match=r"no file latop; did you mean laptop\? allowed: a file, "):
+        find_config("latop", PRETRAIN)
+    assert find_config("missing.yaml", PRETRAIN) == Path("missing.yaml")  # reading it says so
+
+
+def test_the_scripts_take_the_names(tmp_path):
+    error = run_python("recipes/pretrain.py --config latop", code=1).stderr
+    assert "--config: there is no file latop; did you mean laptop?" in error
+    for script, name in (
+        ("finetune", "glue"),
+        ("prepare_corpus", "local_text"),
+        ("prepare_on_cluster", "local_text"),
+    ):
+        error = run_python(f"recipes/{script}.py --config {name} --no_option 1", code=1).stderr
+        assert "unknown option --no_option" in error
+    error = run_python("tokenizer/train.py --config quicstart", code=1).stderr
+    assert "did you mean quickstart?" in error
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The command of a wheel in a virtual environment, which has the packages of this one."""
+    pytest.importorskip("setuptools", "77")
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip"]
+    offline = ["--quiet", "--no-index", "--no-deps"]
+    build = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", folder, REPOSITORY]
+    subprocess.run([*map(str, build)], check=True)
+    [wheel] = folder.glob("bert_recipes-*.whl")
+    venv.create(folder / "venv", symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    install = [*pip, "--python", python, "install", *offline, wheel]
+    subprocess.run([*map(str, install)], check=True)
+    [packages] = (folder / "venv" / "lib").glob("python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "venv" / "bin" / "bert-recipes"
+
+
+def run_installed(command, folder, *words):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [command, *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def test_a_wheel_trains_without_a_checkout(installed, small_store, tmp_path):
+    where = run_installed(
+        installed.with_name("python"),
+        tmp_path,
+        "-c",
+        "import bert_recipes.shipped; print(bert_recipes.shipped.ROOT)",
+    )
+    assert where.stdout.strip().endswith("/bert_recipes/shipped")
+    listed = run_installed(installed, tmp_path).stdout
+    assert listed == run_python("-m bert_recipes").stdout
+    flags = "--size 1/32 --max_steps 2 --max_minutes null --output_dir run"
+    run_installed(
+        installed, tmp_path, *f"pretrain --config laptop --store {small_store} {flags}".split()
+    )
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert (tmp_path / "run" / "report.md").is_file()
