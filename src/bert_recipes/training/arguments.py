@@ -695,6 +695,11 @@ class PreTrainingArguments(RunArguments):
         least=0,
         below=1,
     )
+    sampled_softmax: bool = option(
+        False,
+        "on a CPU, train over the frequent pieces and a sample of the others (ours): quicker where "
+        "the vocabulary is large for the model",
+    )
     save_at_epochs: list[float] | None = changeable(
         None, "after so many passes over the data save a checkpoint that is kept: 0.1 0.5 1 2"
     )
