@@ -43,24 +43,27 @@ class SampledSoftmax:
         order = np.argsort(-counts, kind="stable")
         covered = np.cumsum(counts[order]) / counts.sum()
         num_frequent = int(np.searchsorted(covered, frequent_share)) + 1
-        self._frequent = order[:num_frequent]
+        self._frequent = torch.from_numpy(order[:num_frequent])
         self._rare = order[num_frequent:]
-        self._num_drawn = math.ceil(len(self._rare) / rare_pieces_per_drawn)
+        num_rare = len(self._rare)
+        self._num_drawn = math.ceil(num_rare / rare_pieces_per_drawn)
+
         self.is_frequent = torch.zeros(len(counts), dtype=torch.bool)
-        self.is_frequent[torch.from_numpy(self._frequent)] = True
+        self.is_frequent[self._frequent] = True
         # Piece -> its place among those of the softmax; the frequent ones come first.
         self._places = torch.zeros(len(counts), dtype=torch.int64)
-        self._places[torch.from_numpy(self._frequent)] = torch.arange(num_frequent)
+        self._places[self._frequent] = torch.arange(num_frequent)
+        # A piece that was drawn counts as often as there are others for one drawn.
+        self._log_weights = torch.zeros(num_frequent + self._num_drawn)
+        if num_rare:
+            self._log_weights[num_frequent:] = math.log(num_rare / self._num_drawn)
         self.draw(0)
 
     def draw(self, step: int) -> None:
         """Draw the pieces of a step: a function of seed and step."""
         rng = np.random.default_rng([self._seed, step])
         drawn = rng.choice(self._rare, self._num_drawn, replace=False)
-        self.pieces = torch.from_numpy(np.concatenate([self._frequent, drawn]))
-        self.log_weights = torch.zeros(len(self.pieces))
-        if self._num_drawn:
-            self.log_weights[len(self._frequent) :] = math.log(len(self._rare) / self._num_drawn)
+        self.pieces = torch.cat([self._frequent, torch.from_numpy(drawn)])
 
     def loss(
         self,
@@ -81,6 +84,6 @@ class SampledSoftmax:
             weight = weight.detach()  # its gradient goes through `shared`
             shared_rows = SharedRows(shared, self.pieces)
         part_weight = weight.index_select(0, self.pieces)
-        part_bias = bias.index_select(0, self.pieces) + self.log_weights
+        part_bias = bias.index_select(0, self.pieces) + self._log_weights
         places = torch.where(targets < 0, targets, self._places[targets])
         return vocabulary_loss(hidden, part_weight, part_bias, places, count, kernels, shared_rows)
