@@ -452,3 +452,19 @@ def test_impossible_precisions_are_refused(monkeypatch):
     with pytest.raises(InputError, match="no bfloat16 units"):
         choose_precision("bf16", use_cpu=False)
     assert choose_precision("auto", use_cpu=False).name == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("flags", "rates"),
+    [
+        ("--selection spans", (0.15, None)),
+        ("--objective roberta", (0.15, None)),
+        ("--selection spans --mlm_probability 0.2", (0.2, None)),
+        ("--objective albert", (0.3, 0.15)),
+    ],
+)
+def test_a_selection_with_one_rate_gets_the_last_one_of_the_file(repository, flags, rates):
+    config = str(repository / "recipes/configs/pretrain/quickstart.yaml")
+    kinds = (ModelArguments, DataArguments, PreTrainingArguments)
+    _, data_args, _ = parse_arguments(*kinds, argv=["--config", config, *flags.split()])
+    assert (data_args.mlm_probability, data_args.mlm_probability_end) == rates

@@ -309,7 +309,7 @@ class PreTrainingModel(OriginalInitialization):
         if softmax is None:
             loss = self._loss_of_rows(vocabulary_loss, encoded, predicted, targets, count)
             return loss, None
-        is_frequent = softmax.is_frequent[targets]
+        is_frequent = softmax.is_frequent[targets.clamp(min=0)]
         is_rare = ~is_frequent
         loss = self._loss_of_rows(
             softmax.loss, encoded, predicted[is_frequent], targets[is_frequent], count

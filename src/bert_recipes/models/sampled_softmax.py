@@ -85,5 +85,5 @@ class SampledSoftmax:
             shared_rows = SharedRows(shared, self.pieces)
         part_weight = weight.index_select(0, self.pieces)
         part_bias = bias.index_select(0, self.pieces) + self._log_weights
-        places = torch.where(targets < 0, targets, self._places[targets])
+        places = torch.where(targets < 0, targets, self._places[targets.clamp(min=0)])
         return vocabulary_loss(hidden, part_weight, part_bias, places, count, kernels, shared_rows)

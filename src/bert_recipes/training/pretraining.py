@@ -454,12 +454,9 @@ def build_model(
             "pairs have no label here, and the model has a head for them: give --objective mlm, "
             "or --input_format segment_pair with a --pair_label"
         )
-    if model_args.word_vectors and model_args.model_name_or_path is None:
-        if not isinstance(data.train, PreTrainingDataset):
-            raise InputError(
-                "word_vectors counts the pieces of a store; give --store in place of --train_file, "
-                "or leave it out"
-            )
+    is_new = model_args.model_name_or_path is None
+    # Masked instances are no text to count.
+    if model_args.word_vectors and is_new and isinstance(data.train, PreTrainingDataset):
         start_with_word_vectors(model, data.train.split)
     return model
 
