@@ -161,8 +161,9 @@ def table(records: list[Values]) -> str:
 def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArguments) -> None:
     """Train every row and seed that has no record; write the records after each."""
     folder = Path(args.output_dir)
-    for name, row in rows.items():
-        for seed in args.seeds or [12345]:
+    # Rows in turn: a machine may be slower in one hour than in the next.
+    for seed in args.seeds or [12345]:
+        for name, row in rows.items():
             key = {
                 "row": name,
                 "seed": seed,

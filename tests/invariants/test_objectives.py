@@ -42,6 +42,7 @@ ROWS = {
             "muon_momentum_warmup": 0.7,
             "warmup_steps": 0.1,
             "flat_until": 0.5,
+            "sampled_softmax": True,
         },
     },
 }

@@ -92,6 +92,8 @@ def test_the_rate_may_stay_at_its_peak_before_it_decays():
     # After a warm-up that is longer the decay begins at its end.
     schedule = Schedule(0, 100, 20, 1.0, flat_until=0.1)
     assert [schedule.factor(step) for step in (19, 20, 60)] == pytest.approx([0.95, 1.0, 0.5])
+    # A run may be no longer than its warm-up.
+    assert Schedule(0, 1, 1, 1.0, flat_until=0.5).factor(1) == 0.0
 
 
 def test_the_momentum_of_muon_rises_in_the_first_part_of_a_run():

@@ -87,7 +87,7 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
 IGNORE_INDEX = -100
 SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
 # Those whose fraction of predicted tokens may change during a run.
-_VARIABLE_SELECTIONS = ("count", "bernoulli", "ngrams")
+VARIABLE_SELECTIONS = ("count", "bernoulli", "ngrams")
 # ALBERT's runs have at most this many words (--ngram).
 MOST_NGRAM_WORDS = 3
 # SpanBERT's spans: words of one, at least and at most, and the parameter of the geometric
@@ -134,10 +134,10 @@ class MaskingRates:
                 f"mask_rate, keep_rate and random_rate must sum to 1, not {total:g} (paper: 0.8, "
                 "0.1, 0.1)"
             )
-        if self.mlm_probability_end is not None and self.selection not in _VARIABLE_SELECTIONS:
+        if self.mlm_probability_end is not None and self.selection not in VARIABLE_SELECTIONS:
             raise InputError(
                 f"mlm_probability_end is {self.mlm_probability_end:g} and selection "
-                f"{self.selection}; allowed with {', '.join(_VARIABLE_SELECTIONS)}"
+                f"{self.selection}; allowed with {', '.join(VARIABLE_SELECTIONS)}"
             )
 
     def probabilities_at(self, progress: np.ndarray) -> np.ndarray:

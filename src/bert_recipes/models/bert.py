@@ -29,6 +29,7 @@ from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.packed_encoder import Encoded
 from bert_recipes.models.packed_support import is_plain
 from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan, padded_layout, round_up
+from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
 
 
@@ -69,6 +70,9 @@ class PreTrainingModel(OriginalInitialization):
     Source: google-research/bert run_pretraining.py, `get_masked_lm_output`,
     `get_next_sentence_output`.
     """
+
+    # Where it is set, the loss in training is computed over its pieces.
+    sampled_softmax: SampledSoftmax | None = None
 
     def finish_init(self) -> None:
         """Finish the `__init__` of a member, after its modules are made."""
@@ -296,12 +300,34 @@ class PreTrainingModel(OriginalInitialization):
         Returns:
             The loss float32 (), and the logits (M, V) where they are held.
         """
-        kernels = self._loss_kernels(encoded)
-        if kernels is None:
+        if self._loss_kernels(encoded) is None:
             logits = self.token_logits(encoded.rows[predicted])
             return mean_cross_entropy(logits, targets, count), logits
         if count is None:
             count = max(len(targets), 1)
+        softmax = self.sampled_softmax
+        if softmax is None:
+            loss = self._loss_of_rows(vocabulary_loss, encoded, predicted, targets, count)
+            return loss, None
+        is_frequent = softmax.is_frequent[targets.clamp(min=0)]
+        is_rare = ~is_frequent
+        loss = self._loss_of_rows(
+            softmax.loss, encoded, predicted[is_frequent], targets[is_frequent], count
+        )
+        loss_of_rare = self._loss_of_rows(
+            vocabulary_loss, encoded, predicted[is_rare], targets[is_rare], count
+        )
+        return loss + loss_of_rare, None
+
+    def _loss_of_rows(
+        self,
+        loss_function: Callable[..., torch.Tensor],
+        encoded: Encoded,
+        predicted: torch.Tensor,
+        targets: torch.Tensor,
+        count: torch.Tensor | int,
+    ) -> torch.Tensor:
+        """Return the masked-LM loss of rows by `vocabulary_loss` or a function like it."""
         # Rows are filled up to a multiple, so that few numbers of rows occur. A filling row is any
         # row, with a target that is ignored.
         num_filling = round_up(len(predicted), PREDICTED_STEP) - len(predicted)
@@ -312,10 +338,8 @@ class PreTrainingModel(OriginalInitialization):
         decoder: Any = self.get_output_embeddings()
         is_tied = decoder.weight is self.get_input_embeddings().weight
         shared = encoded.shared if is_tied else None
-        loss = vocabulary_loss(
-            hidden, decoder.weight, decoder.bias, targets, count, kernels, shared
-        )
-        return loss, None
+        kernels = self._loss_kernels(encoded)
+        return loss_function(hidden, decoder.weight, decoder.bias, targets, count, kernels, shared)
 
     def _loss_kernels(self, encoded: Encoded) -> Kernels | None:
         """Return the kernels for a masked-LM loss without its logits; None where they are held.

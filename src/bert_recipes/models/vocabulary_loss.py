@@ -9,6 +9,7 @@ Legend: M predicted tokens, m of them at a time, H hidden size, V vocabulary, W 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,20 +37,51 @@ class SharedGradient:
 
     def __init__(self) -> None:
         self._gradient: torch.Tensor | None = None
+        # Gradients of some rows of the weight, (K, H), and the numbers of the rows, int64 (K,).
+        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._backward_pass = -1
 
     def leave(self, gradient: torch.Tensor) -> None:
         """Store the output layer's gradient, float (V, H); it will be changed in place."""
+        self._forget_other_passes()
         self._gradient = gradient
-        self._backward_pass = torch._C._current_graph_task_id()
 
-    def take(self) -> torch.Tensor | None:
-        """Return the gradient that was stored in this backward pass, once."""
-        gradient = self._gradient
+    def leave_rows(self, gradient: torch.Tensor, rows: torch.Tensor) -> None:
+        """Store the gradient of some rows of the weight: float (K, H), int64 (K,)."""
+        self._forget_other_passes()
+        self._parts.append((gradient, rows))
+
+    def take(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of `weight` that was stored in this backward pass, once, or zeros."""
+        self._forget_other_passes()
+        total = self._gradient
+        if total is None:
+            total = torch.zeros_like(weight)
+        for gradient, rows in self._parts:
+            total.index_add_(0, rows, gradient)
         self._gradient = None
-        # A backward pass that stopped early may have left its gradient here: ignore it.
-        is_of_this_pass = self._backward_pass == torch._C._current_graph_task_id()
-        return gradient if is_of_this_pass else None
+        self._parts = []
+        return total
+
+    def _forget_other_passes(self) -> None:
+        """Forget what a backward pass that stopped early has left here."""
+        backward_pass = torch._C._current_graph_task_id()
+        if self._backward_pass != backward_pass:
+            self._gradient = None
+            self._parts = []
+        self._backward_pass = backward_pass
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """Some rows of a shared weight, to compute a loss with; it is a `SharedGradient` to it."""
+
+    shared: SharedGradient
+    rows: torch.Tensor  # int64 (K,)
+
+    def leave(self, gradient: torch.Tensor) -> None:
+        """Store the gradient of the rows, float (K, H)."""
+        self.shared.leave_rows(gradient, self.rows)
 
 
 def look_up(
@@ -81,9 +113,7 @@ class _LookUp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         (ids,) = ctx.saved_tensors
-        total = ctx.shared.take()
-        if total is None:
-            total = torch.zeros_like(ctx.weight)
+        total = ctx.shared.take(ctx.weight)
         if ctx.padding_idx is None:
             total.index_add_(0, ids, grad)
         else:
@@ -101,7 +131,7 @@ def vocabulary_loss(
     targets: torch.Tensor,
     count: float | torch.Tensor,
     kernels: Kernels,
-    shared: SharedGradient | None = None,
+    shared: SharedGradient | SharedRows | None = None,
 ) -> torch.Tensor:
     """Return the summed cross-entropy of `hidden @ weight.T + bias` divided by `count`.
 
@@ -138,7 +168,7 @@ class _VocabularyLoss(torch.autograd.Function):
         targets: torch.Tensor,
         count: float,
         kernels: Kernels,
-        shared: SharedGradient | None,
+        shared: SharedGradient | SharedRows | None,
     ) -> torch.Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
         float_bias = bias.float()

@@ -11,6 +11,7 @@ from transformers import TrainingArguments
 
 from bert_recipes.config import warn_early
 from bert_recipes.data.formats import INPUT_FORMATS, PAIR_LABELS
+from bert_recipes.data.masking import VARIABLE_SELECTIONS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
 from bert_recipes.models.sizes import (
@@ -591,6 +592,23 @@ class DataArguments:
     data_cache_dir: str | None = changeable(None, "folder for the index of each epoch")
     data_num_processes: int = changeable(1, "processes that build an epoch's index", least=1)
 
+    @classmethod
+    def reconcile(
+        cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Give selections with one rate the last one of a file that has two."""
+        selection = values.get("selection", "count")
+        if "mlm_probability_end" not in in_file or "mlm_probability_end" in typed:
+            return values
+        if selection in VARIABLE_SELECTIONS or in_file.get("selection") == selection:
+            return values
+        values = dict(values)
+        rate = values.pop("mlm_probability_end")
+        if "mlm_probability" not in typed:
+            values["mlm_probability"] = rate
+        warn_early("selection %s has one rate: mlm_probability %g", selection, rate)
+        return values
+
     def __post_init__(self) -> None:
         if self.store is None and self.train_file is None:
             raise InputError(
@@ -694,6 +712,11 @@ class PreTrainingArguments(RunArguments):
         "it falls to 0 at the end (paper: 0)",
         least=0,
         below=1,
+    )
+    sampled_softmax: bool = option(
+        False,
+        "on a CPU, train over the frequent pieces and a sample of the others (ours): quicker where "
+        "the vocabulary is large for the model",
     )
     save_at_epochs: list[float] | None = changeable(
         None, "after so many passes over the data save a checkpoint that is kept: 0.1 0.5 1 2"

@@ -14,6 +14,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl
 
 from bert_recipes.errors import Interrupted
+from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.training.late_number import LateNumber
 from bert_recipes.training.optimization import momentum_of_muon
 
@@ -40,6 +41,17 @@ _LOWER_RATE_ADVICE = (
 SPIKE_DEVIATIONS = 6.0  # standard deviations of those lines
 SPIKE_NATS = 0.5
 SPIKE_MEMORY = 50  # log lines that are compared
+
+
+class DrawPieces(TrainerCallback):
+    """Draw the pieces of each step's softmax."""
+
+    def __init__(self, softmax: SampledSoftmax) -> None:
+        self._softmax = softmax
+
+    def on_step_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Draw; the same for every process and micro-batch of the step."""
+        self._softmax.draw(state.global_step)
 
 
 def describe_spike(losses: Sequence[float], step: int) -> str | None:

@@ -471,6 +471,8 @@ class Schedule:
         if self.flat_until > 0:
             decay_start = max(self.flat_until, self.warmup_steps / self.steps)
         remaining = max(0.0, 1.0 - step / self.steps)
+        if remaining == 0:
+            return 0.0
         return min(remaining / (1.0 - decay_start), 1.0) ** self.power
 
 

@@ -28,6 +28,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
+from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.sizes import num_positions, pretraining_config
 from bert_recipes.progress import Progress
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
@@ -45,7 +46,7 @@ from bert_recipes.training.bert_trainer import (
     TrainingPhase,
     unigram_log_probs,
 )
-from bert_recipes.training.callbacks import LossWatch
+from bert_recipes.training.callbacks import DrawPieces, LossWatch
 from bert_recipes.training.distillation import make_student
 from bert_recipes.training.launch import run_on_main_process
 from bert_recipes.training.objectives import OBJECTIVES
@@ -453,12 +454,9 @@ def build_model(
             "pairs have no label here, and the model has a head for them: give --objective mlm, "
             "or --input_format segment_pair with a --pair_label"
         )
-    if model_args.word_vectors and model_args.model_name_or_path is None:
-        if not isinstance(data.train, PreTrainingDataset):
-            raise InputError(
-                "word_vectors counts the pieces of a store; give --store in place of --train_file, "
-                "or leave it out"
-            )
+    is_new = model_args.model_name_or_path is None
+    # Masked instances are no text to count.
+    if model_args.word_vectors and is_new and isinstance(data.train, PreTrainingDataset):
         start_with_word_vectors(model, data.train.split)
     return model
 
@@ -527,5 +525,28 @@ def make_trainer(
         phases=data.phases,
     )
     trainer.add_callback(LossWatch(trainer))
+    if args.sampled_softmax:
+        sample_softmax(trainer, data.count_tokens())
     logger.info("precision %s: %s", trainer.precision, args.precision_reason)
     return trainer
+
+
+def sample_softmax(trainer: BertTrainer, counts: np.ndarray) -> None:
+    """Train the masked LM over a part of the vocabulary, where that is quicker: on a CPU.
+
+    Args:
+        trainer: With its model.
+        counts: int64 (V,), how often each piece stands in the text.
+    """
+    args = trainer.args
+    if args.device.type != "cpu":
+        logger.info("sampled_softmax is for CPUs: here the loss is over all pieces")
+        return
+    softmax = SampledSoftmax(counts, args.seed)
+    trainer.model.sampled_softmax = softmax
+    trainer.add_callback(DrawPieces(softmax))
+    logger.info(
+        "softmax in training: %d frequent pieces and %d of the others in turn",
+        softmax.is_frequent.sum(),
+        len(softmax.pieces) - softmax.is_frequent.sum(),
+    )

@@ -1,0 +1,89 @@
+"""A softmax over a part of the vocabulary, for training on a CPU.
+
+Source: Bengio and Senécal 2003, "Quick Training of Probabilistic Neural Nets by Importance
+Sampling". That all frequent pieces count, and which are frequent, is ours.
+
+Legend: M predicted tokens, V vocabulary, K pieces of the softmax.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from bert_recipes.models.kernels.plain import Kernels
+from bert_recipes.models.vocabulary_loss import SharedGradient, SharedRows, vocabulary_loss
+
+
+# The frequent pieces are this share of the text: 4,000 of 30,522 in English books.
+FREQUENT_SHARE = 0.92
+# A step draws one of so many other pieces.
+RARE_PIECES_PER_DRAWN = 12
+
+
+class SampledSoftmax:
+    """The pieces over which a step's masked-LM loss is computed.
+
+    All frequent pieces count. Of the others a few are drawn for each step, and each stands for as
+    many of them: the sum over the vocabulary is the full one in expectation. A token that is
+    another piece than a frequent one has the full softmax.
+    """
+
+    def __init__(
+        self,
+        counts: np.ndarray,
+        seed: int,
+        frequent_share: float = FREQUENT_SHARE,
+        rare_pieces_per_drawn: int = RARE_PIECES_PER_DRAWN,
+    ) -> None:
+        """Choose the frequent pieces by their counts in the text, int64 (V,)."""
+        self._seed = seed
+        order = np.argsort(-counts, kind="stable")
+        covered = np.cumsum(counts[order]) / counts.sum()
+        num_frequent = int(np.searchsorted(covered, frequent_share)) + 1
+        self._frequent = torch.from_numpy(order[:num_frequent])
+        self._rare = order[num_frequent:]
+        num_rare = len(self._rare)
+        self._num_drawn = math.ceil(num_rare / rare_pieces_per_drawn)
+
+        self.is_frequent = torch.zeros(len(counts), dtype=torch.bool)
+        self.is_frequent[self._frequent] = True
+        # Piece -> its place among those of the softmax; the frequent ones come first.
+        self._places = torch.zeros(len(counts), dtype=torch.int64)
+        self._places[self._frequent] = torch.arange(num_frequent)
+        # A piece that was drawn counts as often as there are others for one drawn.
+        self._log_weights = torch.zeros(num_frequent + self._num_drawn)
+        if num_rare:
+            self._log_weights[num_frequent:] = math.log(num_rare / self._num_drawn)
+        self.draw(0)
+
+    def draw(self, step: int) -> None:
+        """Draw the pieces of a step: a function of seed and step."""
+        rng = np.random.default_rng([self._seed, step])
+        drawn = rng.choice(self._rare, self._num_drawn, replace=False)
+        self.pieces = torch.cat([self._frequent, torch.from_numpy(drawn)])
+
+    def loss(
+        self,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        targets: torch.Tensor,
+        count: float | torch.Tensor,
+        kernels: Kernels,
+        shared: SharedGradient | None = None,
+    ) -> torch.Tensor:
+        """Return the loss of tokens whose targets are frequent pieces, as `vocabulary_loss` does.
+
+        Targets below 0 are ignored.
+        """
+        shared_rows = None
+        if shared is not None:
+            weight = weight.detach()  # its gradient goes through `shared`
+            shared_rows = SharedRows(shared, self.pieces)
+        part_weight = weight.index_select(0, self.pieces)
+        part_bias = bias.index_select(0, self.pieces) + self._log_weights
+        places = torch.where(targets < 0, targets, self._places[targets.clamp(min=0)])
+        return vocabulary_loss(hidden, part_weight, part_bias, places, count, kernels, shared_rows)
