@@ -15,6 +15,7 @@ class BuildWithScripts(build_py):
     """Build the package, and beside its modules the scripts and their configurations."""
 
     def run(self):
+        """Build, then copy."""
         super().run()
         if self.editable_mode:  # which finds the checkout
             return

@@ -1,6 +1,7 @@
 """The command `bert-recipes`: in a checkout, and out of an installed wheel."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -35,7 +36,9 @@ def test_a_command_is_the_script_with_its_options():
 
 def test_an_unknown_command_is_one_line():
     [line] = run_python("-m bert_recipes pretain", code=1).stderr.splitlines()
-    assert line.startswith("error: no command 'pretain': did you mean pretrain? allowed: add-tokens")
+    assert line.startswith(
+        "error: no command 'pretain': did you mean pretrain? allowed: add-tokens"
+    )
 
 
 def test_a_configuration_is_found_by_file_by_name_and_as_the_documentation_writes_it(
@@ -70,24 +73,35 @@ def installed(tmp_path_factory):
     """The command of a wheel in a virtual environment, which has the packages of this one."""
     pytest.importorskip("setuptools", "77")
     folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip"]
+    checkout = folder / "checkout"  # a build leaves files in it
+    for name in ("src", "recipes", "tokenizer", "accelerate_configs"):
+        shutil.copytree(REPOSITORY / name, checkout / name)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, checkout / name)
     offline = ["--quiet", "--no-index", "--no-deps"]
-    build = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", folder, REPOSITORY]
-    subprocess.run([*map(str, build)], check=True)
+    run_pip("wheel", *offline, "--no-build-isolation", "--wheel-dir", folder, checkout)
     [wheel] = folder.glob("bert_recipes-*.whl")
     venv.create(folder / "venv", symlinks=True)
-    python = folder / "venv" / "bin" / "python"
-    install = [*pip, "--python", python, "install", *offline, wheel]
-    subprocess.run([*map(str, install)], check=True)
+    run_pip("--python", folder / "venv" / "bin" / "python", "install", *offline, wheel)
     [packages] = (folder / "venv" / "lib").glob("python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "venv" / "bin" / "bert-recipes"
 
 
+def run_pip(*words):
+    command = [sys.executable, "-m", "pip", *map(str, words)]
+    subprocess.run(command, check=True, env=without_sources())
+
+
+def without_sources():
+    """The environment without PYTHONPATH."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def run_installed(command, folder, *words):
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [command, *map(str, words)]
     done = subprocess.run(
-        [command, *map(str, words)], cwd=folder, env=environment, capture_output=True, text=True
+        command, cwd=folder, env=without_sources(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done

@@ -179,7 +179,9 @@ def commands(path: Path) -> Iterator[list[str]]:
     """The commands of a file that start something of this project, cut into words."""
     for line in code_lines(path):
         for part in line.split(" && "):
-            if re.match(r"\s*(make|python3?|accelerate launch|bert-recipes|uv run|hf jobs)(\s|$)", part):
+            if re.match(
+                r"\s*(make|python3?|accelerate launch|bert-recipes|uv run|hf jobs)(\s|$)", part
+            ):
                 # Words for the reader, not for the shell: [--field value ...] and <target>.
                 words = [
                     word
@@ -314,8 +316,9 @@ def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
     elif words[0] == "bert-recipes":
         yield from problems_of_command(words[1:], flags_of)
     elif words[0] in ("uv", "hf"):
-        place = next(number for number, word in enumerate(words) if word.endswith(".py"))
-        yield from problems_of_script(words[place:], flags_of)
+        scripts = [number for number, word in enumerate(words) if word.endswith(".py")]
+        for number in scripts[:1]:
+            yield from problems_of_script(words[number:], flags_of)
     elif words[1:2] and words[1].endswith(".py") and not words[1].startswith("tools/"):
         yield from problems_of_script(words[1:], flags_of)
 

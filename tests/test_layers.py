@@ -41,7 +41,17 @@ FLOORS = {
         1,
     ),
     **dict.fromkeys(
-        ("command", "config", "checkpointing", "data", "tokenization", "models", "tasks", "metrics"), 2
+        (
+            "command",
+            "config",
+            "checkpointing",
+            "data",
+            "tokenization",
+            "models",
+            "tasks",
+            "metrics",
+        ),
+        2,
     ),
     **dict.fromkeys(("__main__", "training", "hub", "google_checkpoints"), 3),
     **dict.fromkeys(("finetuning",), 4),

@@ -7,9 +7,8 @@ Options and configurations are the scripts'.
 """
 
 import ast
-import os
-import runpy
 import sys
+import types
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,39 +40,43 @@ def find_scripts() -> dict[str, Path]:
     return scripts
 
 
-def print_commands() -> None:
-    """Print what there is, a line each."""
-    print(USAGE)
+def describe_commands() -> str:
+    """Return what there is, a line each."""
+    lines = [USAGE]
     scripts = find_scripts()
     width = max(map(len, scripts))
     for name, path in scripts.items():
         docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
         first_line = docstring.split("\n")[0]
-        print(f"  {name:{width}}  {first_line}")
+        lines.append(f"  {name:{width}}  {first_line}")
     for folder in CONFIG_FOLDERS:
         names = sorted(path.stem for path in (ROOT / folder).glob("*.yaml"))
-        print(f"\n{folder}: {', '.join(names)}")
+        lines.append(f"\n{folder}: {', '.join(names)}")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Run the script that the first argument names, in this process."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print_commands()
-        return
-    command, *arguments = sys.argv[1:]
-    if command == "--version":
-        print(bert_recipes.__version__)
+    command, *arguments = sys.argv[1:] or ["--help"]
+    if command in ("-h", "--help", "--version"):
+        text = bert_recipes.__version__ if command == "--version" else describe_commands()
+        print(text)  # noqa: T201
         return
     scripts = find_scripts()
     if command not in scripts:
         raise InputError(
-            f"no command {command!r}: {did_you_mean(command, scripts)}allowed: "
-            f"{', '.join(scripts)}"
+            f"no command {command!r}: {did_you_mean(command, scripts)}allowed: {', '.join(scripts)}"
         )
-    # argparse shows the base name of this.
-    sys.argv = [f"bert-recipes {command}", *arguments]
-    # The script ends the process.
-    runpy.run_path(os.fspath(scripts[command]), run_name="__main__")
+    sys.argv = [f"bert-recipes {command}", *arguments]  # argparse shows the first
+    run_as_main(scripts[command])
+
+
+def run_as_main(script: Path) -> None:
+    """Run a script as `python SCRIPT` does, which ends the process; `sys.argv` stays."""
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)  # worker processes that are spawned import it
+    sys.modules["__main__"] = module
+    exec(compile(script.read_bytes(), script, "exec"), vars(module))
 
 
 def run() -> NoReturn:
