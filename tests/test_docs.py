@@ -249,7 +249,9 @@ def problems_of_script(words: list[str], flags_of: Flags) -> Iterator[str]:
 def problems_of_command(words: list[str], flags_of: Flags) -> Iterator[str]:
     """What is wrong with `bert-recipes pretrain --flag value ...`."""
     scripts = find_scripts()
-    if not words or words[0] not in scripts:
+    if not words:
+        return  # the list
+    if words[0] not in scripts:
         yield f"no command {words[:1]}"
         return
     script = scripts[words[0]].relative_to(ROOT).as_posix()
@@ -260,7 +262,12 @@ def problems_of_launch(words: list[str], flags_of: Flags) -> Iterator[str]:
     """What is wrong with `accelerate launch --flag value ... script.py ...`."""
     from accelerate.commands.launch import launch_command_parser
 
-    place = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
+    if "-m" in words:
+        place = words.index("-m")
+        assert words[place + 1] == "bert_recipes"
+        yield from problems_of_command(words[place + 2 :], flags_of)
+    else:
+        place = find_script(words)
     known = launch_command_parser()._option_string_actions
     yield from (
         f"accelerate launch has no {word}"
@@ -270,8 +277,13 @@ def problems_of_launch(words: list[str], flags_of: Flags) -> Iterator[str]:
     config = dict(itertools.pairwise(words)).get("--config_file")
     if config is not None and not (ROOT / config).is_file():
         yield f"no launch configuration {config}"
-    if place < len(words):
+    if place < len(words) and words[place] != "-m":
         yield from problems_of_script(words[place:], flags_of)
+
+
+def find_script(words: list[str]) -> int:
+    """Return the place of the first script among words, or their number."""
+    return next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
 
 
 def script_of_target(target: str, makefile: str) -> str:
@@ -316,9 +328,9 @@ def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
     elif words[0] == "bert-recipes":
         yield from problems_of_command(words[1:], flags_of)
     elif words[0] in ("uv", "hf"):
-        scripts = [number for number, word in enumerate(words) if word.endswith(".py")]
-        for number in scripts[:1]:
-            yield from problems_of_script(words[number:], flags_of)
+        place = find_script(words)
+        if place < len(words):  # hf jobs has other commands
+            yield from problems_of_script(words[place:], flags_of)
     elif words[1:2] and words[1].endswith(".py") and not words[1].startswith("tools/"):
         yield from problems_of_script(words[1:], flags_of)
 
