@@ -163,7 +163,7 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
 BY_CLOCK = (0, NO_STEP_LIMIT, 6 * NO_STEP_LIMIT // 100)
 # Of files with one phase: their schedule, and its warm-up in a run of 300 steps.
 ONE_PHASE = {
-    "quickstart": ((0, 2800, 56), 6),
+    "quickstart": ((0, 2800, 168), 18),
     "books_30_minutes": (BY_CLOCK, 18),
     "laptop": (BY_CLOCK, 18),
     "bert_budget": (BY_CLOCK, 18),
@@ -463,8 +463,10 @@ def test_impossible_precisions_are_refused(monkeypatch):
         ("--objective albert", (0.3, 0.15)),
     ],
 )
-def test_a_selection_with_one_rate_gets_the_last_one_of_the_file(repository, flags, rates):
-    config = str(repository / "recipes/configs/pretrain/quickstart.yaml")
+def test_a_selection_with_one_rate_gets_the_last_one_of_the_file(tmp_path, flags, rates):
+    config = tmp_path / "config.yaml"
+    lines = ["store: s", "output_dir: o", "mlm_probability: 0.3", "mlm_probability_end: 0.15"]
+    config.write_text("\n".join(lines))
     kinds = (ModelArguments, DataArguments, PreTrainingArguments)
-    _, data_args, _ = parse_arguments(*kinds, argv=["--config", config, *flags.split()])
+    _, data_args, _ = parse_arguments(*kinds, argv=["--config", str(config), *flags.split()])
     assert (data_args.mlm_probability, data_args.mlm_probability_end) == rates
