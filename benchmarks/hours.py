@@ -27,7 +27,7 @@ class Gpu(NamedTuple):
     """A card, and what an hour of it costs."""
 
     tflops: float  # NVIDIA's data sheets: dense, bfloat16; the T4's in float16
-    price: float  # dollars an hour, Hugging Face Jobs, November 2026
+    price: float  # dollars an hour, Hugging Face Jobs, looked up on 2026-11-27
 
 
 GPUS = {

@@ -108,6 +108,7 @@ def main() -> None:
         train_dataset=data.train,
         eval_dataset=held_out,
         processing_class=data.tokenizer,
+        unigram_counts=data.unigram_counts,
         max_eval_pairs=MAX_EVAL_PAIRS,
     )
     clock.watch(trainer, DataCollatorForPreTraining(data.tokenizer, seed=EVALUATION_SEED))

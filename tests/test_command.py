@@ -47,6 +47,9 @@ def test_a_configuration_is_found_by_file_by_name_and_as_the_documentation_write
     monkeypatch.chdir(tmp_path)
     assert find_config("laptop", PRETRAIN) == PRETRAIN / "laptop.yaml"
     assert find_config("recipes/configs/pretrain/laptop.yaml", PRETRAIN) == PRETRAIN / "laptop.yaml"
+    Path("laptop").mkdir()
+    assert find_config("laptop", PRETRAIN) == PRETRAIN / "laptop.yaml"
+    Path("laptop").rmdir()
     Path("laptop").write_text("size: mini\n")
     assert find_config("laptop", PRETRAIN) == Path("laptop")
     with pytest.raises(InputError, match=r"no file latop; did you mean laptop\? allowed: a file, "):

@@ -22,14 +22,17 @@ def find_config(name: str, folder: Path) -> Path:
             file in `folder` without its ending.
         folder: Of the script's configurations.
     """
-    if Path(name).exists():
-        return Path(name)
-    if (ROOT / name).is_file():
-        return ROOT / name
+    # A folder may be called as a configuration, and a pipe is no regular file.
+    typed = Path(name)
+    if typed.exists() and not typed.is_dir():
+        return typed
+    for file in (ROOT / name, folder / f"{name}.yaml"):
+        if file.is_file():
+            return file
+    if name.endswith((".yaml", ".yml")):
+        return typed  # reading it says that it is not there
     names = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name not in names and not name.endswith((".yaml", ".yml")):
-        raise InputError(
-            f"--config: there is no file {name}; {did_you_mean(name, names)}allowed: a file, or "
-            f"one of {', '.join(names)}"
-        )
-    return folder / f"{name}.yaml" if name in names else Path(name)
+    raise InputError(
+        f"--config: there is no file {name}; {did_you_mean(name, names)}allowed: a file, or one of "
+        f"{', '.join(names)}"
+    )

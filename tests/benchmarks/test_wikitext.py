@@ -1,6 +1,7 @@
 """WikiText becomes a document an article, and a run of the speedrun on it leaves its result."""
 
 import json
+import logging
 import sys
 
 import numpy as np
@@ -47,7 +48,8 @@ def write_wikitext(folder):
 
 
 @pytest.mark.slow
-def test_a_run_on_a_local_copy_ends_at_its_goal(tmp_path, monkeypatch, capsys, repository):
+def test_a_run_on_a_local_copy_ends_at_its_goal(tmp_path, monkeypatch, capsys, caplog, repository):
+    caplog.set_level(logging.INFO, logger="bert_recipes")
     monkeypatch.chdir(repository)
     corpus = tmp_path / "corpus"
     flags = ["--text_dir", str(write_wikitext(tmp_path)), "--output_dir", str(corpus)]
@@ -57,11 +59,14 @@ def test_a_run_on_a_local_copy_ends_at_its_goal(tmp_path, monkeypatch, capsys, r
 
     track = speedrun.Track("tiny", corpus, ["another text"], Goal(max_mlm_loss=9.0))
     monkeypatch.setattr(speedrun, "TRACKS", {"wikitext103": track})
-    settings = "--track wikitext103 --max_steps 4 --eval_steps 2 --logging_steps 1"
+    settings = (
+        "--track wikitext103 --max_steps 4 --eval_steps 2 --logging_steps 1 --sampled_softmax true"
+    )
     flags = [*settings.split(), "--output_dir", str(tmp_path / "run")]
     monkeypatch.setattr(sys, "argv", ["speedrun.py", *flags])
     speedrun.main()
     assert "seconds of training" in capsys.readouterr().out
+    assert "softmax in training:" in caplog.text  # a setting of the recipe counts
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["is_reached"]
     assert not result["is_corpus_of_the_table"]

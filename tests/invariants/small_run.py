@@ -28,7 +28,7 @@ from bert_recipes.training.arguments import (
 )
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.distillation import DistillationTrainer, make_student
-from bert_recipes.training.pretraining import load_data, load_model, sample_softmax
+from bert_recipes.training.pretraining import load_data, load_model
 from bert_recipes.training.replaced_tokens import ElectraTrainer
 from bert_recipes.training.run import check_launch
 
@@ -160,8 +160,6 @@ def small_run(
         max_eval_pairs=data_args.max_eval_pairs,
         callbacks=[recorder, *callbacks],
     )
-    if args.sampled_softmax:
-        sample_softmax(trainer, data.count_tokens())
     trainer.rows = []
     for callback in callbacks:
         callback.trainer = trainer

@@ -195,3 +195,24 @@ def test_masks_become_fewer_momentum_rises_and_evaluations_have_the_rate_of_the_
     assert rates == pytest.approx([0.4, 0.325, 0.25, 0.175], abs=0.03)
     collator = result["trainer"].eval_collator
     assert (collator.mlm_probability, collator.mlm_probability_end) == (0.1, None)
+
+
+@pytest.mark.parametrize(
+    ("objective", "fast_layers", "is_sampled"),
+    [("bert", "auto", True), ("bert", "off", False), ("electra", "auto", False)],
+)
+def test_the_softmax_of_training_is_sampled_anew_for_each_step_where_that_is_quicker(
+    run, objective, fast_layers, is_sampled
+):
+    pieces = []
+
+    class Pieces(TrainerCallback):
+        trainer: Any = None
+
+        def on_pre_optimizer_step(self, *args, **kwargs):
+            softmax = getattr(self.trainer.model, "sampled_softmax", None)
+            pieces.append(None if softmax is None else tuple(softmax.pieces.tolist()))
+
+    run(objective, sampled_softmax=True, fast_layers=fast_layers, callbacks=[Pieces()])
+    assert len(set(pieces)) == (3 if is_sampled else 1)
+    assert (None in pieces) != is_sampled

@@ -42,27 +42,27 @@ class SampledSoftmax:
         self._seed = seed
         order = np.argsort(-counts, kind="stable")
         covered = np.cumsum(counts[order]) / counts.sum()
-        num_frequent = int(np.searchsorted(covered, frequent_share)) + 1
-        self._frequent = torch.from_numpy(order[:num_frequent])
-        self._rare = order[num_frequent:]
+        self.num_frequent = int(np.searchsorted(covered, frequent_share)) + 1
+        self._frequent = torch.from_numpy(order[: self.num_frequent])
+        self._rare = order[self.num_frequent :]
         num_rare = len(self._rare)
-        self._num_drawn = math.ceil(num_rare / rare_pieces_per_drawn)
+        self.num_drawn = math.ceil(num_rare / rare_pieces_per_drawn)
 
         self.is_frequent = torch.zeros(len(counts), dtype=torch.bool)
         self.is_frequent[self._frequent] = True
         # Piece -> its place among those of the softmax; the frequent ones come first.
         self._places = torch.zeros(len(counts), dtype=torch.int64)
-        self._places[self._frequent] = torch.arange(num_frequent)
+        self._places[self._frequent] = torch.arange(self.num_frequent)
         # A piece that was drawn counts as often as there are others for one drawn.
-        self._log_weights = torch.zeros(num_frequent + self._num_drawn)
+        self._log_weights = torch.zeros(self.num_frequent + self.num_drawn)
         if num_rare:
-            self._log_weights[num_frequent:] = math.log(num_rare / self._num_drawn)
+            self._log_weights[self.num_frequent :] = math.log(num_rare / self.num_drawn)
         self.draw(0)
 
     def draw(self, step: int) -> None:
         """Draw the pieces of a step: a function of seed and step."""
         rng = np.random.default_rng([self._seed, step])
-        drawn = rng.choice(self._rare, self._num_drawn, replace=False)
+        drawn = rng.choice(self._rare, self.num_drawn, replace=False)
         self.pieces = torch.cat([self._frequent, torch.from_numpy(drawn)])
 
     def loss(

@@ -4,6 +4,7 @@ Sentence pairs, two phases, both losses over the global batch, exact evaluation 
 """
 
 import copy
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,14 +31,17 @@ from bert_recipes.models.bert import (
     PreTrainingModel,
     mean_cross_entropy,
 )
+from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.sizes import counts_from_pad
 from bert_recipes.training.arguments import PhasePlan
 from bert_recipes.training.batch_buffer import PACKING
-from bert_recipes.training.callbacks import SaveAtEpochs
+from bert_recipes.training.callbacks import DrawPieces, SaveAtEpochs
 from bert_recipes.training.optimization import Schedule
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
+
+logger = logging.getLogger(__name__)
 
 # The held-out pairs and masks are the same for every seed of the training, so that runs can be
 # compared.
@@ -337,7 +341,8 @@ class BertTrainer(RecipeTrainer):
             so a loss of pairs is not quite the mean over those of the global batch.
         data_collator: Yields `input_ids`, `labels`, and where there are such `token_type_ids`,
             `attention_mask`, `next_sentence_label`; default: the Trainer's.
-        unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.
+        unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline and
+            `sampled_softmax`.
         max_eval_pairs: Held-out pairs an evaluation uses; None: all.
         phases: The phases of the run, with their data; None: one, with the data given.
         old_dataset: Held-out pairs of what the model was trained on before, measured whenever
@@ -389,7 +394,29 @@ class BertTrainer(RecipeTrainer):
         self.max_eval_pairs = max_eval_pairs
         if getattr(self.args, "save_at_epochs", None):
             self.add_callback(SaveAtEpochs(self))
+        if getattr(self.args, "sampled_softmax", False):
+            self._sample_softmax(unigram_counts)
         self.held_out_sums: HeldOutSums | None = None  # of the last evaluation
+
+    def _sample_softmax(self, counts: np.ndarray | None) -> None:
+        """Let the masked LM learn over a part of the vocabulary, where that is quicker."""
+        if counts is None:
+            raise InputError("sampled_softmax needs unigram_counts, the pieces' counts in the text")
+        model: Any = self.model
+        has_kernels = getattr(model.base_model, "loss_kernels", None) is not None
+        # ELECTRA's discriminator has no output layer over the vocabulary.
+        has_head = model.get_output_embeddings() is not None
+        if self.args.device.type != "cpu" or not has_kernels or not has_head:
+            logger.info("sampled_softmax is for fast layers on a CPU: the loss is over all pieces")
+            return
+        softmax = SampledSoftmax(counts, self.args.seed)
+        model.sampled_softmax = softmax
+        self.add_callback(DrawPieces(softmax))
+        logger.info(
+            "softmax in training: %d frequent pieces and %d of the others in turn",
+            softmax.num_frequent,
+            softmax.num_drawn,
+        )
 
     def _count_characters(self) -> torch.Tensor | None:
         """Return the characters of each piece, int64 (V,); None without a tokenizer."""

@@ -28,7 +28,6 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
-from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.sizes import num_positions, pretraining_config
 from bert_recipes.progress import Progress
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
@@ -46,7 +45,7 @@ from bert_recipes.training.bert_trainer import (
     TrainingPhase,
     unigram_log_probs,
 )
-from bert_recipes.training.callbacks import DrawPieces, LossWatch
+from bert_recipes.training.callbacks import LossWatch
 from bert_recipes.training.distillation import make_student
 from bert_recipes.training.launch import run_on_main_process
 from bert_recipes.training.objectives import OBJECTIVES
@@ -511,6 +510,8 @@ def make_trainer(
             "make the store with --validation_files or --validation_fraction, or give "
             "--eval_strategy no"
         )
+    # Of masked instances counting them reads the whole file.
+    needs_counts = data.validation is not None or args.sampled_softmax
     trainer = trainer_class(
         model,
         args,
@@ -519,34 +520,11 @@ def make_trainer(
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
         resume_fingerprint=data.resume_fingerprint,
-        unigram_counts=None if data.validation is None else data.unigram_counts,
+        unigram_counts=data.unigram_counts if needs_counts else None,
         max_eval_pairs=max_eval_pairs,
         old_dataset=data.old,
         phases=data.phases,
     )
     trainer.add_callback(LossWatch(trainer))
-    if args.sampled_softmax:
-        sample_softmax(trainer, data.count_tokens())
     logger.info("precision %s: %s", trainer.precision, args.precision_reason)
     return trainer
-
-
-def sample_softmax(trainer: BertTrainer, counts: np.ndarray) -> None:
-    """Train the masked LM over a part of the vocabulary, where that is quicker: on a CPU.
-
-    Args:
-        trainer: With its model.
-        counts: int64 (V,), how often each piece stands in the text.
-    """
-    args = trainer.args
-    if args.device.type != "cpu":
-        logger.info("sampled_softmax is for CPUs: here the loss is over all pieces")
-        return
-    softmax = SampledSoftmax(counts, args.seed)
-    trainer.model.sampled_softmax = softmax
-    trainer.add_callback(DrawPieces(softmax))
-    logger.info(
-        "softmax in training: %d frequent pieces and %d of the others in turn",
-        softmax.is_frequent.sum(),
-        len(softmax.pieces) - softmax.is_frequent.sum(),
-    )
