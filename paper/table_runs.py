@@ -23,6 +23,8 @@ from bert_recipes.sweeps.sweep import RunLauncher, as_flags, figure_of
 
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+# What the recipes have changed since a table was made, as it was.
+KEPT_CONFIGS = Path(__file__).with_name("configs")
 # The runs of a folder and their figures: what is finished elsewhere is finished here.
 RUNS_FILE = "runs.json"
 # Before next or order: the task of telling the store's pairs (pair_task.py).
@@ -185,7 +187,7 @@ class Runs:
         """Return the script of a recipe and its flags: the settings, and where its data is."""
         flags = {name: "null" if value is None else value for name, value in settings.items()}
         if "config" in flags:
-            flags["config"] = str(RECIPES / "configs" / f"{flags['config']}.yaml")
+            flags["config"] = str(_config_file(flags["config"]))
         task = flags.get("task", "")
         if task.startswith(PAIRS):
             del flags["task"]
@@ -340,6 +342,11 @@ def _untrained(row: Row) -> Row:
 
 def _step(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
+
+
+def _config_file(name: str) -> Path:
+    kept = KEPT_CONFIGS / f"{name}.yaml"
+    return kept if kept.is_file() else RECIPES / "configs" / f"{name}.yaml"
 
 
 def _hash(settings: Mapping[str, str]) -> str:

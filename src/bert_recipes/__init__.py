@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from bert_recipes.tokenization.training import train_wordpiece
     from bert_recipes.training.arguments import PreTrainingArguments
     from bert_recipes.training.bert_trainer import BertTrainer
-    from bert_recipes.training.optimization import Muon
+    from bert_recipes.training.optimization import Muon, MuonFactory, MuonSettings
     from bert_recipes.training.run import run_training
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # public name -> module that is imported when the name is first used
 _HOMES = {
@@ -31,6 +31,8 @@ _HOMES = {
     "BertTrainer": "training.bert_trainer",
     "DataCollatorForPreTraining": "data.collator",
     "Muon": "training.optimization",
+    "MuonFactory": "training.optimization",
+    "MuonSettings": "training.optimization",
     "PreTrainingArguments": "training.arguments",
     "PreTrainingDataset": "data.dataset",
     "build_sentence_pairs": "data.pairs",
@@ -59,6 +61,8 @@ __all__ = [  # noqa: RUF022  (in the order of the data's way)
     "BertTrainer",
     "PreTrainingArguments",
     "Muon",
+    "MuonFactory",
+    "MuonSettings",
     "run_training",
     "get_task",
     "list_tasks",

@@ -23,7 +23,7 @@ CONFIGURATIONS = sorted(
 
 TWO_STEPS = (
     "--max_steps 2 --global_train_batch_size 2 --per_device_train_batch_size 2 "
-    "--max_seq_length 32 --max_predictions_per_seq 5 --max_eval_pairs 2 "
+    "--max_seq_length 32 --max_predictions_per_seq 10 --max_eval_pairs 2 "
     "--per_device_eval_batch_size 2 --eval_strategy no --logging_steps 1 "
     "--dataloader_num_workers 0 --precision fp32 --phase2_steps 1 --phase2_max_seq_length 48 "
     "--phase2_global_train_batch_size 2 --phase2_per_device_train_batch_size 2 "

@@ -160,15 +160,15 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
 
 
 # By the clock: the fraction of the time stands for that of so many steps.
-BY_CLOCK = (0, NO_STEP_LIMIT, 6 * NO_STEP_LIMIT // 100)
+BY_CLOCK = (0, NO_STEP_LIMIT, 2 * NO_STEP_LIMIT // 100)
 # Of files with one phase: their schedule, and its warm-up in a run of 300 steps.
 ONE_PHASE = {
     "quickstart": ((0, 2800, 168), 18),
-    "books_30_minutes": (BY_CLOCK, 18),
-    "laptop": (BY_CLOCK, 18),
-    "bert_budget": (BY_CLOCK, 18),
-    "babylm_night": ((0, NO_STEP_LIMIT, 2 * NO_STEP_LIMIT // 100), 6),
-    "babylm_gpu": ((0, NO_STEP_LIMIT, 2 * NO_STEP_LIMIT // 100), 6),
+    "books_30_minutes": (BY_CLOCK, 6),
+    "laptop": (BY_CLOCK, 6),
+    "bert_budget": ((0, NO_STEP_LIMIT, 6 * NO_STEP_LIMIT // 100), 18),
+    "babylm_night": (BY_CLOCK, 6),
+    "babylm_gpu": (BY_CLOCK, 6),
     "roberta_base": ((0, 125_000, 10_000), 24),
     "albert_base": ((0, 125_000, 3125), 8),
     "electra_small": ((0, 1_000_000, 10_000), 3),
@@ -337,7 +337,7 @@ def test_a_file_for_the_objective_keeps_its_own_values(resolve, tmp_path, caplog
 def test_the_originals_rates_are_adams_and_those_of_a_new_model(resolve):
     """Muon's files have rates of their own, and so has training that goes on from a checkpoint."""
     muon = resolve("books_30_minutes", *flags_of("electra"))
-    assert (muon["optimizer"], muon["learning_rate"], muon["mask_rate"]) == ("muon", 4e-3, 0.85)
+    assert (muon["optimizer"], muon["learning_rate"], muon["mask_rate"]) == ("muon", 2e-3, 0.85)
     lamb = resolve("bert_tiny", *flags_of("electra"), "--optimizer", "lamb")
     assert lamb["learning_rate"] == 1e-4
     resumed = resolve("domain", *flags_of("electra"), "--model_name_or_path", "x")

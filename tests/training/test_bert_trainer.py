@@ -32,6 +32,7 @@ from bert_recipes.training.bert_trainer import (
     epoched,
     unigram_log_probs,
 )
+from bert_recipes.training.optimization import Muon
 
 
 def accuracy(logits, targets):
@@ -564,6 +565,48 @@ def test_a_stock_model_without_all_its_labels_is_refused_in_one_line(tmp_path):
         match="gives no loss for these batches; it wants all of labels, next_sentence_label",
     ):
         trainer.train()
+
+
+def test_the_page_masks_a_table_of_datasets_anew_in_every_epoch(
+    repository, small_store, tmp_path, monkeypatch
+):
+    code = code_of_page(repository, "## From a table of `datasets`")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_tokenizer").symlink_to(small_store / "tokenizer")
+    variables: dict = {}
+    exec(code.replace("max_steps=20", "max_steps=6, use_cpu=True"), variables)
+    trainer = variables["trainer"]
+    assert trainer.state.global_step == 6
+
+    # An epoch is one batch of both rows.
+    epochs = [predicted_of_rows(batch) for batch in trainer.get_train_dataloader()]
+    assert [predicted_of_rows(batch) for batch in trainer.get_train_dataloader()] == epochs
+    assert len({str(epoch) for epoch in epochs}) > 1
+
+
+def predicted_of_rows(batch):
+    """The predicted positions and the label of each row, in an order that no shuffle changes."""
+    rows = zip(batch["labels"] != -100, batch["next_sentence_label"].tolist(), strict=True)
+    return sorted((label, mask.nonzero().flatten().tolist()) for mask, label in rows)
+
+
+def test_the_page_gives_a_stock_trainer_muon_which_resumes(repository, tmp_path, monkeypatch):
+    code = code_of_page(repository, "## Muon in a stock Trainer")
+    monkeypatch.chdir(tmp_path)
+    variables: dict = {}
+    exec(code.replace("max_steps=20", "max_steps=2, save_steps=1, use_cpu=True"), variables)
+    trainer = variables["trainer"]
+    optimizer = trainer.optimizer.optimizer
+    *adam_groups, matrices = optimizer.param_groups
+    assert type(optimizer) is Muon
+    assert [group["initial_lr"] for group in adam_groups] == [2e-3, 2e-3]
+    # Six of each layer, and that of the masked-LM head.
+    assert (matrices["initial_lr"], len(matrices["params"])) == (0.01, 13)
+
+    trained = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    trainer.train(resume_from_checkpoint="runs/mine/checkpoint-1")
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(tensor, trained[name]), name
 
 
 def test_what_cannot_be_shuffled_and_a_checkpoint_that_is_not_there_are_refused(tmp_path):

@@ -97,11 +97,13 @@ class DataCollatorForPreTraining(MaskingRates):
     The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in
     every epoch.
 
-    A feature has `input_ids` int (L,), with [CLS] and [SEP], `token_type_ids` int (L,), and
-    optionally:
+    A feature, such as a row of a table of `datasets`, has `input_ids` int (L,), with [CLS] and
+    [SEP], and optionally:
+        token_type_ids: int (L,), the segments; without them there is one.
         next_sentence_label: 0 = next, 1 = random, or 0 = in order, 1 = swapped, -100 = none.
-        key: (epoch, index), the pair's number; without it the mask follows from the tokens
-            themselves, so every epoch sees the same one, and a warning says so.
+        key: (epoch, index), the pair's number, which `BertTrainer` adds where there is none;
+            without it the mask follows from the tokens themselves, so every epoch sees the same
+            one, and a warning says so.
         progress: the fraction of the run at which the pair is read, for `mlm_probability_end`.
         labels: int (L,) when the feature is masked already (`InstanceDataset`): taken as they are.
 
@@ -206,7 +208,7 @@ class DataCollatorForPreTraining(MaskingRates):
         num_rows = len(features)
         padded = np.full((num_rows, size), value, dtype=np.int64)
         for row, feature in enumerate(features):
-            values = feature[name]
+            values = feature.get(name, ())
             length = len(values)
             padded[row, :length] = values
         return padded
@@ -219,7 +221,8 @@ class DataCollatorForPreTraining(MaskingRates):
             self._has_warned = True
             logger.warning(
                 "features without 'key': (epoch, index) are masked by their content, the same way "
-                "in every epoch; keep the key (remove_unused_columns=False) for new masks in each"
+                "in every epoch; for new masks in each take BertTrainer, or keep the key "
+                "(remove_unused_columns=False)"
             )
         hashes = []
         for feature in features:

@@ -65,10 +65,14 @@ EVALUATION_FIELDS = (
 
 
 class SameEveryEpoch(Dataset):
-    """A map-style data set, as one that has the same items in every epoch."""
+    """A map-style data set, as one that has the same items in every epoch.
 
-    def __init__(self, dataset: Any) -> None:
+    With `adds_key` they say which epoch it is, so that their masks are new ones.
+    """
+
+    def __init__(self, dataset: Any, *, adds_key: bool) -> None:
         self.dataset = dataset
+        self.adds_key = adds_key
 
     def num_pairs(self, epoch: int) -> int:
         """Return the items of an epoch."""
@@ -76,10 +80,11 @@ class SameEveryEpoch(Dataset):
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         _, index = key
-        return self.dataset[index]
+        item = self.dataset[index]
+        return {"key": key, **item} if self.adds_key else item
 
 
-def epoched(dataset: Any) -> Any:
+def epoched(dataset: Any, collator: Any = None) -> Any:
     """Return a data set that takes (epoch, index).
 
     Our data sets do; lists and those of torch and `datasets` take an index.
@@ -91,7 +96,9 @@ def epoched(dataset: Any) -> Any:
             f"{type(dataset).__name__} has no length, so it cannot be shuffled or resumed; give a "
             "map-style data set"
         )
-    return SameEveryEpoch(dataset)
+    # Another collator may not know what to do with a key.
+    adds_key = isinstance(collator, DataCollatorForPreTraining)
+    return SameEveryEpoch(dataset, adds_key=adds_key)
 
 
 def without_epochs(dataset: Any) -> Any:
@@ -513,7 +520,7 @@ class BertTrainer(RecipeTrainer):
         """Return the micro-batches of the phase, as one pass over its `EpochShuffle`."""
         args = self.args
         first_step = self._phase.plan.first_step
-        dataset = epoched(self.train_dataset)
+        dataset = epoched(self.train_dataset, self.data_collator)
         if isinstance(dataset, PreTrainingDataset):
             counted = self._loaded_state.get("pairs_of_epochs", {}).get(str(first_step), {})
             # With allow_changes the store, seed or length may be another one, and so the pairs.
@@ -589,7 +596,8 @@ class BertTrainer(RecipeTrainer):
             return super().get_eval_dataloader(eval_dataset)
         if isinstance(eval_dataset, str):  # with several data sets stock gives a name
             eval_dataset = self.eval_dataset[eval_dataset]
-        dataset = epoched(self.eval_dataset if eval_dataset is None else eval_dataset)
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = epoched(given, self.eval_collator)
         args = self.args
         sampler = EvaluationSampler(
             dataset, self.max_eval_pairs, args.eval_batch_size, args.process_index, args.world_size

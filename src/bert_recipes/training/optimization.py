@@ -440,6 +440,20 @@ def create_optimizer(
     return Lamb(groups, **settings)
 
 
+class MuonFactory:
+    """Make Muon for a stock Trainer.
+
+    Example:
+        >>> muon = MuonSettings(learning_rate=0.01)
+        >>> settings = {"learning_rate": 2e-3, "muon": muon}  # of `create_optimizer`
+        >>> trainer = Trainer(model, args, optimizer_cls_and_kwargs=(MuonFactory, settings))
+    """
+
+    def __call__(self, model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
+        """Return the optimiser of a model, as the Trainer asks for it."""
+        return create_optimizer("muon", model, **settings)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A warm-up and a decay.
