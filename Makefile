@@ -108,13 +108,13 @@ $(BABYLM)/tokenizer/vocab.txt:
 $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files $(TEXT)
 
-# The second time it goes on where it was stopped.
+# The second time it goes on where it was stopped, and a finished run is scored.
 babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data; CONFIG=babylm_gpu for a GPU
 	@test -f $(BABYLM)/text || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
 	@test ! -f $(BABYLM)/text -o -z "$(TEXT)" || test "$(TEXT)" = "$$(cat $(BABYLM)/text)" || { echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it for another text" >&2; exit 1; }
-	@test -f $(BABYLM)/text || { mkdir -p $(BABYLM) && echo "$(TEXT)" > $(BABYLM)/text; }
-	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
-	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
+	$(MAKE) $(BABYLM)/store/store.json TEXT="$(or $(TEXT),$$(cat $(BABYLM)/text))"
+	@test -f $(BABYLM)/text || echo "$(TEXT)" > $(BABYLM)/text
+	test -f runs/$(BABYLM_CONFIG)/all_results.json || $(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
 	$(if $(BLIMP),$(MAKE) blimp MODEL=runs/$(BABYLM_CONFIG) ARGS="--every_checkpoint true --max_pairs 100")
 
 ## Fine-tune

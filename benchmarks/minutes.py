@@ -53,7 +53,9 @@ class MinutesArguments:
     """Settings of the study."""
 
     store: str | None = option(None, "token-id store with a held-out part")
-    base: str = option("paper/configs/pretrain/books_30_minutes.yaml", "what the rows have in common")
+    base: str = option(
+        "paper/configs/pretrain/books_30_minutes.yaml", "what the rows have in common"
+    )
     minutes: float = option(4.0, "of a run, evaluations included", above=0)
     rows: list[str] | None = option(None, "rows of minutes.yaml; default: all")
     seeds: list[int] | None = option(

@@ -2,6 +2,8 @@
 
     python benchmarks/one_batch_one_loss.py stock    # ends with an AssertionError
     python benchmarks/one_batch_one_loss.py here
+
+README.md, "Why not stock transformers alone".
 """
 
 import sys
@@ -37,11 +39,10 @@ for num_parts in (1, 4):
         save_strategy="no",
         report_to="none",
     )
-    trainer = trainer_class(
-        model, args, data_collator=default_data_collator, train_dataset=rows
-    )
+    trainer = trainer_class(model, args, data_collator=default_data_collator, train_dataset=rows)
     trainer.train()
     losses.append(trainer.state.log_history[0]["loss"])
 
-print(f"transformers {transformers.__version__}, {sys.argv[1]}: {losses[0]:.4f} and {losses[1]:.4f}")
+version = transformers.__version__
+print(f"transformers {version}, {sys.argv[1]}: {losses[0]:.4f} and {losses[1]:.4f}")
 assert abs(losses[0] - losses[1]) < 1e-4

@@ -46,7 +46,7 @@ class Clock(TrainerCallback):
         trainer.add_callback(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Set what is measured."""
+        """Set what is measured, after the Trainer has set its own collator."""
         self._trainer.eval_collator = self._collator
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

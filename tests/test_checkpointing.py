@@ -146,6 +146,13 @@ def test_rotation_keeps_the_newest_and_the_best(tmp_path):
     assert names(tmp_path) == ["checkpoint-4"]
 
 
+def test_rotation_counts_no_checkpoint_that_is_elsewhere(tmp_path):
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    rotate(tmp_path, 1, keep=[tmp_path / "checkpoint-8", tmp_path / "checkpoint-9"])
+    assert names(tmp_path) == ["checkpoint-3"]
+
+
 def test_rotation_never_removes_the_last_good_one(tmp_path):
     """A newer folder that is damaged does not count as one that is kept."""
     for step in (1, 2, 3):

@@ -157,14 +157,14 @@ def last_complete(run_folder: Path) -> tuple[Path | None, list[tuple[Path, str]]
 def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> None:
     """Delete the oldest checkpoints but `limit`; None or 0: all stay.
 
-    The newest complete one and those to `keep` stay; damaged ones do not count.
+    The newest complete one and those to `keep` that are there stay; damaged ones do not count.
     """
     if not limit or limit < 0:
         return
     # Without reading all of them: this is done at every save.
     checkpoints = list_checkpoints(run_folder)
     complete = [path for path in checkpoints if why_incomplete(path, reads_all=False) is None]
-    protected = {path.resolve() for path in (*keep, *complete[-1:])}
+    protected = {path.resolve() for path in (*keep, *complete[-1:]) if path.is_dir()}
     spare = [path for path in complete if path.resolve() not in protected]
     num_deleted = len(complete) - max(limit, len(protected))
     for path in spare[: max(0, num_deleted)]:

@@ -22,7 +22,7 @@ def find_config(name: str, folder: Path) -> Path:
             file in `folder` without its ending.
         folder: Of the script's configurations.
     """
-    # A folder may be called as a configuration, and a pipe is no regular file.
+    # Not `is_file()`: `--config <(...)` is a pipe. A folder may be called as a configuration.
     typed = Path(name)
     if typed.exists() and not typed.is_dir():
         return typed

@@ -1,5 +1,6 @@
 """The speedrun: its script keeps to its rules, and its judge accepts and refuses as they say."""
 
+import sys
 import time
 from types import SimpleNamespace
 
@@ -112,7 +113,7 @@ def test_a_faster_candidate_is_accepted():
     ("candidate", "reason"),
     [
         (runs([198.0, 199.0, 197.0]), "p = 0.0"),
-        (runs([240.0, 245.0, 241.0]), "p = 1.000 that it is no faster"),
+        (runs([240.0, 245.0, 241.0]), "t-test of the seconds: p = 1.000; allowed: below 0.01"),
         (runs([150.0, 155.0]), "2 seeds; allowed: 3 or more"),
         (runs([150.0, 155.0, 152.0], loss=3.0001), "seed 0: masked-LM loss 3.0001; allowed: 3.00"),
         (
@@ -172,6 +173,28 @@ def test_results_of_an_earlier_verdict_are_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(speedrun_judge.subprocess, "run", pytest.fail)
     with pytest.raises(InputError, match="is of an earlier verdict; give another --output_dir"):
         speedrun_judge.run("x.yaml", tmp_path, 1, save_stock(tmp_path / "candidate_1"))
+
+
+def test_record_and_candidate_take_turns_in_being_the_first(tmp_path, monkeypatch):
+    """Neither finds a quieter machine, or a file of the other's."""
+    order = []
+
+    def run(recipe, checkout, seed, folder):
+        order.append((recipe, seed, folder.name))
+        return runs([150.0])[0]
+
+    monkeypatch.setattr(speedrun_judge, "run", run)
+    argv = ["judge", "--record", "r.yaml", "--candidate", "c.yaml", "--output_dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", argv)
+    speedrun_judge.main()
+    assert order == [
+        ("r.yaml", 1, "record_1"),
+        ("c.yaml", 1, "candidate_1"),
+        ("c.yaml", 2, "candidate_2"),
+        ("r.yaml", 2, "record_2"),
+        ("r.yaml", 3, "record_3"),
+        ("c.yaml", 3, "candidate_3"),
+    ]
 
 
 def test_the_same_seed_three_times_is_one_seed():

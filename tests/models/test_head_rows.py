@@ -39,8 +39,8 @@ def found(monkeypatch):
     """What `find_head_rows` returned, call by call."""
     calls = []
 
-    def spy(*arguments):
-        calls.append(find_head_rows(*arguments))
+    def spy(*arguments, **settings):
+        calls.append(find_head_rows(*arguments, **settings))
         return calls[-1]
 
     monkeypatch.setattr(packed_encoder, "find_head_rows", spy)

@@ -461,12 +461,23 @@ def test_impossible_precisions_are_refused(monkeypatch):
         ("--objective roberta", (0.15, None)),
         ("--selection spans --mlm_probability 0.2", (0.2, None)),
         ("--objective albert", (0.3, 0.15)),
+        ("--mlm_probability 0.2", (0.2, None)),
+        ("--mlm_probability 0.2 --mlm_probability_end 0.1", (0.2, 0.1)),
+        ("--dupe_factor 10", (0.15, None)),
     ],
 )
-def test_a_selection_with_one_rate_gets_the_last_one_of_the_file(tmp_path, flags, rates):
+def test_the_second_rate_of_a_file_gives_way_to_what_has_one(tmp_path, flags, rates):
     config = tmp_path / "config.yaml"
     lines = ["store: s", "output_dir: o", "mlm_probability: 0.3", "mlm_probability_end: 0.15"]
     config.write_text("\n".join(lines))
     kinds = (ModelArguments, DataArguments, PreTrainingArguments)
     _, data_args, _ = parse_arguments(*kinds, argv=["--config", str(config), *flags.split()])
     assert (data_args.mlm_probability, data_args.mlm_probability_end) == rates
+
+
+def test_a_second_rate_of_null_is_none(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("store: s\nmlm_probability_end: null\nselection: count\n")
+    argv = ["--config", str(config), "--selection", "spans"]
+    (data_args,) = parse_arguments(DataArguments, argv=argv)
+    assert (data_args.mlm_probability, data_args.mlm_probability_end) == (0.15, None)

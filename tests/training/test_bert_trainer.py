@@ -12,7 +12,13 @@ import transformers
 from safetensors.torch import load_file
 from small_run import small_run
 from torch.utils.data import Dataset, IterableDataset
-from transformers import Trainer, TrainingArguments, default_data_collator
+from transformers import (
+    BertForMaskedLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 
 from bert_recipes.data.collator import DataCollatorForPreTraining, count_characters
 from bert_recipes.data.dataset import PreTrainingDataset
@@ -21,9 +27,10 @@ from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.kernels.loading import load_kernels
+from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.training.arguments import PhasePlan
+from bert_recipes.training.arguments import PhasePlan, PreTrainingArguments
 from bert_recipes.training.bert_trainer import (
     BertTrainer,
     EvaluationSampler,
@@ -32,7 +39,9 @@ from bert_recipes.training.bert_trainer import (
     epoched,
     unigram_log_probs,
 )
+from bert_recipes.training.callbacks import DrawPieces
 from bert_recipes.training.optimization import Muon
+from bert_recipes.training.speed import BatchStats
 
 
 def accuracy(logits, targets):
@@ -197,6 +206,54 @@ def test_checkpoints_after_given_passes_stay_whatever_the_limit_and_a_resume(sma
     shutil.rmtree(tmp_path / "checkpoint-12")
     small_run(**settings, resume_from=str(tmp_path / "checkpoint-5"))
     assert steps() == [3, 5, 10, 12]
+
+
+def test_a_checkpoint_after_whole_passes_is_that_of_the_last_step(small_store, tmp_path):
+    """The steps of the passes are rounded down."""
+    result = small_run(
+        store=str(small_store),
+        output_dir=str(tmp_path),
+        max_steps=-1,
+        num_train_epochs=1.0,
+        per_device_train_batch_size=7,
+        save_strategy="no",
+        save_at_epochs=[1.0],
+    )
+    trainer = result["trainer"]
+    assert trainer.kept_steps == [trainer.state.max_steps]
+    assert trainer.epochs_at(trainer.state.max_steps) < 1.0
+
+
+def test_a_model_has_the_sampled_softmax_while_its_trainer_trains(small_store, tmp_path):
+    seen = []
+
+    class Look(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            seen.append(model.sampled_softmax)
+
+    settings = {"store": str(small_store), "output_dir": str(tmp_path), "sampled_softmax": True}
+    trainer = small_run(**settings, max_steps=1, callbacks=[Look()])["trainer"]
+    (softmax,) = seen
+    assert isinstance(softmax, SampledSoftmax)
+    assert trainer.model.sampled_softmax is None
+
+    work = BatchStats(tokens=100, squares=1000, sequences=4, masked=15)
+    flops = trainer.flops_of(work)
+    trainer.model.sampled_softmax = softmax
+    num_left_out = trainer.model.config.vocab_size - len(softmax.pieces)
+    hidden_size = trainer.model.config.hidden_size
+    assert flops - trainer.flops_of(work) == 6 * 15 * hidden_size * num_left_out
+
+
+def test_a_stock_model_has_no_sampled_softmax(tmp_path, caplog):
+    caplog.set_level("INFO")
+    args = PreTrainingArguments(output_dir=str(tmp_path), sampled_softmax=True, use_cpu=True)
+    model = BertForMaskedLM(pretraining_config("tiny", vocab_size=60))
+    trainer = BertTrainer(
+        model, args, train_dataset=rows(), unigram_counts=np.ones(60, dtype=np.int64)
+    )
+    assert "the loss is over all pieces" in caplog.text
+    assert not any(isinstance(each, DrawPieces) for each in trainer.callback_handler.callbacks)
 
 
 # With nothing of ours but the model and the Trainer

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import BertForMaskedLM
 
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.checkpoints import MEMBERS
@@ -314,6 +315,15 @@ def test_muon_turns_every_matrix_of_a_member_by_the_same_angle_in_all_directions
         assert values.max() < 1.3, name
         assert values.median() > 0.65, name
         assert (values > 0.5).float().mean() > 0.9, name
+
+
+def test_muon_leaves_out_an_output_layer_of_its_own():
+    config = pretraining_config("tiny", vocab_size=100, tie_word_embeddings=False)
+    model = BertForMaskedLM(config)
+    optimizer = create_optimizer("muon", model, learning_rate=2e-3)
+    matrices = {id(parameter) for parameter in optimizer.param_groups[-1]["params"]}
+    assert id(model.cls.predictions.transform.dense.weight) in matrices
+    assert id(model.cls.predictions.decoder.weight) not in matrices
 
 
 def test_lamb_is_that_of_the_original(shared_data):

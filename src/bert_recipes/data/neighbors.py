@@ -17,8 +17,8 @@ from bert_recipes.data.store import Split
 
 
 WINDOW = 5
-# Of the contexts' frequencies: PMI is too large where they are rare (section 3.1).
-SMOOTHING = 0.75
+# A context counts as its frequency to this power: PMI overrates rare ones (section 3.1).
+CONTEXT_EXPONENT = 0.75
 SEED = 0
 # Tokens of a store that are counted, about: 4 million gave as good a start as 12 (docs/speed.md).
 MAX_TOKENS = 4_000_000
@@ -48,7 +48,7 @@ def count_neighbors(ids: np.ndarray, size: int, window: int) -> sparse.csr_array
 def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
     """Return the larger of 0 and log P(w, c) / (P(w) P(c)), with smoothed P(c)."""
     totals = counts.sum(axis=1)
-    smoothed = totals**SMOOTHING
+    smoothed = totals**CONTEXT_EXPONENT
     table = counts.tocoo()
     expected = totals[table.row] * smoothed[table.col]
     values = np.log(table.data * smoothed.sum() / expected)
@@ -84,7 +84,7 @@ def piece_vectors(split: Split, vocab_size: int, size: int) -> np.ndarray:
     vectors = factorise(matrix, size, n_iter=2)
     has_neighbors = matrix.sum(axis=1) > 0  # the other rows are rounding errors
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit_vectors = np.zeros((vocab_size, size), dtype=np.float32)
-    num_columns = vectors.shape[1]
-    unit_vectors[has_neighbors, :num_columns] = (vectors / np.maximum(norms, 1e-9))[has_neighbors]
-    return unit_vectors
+    unit_vectors = vectors / np.maximum(norms, 1e-9)
+    unit_vectors[~has_neighbors] = 0.0
+    num_missing = size - vectors.shape[1]
+    return np.pad(unit_vectors, ((0, 0), (0, num_missing))).astype(np.float32)

@@ -190,8 +190,8 @@ class PreTrainingModel(OriginalInitialization):
             return_full_logits = True
         # A decoder predicts all tokens, and a distiller reads all rows.
         reads_all = distiller is not None or getattr(self.config, "is_decoder", False)
-        labels_alone = None if reads_all or return_full_logits else labels
-        encoded = self._encode(inputs, packing, labels_alone)
+        head_labels = None if reads_all or return_full_logits else labels
+        encoded = self._encode(inputs, packing, head_labels)
         full_logits, pair_logits = self._logits(encoded, return_full_logits)
 
         mlm_loss = nsp_loss = None
@@ -235,7 +235,7 @@ class PreTrainingModel(OriginalInitialization):
         self,
         inputs: Mapping[str, Any],
         packing: RowPlan | None = None,
-        labels: torch.Tensor | None = None,
+        head_labels: torch.Tensor | None = None,
     ) -> Encoded:
         """Return the last hidden states of the real tokens, or of all positions by stock's layers.
 
@@ -245,11 +245,11 @@ class PreTrainingModel(OriginalInitialization):
         Args:
             inputs: The arguments of the encoder by name.
             packing: The plan of the batch.
-            labels: As in `encode_packed`.
+            head_labels: As in `encode_packed`.
         """
         base: Any = self.base_model
         if is_plain(base) and all(map(is_plain, self._bypassed_modules)):
-            encoded = base.encode_rows(inputs, packing, labels=labels)
+            encoded = base.encode_rows(inputs, packing, head_labels=head_labels)
             if encoded is not None:
                 return encoded
         elif getattr(base, "fast_kernels", None) is not None:
@@ -307,17 +307,15 @@ class PreTrainingModel(OriginalInitialization):
             count = max(len(targets), 1)
         softmax = self.sampled_softmax
         if softmax is None:
-            loss = self._loss_of_rows(vocabulary_loss, encoded, predicted, targets, count)
-            return loss, None
+            return self._loss_of_rows(vocabulary_loss, encoded, predicted, targets, count), None
         is_frequent = softmax.is_frequent[targets.clamp(min=0)]
-        is_rare = ~is_frequent
-        loss = self._loss_of_rows(
-            softmax.loss, encoded, predicted[is_frequent], targets[is_frequent], count
+        frequent_loss = self._loss_of_rows(
+            softmax.frequent_loss, encoded, predicted[is_frequent], targets[is_frequent], count
         )
-        loss_of_rare = self._loss_of_rows(
-            vocabulary_loss, encoded, predicted[is_rare], targets[is_rare], count
+        other_loss = self._loss_of_rows(
+            vocabulary_loss, encoded, predicted[~is_frequent], targets[~is_frequent], count
         )
-        return loss + loss_of_rare, None
+        return frequent_loss + other_loss, None
 
     def _loss_of_rows(
         self,
@@ -327,7 +325,7 @@ class PreTrainingModel(OriginalInitialization):
         targets: torch.Tensor,
         count: torch.Tensor | int,
     ) -> torch.Tensor:
-        """Return the masked-LM loss of rows by `vocabulary_loss` or a function like it."""
+        """Return the masked-LM loss of rows, by `vocabulary_loss` or `frequent_loss`."""
         # Rows are filled up to a multiple, so that few numbers of rows occur. A filling row is any
         # row, with a target that is ignored.
         num_filling = round_up(len(predicted), PREDICTED_STEP) - len(predicted)

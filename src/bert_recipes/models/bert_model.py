@@ -157,7 +157,7 @@ class PackedModel(OriginalInitialization):
         inputs: Mapping[str, Any],
         packing: RowPlan | None = None,
         keep: Collection[int] = (),
-        labels: torch.Tensor | None = None,
+        head_labels: torch.Tensor | None = None,
     ) -> Encoded | None:
         """Return the last hidden states of the real tokens; None where stock has to compute them.
 
@@ -165,7 +165,7 @@ class PackedModel(OriginalInitialization):
             inputs: The arguments of `forward` by name.
             packing: The plan of the batch.
             keep: The hidden states that are wanted beside the last, 0 for the embeddings.
-            labels: As in `encode_packed`.
+            head_labels: As in `encode_packed`.
         """
         kernels = self.fast_kernels
         if kernels is None:
@@ -175,7 +175,7 @@ class PackedModel(OriginalInitialization):
             say_once("stock layers", reason)
             return None
         arguments = self._with_known_types(inputs)
-        return encode_packed(self, kernels, arguments, packing, keep, labels)
+        return encode_packed(self, kernels, arguments, packing, keep, head_labels)
 
     def _with_known_types(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments without token types where the model has one type, as RoBERTa."""

@@ -59,12 +59,12 @@ class CompiledLayers:
         offsets: RowOffsets,
         settings: LayerSettings,
         weights: LayerWeights,
-        read_rows: torch.Tensor | None = None,
+        output_rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Call `encode_layer`."""
         self._mark_number_of_rows(rows)
-        self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows, read_rows)
-        return self._call(encode_layer)(rows, offsets, settings, weights, read_rows)
+        self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows, output_rows)
+        return self._call(encode_layer)(rows, offsets, settings, weights, output_rows)
 
     def cross_entropy_(
         self,
@@ -124,11 +124,11 @@ def encode_layer(
     offsets: RowOffsets,
     settings: LayerSettings,
     weights: LayerWeights,
-    read_rows: torch.Tensor | None = None,
+    output_rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute one layer, rows (T, H) in `RESIDUAL_DTYPE` -> the same.
 
-    Products are in `settings.dtype`. With `read_rows`, int64 (K,), all rows are attended to, and
+    Products are in `settings.dtype`. With `output_rows`, int64 (K,), all rows are attended to, and
     the rest of the layer is computed for these alone: -> (K, H).
     """
     dtype = settings.dtype
@@ -141,9 +141,9 @@ def encode_layer(
     query, key, value = projected.view(-1, 3, settings.heads, head_size).unbind(1)
     context = attend(query, key, value, offsets, settings.attention_dropout, settings.is_causal)
     context = context.flatten(1)
-    if read_rows is not None:
-        context = context.index_select(0, read_rows)
-        rows = rows.index_select(0, read_rows)
+    if output_rows is not None:
+        context = context.index_select(0, output_rows)
+        rows = rows.index_select(0, output_rows)
     attention_output = _linear(
         context, weights.attention_output, weights.attention_output_bias, dtype
     )

@@ -38,14 +38,14 @@ def encode_layer(
     seed: int,
     kernels: Kernels,
     weights: LayerWeights,
-    read_rows: torch.Tensor | None = None,
+    output_rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute one layer, rows (T, H) -> (T, H), both in `settings.dtype`.
 
-    The 64 bits of `seed` decide the dropout masks. With `read_rows`, int64 (K,), all rows are
+    The 64 bits of `seed` decide the dropout masks. With `output_rows`, int64 (K,), all rows are
     attended to, and the rest of the layer is computed for these alone: -> (K, H).
     """
-    return _Layer.apply(rows, layout, settings, seed, kernels, read_rows, *weights)
+    return _Layer.apply(rows, layout, settings, seed, kernels, output_rows, *weights)
 
 
 class _CastWeights(NamedTuple):
@@ -80,7 +80,7 @@ class _Layer(torch.autograd.Function):
         settings: LayerSettings,
         seed: int,
         kernels: Kernels,
-        read_rows: torch.Tensor | None,
+        output_rows: torch.Tensor | None,
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
         weights = LayerWeights(*parameters)
@@ -95,9 +95,9 @@ class _Layer(torch.autograd.Function):
             kernels,
         )
         residual = rows
-        if read_rows is not None:
-            context = context[read_rows]
-            residual = rows[read_rows]
+        if output_rows is not None:
+            context = context[output_rows]
+            residual = rows[output_rows]
         attended, attended_normal, attended_inverse = kernels.dropout_add_norm(
             context @ cast_weights.attention_output.t(),
             weights.attention_output_bias.float(),
@@ -136,7 +136,7 @@ class _Layer(torch.autograd.Function):
         ctx.settings = settings
         ctx.seed = seed
         ctx.kernels = kernels
-        ctx.read_rows = read_rows
+        ctx.output_rows = output_rows
         kept_weights = cast_weights if len(rows) < MIN_ROWS_TO_CAST_AGAIN else ()
         ctx.save_for_backward(*activations, *heads, *probabilities, *weights, *kept_weights)
         return output
@@ -148,7 +148,7 @@ class _Layer(torch.autograd.Function):
         settings = ctx.settings
         seed = ctx.seed
         kernels = ctx.kernels
-        read_rows = ctx.read_rows
+        output_rows = ctx.output_rows
         learns = any(ctx.needs_input_grad[6:])
 
         attended_grad, dense_grad, *output_grads = kernels.dropout_add_norm_backward(
@@ -180,9 +180,9 @@ class _Layer(torch.autograd.Function):
         )
         attention_output_grad: Any = dense_grad.t() @ activations.context if learns else None
         context_grad = dense_grad @ cast_weights.attention_output
-        if read_rows is not None:
-            rows_grad = _spread(rows_grad, read_rows, activations.rows)
-            context_grad = _spread(context_grad, read_rows, activations.rows)
+        if output_rows is not None:
+            rows_grad = _spread(rows_grad, output_rows, activations.rows)
+            context_grad = _spread(context_grad, output_rows, activations.rows)
         projected_grad = _attend_backward(
             context_grad,
             heads,
@@ -226,12 +226,12 @@ class _Layer(torch.autograd.Function):
         return rows_grad, None, None, None, None, None, *typed
 
 
-def _spread(gradient: torch.Tensor, read_rows: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _spread(gradient: torch.Tensor, output_rows: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the gradient of all rows (T, H) from that of those that are read, (K, H).
 
     A row may be read more than once.
     """
-    return torch.zeros_like(rows).index_add_(0, read_rows, gradient)
+    return torch.zeros_like(rows).index_add_(0, output_rows, gradient)
 
 
 def _saved_tensors(

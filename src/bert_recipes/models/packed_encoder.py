@@ -1,7 +1,7 @@
 """The encoder of a stock BERT or a member of its family on packed rows.
 
 Legend: B sequences, S positions, T rows (real tokens, and a few more: `PackedLayout.places`), H
-hidden size, E embedding size, M predicted tokens.
+hidden size, E embedding size, M predicted tokens, K rows that heads read.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ MOST_READ = 0.6
 class Encoded:
     """Hold the last hidden states of the real tokens of a batch, and where they are."""
 
-    # (T, H), in bfloat16 under such an autocast. With `read_predictions`: of each sequence's first
-    # token, then of the predicted ones, and maybe a few more.
+    # (T, H), in bfloat16 under such an autocast. With `head_predictions` (K, H): each sequence's
+    # first token, then the predicted ones, and maybe a few more.
     rows: torch.Tensor
     layout: PackedLayout
     # Where an output layer that shares the word embeddings' weight may leave its gradient; None if
@@ -52,9 +52,9 @@ class Encoded:
     # The output of the encoder called as a module: every position is then a row.
     outputs: Any = None
     # What `predictions` returns, where the last layer was computed for the rows that heads read.
-    read_predictions: tuple[torch.Tensor, torch.Tensor] | None = None
+    head_predictions: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def of_head_rows(self, head_rows: HeadRows) -> Encoded:
+    def restricted_to(self, head_rows: HeadRows) -> Encoded:
         """Return the same where the last layer was computed for the rows that heads read."""
         num_sequences = len(self.layout.first_rows)
         layout = replace(
@@ -62,7 +62,7 @@ class Encoded:
             places=self.layout.places_of(head_rows.rows),
             first_rows=torch.arange(num_sequences, device=self.rows.device),
         )
-        return replace(self, layout=layout, read_predictions=head_rows.predictions)
+        return replace(self, layout=layout, head_predictions=head_rows.predictions)
 
     def token_places(self, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
         """Return the flat positions in (B * S) of the real tokens, in order.
@@ -78,6 +78,7 @@ class Encoded:
 
     def token_rows(self, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Return the rows of the real tokens, in the order of the padded batch."""
+        assert self.head_predictions is None
         if attention_mask is None or self.layout.is_planned:
             return self.rows[: self.layout.num_tokens]
         places = attention_mask.flatten().nonzero()[:, 0]
@@ -95,8 +96,8 @@ class Encoded:
             labels: int64 (B, S), -100 where nothing is predicted.
             plan: The plan of the batch.
         """
-        if self.read_predictions is not None:
-            return self.read_predictions
+        if self.head_predictions is not None:
+            return self.head_predictions
         return find_predictions(self.layout, labels, plan)
 
 
@@ -121,16 +122,16 @@ class HeadRows(NamedTuple):
 
 
 def find_head_rows(
-    layout: PackedLayout, labels: torch.Tensor, plan: RowPlan | None, step: int
+    layout: PackedLayout, labels: torch.Tensor, plan: RowPlan | None = None, row_step: int = 1
 ) -> HeadRows | None:
-    """Return the rows that heads read, K a multiple of `step`; None where these are many."""
+    """Return the rows that heads read, K a multiple of `row_step`; None where these are many."""
     predicted, targets = find_predictions(layout, labels, plan)
     num_sequences = len(layout.first_rows)
     num_read = num_sequences + len(predicted)
     if num_read > MOST_READ * layout.num_tokens:
         return None
     rows = torch.cat([layout.first_rows, predicted])
-    rows = F.pad(rows, (0, round_up(num_read, step) - num_read))
+    rows = F.pad(rows, (0, round_up(num_read, row_step) - num_read))
     numbers = torch.arange(num_sequences, num_read, device=rows.device)
     return HeadRows(rows, (numbers, targets))
 
@@ -141,7 +142,7 @@ def encode_packed(
     inputs: Mapping[str, Any],
     plan: RowPlan | None = None,
     keep: Collection[int] = (),
-    labels: torch.Tensor | None = None,
+    head_labels: torch.Tensor | None = None,
 ) -> Encoded:
     """Run embeddings and layers on the real tokens of a batch.
 
@@ -154,9 +155,8 @@ def encode_packed(
         plan: The result of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU
             waits.
         keep: The hidden states that are wanted beside the last, 0 for the embeddings.
-        labels: int64 (B, S), -100 where nothing is predicted, where nothing reads the last hidden
-            states but the heads for pairs and for these tokens: what follows the last attention is
-            then computed for those rows alone.
+        head_labels: int64 (B, S), -100 where nothing is predicted. Where they are given, only the
+            first token of each sequence and the predicted tokens leave the last layer.
     """
     input_ids = inputs["input_ids"]
     attention_mask = inputs.get("attention_mask")
@@ -175,10 +175,10 @@ def encode_packed(
     )
 
     if not isinstance(kernels, CompiledLayers):
-        return _encode_by_kernels(model, kernels, ids, attention_mask, keep, labels)
+        return _encode_by_kernels(model, kernels, ids, attention_mask, keep, head_labels)
     if plan is None:
         plan = plan_rows(attention_mask)
-    return _encode_by_compiled_layers(model, kernels, ids, plan, keep, labels)
+    return _encode_by_compiled_layers(model, kernels, ids, plan, keep, head_labels)
 
 
 def _encode_by_compiled_layers(
@@ -187,7 +187,7 @@ def _encode_by_compiled_layers(
     ids: EmbeddingIds,
     plan: RowPlan,
     keep: Collection[int],
-    labels: torch.Tensor | None,
+    head_labels: torch.Tensor | None,
 ) -> Encoded:
     """Run embeddings and layers in torch operations, on rows in the order of the padded batch.
 
@@ -197,7 +197,7 @@ def _encode_by_compiled_layers(
         ids: The ids of the padded batch.
         plan: The result of `plan_rows`.
         keep: As in `encode_packed`.
-        labels: As in `encode_packed`.
+        head_labels: As in `encode_packed`.
     """
     batch, size = ids.input_ids.shape
     layout = planned_layout(plan, (batch, size), computes_pads=model.computes_pads)
@@ -207,7 +207,9 @@ def _encode_by_compiled_layers(
     dropout = dropout_rate(model.embeddings.dropout)
     projection = projection_of(model)
     layers = list(layers_of(model))
-    head_rows = None if labels is None else find_head_rows(layout, labels, plan, 1)
+    head_rows = None
+    if head_labels is not None:
+        head_rows = find_head_rows(layout, head_labels, plan)
 
     # Each operation has a type of its own.
     with torch.autocast(ids.input_ids.device.type, enabled=False):
@@ -218,14 +220,14 @@ def _encode_by_compiled_layers(
             rows = F.linear(rows.to(dtype), weight, bias).to(RESIDUAL_DTYPE)
 
         def encode(
-            rows: torch.Tensor, number: int, layer: StockLayer, read_rows: torch.Tensor | None
+            rows: torch.Tensor, number: int, layer: StockLayer, output_rows: torch.Tensor | None
         ) -> torch.Tensor:
             settings = layer.settings(model.config, dtype)
-            return compiled_layers.encode_layer(rows, offsets, settings, layer.weights, read_rows)
+            return compiled_layers.encode_layer(rows, offsets, settings, layer.weights, output_rows)
 
         rows, hidden_states = _run_layers(layers, rows, encode, keep, head_rows)
     encoded = Encoded(rows=rows, layout=layout, hidden_states=hidden_states)
-    return encoded if head_rows is None else encoded.of_head_rows(head_rows)
+    return encoded if head_rows is None else encoded.restricted_to(head_rows)
 
 
 def _encode_by_kernels(
@@ -234,7 +236,7 @@ def _encode_by_kernels(
     ids: EmbeddingIds,
     attention_mask: torch.Tensor,
     keep: Collection[int],
-    labels: torch.Tensor | None,
+    head_labels: torch.Tensor | None,
 ) -> Encoded:
     """Run embeddings and layers with a CPU's kernels, on rows ordered by the sequences' length.
 
@@ -244,7 +246,7 @@ def _encode_by_kernels(
         ids: The ids of the padded batch.
         attention_mask: (B, S) of any type, 0 = pad.
         keep: As in `encode_packed`.
-        labels: As in `encode_packed`.
+        head_labels: As in `encode_packed`.
     """
     config = model.config
     dtype = products_type(model)
@@ -256,7 +258,9 @@ def _encode_by_kernels(
         computes_pads=model.computes_pads,
     )
     *layer_seeds, embeddings_seed = _draw_seeds(model, layers)
-    head_rows = None if labels is None else find_head_rows(layout, labels, None, ROW_STEP)
+    head_rows = None
+    if head_labels is not None:
+        head_rows = find_head_rows(layout, head_labels, row_step=ROW_STEP)
 
     shared = SharedGradient()
     rows = embed(model.embeddings, layout, ids, dtype, embeddings_seed, kernels, shared)
@@ -264,11 +268,11 @@ def _encode_by_kernels(
         rows = projection(rows).to(dtype)
 
     def encode(
-        rows: torch.Tensor, number: int, layer: StockLayer, read_rows: torch.Tensor | None
+        rows: torch.Tensor, number: int, layer: StockLayer, output_rows: torch.Tensor | None
     ) -> torch.Tensor:
         settings = layer.settings(config, dtype)
         seed = layer_seeds[number - 1]
-        return encode_layer(rows, layout, settings, seed, kernels, layer.weights, read_rows)
+        return encode_layer(rows, layout, settings, seed, kernels, layer.weights, output_rows)
 
     rows, hidden_states = _run_layers(layers, rows, encode, keep, head_rows)
     words_learn = model.embeddings.word_embeddings.weight.requires_grad
@@ -278,7 +282,7 @@ def _encode_by_kernels(
         shared=shared if words_learn and torch.is_grad_enabled() else None,
         hidden_states=hidden_states,
     )
-    return encoded if head_rows is None else encoded.of_head_rows(head_rows)
+    return encoded if head_rows is None else encoded.restricted_to(head_rows)
 
 
 def _draw_seeds(model: Any, layers: Sequence[StockLayer]) -> list[int]:
@@ -313,7 +317,7 @@ def _run_layers(
         head_rows: The rows that are read after the last layer; None: all.
 
     Returns:
-        The last hidden states (T, H), and those whose numbers are in `keep`.
+        The last hidden states, (T, H) or (K, H), and those whose numbers are in `keep`.
     """
     hidden_states = {}
     if 0 in keep:
@@ -321,15 +325,15 @@ def _run_layers(
 
     for number, layer in enumerate(layers, start=1):
         module = layer.module
-        read_rows = None
+        output_rows = None
         if head_rows is not None and number == len(layers):
-            read_rows = head_rows.rows
+            output_rows = head_rows.rows
         if module.training and getattr(module, "gradient_checkpointing", False):
             if _is_cut_off(module, rows):
                 rows.requires_grad_()
-            rows = module._gradient_checkpointing_func(encode, rows, number, layer, read_rows)
+            rows = module._gradient_checkpointing_func(encode, rows, number, layer, output_rows)
         else:
-            rows = encode(rows, number, layer, read_rows)
+            rows = encode(rows, number, layer, output_rows)
         if number in keep:
             hidden_states[number] = rows
     return rows, hidden_states

@@ -19,16 +19,16 @@ from bert_recipes.models.vocabulary_loss import SharedGradient, SharedRows, voca
 
 # The frequent pieces are this share of the text: 4,000 of 30,522 in English books.
 FREQUENT_SHARE = 0.92
-# A step draws one of so many other pieces.
+# One in so many rare pieces is drawn in each step.
 RARE_PIECES_PER_DRAWN = 12
 
 
 class SampledSoftmax:
-    """The pieces over which a step's masked-LM loss is computed.
+    """The softmax over all frequent pieces and, in each step, a sample of the rare ones.
 
-    All frequent pieces count. Of the others a few are drawn for each step, and each stands for as
-    many of them: the sum over the vocabulary is the full one in expectation. A token that is
-    another piece than a frequent one has the full softmax.
+    A drawn piece counts for all that were not drawn beside it, so that the sum over the vocabulary
+    is right in expectation. It is for tokens that are frequent pieces: the caller takes the full
+    softmax for the rest.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SampledSoftmax:
         # Piece -> its place among those of the softmax; the frequent ones come first.
         self._places = torch.zeros(len(counts), dtype=torch.int64)
         self._places[self._frequent] = torch.arange(self.num_frequent)
-        # A piece that was drawn counts as often as there are others for one drawn.
+        # A drawn piece stands for num_rare / num_drawn pieces.
         self._log_weights = torch.zeros(self.num_frequent + self.num_drawn)
         if num_rare:
             self._log_weights[self.num_frequent :] = math.log(num_rare / self.num_drawn)
@@ -65,7 +65,7 @@ class SampledSoftmax:
         drawn = rng.choice(self._rare, self.num_drawn, replace=False)
         self.pieces = torch.cat([self._frequent, torch.from_numpy(drawn)])
 
-    def loss(
+    def frequent_loss(
         self,
         hidden: torch.Tensor,
         weight: torch.Tensor,
@@ -79,10 +79,8 @@ class SampledSoftmax:
 
         Targets below 0 are ignored.
         """
-        shared_rows = None
-        if shared is not None:
-            weight = weight.detach()  # its gradient goes through `shared`
-            shared_rows = SharedRows(shared, self.pieces)
+        # `vocabulary_loss` detaches a shared weight: its gradient goes through `shared`.
+        shared_rows = None if shared is None else SharedRows(shared, self.pieces)
         part_weight = weight.index_select(0, self.pieces)
         part_bias = bias.index_select(0, self.pieces) + self._log_weights
         places = torch.where(targets < 0, targets, self._places[targets.clamp(min=0)])

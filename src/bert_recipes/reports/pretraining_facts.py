@@ -98,7 +98,7 @@ def _count_corpus(inputs: Any) -> dict[str, int]:
 
 def fingerprint_held_out(trainer: BertTrainer) -> str:
     """Return the SHA-256 of the masked held-out inputs, by which two runs are compared."""
-    dataset = epoched(trainer.eval_dataset)
+    dataset = epoched(trainer.eval_dataset, trainer.eval_collator)
     # The size of these batches decides how much is padded, so it is always the same.
     sampler = EvaluationSampler(
         dataset,

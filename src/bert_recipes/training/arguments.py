@@ -564,7 +564,7 @@ class DataArguments:
     )
     mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
     mlm_probability_end: float | None = option(
-        None, "that fraction at the end of the run and in evaluations; it goes there in a line"
+        None, "that fraction at the end of the run and in evaluations; it changes linearly"
     )
     max_predictions_per_seq: int | None = option(
         None, "predicted tokens per input, at most; default: a fraction"
@@ -596,17 +596,25 @@ class DataArguments:
     def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Give selections with one rate the last one of a file that has two."""
-        selection = values.get("selection", "count")
-        if "mlm_probability_end" not in in_file or "mlm_probability_end" in typed:
+        """Let a file's `mlm_probability_end` give way to what has one rate.
+
+        That is a rate that is typed, masks that are drawn once, and selections with one rate.
+        """
+        end = in_file.get("mlm_probability_end")
+        if end is None or "mlm_probability_end" in typed:
             return values
-        if selection in VARIABLE_SELECTIONS or in_file.get("selection") == selection:
+        selection = values.get("selection", "count")
+        needs_one_rate = (
+            selection not in VARIABLE_SELECTIONS and in_file.get("selection") != selection
+        )
+        if not (needs_one_rate or {"mlm_probability", "dupe_factor"} & set(typed)):
             return values
         values = dict(values)
-        rate = values.pop("mlm_probability_end")
+        del values["mlm_probability_end"]
         if "mlm_probability" not in typed:
-            values["mlm_probability"] = rate
-        warn_early("selection %s has one rate: mlm_probability %g", selection, rate)
+            values["mlm_probability"] = end
+        rate = values["mlm_probability"]
+        warn_early("mlm_probability is %s throughout, without the file's mlm_probability_end", rate)
         return values
 
     def __post_init__(self) -> None:

@@ -65,9 +65,9 @@ EVALUATION_FIELDS = (
 
 
 class SameEveryEpoch(Dataset):
-    """A map-style data set, as one that has the same items in every epoch.
+    """Take (epoch, index) for a data set that takes an index.
 
-    With `adds_key` they say which epoch it is, so that their masks are new ones.
+    With `adds_key` an item has that key, which draws new masks in each epoch.
     """
 
     def __init__(self, dataset: Any, *, adds_key: bool) -> None:
@@ -402,22 +402,24 @@ class BertTrainer(RecipeTrainer):
         if getattr(self.args, "save_at_epochs", None):
             self.add_callback(SaveAtEpochs(self))
         if getattr(self.args, "sampled_softmax", False):
-            self._sample_softmax(unigram_counts)
+            self._enable_sampled_softmax(unigram_counts)
         self.held_out_sums: HeldOutSums | None = None  # of the last evaluation
 
-    def _sample_softmax(self, counts: np.ndarray | None) -> None:
+    def _enable_sampled_softmax(self, counts: np.ndarray | None) -> None:
         """Let the masked LM learn over a part of the vocabulary, where that is quicker."""
         if counts is None:
             raise InputError("sampled_softmax needs unigram_counts, the pieces' counts in the text")
         model: Any = self.model
         has_kernels = getattr(model.base_model, "loss_kernels", None) is not None
-        # ELECTRA's discriminator has no output layer over the vocabulary.
-        has_head = model.get_output_embeddings() is not None
+        # Stock's losses do not read it, and ELECTRA has no output layer over the vocabulary.
+        has_head = isinstance(model, PreTrainingModel) and model.get_output_embeddings() is not None
         if self.args.device.type != "cpu" or not has_kernels or not has_head:
-            logger.info("sampled_softmax is for fast layers on a CPU: the loss is over all pieces")
+            logger.info(
+                "the loss is over all pieces: sampled_softmax is for a masked LM of ours, in fast "
+                "layers on a CPU"
+            )
             return
         softmax = SampledSoftmax(counts, self.args.seed)
-        model.sampled_softmax = softmax
         self.add_callback(DrawPieces(softmax))
         logger.info(
             "softmax in training: %d frequent pieces and %d of the others in turn",
@@ -539,10 +541,11 @@ class BertTrainer(RecipeTrainer):
         num_samples = steps * self.global_batch_size
         order = EpochShuffle(dataset, num_samples, args.seed, self._epoch_builder(dataset))
         self._order = order
-        if getattr(self.data_collator, "mlm_probability_end", None) is None:
-            return self.train_loader(order.keys, num_samples, first_step, dataset)
-        dataset = ProgressDataset(dataset)
-        return self.train_loader(self._keys_with_progress, num_samples, first_step, dataset)
+        keys: Any = order.keys
+        if getattr(self.data_collator, "mlm_probability_end", None) is not None:
+            keys = self._keys_with_progress
+            dataset = ProgressDataset(dataset)
+        return self.train_loader(keys, num_samples, first_step, dataset)
 
     def _epoch_builder(self, dataset: Any) -> Callable[[int], None] | None:
         """Return what builds the pairs of a coming epoch, or None where nobody waits for them.
@@ -561,7 +564,7 @@ class BertTrainer(RecipeTrainer):
         """Return keys of `ProgressDataset` for samples of one step, as `EpochShuffle.keys`."""
         order: Any = self._order
         if self.args.max_minutes is not None:
-            # `clock` is 0 before the first step of a resumed run, whose batches are read now.
+            # `self.clock` is still 0 when the first batches of a resumed run are read.
             progress = min(self._elapsed_fraction(), 1.0)
         else:
             step = self._phase.plan.first_step + begin // self.global_batch_size
@@ -676,7 +679,12 @@ class BertTrainer(RecipeTrainer):
     def flops_of(self, work: BatchStats) -> int:
         """Return the model FLOPs of training steps, with the heads that the model has."""
         has_pooler = getattr(self.model.base_model, "pooler", None) is not None
-        return training_flops(self.model.config, work, nsp=has_pooler, pooler=has_pooler)
+        config = self.model.config
+        softmax = getattr(self.model, "sampled_softmax", None)
+        if softmax is not None:
+            config = copy.copy(config)
+            config.vocab_size = len(softmax.pieces)
+        return training_flops(config, work, nsp=has_pooler, pooler=has_pooler)
 
     # Evaluation
 

@@ -1,4 +1,4 @@
-"""Callbacks of both Trainers: an end in good order at a signal, and warnings about the loss."""
+"""Callbacks of both Trainers: signals, checkpoints, evaluations by the clock, loss warnings."""
 
 import logging
 import math
@@ -41,17 +41,6 @@ _LOWER_RATE_ADVICE = (
 SPIKE_DEVIATIONS = 6.0  # standard deviations of those lines
 SPIKE_NATS = 0.5
 SPIKE_MEMORY = 50  # log lines that are compared
-
-
-class DrawPieces(TrainerCallback):
-    """Draw the pieces of each step's softmax."""
-
-    def __init__(self, softmax: SampledSoftmax) -> None:
-        self._softmax = softmax
-
-    def on_step_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Draw; the same for every process and micro-batch of the step."""
-        self._softmax.draw(state.global_step)
 
 
 def describe_spike(losses: Sequence[float], step: int) -> str | None:
@@ -270,11 +259,10 @@ class SaveAtEpochs(TrainerCallback):
         """Ask where one of the numbers has been passed in this step."""
         step = state.global_step
         epochs_before = self.trainer.epochs_at(step - 1)
-        epochs = self.trainer.epochs_at(step)
-        is_passed = False
-        for number in args.save_at_epochs:
-            is_passed |= epochs_before < number <= epochs
-        if is_passed:
+        # Whole passes end within what would be another step: the last step counts for it too.
+        is_last = step == state.max_steps
+        epochs = self.trainer.epochs_at(step + 1 if is_last else step)
+        if any(epochs_before < number <= epochs for number in args.save_at_epochs):
             control.should_save = True
             self.trainer.kept_steps.append(step)
 
@@ -291,6 +279,25 @@ class MomentumWarmup(TrainerCallback):
         for group in self.trainer.optimizer.param_groups:
             if "momentum" in group:
                 group["momentum"] = momentum
+
+
+class DrawPieces(TrainerCallback):
+    """Gives a model its sampled softmax while it is trained, and draws the pieces of each step."""
+
+    def __init__(self, softmax: SampledSoftmax) -> None:
+        self._softmax = softmax
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Give the model the softmax."""
+        kwargs["model"].sampled_softmax = self._softmax
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take it back: who trains the model without this Trainer would draw no pieces."""
+        kwargs["model"].sampled_softmax = None
+
+    def on_step_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Draw; the same for every process and micro-batch of the step."""
+        self._softmax.draw(state.global_step)
 
 
 # SIGTERM comes from Slurm, Kubernetes and `kill`, SIGINT from Ctrl-C.

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel
 
 from bert_recipes.training.late_number import LateNumber
 
@@ -330,7 +331,7 @@ class MuonSettings:
     Attributes:
         learning_rate: At its peak.
         row_beta: The decay rate of NorMuon's mean of squares; 0: Muon.
-        weight_decay: Cautious.
+        weight_decay: Cautious: only where the update makes a weight smaller too.
     """
 
     learning_rate: float = 0.02
@@ -358,7 +359,7 @@ def muon_groups(
         "momentum": MUON_MOMENTUM,
         "row_beta": muon.row_beta,
         "weight_decay": muon.weight_decay,
-        "rate_ratio": muon.learning_rate / adam["lr"],
+        "rate_ratio": muon.learning_rate / adam["lr"],  # for `set_peak_rate`
     }
     logger.info(
         "optimizer: Muon for %d matrices (%d parameters), AdamW for the rest",
@@ -370,14 +371,17 @@ def muon_groups(
 
 def _muon_matrices(model: nn.Module) -> dict[torch.Tensor, None]:
     """Return the matrices for Muon as keys: `in` a list would compare tensors by value."""
-    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    # Output layers are often tied to embeddings.
+    left_out = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    if isinstance(model, PreTrainedModel) and model.get_output_embeddings() is not None:
+        left_out.add(model.get_output_embeddings().weight)
     matrices: dict[torch.Tensor, None] = {}
     for name, module in model.named_modules():
         # The pooler sees one token of a sequence: with AdamW it learns next sentences sooner.
         if not isinstance(module, nn.Linear) or "pooler" in name:
             continue
         is_large = min(module.weight.shape) >= MIN_MATRIX
-        if is_large and module.weight.requires_grad and module.weight not in embeddings:
+        if is_large and module.weight.requires_grad and module.weight not in left_out:
             matrices[module.weight] = None
     return matrices
 
@@ -422,7 +426,8 @@ def create_optimizer(
         learning_rate: At its peak.
         betas: The decay rates of the moments.
         epsilon: The epsilon of Adam.
-        weight_decay: The weight decay of the group that has one.
+        weight_decay: The weight decay of the group that has one; Muon's matrices have
+            `muon.weight_decay`.
         muon: The settings of Muon's matrices.
     """
     settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}

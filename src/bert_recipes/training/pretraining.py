@@ -301,15 +301,16 @@ def make_collator(
     max_predictions = data_args.max_predictions_per_seq
     if max_predictions is None:
         max_predictions = default_max_predictions(data_args.max_seq_length, highest)
-    if data_args.mlm_probability_end is not None:
-        num_tokens = round(data_args.max_seq_length * highest)
-        if max_predictions < num_tokens:
-            raise InputError(
-                f"max_predictions_per_seq is {max_predictions}, but {highest:g} of "
-                f"{data_args.max_seq_length} tokens are {num_tokens}: the fraction would not go "
-                f"from {data_args.mlm_probability:g} to {data_args.mlm_probability_end:g}; raise "
-                f"it to {num_tokens} (in the second phase: phase2_max_predictions_per_seq)"
-            )
+    num_tokens = round(data_args.max_seq_length * highest)
+    if data_args.mlm_probability_end is not None and max_predictions < num_tokens:
+        logger.warning(
+            "max_predictions_per_seq %d: of %d tokens no more are predicted, where mlm_probability "
+            "%g are %d",
+            max_predictions,
+            data_args.max_seq_length,
+            highest,
+            num_tokens,
+        )
     return DataCollatorForPreTraining(
         tokenizer, seed=seed, max_predictions_per_seq=max_predictions, **settings
     )
@@ -462,7 +463,7 @@ def build_model(
 
 @torch.no_grad()
 def start_with_word_vectors(model: PreTrainingModel, split: Split) -> None:
-    """Begin a new model with what counts over its text say of pieces.
+    """Set word embeddings and output bias of a new model from counts over its text.
 
     Word embeddings get the directions of `piece_vectors` and stay as long as random ones are;
     pieces without neighbors keep theirs. The bias of the output layer is the logarithm of the
