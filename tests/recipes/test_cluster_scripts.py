@@ -18,7 +18,9 @@ from in_process import keep_last
 from bert_recipes.checkpointing import last_complete
 
 
-SCRIPTS = sorted((Path(__file__).parents[2] / "recipes" / "cluster").iterdir())
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / "recipes" / "cluster").iterdir())
+SCRIPTS += sorted((ROOT / "tests" / "clusters").glob("*.sh"))
 FLAGS = (
     "--max_seq_length 48 --max_steps 400 --warmup_steps 1 --learning_rate 1e-3 --size tiny "
     "--per_device_train_batch_size 2 --global_train_batch_size 4 --logging_steps 100 "
@@ -43,6 +45,10 @@ exit "$code"
 """
 SCONTROL = """#!/usr/bin/env bash
 if [[ $1 == show ]]; then printf '127.0.0.1\\n127.0.0.1\\n'; else echo "$@" >> "$REQUEUED"; fi
+"""
+# The state of a job that is preempted, or told that its time is over soon.
+SQUEUE = """#!/usr/bin/env bash
+echo "${STATE:-RUNNING}"
 """
 
 
@@ -70,7 +76,7 @@ def slurm(tmp_path):
     """The environment of a job on two machines."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("squeue", SQUEUE)):
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     job = {
@@ -135,7 +141,7 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(
 def test_a_mistake_ends_the_job_for_good(repository, tmp_path, slurm):
     job = submit("pretrain.slurm", repository, tmp_path / "no_store", tmp_path / "run", slurm)
     _, said = job.communicate(timeout=180)
-    assert job.returncode == 1
+    assert job.returncode == 255
     assert [line for line in said.splitlines() if line.startswith("error: ")], said[-3000:]
     assert not (tmp_path / "requeued").exists()
 
