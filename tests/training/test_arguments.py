@@ -163,7 +163,7 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
 BY_CLOCK = (0, NO_STEP_LIMIT, 2 * NO_STEP_LIMIT // 100)
 # Of files with one phase: their schedule, and its warm-up in a run of 300 steps.
 ONE_PHASE = {
-    "quickstart": ((0, 2800, 168), 18),
+    "quickstart": ((0, 2800, 56), 6),
     "books_30_minutes": (BY_CLOCK, 6),
     "laptop": (BY_CLOCK, 6),
     "bert_budget": ((0, NO_STEP_LIMIT, 6 * NO_STEP_LIMIT // 100), 18),

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel
 
 from bert_recipes.training.late_number import LateNumber
 
@@ -371,10 +370,11 @@ def muon_groups(
 
 def _muon_matrices(model: nn.Module) -> dict[torch.Tensor, None]:
     """Return the matrices for Muon as keys: `in` a list would compare tensors by value."""
-    # Output layers are often tied to embeddings.
     left_out = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    if isinstance(model, PreTrainedModel) and model.get_output_embeddings() is not None:
-        left_out.add(model.get_output_embeddings().weight)
+    # Of a model of transformers; often tied to an embedding.
+    output_layer: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    if output_layer is not None:
+        left_out.add(output_layer.weight)
     matrices: dict[torch.Tensor, None] = {}
     for name, module in model.named_modules():
         # The pooler sees one token of a sequence: with AdamW it learns next sentences sooner.
