@@ -68,23 +68,28 @@ def factorise(matrix: sparse.csr_array, size: int, **settings: Any) -> np.ndarra
     return vectors * np.sqrt(values)
 
 
-def piece_vectors(split: Split, vocab_size: int, size: int) -> np.ndarray:
-    """Return a vector of norm 1 for each piece of a vocabulary, 0 where no neighbor is typical.
-
-    Float32 (V, D). About `MAX_TOKENS` tokens of a store are counted, from all of its parts.
-    """
+def sample_tokens(split: Split) -> np.ndarray:
+    """Return about `MAX_TOKENS` tokens of a store, from all of its parts, int64 (N,)."""
     step = SENTENCES_PER_STRETCH * math.ceil(split.num_tokens / MAX_TOKENS)
     stretches = []
     for begin in range(0, split.num_sentences, step):
         end = min(begin + SENTENCES_PER_STRETCH, split.num_sentences)
         stretches.append(split.tokens(begin, end).astype(np.int64))
-    counts = count_neighbors(np.concatenate(stretches), vocab_size, WINDOW)
+    return np.concatenate(stretches)
+
+
+def piece_vectors(split: Split, vocab_size: int, size: int) -> np.ndarray:
+    """Return a vector of norm 1 for each piece of a vocabulary, 0 where no neighbor is typical.
+
+    Float32 (V, D), of what `sample_tokens` takes.
+    """
+    counts = count_neighbors(sample_tokens(split), vocab_size, WINDOW)
     matrix = positive_pmi(counts).astype(np.float32)
     # Two rounds find directions that are close to the best, in a third of the time.
     vectors = factorise(matrix, size, n_iter=2)
-    has_neighbors = matrix.sum(axis=1) > 0  # the other rows are rounding errors
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit_vectors = vectors / np.maximum(norms, 1e-9)
-    unit_vectors[~has_neighbors] = 0.0
+    has_neighbors = matrix.sum(axis=1) > 0
+    unit_vectors[~has_neighbors] = 0.0  # rounding errors
     num_missing = size - vectors.shape[1]
     return np.pad(unit_vectors, ((0, 0), (0, num_missing))).astype(np.float32)
