@@ -112,9 +112,10 @@ $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data; CONFIG=babylm_gpu for a GPU
 	@test -f $(BABYLM)/text || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
 	@test ! -f $(BABYLM)/text -o -z "$(TEXT)" || test "$(TEXT)" = "$$(cat $(BABYLM)/text)" || { echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it for another text" >&2; exit 1; }
-	$(MAKE) $(BABYLM)/store/store.json TEXT="$(or $(TEXT),$$(cat $(BABYLM)/text))"
-	@test -f $(BABYLM)/text || echo "$(TEXT)" > $(BABYLM)/text
-	test -f runs/$(BABYLM_CONFIG)/all_results.json || $(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
+	@test -f $(BABYLM)/text || ls $(TEXT) > /dev/null
+	@test -f $(BABYLM)/text || { mkdir -p $(BABYLM) && echo "$(TEXT)" > $(BABYLM)/text; }
+	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
+	$(if $(ARGS),,test -f runs/$(BABYLM_CONFIG)/all_results.json || )$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
 	$(if $(BLIMP),$(MAKE) blimp MODEL=runs/$(BABYLM_CONFIG) ARGS="--every_checkpoint true --max_pairs 100")
 
 ## Fine-tune

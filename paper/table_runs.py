@@ -23,7 +23,7 @@ from bert_recipes.sweeps.sweep import RunLauncher, as_flags, figure_of
 
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-# What the recipes have changed since a table was made, as it was.
+# Configurations as they were when the tables were made, where the recipes' have changed since.
 KEPT_CONFIGS = Path(__file__).with_name("configs")
 # The runs of a folder and their figures: what is finished elsewhere is finished here.
 RUNS_FILE = "runs.json"
@@ -345,6 +345,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def _config_file(name: str) -> Path:
+    """Return the file of a configuration, as the tables were made with it."""
     kept = KEPT_CONFIGS / f"{name}.yaml"
     return kept if kept.is_file() else RECIPES / "configs" / f"{name}.yaml"
 

@@ -63,6 +63,9 @@ stop() {
     for file in "$folder"/slurmd-*.pid "$folder/slurmctld.pid"; do
         [[ ! -f $file ]] || kill "$(cat "$file")"
     done
+    # Not `sed -i`: in a container the file is mounted.
+    grep -v "127.0.0.1 one two" /etc/hosts > "$folder/hosts"
+    cat "$folder/hosts" > /etc/hosts
 }
 
 "$command"

@@ -26,9 +26,9 @@ RARE_PIECES_PER_DRAWN = 12
 class SampledSoftmax:
     """The softmax over all frequent pieces and, in each step, a sample of the rare ones.
 
-    A drawn piece counts for all that were not drawn beside it, so that the sum over the vocabulary
-    is right in expectation. It is for tokens that are frequent pieces: the caller takes the full
-    softmax for the rest.
+    Each drawn piece stands for several rare ones, so that the sum over the vocabulary is right in
+    expectation. It is for tokens that are frequent pieces: the caller takes the full softmax for
+    the rest.
     """
 
     def __init__(
