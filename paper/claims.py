@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from intervals import seed_and_row_certainty
 from table import Claim, Table
 from table_runs import Cell, Runs
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_json_object
+from bert_recipes.metrics.seeds import seed_and_row_certainty
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"

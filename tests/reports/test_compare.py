@@ -199,7 +199,7 @@ def test_what_cannot_be_compared_is_refused(make_run_folder, tmp_path):
         ([mrpc, rte], "mrpc is a fine-tuning run on mrpc, rte is a fine-tuning run on rte; their"),
         ([mrpc, bert], "bert is a pre-training run"),
         ([mrpc, sweep], f"is a sweep of many runs; give one of them, for example {sweep}/best"),
-        ([mrpc], "runs: 1 given; give 2 to 8"),
+        ([mrpc], "runs: 1 given; give 2 folders"),
         ([mrpc, tmp_path / "link"], "is given twice"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
@@ -209,3 +209,89 @@ def test_what_cannot_be_compared_is_refused(make_run_folder, tmp_path):
 def test_runs_of_one_name_are_told_apart_by_their_folders(make_run_folder):
     folders = [finetuned(make_run_folder, f"{place}/run", "mrpc") for place in "ab"]
     assert list(read_runs(folders)) == [str(folder) for folder in folders]
+
+
+# Seeds
+
+
+def seeded(make_run_folder, name, rate, seed, loss, replicates=None):
+    jackknife = {"mlm_loss": replicates} if replicates else {}
+    return make_run_folder(
+        name,
+        results={"eval_mlm_loss": loss, "eval_unigram_loss": 9.0, "jackknife": jackknife},
+        facts=FACTS,
+        settings=f"learning_rate: {rate}\nseed: {seed}\noutput_dir: runs/{name}\n",
+        history=HISTORY,
+    )
+
+
+@pytest.fixture
+def seeds_of_two_rates(make_run_folder):
+    """Three seeds of each rate; the second one is better by 0.1, 0.2 and 0.3."""
+    folders = []
+    for seed, loss in ((1, 4.0), (2, 4.1), (3, 4.5)):
+        folders.append(seeded(make_run_folder, f"low_seed{seed}", "1e-4", seed, loss))
+        better = loss - seed / 10
+        folders.append(seeded(make_run_folder, f"high_seed{seed}", "2e-4", seed, better))
+    return folders
+
+
+def test_seeds_of_the_same_settings_share_a_column_and_are_paired(seeds_of_two_rates):
+    files = compare_runs(read_runs(seeds_of_two_rates))
+    lines = files["report.md"].decode().splitlines()
+    assert "| metric | low (3 seeds) | high (3 seeds) |" in lines
+    # Student's t of two degrees of freedom: 4.303.
+    assert "| mlm loss | 4.2000 ± 0.6572 | 4.0000 ± 0.4303 |" in lines
+    assert "| learning_rate | 1e-4 | 2e-4 |" in lines
+    assert not any(line.startswith("| seed |") for line in lines)
+    paired = "| mlm loss | high - low | 3 | -0.2000 | -0.4484 to +0.0484 | not known |"
+    assert paired in lines
+    assert not any("unigram loss | high" in line for line in lines)
+    # Six curves, two names.
+    held_out = re.findall(r"<figure.*?</figure>", files["report.html"].decode(), re.DOTALL)[0]
+    assert held_out.count(">low</text>") == held_out.count(">high</text>") == 1
+
+
+def test_rows_widen_the_interval_over_seeds(make_run_folder):
+    folders = []
+    for seed in (1, 2):
+        for rate, shift in (("1e-4", 0.0), ("2e-4", -0.2)):
+            replicates = [4.0 + shift * (1 + row / 20) for row in range(20)]
+            name = f"{rate}_{seed}"
+            folders.append(
+                seeded(make_run_folder, name, rate, seed, 4.0 + shift + seed / 100, replicates)
+            )
+    text = text_of(folders)
+    row = re.search(r"\| mlm loss \| 2e-4 - 1e-4 \| 2 \| -0.2000 \| (.*?) \| (.*?) \|", text)
+    assert row[1] == "-0.2000 to -0.2000"
+    low, high = map(float, row[2].split(" to "))
+    assert low < -0.21
+    assert high > -0.19
+
+
+def test_a_seed_that_diverged_and_seeds_of_one_side_alone_are_seen(make_run_folder):
+    folders = [
+        seeded(make_run_folder, "low_1", "1e-4", 1, 4.0),
+        seeded(make_run_folder, "low_2", "1e-4", 2, float("nan")),
+        seeded(make_run_folder, "high_1", "2e-4", 1, 3.0),
+        seeded(make_run_folder, "high_3", "2e-4", 3, 3.0),
+    ]
+    text = text_of(folders)
+    assert "| mlm loss | n/a | 3.0000 ± 0.0000 |" in text
+    assert "paired by seed" not in text
+
+
+def test_one_seed_twice_is_not_a_mean(make_run_folder):
+    folders = [seeded(make_run_folder, name, "1e-4", 1, 4.0) for name in ("here", "there")]
+    assert "| metric | here | there |" in text_of(folders)
+
+
+def test_settings_have_a_limit_but_seeds_have_none(make_run_folder):
+    folders = []
+    for number in range(9):
+        folders.append(seeded(make_run_folder, f"low_seed{number}", "1e-4", number, 4.0))
+    assert "| metric | low (9 seeds) |" in text_of(folders)
+    for number in range(2, 10):
+        folders.append(seeded(make_run_folder, f"rate{number}", f"{number}e-4", 1, 4.0))
+    with pytest.raises(InputError, match="runs: 9 settings given; allowed: 8"):
+        text_of(folders)

@@ -18,20 +18,19 @@ from bert_recipes.reports.page import (
     words_of,
 )
 from bert_recipes.reports.paired import HEADS, RESAMPLES, paired_bootstrap
+from bert_recipes.reports.seeds import (
+    PAIRED_HEADS,
+    Columns,
+    describe_mean,
+    group_by_settings,
+    paired_differences,
+    settings_of,
+)
 from bert_recipes.run_folder import MARKDOWN_FILE, PAGE_FILE
 
 
 PLOT_FILE = "curves.png"
-MOST_RUNS = len(plots.SERIES)
-# Where a run lies and what it was called say nothing about it.
-_PLACES = (
-    "output_dir",
-    "run_name",
-    "logging_dir",
-    "hub_model_id",
-    "project",
-    "trackio_space_id",
-)
+MOST_COLUMNS = len(plots.SERIES)
 _COSTS = ("train_steps", "train_seconds", "tokens_per_second", "data_wait_share", "peak_memory_mb")
 _LESS_IS_BETTER = ("loss", "perplexity", "bits_per_character")
 _MORE_IS_BETTER = (
@@ -60,10 +59,8 @@ Runs = Mapping[str, RunFiles]
 
 def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
     """Read the runs that are to be compared, by names that tell them apart."""
-    if not 2 <= len(folders) <= MOST_RUNS:
-        raise InputError(
-            f"runs: {len(folders)} given; give 2 to {MOST_RUNS} folders of finished runs"
-        )
+    if len(folders) < 2:
+        raise InputError(f"runs: {len(folders)} given; give 2 folders of finished runs or more")
 
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
@@ -114,42 +111,75 @@ def check_report_folder(folder: Path) -> None:
 def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
     """Return the files of the report.
 
-    Runs of fine-tuning are compared on each row of their validation data, by default where they had
-    it.
+    Runs that differ in nothing but the seed share a column. Without such runs, those of fine-tuning
+    are compared on each row of their validation data, by default where they had it.
     """
+    columns = group_by_settings(runs)
+    if len(columns) > MOST_COLUMNS:
+        raise InputError(
+            f"runs: {len(columns)} settings given; allowed: {MOST_COLUMNS}, each with any number "
+            "of seeds"
+        )
+    have_seeds = len(columns) < len(runs)
     have_same_data = _have_same_data(runs)
-    panels = _panels(runs)
-    names = _metric_names(runs)
-    results = [run.results for run in runs.values()]
-
-    rows = []
-    best_cells: list[tuple[int, int]] = []
-    for number, name in enumerate(names):
-        cells = [format_number(result[name]) if name in result else "" for result in results]
-        rows.append([words_of(name), *cells])
-        best_cells.extend((number, column + 1) for column in _best(name, results))
+    panels = _panels(columns)
+    metrics = _metric_names(runs)
 
     content: dict[str, Any] = {
         "title": "Comparison of runs",
-        "name": ", ".join(runs),
+        "name": ", ".join(columns),
         "about": _describe_training(next(iter(runs.values()))),
         "have_same_data": have_same_data,
-        "runs": list(runs),
-        "metrics": rows,
-        "best": best_cells if have_same_data else [],
-        "differences": _differences(runs),
+        "have_seeds": have_seeds,
+        "columns": _describe_columns(columns),
+        "metrics": _metric_table(columns, metrics),
+        "best": [],
+        "differences": _differences(columns),
         "resamples": RESAMPLES,
         "paired_heads": HEADS,
+        "paired_by_seed_heads": PAIRED_HEADS,
         "curves": [plots.panel_plot(panel) for panel in panels],
         "picture": PLOT_FILE,
     }
-    if have_same_data and all(run.task is not None for run in runs.values()):
-        try:
-            content["paired"] = paired_bootstrap(runs, data_dir)
-        except InputError as error:
-            content["unpaired"] = str(error)
+    if have_same_data and have_seeds:
+        ranked = [metric for metric in metrics if _is_ranked(metric)]
+        content["paired_by_seed"] = paired_differences(columns, ranked)
+    elif have_same_data:
+        content["best"] = _best_cells(runs, metrics)
+        if all(run.task is not None for run in runs.values()):
+            try:
+                content["paired"] = paired_bootstrap(runs, data_dir)
+            except InputError as error:
+                content["unpaired"] = str(error)
     pictures = {PLOT_FILE: plots.panels_png(panels[:NUM_PICTURED])} if panels else {}
     return report_files("comparison.j2", pictures, **content)
+
+
+def _describe_columns(columns: Columns) -> list[str]:
+    """Return the heads of the columns: the name of a run, or of settings with their seeds."""
+    heads = []
+    for name, runs in columns.items():
+        heads.append(name if len(runs) == 1 else f"{name} ({len(runs)} seeds)")
+    return heads
+
+
+def _metric_table(columns: Columns, metrics: Sequence[str]) -> list[list[str]]:
+    """Return a row for each metric, with its mean over the seeds of each column."""
+    rows = []
+    for metric in metrics:
+        cells = [describe_mean(metric, runs) for runs in columns.values()]
+        rows.append([words_of(metric), *cells])
+    return rows
+
+
+def _best_cells(runs: Runs, metrics: Sequence[str]) -> list[tuple[int, int]]:
+    """Return row and column of the best values in the table of metrics."""
+    results = [run.results for run in runs.values()]
+    cells = []
+    for row, metric in enumerate(metrics):
+        for column in _best(metric, results):
+            cells.append((row, column + 1))
+    return cells
 
 
 def _have_same_data(runs: Runs) -> bool:
@@ -178,22 +208,41 @@ def _differ(values: Iterable[Any]) -> bool:
 # Tables and curves
 
 
-def _differences(runs: Runs) -> list[list[str]]:
-    """Return a row for each setting, machine part and version that is not the same in all runs."""
-    columns = []
-    for run in runs.values():
-        column = {**run.facts.get("run", {}), **run.settings}
-        for name, value in (run.results.get("machine") or {}).items():
-            column[f"machine: {name}"] = value
-        columns.append(column)
+def _differences(columns: Columns) -> list[list[str]]:
+    """Return a row for each setting, machine part and version that is not the same in all columns.
+
+    Where it differs between the seeds of a column, the cell has all values.
+    """
+    names: dict[str, None] = {}
+    columns_of_facts = []
+    for runs in columns.values():
+        facts_of_runs = [_settings_and_machine(run) for run in runs]
+        names.update(dict.fromkeys(itertools.chain(*facts_of_runs)))
+        columns_of_facts.append(facts_of_runs)
 
     rows = []
-    for name in dict.fromkeys(itertools.chain(*columns)):
-        values = [column.get(name) for column in columns]
-        if name not in _PLACES and _differ(values):
-            cells = ["not set" if value is None else format_number(value) for value in values]
+    for name in names:
+        cells = []
+        for facts_of_runs in columns_of_facts:
+            values = {_format_setting(facts.get(name)) for facts in facts_of_runs}
+            cells.append(", ".join(sorted(values)))
+        if len(set(cells)) > 1:
             rows.append([name, *cells])
     return rows
+
+
+def _settings_and_machine(run: RunFiles) -> dict[str, Any]:
+    facts = {**run.facts.get("run", {}), **settings_of(run)}
+    for name, value in (run.results.get("machine") or {}).items():
+        facts[f"machine: {name}"] = value
+    return facts
+
+
+def _format_setting(value: Any) -> str:
+    """Format a value so that different ones differ: fractions with all their digits."""
+    if value is None:
+        return "not set"
+    return str(value) if isinstance(value, float) else format_number(value)
 
 
 def _metric_names(runs: Runs) -> list[str]:
@@ -207,13 +256,20 @@ def _metric_names(runs: Runs) -> list[str]:
     return list(names)
 
 
+def _is_ranked(name: str) -> bool:
+    """Tell whether more or less of a metric is better."""
+    if name.endswith(_BASELINES):
+        return False
+    return name.endswith((*_LESS_IS_BETTER, *_MORE_IS_BETTER))
+
+
 def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the columns of the best values.
 
     There are none where more is neither better nor worse, or the next value is within the
     intervals.
     """
-    if name.endswith(_BASELINES) or not name.endswith((*_LESS_IS_BETTER, *_MORE_IS_BETTER)):
+    if not _is_ranked(name):
         return []
     sign = -1 if name.endswith(_LESS_IS_BETTER) else 1
 
@@ -237,10 +293,10 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     return best
 
 
-def _panels(runs: Runs) -> list[plots.Panel]:
-    """Return a plot of each logged metric, with a curve of each run."""
+def _panels(columns: Columns) -> list[plots.Panel]:
+    """Return a plot of each logged metric, with a curve of each run in the colour of its column."""
     logged: dict[str, None] = {}
-    for run in runs.values():
+    for run in itertools.chain(*columns.values()):
         for line in run.history:
             logged.update(dict.fromkeys(line))
 
@@ -250,10 +306,13 @@ def _panels(runs: Runs) -> list[plots.Panel]:
     panels = []
     for metric in metrics:
         lines = []
-        for (name, run), color in zip(runs.items(), plots.SERIES, strict=False):
-            steps, values = plots.series(run.history, metric)
-            if steps:
-                lines.append(plots.Line(name, steps, values, color))
+        for name, runs, color in zip(columns, columns.values(), plots.SERIES, strict=False):
+            legend = name
+            for run in runs:
+                steps, values = plots.series(run.history, metric)
+                if steps:
+                    lines.append(plots.Line(legend, steps, values, color))
+                    legend = ""  # once for all seeds
         title = words_of(metric)
         if metric.startswith("eval_"):
             title += ", held out"

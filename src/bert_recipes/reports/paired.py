@@ -22,6 +22,7 @@ from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.reports.finetuning_facts import score_answer
+from bert_recipes.reports.page import words_of
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names
@@ -61,7 +62,8 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
         scorers = [_make_scorer(run, split, data_dir) for run in runs.values()]
         samples = _score_samples(scorers, first.results["splits"][split]["examples"])
         for metric in figure_names(task.metrics, [split], task.labels):
-            title = metric if len(task.validation_splits) == 1 else f"{split}: {metric}"
+            words = words_of(metric)
+            title = words if len(task.validation_splits) == 1 else f"{split}: {words}"
             for column in range(1, len(names)):
                 differences = [_difference(sample, column, metric) for sample in samples]
                 cells = _describe_differences(np.array(differences))

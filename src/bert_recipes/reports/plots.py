@@ -61,7 +61,7 @@ History = Sequence[Mapping[str, Any]]
 class Line:
     """A curve."""
 
-    name: str
+    name: str  # "": not in the legend
     steps: Sequence[float]
     values: Sequence[float]
     color: str = "blue"
@@ -241,7 +241,7 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
         axis.plot(
             *points,
             color=_LIGHT[line.color],
-            label=name,
+            label=name if line.name else "_nolegend_",
             **marker,
         )
 

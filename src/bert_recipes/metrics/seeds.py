@@ -56,7 +56,11 @@ def _row_errors(replicates: np.ndarray) -> tuple[float, float]:
     # Pseudo-values of the jackknife, about the mean of their seed.
     pseudo_values = (num_groups - 1) * (replicates.mean(axis=1, keepdims=True) - replicates)
     means = pseudo_values.mean(axis=0)
-    variance = float(np.square(means).sum() / (num_groups * (num_groups - 1)))
-    squares = float(np.square(pseudo_values - means).sum() / ((num_seeds - 1) * (num_groups - 1)))
-    interaction = squares / (num_seeds * num_groups)
-    return math.sqrt(variance), math.sqrt(max(0.0, variance - interaction))
+    freedom = num_groups - 1
+    variance = np.square(means).sum() / (num_groups * freedom)
+
+    deviations = np.square(pseudo_values - means).sum()
+    mean_square = deviations / ((num_seeds - 1) * freedom)
+    interaction = mean_square / (num_seeds * num_groups)
+    variance_alone = max(0.0, variance - interaction)
+    return math.sqrt(variance), math.sqrt(variance_alone)

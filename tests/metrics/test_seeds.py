@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from intervals import seed_and_row_certainty
 from scipy import stats
+
+from bert_recipes.metrics.seeds import seed_and_row_certainty
 
 
 def test_the_interval_over_seeds_is_students():
