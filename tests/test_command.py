@@ -1,6 +1,7 @@
 """The command `bert-recipes`: in a checkout, and out of an installed wheel."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -121,8 +122,17 @@ def test_a_wheel_trains_without_a_checkout(installed, small_store, tmp_path):
     listed = run_installed(installed, tmp_path).stdout
     assert listed == run_python("-m bert_recipes").stdout
     flags = "--size 1/32 --max_steps 2 --max_minutes null --output_dir run"
-    run_installed(
+    trained = run_installed(
         installed, tmp_path, *f"pretrain --config laptop --store {small_store} {flags}".split()
-    )
+    ).stdout
     assert (tmp_path / "run" / "model.safetensors").is_file()
     assert (tmp_path / "run" / "report.md").is_file()
+
+    # There is no Makefile to go on with.
+    hints = re.findall(r"bert-recipes (\S+) (.*)", trained)
+    assert [command for command, _ in hints] == ["finetune", "finetune", "push-to-hub"]
+    assert "make " not in trained
+    for command, options in hints:
+        usage = run_installed(installed, tmp_path, command, "--help").stdout
+        for option in re.findall(r"--\w+", options):
+            assert option in usage

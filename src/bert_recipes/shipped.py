@@ -11,7 +11,13 @@ from bert_recipes.errors import InputError, did_you_mean
 PACKAGE = Path(__file__).resolve().parent
 # setup.py puts the folders here.
 SHIPPED = PACKAGE / "shipped"
-ROOT = SHIPPED if SHIPPED.is_dir() else PACKAGE.parents[1]
+IS_CHECKOUT = not SHIPPED.is_dir()
+ROOT = PACKAGE.parents[1] if IS_CHECKOUT else SHIPPED
+
+
+def either(in_checkout: str, installed: str) -> str:
+    """Return the command that works here: a checkout has a Makefile, a wheel has `bert-recipes`."""
+    return in_checkout if IS_CHECKOUT else installed
 
 
 def find_config(name: str, folder: Path) -> Path:

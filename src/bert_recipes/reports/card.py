@@ -31,6 +31,7 @@ from bert_recipes.run_folder import (
     PROBE_FILE,
     RESULTS_FILE,
 )
+from bert_recipes.shipped import either
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.training.arguments import has_second_phase, key_in_last_phase
 from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
@@ -187,14 +188,18 @@ def name_repository(folder: Path, repo_id: str) -> None:
             return
         text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
         if earlier_repository is not None and f'"{earlier_repository}"' in text:
+            flags = f"--repo_id {repo_id} --overwrite true"
+            command = either(
+                f'make card RUN={folder} ARGS="{flags}"',
+                f"bert-recipes write-model-card --run_dir {folder} {flags}",
+            )
             logger.warning(
-                "%s was edited and stays: it loads the model from %s, not from %s; "
-                '`make card RUN=%s ARGS="--repo_id %s --overwrite true"` writes it again',
+                "%s was edited and stays: it loads the model from %s, not from %s; `%s` writes it "
+                "again",
                 folder / CARD_FILE,
                 earlier_repository,
                 repo_id,
-                folder,
-                repo_id,
+                command,
             )
     except InputError as error:
         logger.warning("the model card does not load the model from %s: %s", repo_id, error)
