@@ -411,7 +411,7 @@ def _check_readers(target: PushTarget, info: ModelInfo) -> None:
     if not info.private:
         logger.warning(
             "everybody will see what is pushed to %s: paths of this machine in run.yaml and in "
-            "the log, texts of the data in the report",
+            "the log, texts of the data in the report and the card",
             name,
         )
     elif target.private is False:

@@ -183,7 +183,8 @@ def test_the_epochs_are_those_of_both_phases(carded, english_store):
 def test_a_section_without_a_fact_is_left_out(copy_of):
     folder = copy_of("pretraining")
     (folder / RESULTS).write_text(json.dumps({"train_steps": 4}))
-    for name in ("bias_probe.json", "card.yaml", "model.safetensors", "tokenizer_config.json"):
+    sources = ("bias_probe.json", "card.yaml", "model.safetensors", "report.json")
+    for name in (*sources, "tokenizer_config.json"):
         (folder / name).unlink()
     text = write_card(folder).read_text()
     assert re.findall(r"^## (.*)", text, re.MULTILINE) == ["How to use it", "Training", "Limits"]
@@ -269,6 +270,16 @@ def test_what_was_said_once_is_said_again(copy_of):
     )
     assert "other, mine, LICENSE" in write_card(folder, other).read_text()
     assert "mine" not in write_card(folder, CardArguments(license="mit")).read_text()
+
+
+@pytest.mark.parametrize("kind", ["pretraining", SEQUENCES])
+def test_the_texts_of_the_data_can_be_left_out(copy_of, kind):
+    folder = copy_of(kind)
+    text = write_card(folder).read_text()
+    [examples] = re.findall(r"## Examples.*?## How", text, re.DOTALL)
+    assert len(re.findall(r"^\| (?!---)", examples, re.MULTILINE)) == 1 + 3
+    assert "## Examples" not in write_card(folder, CardArguments(examples=False)).read_text()
+    assert "## Examples" not in write_card(folder).read_text()  # said once
 
 
 @pytest.mark.parametrize(

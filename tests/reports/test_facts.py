@@ -244,6 +244,35 @@ def test_the_facts_of_every_kind_are_those_of_its_predictions(kind):
     )
 
 
+# Texts of the first rows: what is said, what is true, whether it is right.
+FIRST = {
+    "classes": [("x", "x", True), ("z", "y", False), ("y", "z", False)],
+    "several labels": [("x", "x", True), ("y", "x, y", False), ("x", "none", False)],
+    "numbers": [("0.500", "0.000", None), ("1.000", "1.000", None), ("2.000", "2.000", None)],
+    # Sentences, not words.
+    "tags": [("a (X), c (X)", "a b (X)", False), ("w30 (X)", "none", False)],
+    "answers": [("1889", "1889", True), ("Eiffel", "1889", False), ("tower", "no answer", False)],
+    "choices": [("1", "1", True), ("1", "2", False), ("1", "1", True)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_rows_are_examples_of_every_kind(kind):
+    task, examples, predictions, _, _ = KINDS[kind]
+    first = split_facts(task, "", "validation", examples, predictions)["first"]
+    assert [(row["said"], row["truth"], row["is_right"]) for row in first] == FIRST[kind]
+    if kind == "tags":
+        assert first[0]["texts"] == [["", "a b c"]]
+
+
+def test_words_of_a_task_without_entities_stand_beside_their_tags():
+    task = task_of("token_classification", metrics=("accuracy",), labels=("DET", "NOUN"))
+    example = TaggedExample(idx=0, tokens=("the", "sea"), labels=(0, 1))
+    predictions = predictions_of([(["DET", "DET"], [0.9, 0.8])])
+    [row] = split_facts(task, "", "validation", [example], predictions)["first"]
+    assert (row["said"], row["truth"]) == ("the/DET sea/DET", "the/DET sea/NOUN")
+
+
 def test_of_many_classes_the_most_frequent_mistakes_are_listed():
     names = [f"c{number}" for number in range(60)]
     facts = class_facts(names, [0] * 5 + [1] * 3 + [2] * 9, [7] * 5 + [8] * 3 + [2] * 9)

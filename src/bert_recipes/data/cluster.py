@@ -122,8 +122,8 @@ class ExecutorArguments:
 class LocalExecutor(LocalPipelineExecutor):
     """datatrove's executor for one machine, with processes that may be killed.
 
-    The pool of datatrove would wait for them for ever. Messages of a task stand in its log; the
-    terminal has one progress bar for all.
+    The pool of datatrove 0.10.1 would wait for them for ever. Messages of a task stand in its log;
+    the terminal has one progress bar for all.
     """
 
     def __init__(

@@ -28,6 +28,9 @@ class CardArguments:
     repo_id: str | None = option(None, "owner/name of the model on the Hub")
     data_description: str | None = option(None, "what the text is, and where it is from")
     data_license: str | None = option(None, "licence of the text, in words")
+    examples: bool | None = option(
+        None, "false: the card shows no held-out texts with predictions; default: three"
+    )
 
     def check(self) -> None:
         """Check what can be checked without the Hub, which validates the card when it is pushed."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,22 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from bert_recipes.finetuning.run import FineTuningRun
-from bert_recipes.metrics.entities import EntityCounts, count_entities, total_counts
+from bert_recipes.metrics.entities import (
+    EntityCounts,
+    count_entities,
+    find_entities,
+    total_counts,
+)
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.reports.facts import Facts, describe_sizes
+from bert_recipes.tags import are_entities
 from bert_recipes.tasks.examples import ChoiceExample, QuestionExample, list_texts
 from bert_recipes.tasks.task import Task
 
 
 NUM_BINS = 15  # Guo et al. 2017, Table 1
 NUM_ERRORS = 12
+NUM_FIRST = 3
 # A matrix of more classes is not looked at but searched: the most frequent confusions are listed.
 MOST_CLASSES = 25
 NUM_CONFUSIONS = 20
@@ -191,33 +199,39 @@ def most_confident(probabilities: ArrayLike, is_right: ArrayLike) -> list[int]:
     return wrong[order].tolist()
 
 
-def list_errors(
-    rows: Sequence[int],
-    texts_of: Callable[[int], Texts],
-    predicted: Sequence[str],
-    truths: Sequence[str],
-    probabilities: ArrayLike | None = None,
-) -> list[Facts]:
-    """Return the first wrong predictions of some rows.
+@dataclass
+class Cases:
+    """Rows with their predictions in words, for a person to read."""
 
-    Args:
-        rows: Numbers of the wrong predictions, the worst first.
-        texts_of: Returns the texts of a row.
-        predicted: Of all rows, as the following ones.
-        truths: In words.
-        probabilities: float (N,), of the predictions, where they have one.
-    """
-    errors = []
-    for row in rows[:NUM_ERRORS]:
-        error: Facts = {
-            "texts": texts_of(row),
-            "said": clip(predicted[row]),
-            "truth": clip(truths[row]),
+    texts_of: Callable[[int], Texts]
+    said: Sequence[str]
+    truths: Sequence[str]
+    is_right: Sequence[bool | None] | np.ndarray  # None: of a number
+    probabilities: ArrayLike | None = None  # float (N,), of the predictions, where they have one
+
+    def describe(self, rows: Sequence[int]) -> list[Facts]:
+        """Return what is said of some rows, and what is true."""
+        cases = []
+        for row in rows:
+            is_right = self.is_right[row]
+            case: Facts = {
+                "texts": self.texts_of(row),
+                "said": clip(self.said[row]),
+                "truth": clip(self.truths[row]),
+                "is_right": None if is_right is None else bool(is_right),
+            }
+            if self.probabilities is not None:
+                case["probability"] = float(np.asarray(self.probabilities)[row])
+            cases.append(case)
+        return cases
+
+    def first_and_worst(self, worst_rows: Sequence[int]) -> Facts:
+        """Return the first rows, and the first ones of those with the worst predictions."""
+        num_first = min(NUM_FIRST, len(self.said))
+        return {
+            "first": self.describe(range(num_first)),
+            "worst": self.describe(worst_rows[:NUM_ERRORS]),
         }
-        if probabilities is not None:
-            error["probability"] = float(np.asarray(probabilities)[row])
-        errors.append(error)
-    return errors
 
 
 def clip(text: str, longest: int = LONGEST_TEXT) -> str:
@@ -283,13 +297,14 @@ def _decision_facts(
     is_right = np.equal(gold, predicted)
     facts = class_facts(names, gold, predicted)
     facts["calibration"] = calibration(probabilities, is_right)
-    facts["worst"] = list_errors(
-        most_confident(probabilities, is_right),
+    cases = Cases(
         texts_of,
         [names[number] for number in predicted],
         [names[number] for number in gold],
+        is_right,
         probabilities,
     )
+    facts.update(cases.first_and_worst(most_confident(probabilities, is_right)))
     return facts
 
 
@@ -329,11 +344,44 @@ def _tag_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) 
         probabilities,
         lambda row: _texts_of_word(*words[row]),
     )
+    gold_labels = [[task.labels[number] for number in example.labels] for example in examples]
+    predicted_labels = [prediction.value for prediction in predictions]
+    facts["first"] = _first_sentences(task, examples, gold_labels, predicted_labels)
     if "entities" in task.metrics:
-        gold_labels = [[task.labels[number] for number in example.labels] for example in examples]
-        predicted_labels = [prediction.value for prediction in predictions]
         facts["entities"] = _entity_scores(count_entities(gold_labels, predicted_labels))
     return facts
+
+
+def _first_sentences(
+    task: Task,
+    examples: Sequence[Any],
+    gold_labels: Sequence[Sequence[str]],
+    predicted_labels: Sequence[Sequence[str]],
+) -> list[Facts]:
+    """Return the first sentences with their tags, as `Cases.describe` does it of words."""
+    cases = []
+    for example, gold, predicted in zip(examples, gold_labels, predicted_labels, strict=True):
+        if len(cases) == NUM_FIRST:
+            break
+        case = {
+            "texts": [["", clip(" ".join(example.tokens))]],
+            "said": clip(_name_tags(task, example.tokens, predicted)),
+            "truth": clip(_name_tags(task, example.tokens, gold)),
+            "is_right": list(gold) == list(predicted),
+        }
+        cases.append(case)
+    return cases
+
+
+def _name_tags(task: Task, words: Sequence[str], tags: Sequence[str]) -> str:
+    """Return the entities of a sentence, or each word with its tag."""
+    if not are_entities(task.labels):
+        return " ".join(map("/".join, zip(words, tags, strict=True)))
+    entities = []
+    for name, first, last in find_entities(tags):
+        entity = " ".join(words[first : last + 1])
+        entities.append(f"{entity} ({name})")
+    return ", ".join(entities) or "none"
 
 
 def _entity_scores(counts: dict[str, EntityCounts]) -> list[Facts]:
@@ -362,17 +410,18 @@ def _multi_label_facts(task: Task, examples: Sequence[Any], predictions: Sequenc
     predicted = (probabilities >= 0.5).astype(int)
     largest_errors = np.abs(probabilities - gold).max(axis=1)
     is_right = (predicted == gold).all(axis=1)
+    cases = Cases(
+        lambda row: _texts_of_example(task, examples[row]),
+        _name_labels(task, predicted),
+        _name_labels(task, gold),
+        is_right,
+        largest_errors,
+    )
     return {
         "labels": list(task.labels),
         "classes": label_scores(gold, predicted, range(len(task.labels))),
         "calibration": calibration(probabilities.ravel(), gold.ravel()),
-        "worst": list_errors(
-            most_confident(largest_errors, is_right),
-            lambda row: _texts_of_example(task, examples[row]),
-            _name_labels(task, predicted),
-            _name_labels(task, gold),
-            largest_errors,
-        ),
+        **cases.first_and_worst(most_confident(largest_errors, is_right)),
     }
 
 
@@ -391,16 +440,17 @@ def _regression_facts(task: Task, examples: Sequence[Any], predictions: Sequence
     predicted = np.array([float(prediction.value) for prediction in predictions])
     errors = np.abs(predicted - gold)
     step = len(gold) // MOST_DOTS + 1
+    cases = Cases(
+        lambda row: _texts_of_example(task, examples[row]),
+        [f"{number:.3f}" for number in predicted],
+        [f"{number:.3f}" for number in gold],
+        is_right=[None] * len(gold),
+    )
     return {
         "dots": [gold[::step].tolist(), predicted[::step].tolist()],
         "mean_absolute_error": float(errors.mean()),
         "error_of_the_mean": float(np.abs(gold - gold.mean()).mean()),
-        "worst": list_errors(
-            np.argsort(-errors, kind="stable").tolist(),
-            lambda row: _texts_of_example(task, examples[row]),
-            [f"{number:.3f}" for number in predicted],
-            [f"{number:.3f}" for number in gold],
-        ),
+        **cases.first_and_worst(np.argsort(-errors, kind="stable").tolist()),
     }
 
 
@@ -419,15 +469,16 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
         texts = dict.fromkeys(gold_answer.text for gold_answer in example.answers)
         truths.append(" / ".join(texts) or "no answer")
 
+    cases = Cases(
+        lambda row: _texts_of_example(task, examples[row]),
+        [answer or "no answer" for answer in answers],
+        truths,
+        is_exact,
+        probabilities,
+    )
     facts: Facts = {
         "calibration": calibration(probabilities, is_exact),
-        "worst": list_errors(
-            most_confident(probabilities, overlaps),
-            lambda row: _texts_of_example(task, examples[row]),
-            [answer or "no answer" for answer in answers],
-            truths,
-            probabilities,
-        ),
+        **cases.first_and_worst(most_confident(probabilities, overlaps)),
     }
     if "squad_v2" in task.metrics:
         gold_is_empty = [int(not example.answers) for example in examples]
