@@ -419,7 +419,10 @@ def test_predictions_of_held_out_inputs_are_the_models(trained):
 
     ids = batch["input_ids"][0]
     labels = batch["labels"][0]
-    places = (ids == tokenizer.mask_token_id).nonzero()[:, 0].tolist()
+    places = []
+    for place in (ids == tokenizer.mask_token_id).nonzero()[:, 0].tolist():
+        if tokenizer.convert_ids_to_tokens(int(labels[place])).isalnum():
+            places.append(place)
     place = places[len(places) // 2]
     probabilities = output.prediction_logits[0, place].softmax(-1)
     truth = int(labels[place])
@@ -436,6 +439,21 @@ def test_predictions_of_held_out_inputs_are_the_models(trained):
     assert verdict["truth"] is (int(batch["next_sentence_label"][0]) == 0)
     is_next = output.seq_relationship_logits[0].softmax(-1)[0].item()
     assert verdict["is_next"] == pytest.approx(is_next, rel=1e-3)
+
+
+def test_a_word_is_shown_rather_than_punctuation(trained):
+    trainer, data = trained
+    tokenizer = data.tokenizer
+    batch = trainer.eval_collator([trainer.eval_dataset[(0, 0)]])
+    word = next(piece for piece in tokenizer.get_vocab() if piece.isalnum())
+    pieces = [word, "[UNK]", "[UNK]"]
+    batch["labels"][:] = -100
+    batch["labels"][0, 2:5] = torch.tensor(tokenizer.convert_tokens_to_ids(pieces))
+    batch["input_ids"][0, 2:5] = tokenizer.mask_token_id
+    assert predict_held_out(trainer.model, tokenizer, batch)["masks"][0]["truth"] == word
+    batch["labels"][0, 2] = -100
+    truth = predict_held_out(trainer.model, tokenizer, batch)["masks"][0]["truth"]
+    assert truth == "[UNK]"
 
 
 def test_outputs_that_are_not_finite_give_no_examples(trained, monkeypatch):

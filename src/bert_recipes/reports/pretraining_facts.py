@@ -149,7 +149,9 @@ def predict_held_out(
 def _mask_predictions(
     tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor], logits: torch.Tensor
 ) -> list[Facts]:
-    """Return the prediction for the middle [MASK] of each of the first inputs.
+    """Return the prediction for the middle masked word of each of the first inputs.
+
+    Where only punctuation or parts of words are masked, one of them.
 
     Args:
         tokenizer: Of the inputs.
@@ -160,9 +162,15 @@ def _mask_predictions(
     is_mask = batch["input_ids"][rows, positions] == tokenizer.mask_token_id
     predictions: list[Facts] = []
     for row, ids in enumerate(batch["input_ids"].tolist()):
-        masks = ((rows == row) & is_mask).nonzero()[:, 0]
-        if len(masks) == 0:
+        masks = ((rows == row) & is_mask).nonzero()[:, 0].tolist()
+        if not masks:
             continue
+        truths = batch["labels"][row, positions[masks]].tolist()
+        words = []
+        for mask, truth in zip(masks, truths, strict=True):
+            if tokenizer.decode([truth]).strip().isalnum():
+                words.append(mask)
+        masks = words or masks
         middle = masks[len(masks) // 2]
         position = int(positions[middle])
         truth = int(batch["labels"][row, position])
