@@ -1,5 +1,6 @@
 """The command `bert-recipes`: in a checkout, and out of an installed wheel."""
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -7,9 +8,11 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 from python_process import REPOSITORY, run_python
 
 from bert_recipes.errors import InputError
@@ -73,8 +76,8 @@ def test_the_scripts_take_the_names(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The command of a wheel in a virtual environment, which has the packages of this one."""
+def wheel(tmp_path_factory):
+    """The wheel of this checkout."""
     pytest.importorskip("setuptools", "77")
     folder = tmp_path_factory.mktemp("wheel")
     checkout = folder / "checkout"  # a build leaves files in it
@@ -85,11 +88,19 @@ def installed(tmp_path_factory):
     offline = ["--quiet", "--no-index", "--no-deps"]
     run_pip("wheel", *offline, "--no-build-isolation", "--wheel-dir", folder, checkout)
     [wheel] = folder.glob("bert_recipes-*.whl")
-    venv.create(folder / "venv", symlinks=True)
-    run_pip("--python", folder / "venv" / "bin" / "python", "install", *offline, wheel)
-    [packages] = (folder / "venv" / "lib").glob("python*/site-packages")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel):
+    """The command of a wheel in a virtual environment, which has the packages of this one."""
+    environment = wheel.parent / "venv"
+    venv.create(environment, symlinks=True)
+    offline = ["--quiet", "--no-index", "--no-deps"]
+    run_pip("--python", environment / "bin" / "python", "install", *offline, wheel)
+    [packages] = (environment / "lib").glob("python*/site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "venv" / "bin" / "bert-recipes"
+    return environment / "bin" / "bert-recipes"
 
 
 def run_pip(*words):
@@ -136,3 +147,39 @@ def test_a_wheel_trains_without_a_checkout(installed, small_store, tmp_path):
         usage = run_installed(installed, tmp_path, command, "--help").stdout
         for option in re.findall(r"--\w+", options):
             assert option in usage
+
+
+def test_uvx_takes_a_wheel_from_a_local_index(wheel, small_store, tmp_path):
+    """What the wheel requires is found by its name; the files are those that are installed here."""
+    uvx = shutil.which("uvx", path=str(Path(sys.executable).parent))
+    if uvx is None:
+        pytest.skip("uv is not installed")
+    index = tmp_path / "index"
+    index.mkdir()
+    shutil.copy(wheel, index)
+    for package in importlib.metadata.distributions():
+        if package.name != "bert-recipes":
+            write_stub(index, package)
+
+    options = ["--offline", "--no-index", "--find-links", index, "--cache-dir", tmp_path / "cache"]
+    options += ["--python", sys.executable, "--from", wheel]
+    flags = "--size 1/32 --max_steps 2 --max_minutes null --output_dir run"
+    words = f"pretrain --config laptop --store {small_store} {flags}".split()
+    run_installed(uvx, tmp_path, *options, "bert-recipes", *words)
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+def write_stub(index, package):
+    """Write a wheel with the metadata of an installed package, whose file leads to the package."""
+    name = canonicalize_name(package.name).replace("-", "_")
+    stem = f"{name}-{package.version}"
+    files = {
+        f"{name}.pth": sysconfig.get_path("purelib") + "\n",
+        f"{stem}.dist-info/METADATA": package.read_text("METADATA"),
+        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = f"{stem}.dist-info/RECORD"
+    files[record] = "".join(f"{path},,\n" for path in (*files, record))
+    with zipfile.ZipFile(index / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
