@@ -175,7 +175,7 @@ report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/
 	$(PYTHON) recipes/write_report.py --runs $(RUN) $(ARGS)
 
 compare: $(READY)  ## runs beside each other, in runs/compared: RUNS="runs/a runs/b"
-	@test -n "$(or $(word 2,$(RUNS)),$(word 2,$(wildcard $(RUNS))))" || { echo "error: give RUNS=\"runs/a runs/b\", the folders of two finished runs or more" >&2; exit 1; }
+	@set -- $(RUNS); test $$# -ge 2 || { echo "error: give RUNS=\"runs/a runs/b\", the folders of two finished runs or more" >&2; exit 1; }
 	$(PYTHON) recipes/write_report.py --runs $(RUNS) $(ARGS)
 
 # Check MODEL= before anything is installed.

@@ -13,7 +13,7 @@ from table_runs import Cell, Runs
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_json_object
-from bert_recipes.metrics.seeds import seed_and_row_certainty
+from bert_recipes.metrics.seeds import seed_and_row_certainty, subtract_replicates
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"
@@ -115,20 +115,13 @@ def compare_cells(
     differences = [sign * (first.value - second.value) for first, second in pairs]
     if not np.isfinite(differences).all():
         return Comparison(problem="training diverged")
-    certainty = seed_and_row_certainty(differences, _subtract_replicates(pairs, sign))
+    replicates = subtract_replicates(
+        [(first.replicates, second.replicates) for first, second in pairs]
+    )
+    if replicates is not None:
+        replicates = sign * replicates
+    certainty = seed_and_row_certainty(differences, replicates)
     return Comparison(statistics.fmean(differences), certainty.error, certainty.intervals)
-
-
-def _subtract_replicates(pairs: Sequence[tuple[Cell, Cell]], sign: int) -> list[np.ndarray] | None:
-    """Return the replicates of each seed's difference; None where runs have none, or others."""
-    num_groups = len(pairs[0][0].replicates)
-    differences = []
-    for better, worse in pairs:
-        if {len(better.replicates), len(worse.replicates)} != {num_groups} or not num_groups:
-            return None
-        difference = np.subtract(better.replicates, worse.replicates)
-        differences.append(sign * difference)
-    return differences
 
 
 def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:

@@ -15,10 +15,10 @@ set -euo pipefail
 
 # torchrun gives a process 30 seconds to end when it is told to stop; a step and a checkpoint may take longer.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}
-# Otherwise the machines that are left do not tell one that comes back where to meet: torch 2.13 keeps that of the
-# first time, and both wait until they time out.
+# With the shared store of torch 2.13 a machine that rejoins waits for an address that nobody tells it, until all time out.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}
 exec "${PYTHON:-.venv/bin/python}" -m torch.distributed.run \
     --nnodes "${MACHINES:-1}" --nproc-per-node "${PROCESSES:-gpu}" --max-restarts "${RESTARTS:-0}" \
     --rdzv-backend c10d --rdzv-endpoint "${FIRST:-localhost}:${PORT:-29500}" --rdzv-id "${JOB:-bert-recipes}" \
+    --rdzv-conf join_timeout=1800 \
     recipes/pretrain.py "$@"

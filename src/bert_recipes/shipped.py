@@ -15,9 +15,9 @@ IS_CHECKOUT = not SHIPPED.is_dir()
 ROOT = PACKAGE.parents[1] if IS_CHECKOUT else SHIPPED
 
 
-def either(in_checkout: str, installed: str) -> str:
+def command_hint(*, checkout: str, wheel: str) -> str:
     """Return the command that works here: a checkout has a Makefile, a wheel has `bert-recipes`."""
-    return in_checkout if IS_CHECKOUT else installed
+    return checkout if IS_CHECKOUT else wheel
 
 
 def find_config(name: str, folder: Path) -> Path:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Two network namespaces that see each other alone, as two machines; for test_two_machines.py. As root, with iproute2:
+# Two network namespaces that reach only each other, as two machines; for test_two_machines.py. As root, with iproute2:
 #
 #   machines.sh start                 # bert-one: 10.77.0.1; bert-two: 10.77.0.2
 #   machines.sh on bert-one COMMAND
-#   machines.sh lose bert-two         # all that runs there is killed
+#   machines.sh lose bert-two         # it is off the network, and all that runs there is killed
+#   machines.sh find bert-two         # it is on the network again
 #   machines.sh stop
 set -euo pipefail
 
@@ -33,7 +34,12 @@ on() {
 }
 
 lose() {
+    ip -n "$1" link set "veth-${1#bert-}" down
     ip netns pids "$1" | xargs --no-run-if-empty kill -KILL
+}
+
+find() {
+    ip -n "$1" link set "veth-${1#bert-}" up
 }
 
 stop() {

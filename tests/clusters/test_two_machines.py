@@ -42,7 +42,7 @@ def machines():
 
 @pytest.fixture
 def start(machines, repository, small_store):
-    """Starts the script on a machine."""
+    """A function that starts the script on a machine."""
     job = {
         "MACHINES": "2",
         "PROCESSES": "1",
@@ -52,7 +52,7 @@ def start(machines, repository, small_store):
         "OMP_NUM_THREADS": "1",
     }
 
-    def start_it(machine, folder):
+    def start_script(machine, folder):
         command = [MACHINES, "on", machine, "recipes/cluster/pretrain_torchrun.sh"]
         command += [*FLAGS.split(), "--store", str(small_store), "--output_dir", str(folder)]
         return subprocess.Popen(
@@ -64,7 +64,7 @@ def start(machines, repository, small_store):
             text=True,
         )
 
-    return start_it
+    return start_script
 
 
 def finish(*launchers):

@@ -1,5 +1,6 @@
 """Runs beside each other: what differs, what is better, and what cannot be compared."""
 
+import json
 import re
 
 import pytest
@@ -263,27 +264,107 @@ def test_rows_widen_the_interval_over_seeds(make_run_folder):
             )
     text = text_of(folders)
     row = re.search(r"\| mlm loss \| 2e-4 - 1e-4 \| 2 \| -0.2000 \| (.*?) \| (.*?) \|", text)
-    assert row[1] == "-0.2000 to -0.2000"
+    assert row[1] == "not known"  # both seeds are alike
     low, high = map(float, row[2].split(" to "))
     assert low < -0.21
     assert high > -0.19
 
 
-def test_a_seed_that_diverged_and_seeds_of_one_side_alone_are_seen(make_run_folder):
+def test_a_seed_that_diverged_is_not_left_out(make_run_folder):
+    folders = []
+    for seed in (1, 2, 3):
+        folders.append(seeded(make_run_folder, f"low_{seed}", "1e-4", seed, 4.0 + seed / 10))
+        loss = float("nan") if seed == 3 else 3.0
+        folders.append(seeded(make_run_folder, f"high_{seed}", "2e-4", seed, loss))
+    text = text_of(folders)
+    assert "| mlm loss | 4.2000 ± 0.2484 | n/a |" in text
+    assert "| mlm loss | high - low | 3 | n/a | n/a | n/a |" in text
+
+
+def test_seeds_of_one_side_alone_are_not_compared(make_run_folder):
     folders = [
         seeded(make_run_folder, "low_1", "1e-4", 1, 4.0),
-        seeded(make_run_folder, "low_2", "1e-4", 2, float("nan")),
+        seeded(make_run_folder, "low_2", "1e-4", 2, 4.1),
         seeded(make_run_folder, "high_1", "2e-4", 1, 3.0),
-        seeded(make_run_folder, "high_3", "2e-4", 3, 3.0),
     ]
+    assert "no configuration has two seeds in common with the first one" in text_of(folders)
+
+
+def test_what_differs_between_the_seeds_of_a_column_is_shown(make_run_folder):
+    folders = [
+        seeded(make_run_folder, "low_1", "1e-4", 1, 4.0),
+        seeded(make_run_folder, "low_2", "1e-4", 2, 4.1),
+    ]
+    assert "None: settings, machine and versions are the same" in text_of(folders)
+    results = json.loads((folders[1] / "all_results.json").read_text())
+    results["machine"]["torch"] = "2.11.0"
+    (folders[1] / "all_results.json").write_text(json.dumps(results))
+    assert "| machine: torch | 2.11.0, 2.13.0 |" in text_of(folders)
+    # Another corpus is another configuration.
+    results["data"] = {"fingerprint": "another"}
+    (folders[1] / "all_results.json").write_text(json.dumps(results))
     text = text_of(folders)
-    assert "| mlm loss | n/a | 3.0000 ± 0.0000 |" in text
-    assert "paired by seed" not in text
+    assert "| metric | low_1 | low_2 |" in text
+    assert "| training data | not set | another |" in text
+
+
+@pytest.mark.parametrize(
+    ("names", "group"),
+    [
+        (("sst2_seed1", "sst2_seed2"), "sst2"),
+        (("seed1_lr_2e-4", "seed2_lr_2e-4"), "lr_2e-4"),
+        (("lr_2e-1", "lr_2e-2"), "lr_2e"),  # nothing tells that it is no seed
+        (("a", "b"), "a"),
+    ],
+)
+def test_a_column_has_the_name_of_its_runs_without_the_seed(make_run_folder, names, group):
+    folders = []
+    for seed, name in enumerate(names, start=1):
+        folders.append(seeded(make_run_folder, name, "1e-4", seed, 4.0 + seed))
+    assert f"| metric | {group} (2 seeds) |" in text_of(folders)
+
+
+@pytest.mark.parametrize(("sizes", "is_known"), [((64, 64), True), ((64, 32), False)])
+def test_batches_of_another_size_have_other_groups_of_rows(make_run_folder, sizes, is_known):
+    folders = []
+    for seed in (1, 2):
+        for rate, size in zip(("1e-4", "2e-4"), sizes, strict=True):
+            loss = 4.0 + seed / 100 + (seed / 10 if rate == "1e-4" else 0.0)
+            replicates = [loss + row / 1000 for row in range(20)]
+            folder = seeded(make_run_folder, f"{rate}_{seed}", rate, seed, loss, replicates)
+            with (folder / "run.yaml").open("a") as file:
+                file.write(f"per_device_eval_batch_size: {size}\n")
+            folders.append(folder)
+    row = re.search(r"\| mlm loss \| 2e-4 - 1e-4 \| 2 \| \S+ \| .*? \| (.*?) \|", text_of(folders))
+    assert (row[1] != "not known") is is_known
 
 
 def test_one_seed_twice_is_not_a_mean(make_run_folder):
     folders = [seeded(make_run_folder, name, "1e-4", 1, 4.0) for name in ("here", "there")]
     assert "| metric | here | there |" in text_of(folders)
+    folders.append(seeded(make_run_folder, "other", "1e-4", 2, 4.0))
+    assert "| metric | here (2 seeds) | there |" in text_of(folders)
+
+
+def test_a_run_with_the_name_of_a_group_keeps_it(make_run_folder):
+    folders = [
+        seeded(make_run_folder, "sst2_seed1", "1e-4", 1, 4.0),
+        seeded(make_run_folder, "sst2_seed2", "1e-4", 2, 4.0),
+        seeded(make_run_folder, "sst2", "2e-4", 1, 3.0),
+    ]
+    assert "| metric | sst2_seed1 (2 seeds) | sst2 |" in text_of(folders)
+    assert "| metric | sst2 | sst2_seed2 (2 seeds) |" in text_of(folders[::-1])
+
+
+def test_a_metric_that_is_undefined_without_some_rows_has_no_interval_over_rows(make_run_folder):
+    folders = []
+    for seed in (1, 2):
+        for rate, loss in (("1e-4", 4.0), ("2e-4", 3.0)):
+            replicates = [loss, None] if seed == 1 else [loss, loss]
+            name = f"{rate}_{seed}"
+            folders.append(seeded(make_run_folder, name, rate, seed, loss, replicates))
+    row = "| mlm loss | 2e-4 - 1e-4 | 2 | -1.0000 | not known | not known |"
+    assert row in text_of(folders)
 
 
 def test_settings_have_a_limit_but_seeds_have_none(make_run_folder):
@@ -293,5 +374,5 @@ def test_settings_have_a_limit_but_seeds_have_none(make_run_folder):
     assert "| metric | low (9 seeds) |" in text_of(folders)
     for number in range(2, 10):
         folders.append(seeded(make_run_folder, f"rate{number}", f"{number}e-4", 1, 4.0))
-    with pytest.raises(InputError, match="runs: 9 settings given; allowed: 8"):
+    with pytest.raises(InputError, match="runs: 9 different configurations given; allowed: 8"):
         text_of(folders)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from bert_recipes import shipped
 from bert_recipes.errors import InputError
 from bert_recipes.reports.compare import check_report_folder
 from bert_recipes.reports.finish import report_run, what_next
@@ -137,3 +138,24 @@ def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
     assert [line.split()[0] for line in lines] == ["next:", "look", "predict", "share"]
     assert lines[2].endswith("INPUT=texts.txt")
     assert what_next(tiny_runs("multiple_choice")).splitlines()[2].endswith("INPUT=rows.jsonl")
+
+
+def test_where_there_is_no_checkout_the_hints_are_commands_of_the_wheel(
+    make_run_folder, tiny_runs, monkeypatch, caplog
+):
+    monkeypatch.setattr(shipped, "IS_CHECKOUT", False)
+    folder = make_run_folder()
+    text = what_next(folder)
+    finetune = f"bert-recipes finetune --config glue --task mrpc --model_name_or_path {folder}"
+    assert finetune in text
+    assert f"bert-recipes push-to-hub --run {folder} --repo owner/name" in text
+    finetuned = tiny_runs("token_classification")
+    predict = f"bert-recipes predict --model_name_or_path {finetuned} --input_file texts.txt"
+    assert predict in what_next(finetuned)
+
+    def fail():
+        raise ValueError("no facts")
+
+    report_run(folder, fail, is_main=True)
+    assert f"`bert-recipes write-report --runs {folder}` tries again" in caplog.text
+    assert "make " not in text + caplog.text

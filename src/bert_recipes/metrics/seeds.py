@@ -38,29 +38,53 @@ def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> 
     error = error_of_seeds
     halves = {"of_seeds": float(student.ppf(0.975, num_seeds - 1)) * error_of_seeds}
     if replicates is not None:
-        error_of_rows, error_of_rows_alone = _row_errors(np.asarray(replicates))
-        error = max(error_of_rows, math.hypot(error_of_seeds, error_of_rows_alone))
-        quantile = float(student.ppf(0.975, np.shape(replicates)[1] - 1))
-        halves["of_rows"] = quantile * error_of_rows
-        halves["of_both"] = max(
-            halves["of_rows"], math.hypot(halves["of_seeds"], quantile * error_of_rows_alone)
-        )
+        error_of_rows, error_without_interaction = _row_errors(np.asarray(replicates))
+        error = max(error_of_rows, math.hypot(error_of_seeds, error_without_interaction))
+        t_of_rows = float(student.ppf(0.975, np.shape(replicates)[1] - 1))
+        halves["of_rows"] = t_of_rows * error_of_rows
+        of_both = math.hypot(halves["of_seeds"], t_of_rows * error_without_interaction)
+        halves["of_both"] = max(halves["of_rows"], of_both)
     mean = float(np.mean(figures))
     intervals = {name: (mean - half, mean + half) for name, half in halves.items()}
     return SeedAndRowCertainty(error, intervals)
 
 
 def _row_errors(replicates: np.ndarray) -> tuple[float, float]:
-    """Return the standard error of a mean over seeds by rows, and its part alike in all seeds."""
-    num_seeds, num_groups = replicates.shape
-    # Pseudo-values of the jackknife, about the mean of their seed.
-    pseudo_values = (num_groups - 1) * (replicates.mean(axis=1, keepdims=True) - replicates)
-    means = pseudo_values.mean(axis=0)
-    freedom = num_groups - 1
-    variance = np.square(means).sum() / (num_groups * freedom)
+    """Return two standard errors of a mean over seeds by rows.
 
-    deviations = np.square(pseudo_values - means).sum()
-    mean_square = deviations / ((num_seeds - 1) * freedom)
-    interaction = mean_square / (num_seeds * num_groups)
-    variance_alone = max(0.0, variance - interaction)
-    return math.sqrt(variance), math.sqrt(variance_alone)
+    The second one is without the interaction: what one seed does on one group of rows.
+    """
+    num_seeds, num_groups = replicates.shape
+    degrees_of_freedom = num_groups - 1
+    # Pseudo-values of the jackknife, about the mean of their seed.
+    deviations = replicates.mean(axis=1, keepdims=True) - replicates
+    pseudo_values = degrees_of_freedom * deviations
+    means = pseudo_values.mean(axis=0)
+    variance_of_rows = np.square(means).sum() / (num_groups * degrees_of_freedom)
+
+    squares = np.square(pseudo_values - means).sum()
+    mean_square_of_interaction = squares / ((num_seeds - 1) * degrees_of_freedom)
+    variance_of_interaction = mean_square_of_interaction / (num_seeds * num_groups)
+    variance_without = max(0.0, variance_of_rows - variance_of_interaction)
+    return math.sqrt(variance_of_rows), math.sqrt(variance_without)
+
+
+def subtract_replicates(
+    pairs: Sequence[tuple[Sequence[float | None], Sequence[float | None]]],
+) -> np.ndarray | None:
+    """Return the replicates of each seed's difference, float (S, G), first minus second.
+
+    None where a replicate is undefined (a metric without one of the groups) or the groups differ.
+
+    Args:
+        pairs: The `jackknife_replicates` of two models, for each seed.
+    """
+    num_groups = len(pairs[0][0])
+    differences = []
+    for first, second in pairs:
+        if not len(first) == len(second) == num_groups > 0:
+            return None
+        if None in first or None in second:
+            return None
+        differences.append(np.subtract(first, second))  # type: ignore[arg-type]
+    return np.array(differences)

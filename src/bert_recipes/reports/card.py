@@ -31,7 +31,7 @@ from bert_recipes.run_folder import (
     PROBE_FILE,
     RESULTS_FILE,
 )
-from bert_recipes.shipped import either
+from bert_recipes.shipped import command_hint
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.training.arguments import has_second_phase, key_in_last_phase
 from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
@@ -189,9 +189,9 @@ def name_repository(folder: Path, repo_id: str) -> None:
         text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")
         if earlier_repository is not None and f'"{earlier_repository}"' in text:
             flags = f"--repo_id {repo_id} --overwrite true"
-            command = either(
-                f'make card RUN={folder} ARGS="{flags}"',
-                f"bert-recipes write-model-card --run_dir {folder} {flags}",
+            command = command_hint(
+                checkout=f'make card RUN={folder} ARGS="{flags}"',
+                wheel=f"bert-recipes write-model-card --run_dir {folder} {flags}",
             )
             logger.warning(
                 "%s was edited and stays: it loads the model from %s, not from %s; `%s` writes it "

@@ -29,7 +29,7 @@ class CardArguments:
     data_description: str | None = option(None, "what the text is, and where it is from")
     data_license: str | None = option(None, "licence of the text, in words")
     examples: bool | None = option(
-        None, "false: the card shows no held-out texts with predictions; default: three"
+        None, "show three held-out texts with predictions; default: true"
     )
 
     def check(self) -> None:

@@ -17,14 +17,16 @@ from bert_recipes.reports.page import (
     report_files,
     words_of,
 )
-from bert_recipes.reports.paired import HEADS, RESAMPLES, paired_bootstrap
-from bert_recipes.reports.seeds import (
-    PAIRED_HEADS,
-    Columns,
+from bert_recipes.reports.paired import BOOTSTRAP_HEADS, RESAMPLES, paired_bootstrap
+from bert_recipes.reports.paired_seeds import (
+    PLACES,
+    SEED_HEADS,
+    SEEDS,
+    SeedRuns,
     describe_mean,
-    group_by_settings,
-    paired_differences,
-    settings_of,
+    group_by_configuration,
+    seed_differences,
+    trained_on,
 )
 from bert_recipes.run_folder import MARKDOWN_FILE, PAGE_FILE
 
@@ -54,6 +56,8 @@ _BASELINES = (
     "base_rate_loss",
     "original_accuracy",
 )
+# What is expected to differ between the seeds of a column.
+_OF_SEEDS = (*SEEDS, "pairs_in_epoch_0")
 Runs = Mapping[str, RunFiles]
 
 
@@ -114,60 +118,61 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
     Runs that differ in nothing but the seed share a column. Without such runs, those of fine-tuning
     are compared on each row of their validation data, by default where they had it.
     """
-    columns = group_by_settings(runs)
-    if len(columns) > MOST_COLUMNS:
+    groups = group_by_configuration(runs)
+    if len(groups) > MOST_COLUMNS:
         raise InputError(
-            f"runs: {len(columns)} settings given; allowed: {MOST_COLUMNS}, each with any number "
-            "of seeds"
+            f"runs: {len(groups)} different configurations given; allowed: {MOST_COLUMNS}, each "
+            "with any number of seeds"
         )
-    have_seeds = len(columns) < len(runs)
+    have_seeds = len(groups) < len(runs)
     have_same_data = _have_same_data(runs)
-    panels = _panels(columns)
+    panels = _panels(groups)
     metrics = _metric_names(runs)
 
     content: dict[str, Any] = {
         "title": "Comparison of runs",
-        "name": ", ".join(columns),
+        "name": ", ".join(groups),
         "about": _describe_training(next(iter(runs.values()))),
         "have_same_data": have_same_data,
         "have_seeds": have_seeds,
-        "columns": _describe_columns(columns),
-        "metrics": _metric_table(columns, metrics),
+        "columns": _column_heads(groups),
+        "metrics": _metric_table(groups, metrics),
         "best": [],
-        "differences": _differences(columns),
+        "differences": _differences(groups),
         "resamples": RESAMPLES,
-        "paired_heads": HEADS,
-        "paired_by_seed_heads": PAIRED_HEADS,
+        "bootstrap_heads": BOOTSTRAP_HEADS,
+        "seed_heads": SEED_HEADS,
         "curves": [plots.panel_plot(panel) for panel in panels],
         "picture": PLOT_FILE,
     }
     if have_same_data and have_seeds:
         ranked = [metric for metric in metrics if _is_ranked(metric)]
-        content["paired_by_seed"] = paired_differences(columns, ranked)
+        content["seed_differences"] = seed_differences(groups, ranked)
+        content["num_columns"] = len(groups)
     elif have_same_data:
         content["best"] = _best_cells(runs, metrics)
         if all(run.task is not None for run in runs.values()):
             try:
-                content["paired"] = paired_bootstrap(runs, data_dir)
+                content["bootstrap"] = paired_bootstrap(runs, data_dir)
             except InputError as error:
-                content["unpaired"] = str(error)
+                content["no_bootstrap"] = str(error)
     pictures = {PLOT_FILE: plots.panels_png(panels[:NUM_PICTURED])} if panels else {}
     return report_files("comparison.j2", pictures, **content)
 
 
-def _describe_columns(columns: Columns) -> list[str]:
-    """Return the heads of the columns: the name of a run, or of settings with their seeds."""
+def _column_heads(groups: SeedRuns) -> list[str]:
+    """Return the name of each run, or of a configuration with the number of its seeds."""
     heads = []
-    for name, runs in columns.items():
+    for name, runs in groups.items():
         heads.append(name if len(runs) == 1 else f"{name} ({len(runs)} seeds)")
     return heads
 
 
-def _metric_table(columns: Columns, metrics: Sequence[str]) -> list[list[str]]:
+def _metric_table(groups: SeedRuns, metrics: Sequence[str]) -> list[list[str]]:
     """Return a row for each metric, with its mean over the seeds of each column."""
     rows = []
     for metric in metrics:
-        cells = [describe_mean(metric, runs) for runs in columns.values()]
+        cells = [describe_mean(metric, runs) for runs in groups.values()]
         rows.append([words_of(metric), *cells])
     return rows
 
@@ -185,7 +190,7 @@ def _best_cells(runs: Runs, metrics: Sequence[str]) -> list[tuple[int, int]]:
 def _have_same_data(runs: Runs) -> bool:
     """Tell whether the hashes show that the metrics were measured on the same inputs."""
     hashes = [_hashes_of_data(run) for run in runs.values()]
-    return None not in hashes[0] and not _differ(hashes)
+    return None not in hashes[0] and _are_alike(hashes)
 
 
 def _hashes_of_data(run: RunFiles) -> list[str | None]:
@@ -201,38 +206,40 @@ def _hashes_of_data(run: RunFiles) -> list[str | None]:
     return hashes
 
 
-def _differ(values: Iterable[Any]) -> bool:
-    return len({repr(value) for value in values}) > 1
+def _are_alike(values: Iterable[Any]) -> bool:
+    return len({repr(value) for value in values}) <= 1
 
 
 # Tables and curves
 
 
-def _differences(columns: Columns) -> list[list[str]]:
-    """Return a row for each setting, machine part and version that is not the same in all columns.
+def _differences(groups: SeedRuns) -> list[list[str]]:
+    """Return a row for each setting, machine part and version that is not the same in all runs.
 
-    Where it differs between the seeds of a column, the cell has all values.
+    A cell lists all values where the seeds of a column differ.
     """
     names: dict[str, None] = {}
-    columns_of_facts = []
-    for runs in columns.values():
+    facts_of_columns = []
+    for runs in groups.values():
         facts_of_runs = [_settings_and_machine(run) for run in runs]
         names.update(dict.fromkeys(itertools.chain(*facts_of_runs)))
-        columns_of_facts.append(facts_of_runs)
+        facts_of_columns.append(facts_of_runs)
 
     rows = []
     for name in names:
-        cells = []
-        for facts_of_runs in columns_of_facts:
+        values_of_columns = []
+        for facts_of_runs in facts_of_columns:
             values = {_format_setting(facts.get(name)) for facts in facts_of_runs}
-            cells.append(", ".join(sorted(values)))
-        if len(set(cells)) > 1:
-            rows.append([name, *cells])
+            values_of_columns.append(sorted(values))
+        distinct = set(itertools.chain(*values_of_columns))
+        is_of_seeds = name in _OF_SEEDS and _are_alike(values_of_columns)
+        if len(distinct) > 1 and name not in PLACES and not is_of_seeds:
+            rows.append([name, *map(", ".join, values_of_columns)])
     return rows
 
 
 def _settings_and_machine(run: RunFiles) -> dict[str, Any]:
-    facts = {**run.facts.get("run", {}), **settings_of(run)}
+    facts = {**run.facts.get("run", {}), **run.settings, **trained_on(run)}
     for name, value in (run.results.get("machine") or {}).items():
         facts[f"machine: {name}"] = value
     return facts
@@ -293,10 +300,10 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     return best
 
 
-def _panels(columns: Columns) -> list[plots.Panel]:
+def _panels(groups: SeedRuns) -> list[plots.Panel]:
     """Return a plot of each logged metric, with a curve of each run in the colour of its column."""
     logged: dict[str, None] = {}
-    for run in itertools.chain(*columns.values()):
+    for run in itertools.chain(*groups.values()):
         for line in run.history:
             logged.update(dict.fromkeys(line))
 
@@ -305,19 +312,26 @@ def _panels(columns: Columns) -> list[plots.Panel]:
 
     panels = []
     for metric in metrics:
-        lines = []
-        for name, runs, color in zip(columns, columns.values(), plots.SERIES, strict=False):
-            legend = name
-            for run in runs:
-                steps, values = plots.series(run.history, metric)
-                if steps:
-                    lines.append(plots.Line(legend, steps, values, color))
-                    legend = ""  # once for all seeds
+        curves = []
+        for (name, runs), color in zip(groups.items(), plots.SERIES, strict=False):
+            curves.extend(_curves_of_seeds(name, runs, metric, color))
         title = words_of(metric)
         if metric.startswith("eval_"):
             title += ", held out"
-        panels.append(plots.Panel(title, "", lines))
+        panels.append(plots.Panel(title, "", curves))
     return plots.with_curves(panels)
+
+
+def _curves_of_seeds(
+    name: str, runs: Sequence[RunFiles], metric: str, color: str
+) -> list[plots.Line]:
+    """Return a metric's curve of each seed; the first one stands in the legend for all."""
+    curves: list[plots.Line] = []
+    for run in runs:
+        steps, values = plots.series(run.history, metric)
+        if steps:
+            curves.append(plots.Line(name, steps, values, color, in_legend=not curves))
+    return curves
 
 
 def _is_drawn(name: str) -> bool:

@@ -1,8 +1,8 @@
 """Gather what report.json holds of a fine-tuning run: scores by class, calibration, errors."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from bert_recipes.tasks.task import Task
 
 NUM_BINS = 15  # Guo et al. 2017, Table 1
 NUM_ERRORS = 12
-NUM_FIRST = 3
+NUM_EXAMPLES = 3
 # A matrix of more classes is not looked at but searched: the most frequent confusions are listed.
 MOST_CLASSES = 25
 NUM_CONFUSIONS = 20
@@ -200,38 +200,34 @@ def most_confident(probabilities: ArrayLike, is_right: ArrayLike) -> list[int]:
 
 
 @dataclass
-class Cases:
-    """Rows with their predictions in words, for a person to read."""
+class ShownPredictions:
+    """Texts, predictions and true labels of a split's rows, as a report shows them."""
 
-    texts_of: Callable[[int], Texts]
-    said: Sequence[str]
+    texts_of: Callable[[int], Texts]  # of a row
+    predicted: Sequence[str]
     truths: Sequence[str]
-    is_right: Sequence[bool | None] | np.ndarray  # None: of a number
-    probabilities: ArrayLike | None = None  # float (N,), of the predictions, where they have one
+    is_right: ArrayLike | None = None  # bool (N,); None: numbers, which are neither
+    probabilities: ArrayLike | None = None  # float (N,), of the predictions
 
-    def describe(self, rows: Sequence[int]) -> list[Facts]:
-        """Return what is said of some rows, and what is true."""
-        cases = []
+    def describe(self, rows: Iterable[int]) -> list[Facts]:
+        """Return the texts, the prediction and the truth of some rows."""
+        descriptions = []
         for row in rows:
-            is_right = self.is_right[row]
-            case: Facts = {
+            description: Facts = {
                 "texts": self.texts_of(row),
-                "said": clip(self.said[row]),
+                "said": clip(self.predicted[row]),
                 "truth": clip(self.truths[row]),
-                "is_right": None if is_right is None else bool(is_right),
             }
+            if self.is_right is not None:
+                description["is_right"] = bool(np.asarray(self.is_right)[row])
             if self.probabilities is not None:
-                case["probability"] = float(np.asarray(self.probabilities)[row])
-            cases.append(case)
-        return cases
+                description["probability"] = float(np.asarray(self.probabilities)[row])
+            descriptions.append(description)
+        return descriptions
 
-    def first_and_worst(self, worst_rows: Sequence[int]) -> Facts:
-        """Return the first rows, and the first ones of those with the worst predictions."""
-        num_first = min(NUM_FIRST, len(self.said))
-        return {
-            "first": self.describe(range(num_first)),
-            "worst": self.describe(worst_rows[:NUM_ERRORS]),
-        }
+    def examples(self) -> list[Facts]:
+        """Describe the first rows."""
+        return self.describe(range(min(NUM_EXAMPLES, len(self.predicted))))
 
 
 def clip(text: str, longest: int = LONGEST_TEXT) -> str:
@@ -297,14 +293,15 @@ def _decision_facts(
     is_right = np.equal(gold, predicted)
     facts = class_facts(names, gold, predicted)
     facts["calibration"] = calibration(probabilities, is_right)
-    cases = Cases(
+    shown = ShownPredictions(
         texts_of,
         [names[number] for number in predicted],
         [names[number] for number in gold],
         is_right,
         probabilities,
     )
-    facts.update(cases.first_and_worst(most_confident(probabilities, is_right)))
+    facts["first"] = shown.examples()
+    facts["worst"] = shown.describe(most_confident(probabilities, is_right)[:NUM_ERRORS])
     return facts
 
 
@@ -346,37 +343,24 @@ def _tag_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) 
     )
     gold_labels = [[task.labels[number] for number in example.labels] for example in examples]
     predicted_labels = [prediction.value for prediction in predictions]
-    facts["first"] = _first_sentences(task, examples, gold_labels, predicted_labels)
+    rows = range(min(NUM_EXAMPLES, len(examples)))
+    sentences = ShownPredictions(
+        lambda row: [["", clip(" ".join(examples[row].tokens))]],
+        [_name_tags(task, examples[row].tokens, predicted_labels[row]) for row in rows],
+        [_name_tags(task, examples[row].tokens, gold_labels[row]) for row in rows],
+        [list(gold_labels[row]) == list(predicted_labels[row]) for row in rows],
+    )
+    facts["first"] = sentences.describe(rows)  # sentences, where the errors are words
     if "entities" in task.metrics:
         facts["entities"] = _entity_scores(count_entities(gold_labels, predicted_labels))
     return facts
 
 
-def _first_sentences(
-    task: Task,
-    examples: Sequence[Any],
-    gold_labels: Sequence[Sequence[str]],
-    predicted_labels: Sequence[Sequence[str]],
-) -> list[Facts]:
-    """Return the first sentences with their tags, as `Cases.describe` does it of words."""
-    cases = []
-    for example, gold, predicted in zip(examples, gold_labels, predicted_labels, strict=True):
-        if len(cases) == NUM_FIRST:
-            break
-        case = {
-            "texts": [["", clip(" ".join(example.tokens))]],
-            "said": clip(_name_tags(task, example.tokens, predicted)),
-            "truth": clip(_name_tags(task, example.tokens, gold)),
-            "is_right": list(gold) == list(predicted),
-        }
-        cases.append(case)
-    return cases
-
-
 def _name_tags(task: Task, words: Sequence[str], tags: Sequence[str]) -> str:
     """Return the entities of a sentence, or each word with its tag."""
     if not are_entities(task.labels):
-        return " ".join(map("/".join, zip(words, tags, strict=True)))
+        tagged_words = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
+        return " ".join(tagged_words)
     entities = []
     for name, first, last in find_entities(tags):
         entity = " ".join(words[first : last + 1])
@@ -410,18 +394,19 @@ def _multi_label_facts(task: Task, examples: Sequence[Any], predictions: Sequenc
     predicted = (probabilities >= 0.5).astype(int)
     largest_errors = np.abs(probabilities - gold).max(axis=1)
     is_right = (predicted == gold).all(axis=1)
-    cases = Cases(
+    shown = ShownPredictions(
         lambda row: _texts_of_example(task, examples[row]),
         _name_labels(task, predicted),
         _name_labels(task, gold),
         is_right,
-        largest_errors,
     )
+    errors = replace(shown, probabilities=largest_errors)  # of the label that is most wrong
     return {
         "labels": list(task.labels),
         "classes": label_scores(gold, predicted, range(len(task.labels))),
         "calibration": calibration(probabilities.ravel(), gold.ravel()),
-        **cases.first_and_worst(most_confident(largest_errors, is_right)),
+        "first": shown.examples(),
+        "worst": errors.describe(most_confident(largest_errors, is_right)[:NUM_ERRORS]),
     }
 
 
@@ -440,17 +425,17 @@ def _regression_facts(task: Task, examples: Sequence[Any], predictions: Sequence
     predicted = np.array([float(prediction.value) for prediction in predictions])
     errors = np.abs(predicted - gold)
     step = len(gold) // MOST_DOTS + 1
-    cases = Cases(
+    shown = ShownPredictions(
         lambda row: _texts_of_example(task, examples[row]),
         [f"{number:.3f}" for number in predicted],
         [f"{number:.3f}" for number in gold],
-        is_right=[None] * len(gold),
     )
     return {
         "dots": [gold[::step].tolist(), predicted[::step].tolist()],
         "mean_absolute_error": float(errors.mean()),
         "error_of_the_mean": float(np.abs(gold - gold.mean()).mean()),
-        **cases.first_and_worst(np.argsort(-errors, kind="stable").tolist()),
+        "first": shown.examples(),
+        "worst": shown.describe(np.argsort(-errors, kind="stable")[:NUM_ERRORS].tolist()),
     }
 
 
@@ -469,7 +454,7 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
         texts = dict.fromkeys(gold_answer.text for gold_answer in example.answers)
         truths.append(" / ".join(texts) or "no answer")
 
-    cases = Cases(
+    shown = ShownPredictions(
         lambda row: _texts_of_example(task, examples[row]),
         [answer or "no answer" for answer in answers],
         truths,
@@ -478,7 +463,8 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
     )
     facts: Facts = {
         "calibration": calibration(probabilities, is_exact),
-        **cases.first_and_worst(most_confident(probabilities, overlaps)),
+        "first": shown.examples(),
+        "worst": shown.describe(most_confident(probabilities, overlaps)[:NUM_ERRORS]),
     }
     if "squad_v2" in task.metrics:
         gold_is_empty = [int(not example.answers) for example in examples]

@@ -14,7 +14,7 @@ from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import read_object, write_facts
 from bert_recipes.reports.page import write_report
 from bert_recipes.run_folder import FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, TASK_FILE
-from bert_recipes.shipped import either
+from bert_recipes.shipped import command_hint
 from bert_recipes.tasks.task_file import read_task_file
 
 
@@ -69,9 +69,9 @@ def what_next(folder: Path) -> str:
         kinds_of_texts = ("sequence_classification", "token_classification")
         is_text = len(task.text_columns) == 1 and task.kind in kinds_of_texts
         rows = "texts.txt" if is_text else "rows.jsonl"
-        commands["predict"] = either(
-            f"make predict MODEL={folder} INPUT={rows}",
-            f"bert-recipes predict --model_name_or_path {folder} --input_file {rows}",
+        commands["predict"] = command_hint(
+            checkout=f"make predict MODEL={folder} INPUT={rows}",
+            wheel=f"bert-recipes predict --model_name_or_path {folder} --input_file {rows}",
         )
     else:
         held_out = read_object(folder / FACTS_FILE).get("held_out") or {}
@@ -80,15 +80,18 @@ def what_next(folder: Path) -> str:
             lines.append("held-out text, with the most likely tokens:")
             lines.extend(_describe_mask(mask) for mask in masks[:3])
             lines.append("")
-        commands["fine-tune"] = either(
-            f"make glue TASK=mrpc MODEL={folder}",
-            f"bert-recipes finetune --config glue --task mrpc --model_name_or_path {folder}",
+        commands["fine-tune"] = command_hint(
+            checkout=f"make glue TASK=mrpc MODEL={folder}",
+            wheel=f"bert-recipes finetune --config glue --task mrpc --model_name_or_path {folder}",
         )
-        finetune = either("python recipes/finetune.py", "bert-recipes finetune")
-        commands["your task"] = f"{finetune} --task_file my_task.yaml --model_name_or_path {folder}"
-    commands["share"] = either(
-        f"make push RUN={folder} REPO=owner/name",
-        f"bert-recipes push-to-hub --run {folder} --repo owner/name",
+        flags = f"--task_file my_task.yaml --model_name_or_path {folder}"
+        commands["your task"] = command_hint(
+            checkout=f"python recipes/finetune.py {flags}",
+            wheel=f"bert-recipes finetune {flags}",
+        )
+    commands["share"] = command_hint(
+        checkout=f"make push RUN={folder} REPO=owner/name",
+        wheel=f"bert-recipes push-to-hub --run {folder} --repo owner/name",
     )
     lines.append("next:")
 
@@ -152,7 +155,9 @@ def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
     except Exception as error:
         # Whatever it is: hours of training are not lost for the sake of a report.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        command = either(f"make report RUN={folder}", f"bert-recipes write-report --runs {folder}")
+        command = command_hint(
+            checkout=f"make report RUN={folder}", wheel=f"bert-recipes write-report --runs {folder}"
+        )
         logger.warning(
             "no report (%s); everything else is finished and in %s: `%s` tries again",
             reason,

@@ -306,6 +306,12 @@ def format_as(value: Any, style: str, otherwise: str = "n/a") -> str:
     return format(value, style) if isinstance(value, int | float) else otherwise
 
 
+def format_interval(interval: tuple[float, float]) -> str:
+    """Format an interval of a difference: "-0.0120 to +0.0040"."""
+    low, high = interval
+    return f"{low:+.4f} to {high:+.4f}"
+
+
 def format_duration(seconds: float) -> str:
     """Format seconds as "48 s", "3.7 min", "5.2 h"."""
     if seconds < 100:

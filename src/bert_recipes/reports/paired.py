@@ -22,7 +22,7 @@ from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.reports.finetuning_facts import score_answer
-from bert_recipes.reports.page import words_of
+from bert_recipes.reports.page import format_interval, words_of
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names
@@ -31,7 +31,7 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 
 RESAMPLES = 1000
-HEADS = [
+BOOTSTRAP_HEADS = [
     "metric",
     "runs",
     "difference",
@@ -44,7 +44,7 @@ Scorer = Callable[[np.ndarray], Mapping[str, float]]
 
 
 def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list[list[str]]:
-    """Return a row (`HEADS`) for each metric and run beside the first one.
+    """Return a row (`BOOTSTRAP_HEADS`) for each metric and run beside the first one.
 
     Raises `InputError` where the validation data of the runs is out of reach, or not what it was.
 
@@ -102,7 +102,7 @@ def _describe_differences(differences: np.ndarray) -> list[str]:
         return []
 
     low, high = np.percentile(resampled, [2.5, 97.5])
-    interval = f"{low:+.4f} to {high:+.4f}"
+    interval = format_interval((low, high))
     share_of_ties = np.mean(resampled == 0)
     share = np.mean(resampled > 0) + share_of_ties / 2
     return [f"{difference:+.4f}", interval, f"{share:.1%}"]

@@ -61,10 +61,11 @@ History = Sequence[Mapping[str, Any]]
 class Line:
     """A curve."""
 
-    name: str  # "": not in the legend
+    name: str
     steps: Sequence[float]
     values: Sequence[float]
     color: str = "blue"
+    in_legend: bool = True
 
 
 @dataclass(frozen=True)
@@ -237,11 +238,13 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
         points = thin(line.steps, line.values)
         marker = {"marker": "o", "ms": 3.5} if points.shape[1] <= 30 else {}
         # matplotlib leaves a name that begins with "_" out of the legend.
-        name = line.name.lstrip("_") or "run"
+        label = line.name.lstrip("_") or "run"
+        if not line.in_legend:
+            label = "_nolegend_"
         axis.plot(
             *points,
             color=_LIGHT[line.color],
-            label=name if line.name else "_nolegend_",
+            label=label,
             **marker,
         )
 

@@ -149,9 +149,7 @@ def predict_held_out(
 def _mask_predictions(
     tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor], logits: torch.Tensor
 ) -> list[Facts]:
-    """Return the prediction for the middle masked word of each of the first inputs.
-
-    Where only punctuation or parts of words are masked, one of them.
+    """Return the prediction for one [MASK] of each of the first inputs.
 
     Args:
         tokenizer: Of the inputs.
@@ -165,18 +163,31 @@ def _mask_predictions(
         masks = ((rows == row) & is_mask).nonzero()[:, 0].tolist()
         if not masks:
             continue
-        truths = batch["labels"][row, positions[masks]].tolist()
-        words = []
-        for mask, truth in zip(masks, truths, strict=True):
-            if tokenizer.decode([truth]).strip().isalnum():
-                words.append(mask)
-        masks = words or masks
-        middle = masks[len(masks) // 2]
+        labels = batch["labels"][row, positions[masks]].tolist()
+        middle = _middle_mask(tokenizer, masks, labels)
         position = int(positions[middle])
         truth = int(batch["labels"][row, position])
         guesses = _guesses(tokenizer, logits[middle].softmax(-1), truth)
         predictions.append({**_context(tokenizer, ids, position), **guesses})
     return predictions[:NUM_MASKS]
+
+
+def _middle_mask(
+    tokenizer: PreTrainedTokenizerBase, masks: Sequence[int], labels: Sequence[int]
+) -> int:
+    """Return the middle one of the masked words, or of all masks where none is of a word.
+
+    Args:
+        tokenizer: Of the inputs.
+        masks: Numbers of predicted tokens.
+        labels: Their right pieces.
+    """
+    words = []
+    for mask, label in zip(masks, labels, strict=True):
+        if tokenizer.decode([label]).strip().isalnum():  # neither "##ing" nor ","
+            words.append(mask)
+    candidates = words or masks
+    return candidates[len(candidates) // 2]
 
 
 def _context(

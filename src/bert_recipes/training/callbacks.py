@@ -92,7 +92,7 @@ def describe_stuck_loss(metrics: dict[str, float], step: int) -> str | None:
             "What helps: more steps (large models stay here for thousands), a higher learning rate "
             "(tiny to small: 5e-4 to 2e-3), a longer warm-up or lower rate if the loss jumps, a "
             "larger global batch, a smaller model on a small corpus; and look at what the model "
-            "sees with `make show-data`"
+            "sees with recipes/show_data.py"
         )
     return (
         f"at step {step} the held-out masked-LM loss is {loss:.2f}, {comparison} the "
