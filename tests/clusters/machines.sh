@@ -33,9 +33,13 @@ on() {
     exec ip netns exec "$machine" unshare --uts bash -c 'hostname "$0" && exec "$@"' "$machine" "$@"
 }
 
+kill_all() {
+    ip netns pids "$1" | xargs --no-run-if-empty kill -KILL
+}
+
 lose() {
     ip -n "$1" link set "veth-${1#bert-}" down
-    ip netns pids "$1" | xargs --no-run-if-empty kill -KILL
+    kill_all "$1"
 }
 
 find() {
@@ -44,7 +48,7 @@ find() {
 
 stop() {
     for name in one two; do
-        lose "bert-$name"
+        kill_all "bert-$name"
         ip netns delete "bert-$name"
         rm -r "/etc/netns/bert-$name"
     done

@@ -41,8 +41,8 @@ def machines():
 
 
 @pytest.fixture
-def start(machines, repository, small_store):
-    """A function that starts the script on a machine."""
+def start(machines, repository, small_store, tmp_path):
+    """A function that starts the script on a machine; its log is a file of tmp_path."""
     job = {
         "MACHINES": "2",
         "PROCESSES": "1",
@@ -50,27 +50,28 @@ def start(machines, repository, small_store):
         "RESTARTS": "3",
         "PYTHON": sys.executable,
         "OMP_NUM_THREADS": "1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "20",
     }
 
     def start_script(machine, folder):
         command = [MACHINES, "on", machine, "recipes/cluster/pretrain_torchrun.sh"]
         command += [*FLAGS.split(), "--store", str(small_store), "--output_dir", str(folder)]
-        return subprocess.Popen(
-            command,
-            cwd=repository,
-            env=os.environ | job,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        # Not a pipe: nobody reads it while the test waits for the other machine.
+        with (tmp_path / f"{folder.name}_{machine}.log").open("a") as log:
+            return subprocess.Popen(
+                command,
+                cwd=repository,
+                env=os.environ | job,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
 
     return start_script
 
 
 def finish(*launchers):
     for launcher in launchers:
-        _, errors = launcher.communicate(timeout=600)
-        assert launcher.returncode == 0, errors[-3000:]
+        assert launcher.wait(timeout=600) == 0, launcher.args
 
 
 def test_a_machine_is_lost_and_comes_back_and_the_run_is_that_of_two_that_stayed(start, tmp_path):
@@ -84,7 +85,8 @@ def test_a_machine_is_lost_and_comes_back_and_the_run_is_that_of_two_that_stayed
         assert time.monotonic() < end
         time.sleep(0.1)
     subprocess.run([MACHINES, "lose", "bert-two"], check=True)
-    lost.communicate(timeout=60)
+    lost.wait(timeout=60)
+    subprocess.run([MACHINES, "find", "bert-two"], check=True)
     finish(first, start("bert-two", folder))
 
     results = json.loads((folder / "all_results.json").read_text())
