@@ -35,15 +35,20 @@ def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> 
 
     num_seeds = len(figures)
     error_of_seeds = float(np.std(figures, ddof=1)) / math.sqrt(num_seeds)
+    t_of_seeds = float(student.ppf(0.975, num_seeds - 1))
+    half_of_seeds = t_of_seeds * error_of_seeds
     error = error_of_seeds
-    halves = {"of_seeds": float(student.ppf(0.975, num_seeds - 1)) * error_of_seeds}
+    halves = {"of_seeds": half_of_seeds}
     if replicates is not None:
         error_of_rows, error_without_interaction = _row_errors(np.asarray(replicates))
         error = max(error_of_rows, math.hypot(error_of_seeds, error_without_interaction))
-        t_of_rows = float(student.ppf(0.975, np.shape(replicates)[1] - 1))
-        halves["of_rows"] = t_of_rows * error_of_rows
-        of_both = math.hypot(halves["of_seeds"], t_of_rows * error_without_interaction)
-        halves["of_both"] = max(halves["of_rows"], of_both)
+        num_groups = np.shape(replicates)[1]
+        t_of_rows = float(student.ppf(0.975, num_groups - 1))
+        half_of_rows = t_of_rows * error_of_rows
+        half_without_interaction = t_of_rows * error_without_interaction
+        half_of_both = math.hypot(half_of_seeds, half_without_interaction)
+        halves["of_rows"] = half_of_rows
+        halves["of_both"] = max(half_of_rows, half_of_both)
     mean = float(np.mean(figures))
     intervals = {name: (mean - half, mean + half) for name, half in halves.items()}
     return SeedAndRowCertainty(error, intervals)

@@ -359,7 +359,9 @@ def _tag_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) 
 def _name_tags(task: Task, words: Sequence[str], tags: Sequence[str]) -> str:
     """Return the entities of a sentence, or each word with its tag."""
     if not are_entities(task.labels):
-        tagged_words = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
+        tagged_words = []
+        for word, tag in zip(words, tags, strict=True):
+            tagged_words.append(f"{word}/{tag}")
         return " ".join(tagged_words)
     entities = []
     for name, first, last in find_entities(tags):

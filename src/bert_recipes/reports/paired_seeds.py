@@ -147,7 +147,7 @@ def _describe_differences(metric: str, pairs: Sequence[tuple[RunFiles, RunFiles]
         if is_missing(value) or is_missing(other_value):
             return [num_seeds, "n/a", "n/a", "n/a"]
         differences.append(value - other_value)
-        replicates.append(_replicates_of(metric, run, other))
+        replicates.append(_replicates_of_pair(metric, run, other))
 
     mean = np.mean(differences)
     certainty = seed_and_row_certainty(differences, subtract_replicates(replicates))
@@ -160,7 +160,7 @@ def _describe_differences(metric: str, pairs: Sequence[tuple[RunFiles, RunFiles]
     return cells
 
 
-def _replicates_of(
+def _replicates_of_pair(
     metric: str, run: RunFiles, other: RunFiles
 ) -> tuple[Sequence[float | None], Sequence[float | None]]:
     """Return a metric of two runs without each group of the validation rows.
@@ -170,10 +170,13 @@ def _replicates_of(
     """
     if run.stage == "pretraining" and _evaluation_batches(run) != _evaluation_batches(other):
         return [], []
+    return _replicates(run, metric), _replicates(other, metric)
+
+
+def _replicates(run: RunFiles, metric: str) -> Sequence[float | None]:
+    jackknife = run.results.get("jackknife") or {}
     name = metric.removeprefix("eval_")
-    replicates = (run.results.get("jackknife") or {}).get(name) or []
-    other_replicates = (other.results.get("jackknife") or {}).get(name) or []
-    return replicates, other_replicates
+    return jackknife.get(name) or []
 
 
 def _evaluation_batches(run: RunFiles) -> tuple[Any, Any]:
