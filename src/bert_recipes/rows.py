@@ -301,6 +301,19 @@ def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Number
         yield number, dict(zip(names, cells, strict=True))
 
 
+def _guess_encoding(raw: bytes, place: int) -> str:
+    """Return what the encoding of a line seems to be, and how to convert it."""
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "perhaps UTF-16); convert the file to UTF-8: iconv -f utf-16 -t utf-8 OLD > NEW"
+    character = raw[place : place + 1].decode("cp1252", errors="replace")
+    if not character.isalpha() or b"\0" in raw:
+        return "perhaps another encoding or binary); convert the file to UTF-8"
+    return (
+        f"'{character}' in Windows-1252, as Excel writes); convert the file to UTF-8: "
+        "iconv -f cp1252 -t utf-8 OLD > NEW"
+    )
+
+
 @dataclass(kw_only=True)
 class Reader:
     """Read files in one way, and count what was read.
@@ -368,12 +381,11 @@ class Reader:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
             if self.encoding_errors == "strict":
-                is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                place = error.start
+                guess = _guess_encoding(raw, place)
                 raise InputError(
-                    f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte "
-                    f"{error.start + 1} of the line; perhaps "
-                    f"{'UTF-16' if is_utf16 else 'another encoding or binary'}); convert the file "
-                    f"to UTF-8{self.advice}"
+                    f"{where}: not valid UTF-8 (byte 0x{raw[place]:02x} at byte {place + 1} of the "
+                    f"line; {guess}{self.advice}"
                 ) from error
             text = raw.decode("utf-8", errors="replace")
             self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_recipes.finetuning.kind import EncodedSplit, truncate_pair, warn_of_unknown
+from bert_recipes.finetuning.kind import (
+    EncodedSplit,
+    truncate_pair,
+    warn_of_shared_rows,
+    warn_of_unknown,
+)
 from bert_recipes.tasks.examples import ChoiceExample, Split, TextExample
 
 
@@ -48,3 +53,17 @@ def test_a_split_that_the_tokenizer_does_not_know_is_warned_of(caplog, example, 
     assert warn_of_unknown(encoded, SimpleNamespace(unk_token_id=100)) is (share is not None)
     assert (f"train.csv: {share} of the tokens are [UNK]" in caplog.text) == (share is not None)
     assert ("script Cyrillic; give a checkpoint" in caplog.text) == (share is not None)
+
+
+@pytest.mark.parametrize(("num_shared", "is_warned"), [(1, False), (2, True)])
+def test_validation_rows_that_are_trained_on_are_counted(caplog, num_shared, is_warned):
+    def encode(texts, source):
+        examples = [TextExample(idx=number, text=text) for number, text in enumerate(texts)]
+        split = Split(name=source, examples=examples, source=source, num_rows=len(texts))
+        return EncodedSplit(split, [], np.zeros(0, dtype=np.int64))
+
+    train = encode(["a", "b", "c"], "train.csv")
+    shared = ["a", "b"][:num_shared]
+    validation = encode([*shared, *map(str, range(10 - num_shared))], "dev.csv")
+    warn_of_shared_rows(train, {"": validation})
+    assert ("dev.csv: the texts of 2 of 10 rows are in the training" in caplog.text) is is_warned

@@ -214,6 +214,7 @@ def test_an_input_that_does_not_fit_is_named_with_its_row(
         ({"text_columns": "first"}, r"names 1 columns; .* was trained on 2: first, second"),
         ({"choice_columns": "a b"}, "is for multiple choice"),
         ({"output_file": "validation.jsonl"}, "is the input file"),
+        ({"output_file": "out.csv"}, "out.csv: predictions are JSON Lines; name it .jsonl"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"id_column": "nowhere"}, r"line 1: no column 'nowhere'; columns present: first, second"),
     ],

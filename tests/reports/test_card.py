@@ -286,6 +286,7 @@ def test_the_texts_of_the_data_can_be_left_out(copy_of, kind):
     ("arguments", "message"),
     [
         ({"license": "other"}, "--license other --license_name"),
+        ({"license": "Apache"}, "license is 'Apache'; allowed: a name of the Hub, in small"),
         ({"license_link": "LICENSE"}, "--license other --license_name"),
         ({"repo_id": "a/b/c"}, "repo_id: "),
         ({"language": ["English"]}, "language is 'English'; allowed: two or three small letters"),

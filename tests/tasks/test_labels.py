@@ -109,7 +109,6 @@ def test_sets_of_labels_are_read_in_every_form(read, labels, values, classes):
         ([["x", "w"]], "line 1: label 'w' is not one"),
         ([["x", "x"]], "line 1: a label is empty, or stands twice, in"),
         ([["x", None]], "line 1: a label is empty, or stands twice, in"),
-        ([["x"], None], "line 2: the label is hidden"),
         ([["x"], [1, 0, 0]], "line 2: label 1 is a number, but the column has names"),
     ],
 )

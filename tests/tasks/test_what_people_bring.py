@@ -2,12 +2,15 @@
 two ways is refused.
 """
 
+import json
 import logging
 
 import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.prediction import read_chunks
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task_file import read_task_file, write_task_file
 
 
 CLASSES = "kind: sequence_classification\ntext_columns: text\n"
@@ -182,8 +185,10 @@ def test_rows_that_nobody_annotated_or_somebody_rejected_are_no_sentences_withou
     done = {"data": {"text": TEXT}, "annotations": [{"result": []}]}
     for annotations in ([], [{"was_cancelled": True, "result": []}], [None]):
         rows = [done, {"data": {"text": TEXT}, "annotations": annotations}]
-        with pytest.raises(InputError, match=r"line 2: the label is hidden"):
-            read(TAGGING + "text_columns: text\nlabels: [O, B-PER, I-PER]\n", rows)
+        _, examples = read(TAGGING + "text_columns: text\nlabels: [O, B-PER, I-PER]\n", rows)
+        assert len(examples) == 1
+        assert "1 of 2 rows have no label and are left out (the first: line 2)" in caplog.text
+        caplog.clear()
     rejected = {"text": TEXT, "spans": [], "answer": "reject"}
     _, examples = read(
         SPANS, [{"text": TEXT, "spans": [[0, 9, "PER"]], "answer": "accept"}, rejected]
@@ -264,3 +269,104 @@ def test_a_key_that_a_span_has_twice_is_shown_as_such(read):
     )
     with pytest.raises(InputError, match=r"a span is .*<appears twice>"):
         read(SPANS, rows, "train.jsonl")
+
+
+# Rows without a label
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_rows_without_a_label_are_left_out_and_counted(read, missing, caplog):
+    task = "kind: sequence_classification\ntext_columns: text\nlabels: [no, yes]\n"
+    rows = [{"text": str(number), "label": "yes"} for number in range(3)]
+    rows[1]["label"] = missing
+    _, examples = read(task, rows)
+    assert [example.text for example in examples] == ["0", "2"]
+    assert "1 of 3 rows have no label and are left out (the first: line 2)" in caplog.text
+    # It may be a class.
+    rows[1]["label"] = "-1"
+    with pytest.raises(InputError, match=r"line 2: the label is hidden .*, but line 1 has one"):
+        read(task, rows)
+
+
+def test_a_task_of_label_studio_has_its_labels_in_the_column_of_the_task(read):
+    span = {"value": {"start": 0, "end": 9, "labels": ["PER"]}, "type": "labels"}
+    row = {"id": 1, "data": {"text": TEXT}, "annotations": [{"result": [span]}]}
+    task = TAGGING + "text_columns: text\nlabel_column: {}\nlabels: [O, B-PER, I-PER]\n"
+    for column in ("label", "spans"):
+        _, [example] = read(task.format(column), [row])
+        assert example.labels[:3] == (1, 2, 0)
+
+
+def test_predictions_read_label_studio_too(read, tmp_path):
+    row = {"id": 7, "data": {"text": TEXT}, "annotations": []}
+    task, _ = read(SPANS, [{"text": TEXT, "spans": [[0, 9, "PER"]]}])
+    (tmp_path / "in.json").write_text(json.dumps([row]))
+    (chunk,) = read_chunks(tmp_path / "in.json", task)
+    assert " ".join(chunk.split.examples[0].tokens).startswith("Mara Lind")
+
+
+# One file for training and validation
+
+
+HELD_OUT = "kind: sequence_classification\ntext_columns: text\nlabels: [no, yes]\n"
+HELD_OUT += "files: {train: all.jsonl}\nvalidation_fraction: 0.2\n"
+
+
+def write_task(folder, text, rows):
+    (folder / "task.yaml").write_text(text)
+    lines = [json.dumps(row) for row in rows]
+    (folder / "all.jsonl").write_text("\n".join(lines) + "\n")
+    return read_task_file(folder / "task.yaml")
+
+
+def test_a_fraction_of_the_training_file_is_held_out(tmp_path):
+    rows = [{"text": f"text {number % 500}", "label": "yes"} for number in range(1000)]
+    task = write_task(tmp_path, HELD_OUT, rows)
+    texts = {}
+    for split in ("train", "validation"):
+        examples = load_split(task, split, data_dir=None).examples
+        texts[split] = [example.text for example in examples]
+    assert sorted(texts["train"] + texts["validation"]) == sorted(row["text"] for row in rows)
+    # Each text twice, on one side; the same ones whoever reads them.
+    assert not set(texts["train"]) & set(texts["validation"])
+    assert 140 < len(texts["validation"]) < 260
+    write_task_file(tmp_path / "again.yaml", task)
+    again = read_task_file(tmp_path / "again.yaml")
+    assert again.validation_fraction == 0.2
+    assert load_split(again, "validation", data_dir=None).examples[0].text == texts["validation"][0]
+
+
+def test_questions_of_a_paragraph_are_on_one_side(tmp_path):
+    rows = []
+    for number in range(300):
+        context = f"The tower {number // 3} was built in 1889."
+        answers = {"text": ["1889"], "answer_start": [context.index("1889")]}
+        rows.append({"id": str(number), "question": f"{number}?", "context": context})
+        rows[-1]["answers"] = answers
+    text = "kind: question_answering\nfiles: {train: all.jsonl}\nvalidation_fraction: 0.3\n"
+    task = write_task(tmp_path, text, rows)
+    contexts = []
+    for split in ("train", "validation"):
+        examples = load_split(task, split, data_dir=None).examples
+        contexts.append({example.context for example in examples})
+    assert not contexts[0] & contexts[1]
+    assert len(contexts[0] | contexts[1]) == 100
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("0.2", "1.5", r"line 5: validation_fraction: 1.5; allowed: more than 0 and less than 1"),
+        ("train: all.jsonl", "train: all.jsonl, validation: b.jsonl", "leave one of them out"),
+        ("train: all", "test: all", "there is no `train` in `files`"),
+        ("0.2", "1e-9", "leaves none for the split 'validation'"),
+    ],
+)
+def test_a_fraction_that_cannot_be_held_out_is_refused(tmp_path, old, new, message):
+    def load():
+        rows = [{"text": "a", "label": "yes"}]
+        task = write_task(tmp_path, HELD_OUT.replace(old, new), rows)
+        load_split(task, "validation", data_dir=None)
+
+    with pytest.raises(InputError, match=message):
+        load()

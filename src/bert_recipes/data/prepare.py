@@ -352,8 +352,14 @@ def _held_out_threshold(fraction: float, prefix: str, num_documents: int) -> flo
     if last_draw < fraction:
         return fraction
 
-    message = "a fraction of %g is fewer than %d of the %d documents: this many are held out"
-    logger.warning(message, fraction, MIN_DOCUMENTS, num_documents)
+    logger.warning(
+        "a fraction of %g is fewer than %d of the %d documents: this many are held out, %.0f %% of "
+        "them; with more and shorter documents, or --validation_files, more is left to train on",
+        fraction,
+        MIN_DOCUMENTS,
+        num_documents,
+        100 * MIN_DOCUMENTS / num_documents,
+    )
     return math.nextafter(last_draw, 1.0)
 
 

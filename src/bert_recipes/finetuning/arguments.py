@@ -17,6 +17,7 @@ from bert_recipes.config import field_types, read_text, warn_early
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.order import STRATEGIES
 from bert_recipes.models.sizes import num_positions
+from bert_recipes.rows import format_suffix
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
 from bert_recipes.settings import changeable, check_limits, option, required
 from bert_recipes.tasks.catalogue import get_task
@@ -366,6 +367,10 @@ class PredictionArguments:
             return
         if Path(self.output_file).resolve() == Path(self.input_file).resolve():
             raise InputError(f"output_file {self.output_file} is the input file; give another one")
+        if format_suffix(Path(self.output_file)) in (".csv", ".tsv", ".parquet", ".xlsx"):
+            raise InputError(
+                f"output_file {self.output_file}: predictions are JSON Lines; name it .jsonl"
+            )
 
     def run_arguments(self, folder: str) -> FineTuningArguments:
         """Return the settings of a Trainer that only predicts.

@@ -347,3 +347,26 @@ def _round(value: Any) -> Any:
     if isinstance(value, list):
         return [round(number, 6) for number in value]
     return round(value, 6)
+
+
+# Of a validation split, that are no reason for a warning: short sentences repeat.
+_MOST_SHARED_ROWS = 0.1
+
+
+def warn_of_shared_rows(train: EncodedSplit, eval_splits: Mapping[str, EncodedSplit]) -> None:
+    """Warn where many rows of the validation data are in the training data too."""
+    texts_of_training = {tuple(list_texts(example)) for example in train.split.examples}
+    for encoded in eval_splits.values():
+        examples = encoded.split.examples
+        num_shared = 0
+        for example in examples:
+            if tuple(list_texts(example)) in texts_of_training:
+                num_shared += 1
+        if num_shared > _MOST_SHARED_ROWS * len(examples):
+            logger.warning(
+                "%s: the texts of %d of %d rows are in the training data too: the metrics say less "
+                "of new texts; keep repeated rows on one side",
+                encoded.split.source,
+                num_shared,
+                len(examples),
+            )

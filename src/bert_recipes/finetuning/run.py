@@ -30,6 +30,7 @@ from bert_recipes.finetuning.kind import (
     NotFiniteError,
     Prediction,
     TaskKind,
+    warn_of_shared_rows,
     warn_of_unknown,
 )
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
@@ -174,6 +175,7 @@ def _warn_of_data(
             warn_of_unknown(encoded, tokenizer)
         return
     warn_of_unknown(train, tokenizer)
+    warn_of_shared_rows(train, eval_splits)
     if not task.validation_splits:
         message = "task %s has no validation split: nothing is measured; name one in its `files`"
         logger.warning(message, task.name)

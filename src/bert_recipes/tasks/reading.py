@@ -5,11 +5,19 @@ Whatever does not fit is refused in one line.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_recipes.errors import InputError
-from bert_recipes.rows import NumberedRow, Row, Rows, column_text, column_value, is_missing
+from bert_recipes.rows import (
+    NumberedRow,
+    NumberedRows,
+    Row,
+    Rows,
+    column_text,
+    column_value,
+    is_missing,
+)
 from bert_recipes.tags import OUTSIDE, is_iob
 from bert_recipes.tasks.examples import (
     ChoiceExample,
@@ -384,15 +392,18 @@ class ReadExamples:
 
 
 def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = False) -> ReadExamples:
-    """Read all rows of a split, with or without labels, all alike.
+    """Read all rows of a split.
 
-    Those of `test_splits` may lack the label column. `need_labels` refuses hidden labels.
+    Those of `test_splits` may lack the label column, and have labels all or none. Elsewhere rows
+    without a label are left out and counted. `need_labels` refuses a split without labels.
     """
     examples: list[Example] = []
     num_left_out = 0
     # The number of the first row with a label, and of the first where it is hidden.
     first: dict[str, int] = {}
+    minus_ones: list[int] = []
     read = _READERS[task.kind]
+    rows = replace(rows, rows=_note_minus_ones(task, rows.rows, minus_ones))
     for number, example in read(task, rows, split):
         if example is None:
             num_left_out += 1
@@ -405,11 +416,24 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
 
     if len(first) == 2:
-        raise InputError(
-            f"{rows.where(first['hidden'])}: the label is hidden (-1 or empty), but {rows.unit} "
-            f"{first['labelled']} has one: label all or "
-            "none; where -1 is a class, write labels: [-1, 0, 1]"
+        if split in task.test_splits or minus_ones:
+            number = minus_ones[0] if minus_ones else first["hidden"]
+            raise InputError(
+                f"{rows.where(number)}: the label is hidden (-1 or empty), but {rows.unit} "
+                f"{first['labelled']} has one: label all or "
+                "none; where -1 is a class, write labels: [-1, 0, 1]"
+            )
+        labelled = [example for example in examples if label_of(example) is not None]
+        num_hidden = len(examples) - len(labelled)
+        logger.warning(
+            "%s: %d of %d rows have no label and are left out (the first: %s %d)",
+            rows.source,
+            num_hidden,
+            len(examples),
+            rows.unit,
+            first["hidden"],
         )
+        return ReadExamples(labelled, num_left_out + num_hidden)
 
     if need_labels and "hidden" in first:
         raise InputError(
@@ -417,6 +441,15 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
             "labels -1 can be predicted, not measured"
         )
     return ReadExamples(examples, num_left_out)
+
+
+def _note_minus_ones(task: Task, rows: NumberedRows, numbers: list[int]) -> NumberedRows:
+    """Yield the rows, and note the numbers of those whose label is -1, which may be a class."""
+    for number, row in rows:
+        label = row.get(task.label_column)
+        if isinstance(label, int | float | str) and label_text(label) == "-1":
+            numbers.append(number)
+        yield number, row
 
 
 def label_of(example: Example) -> Any:

@@ -1,5 +1,6 @@
 """Find the rows of a task: in tables, CoNLL and SQuAD files, GLUE's download, or the Hub."""
 
+import hashlib
 import itertools
 import logging
 import os
@@ -20,7 +21,13 @@ from bert_recipes.rows import (
     read_table,
 )
 from bert_recipes.tasks.conll import read_conll
-from bert_recipes.tasks.examples import Example, Split, TaggedExample
+from bert_recipes.tasks.examples import (
+    Example,
+    QuestionExample,
+    Split,
+    TaggedExample,
+    list_texts,
+)
 from bert_recipes.tasks.labels import find_labels
 from bert_recipes.tasks.questions import expand_articles
 from bert_recipes.tasks.reading import label_of, read_examples
@@ -72,18 +79,47 @@ def load_split(
     else:
         rows = open_local(task, split, data_dir)
     table = read_examples(task, split, rows, need_labels=need_labels)
-    is_labelled = label_of(table.examples[0]) is not None
+    examples = table.examples
+    if task.validation_fraction is not None and split not in task.test_splits:
+        examples = _part_of_file(task, split, examples, rows.source)
+    is_labelled = label_of(examples[0]) is not None
     if split == task.train_split and is_labelled:
-        _warn_of_unused_labels(task, table.examples, rows.source)
+        _warn_of_unused_labels(task, examples, rows.source)
     return Split(
         name=split,
-        examples=_sample(table.examples, max_examples),
+        examples=_sample(examples, max_examples),
         source=rows.source,
-        num_rows=len(table.examples) + table.num_left_out,
+        num_rows=len(examples) + table.num_left_out,
         published_rows=task.published_rows.get(split),
         is_labelled=is_labelled,
         num_left_out=table.num_left_out,
     )
+
+
+def _part_of_file(
+    task: Task, split: str, examples: Sequence[Example], source: str
+) -> list[Example]:
+    """Return the training examples of a file, or those of its `validation_fraction`.
+
+    The text of an example decides, of a question its paragraph: what repeats is on one side.
+    """
+    assert task.validation_fraction is not None
+    part = []
+    for example in examples:
+        texts = list_texts(example)
+        if isinstance(example, QuestionExample):
+            texts = [example.context]
+        digest = hashlib.blake2b(repr(texts).encode("utf-8", "surrogatepass"), digest_size=8)
+        draw = int.from_bytes(digest.digest(), "little") / 2**64
+        is_held_out = draw < task.validation_fraction
+        if is_held_out != (split == task.train_split):
+            part.append(example)
+    if not part:
+        raise InputError(
+            f"{source}: validation_fraction {task.validation_fraction:g} of {len(examples)} rows "
+            f"leaves none for the split '{split}'; set another one, or give more rows"
+        )
+    return part
 
 
 def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> None:

@@ -259,7 +259,7 @@ class TaggedRows:
             if row.get("answer") in ("reject", "ignore") and "spans" in row:  # Prodigy
                 self.counts["rejected"] += 1
             else:
-                yield self._read(number, _flatten(row), self.rows.where(number))
+                yield self._read(number, row, self.rows.where(number))
 
     def _read(self, number: int, row: Row, where: str) -> TaggedRow:
         column = self.task.text_columns[0]
@@ -342,7 +342,7 @@ def label_column_of(task: Task, row: Row) -> str | None:
     return None
 
 
-def _flatten(row: Row) -> Row:
+def _flatten(task: Task, row: Row) -> Row:
     """Return a task of Label Studio's JSON export as a row: its data and its first annotation.
 
     Where there is none its labels are hidden; any other row stays as it is.
@@ -351,10 +351,12 @@ def _flatten(row: Row) -> Row:
     annotations = row.get("annotations")
     if not isinstance(data, dict) or not isinstance(annotations, list):
         return row
+    labels = None
     for annotation in annotations:
         if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
-            return {**data, "labels": annotation.get("result", [])}
-    return {**data, "labels": None}
+            labels = annotation.get("result", [])
+            break
+    return {**data, task.label_column or LABEL_COLUMNS[0]: labels}
 
 
 # Tables with a word a row
@@ -376,9 +378,10 @@ _SENTENCE_COLUMNS = (
 def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
     """Yield rows as they are; those of a table with a word a row joined to sentences.
 
-    An empty cell of the sentence column belongs to the sentence before it.
+    An empty cell of the sentence column belongs to the sentence before it. Tasks of Label Studio
+    become rows.
     """
-    numbered = iter(rows.rows)
+    numbered = ((number, _flatten(task, row)) for number, row in rows.rows)
     start = list(itertools.islice(numbered, _NUM_ROWS_OF_A_LOOK))
     sentence_column = _sentence_column(task, start, rows, is_test)
     numbered = itertools.chain(start, numbered)

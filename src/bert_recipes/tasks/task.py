@@ -61,6 +61,8 @@ class Task:
     train_split: str = "train"  # "" means that there is none
     validation_splits: tuple[str, ...] = ("validation",)
     test_splits: tuple[str, ...] = ("test",)
+    # Of the training file, that is the validation split; None where that has a file of its own.
+    validation_fraction: float | None = None
     metrics: tuple[str, ...] = ("accuracy",)
     # Chooses the checkpoint, larger is better; with the split's prefix where there are several
     # ("matched_accuracy").

@@ -226,6 +226,8 @@ def _complete_splits(fields: dict[str, Any], folder: Path) -> None:
     """Resolve a user's files, whose names say what the splits are."""
     if "files" not in fields:
         return
+    if fields.get("validation_fraction") is not None:
+        _complete_held_out(fields)
     names = list(fields["files"])
     fields["files"] = {
         name: str((folder / file).resolve()) for name, file in fields["files"].items()
@@ -234,6 +236,18 @@ def _complete_splits(fields: dict[str, Any], folder: Path) -> None:
     for role in ("validation", "test"):
         splits = tuple(name for name in names if name.startswith(role))
         fields.setdefault(f"{role}_splits", splits)
+
+
+def _complete_held_out(fields: dict[str, Any]) -> None:
+    """Let the training file be that of the validation split too."""
+    fraction = fields["validation_fraction"]
+    files = fields["files"]
+    if not 0 < fraction < 1:
+        raise _Slip("validation_fraction", f"{fraction}; allowed: more than 0 and less than 1")
+    if "train" not in files:
+        raise _Slip("validation_fraction", "there is no `train` in `files` to take it of")
+    if files.setdefault("validation", files["train"]) != files["train"]:
+        raise _Slip("validation_fraction", "`files` has a validation file; leave one of them out")
 
 
 def _has_classes(task: Task) -> bool:

@@ -303,6 +303,13 @@ def _make_vocabulary(
             settings.vocab_size,
             settings.min_frequency,
         )
+    if 2 * settings.num_unused > len(vocabulary):
+        logger.warning(
+            "%d of the %d entries are [unused] slots, which cost memory and stand in masked texts: "
+            "set num_unused to 0 or 99",
+            settings.num_unused,
+            len(vocabulary),
+        )
     return vocabulary
 
 
