@@ -120,5 +120,5 @@ def test_other_processes_print_nothing(monkeypatch, capsys):
 
 
 def test_a_duration_is_given_as_people_say_it():
-    texts = [console.format_hours(hours) for hours in (0.001, 0.5, 7.42, 150.0)]
-    assert texts == ["1 min", "30 min", "7.4 h", "6.2 days"]
+    texts = [console.format_hours(hours) for hours in (0.001, 0.03, 0.5, 7.42, 150.0)]
+    assert texts == ["4 s", "2 min", "30 min", "7.4 h", "6.2 days"]

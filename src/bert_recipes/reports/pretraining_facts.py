@@ -202,10 +202,15 @@ def _context(
     """
     before = tokenizer.decode(ids[:position]).removeprefix(tokenizer.cls_token)
     after = tokenizer.decode(ids[position + 1 :])
-    return {
-        "before": before.split(tokenizer.sep_token)[-1][-LONGEST_TEXT:].strip(),
-        "after": after.split(tokenizer.sep_token)[0][:LONGEST_TEXT].strip(),
-    }
+    before = before.split(tokenizer.sep_token)[-1].strip()
+    after = after.split(tokenizer.sep_token)[0].strip()
+    # Whole words; a language without spaces is cut anywhere.
+    if len(before) > LONGEST_TEXT:
+        before = before[-LONGEST_TEXT:]
+        before = before[before.find(" ") + 1 :]
+    if len(after) > LONGEST_TEXT:
+        after = after[:LONGEST_TEXT].rpartition(" ")[0] or after[:LONGEST_TEXT]
+    return {"before": before, "after": after}
 
 
 def _guesses(

@@ -59,15 +59,18 @@ FEW_STEPS = 3000
 
 
 def format_hours(hours: float) -> str:
-    """Return a duration in minutes, hours or days.
+    """Return a duration in seconds, minutes, hours or days.
 
     Example:
         >>> format_hours(0.02), format_hours(0.5), format_hours(7.4), format_hours(150)
-        ('1 min', '30 min', '7.4 h', '6.2 days')
+        ('72 s', '30 min', '7.4 h', '6.2 days')
     """
     if hours >= 48:
         return f"{hours / 24:.1f} days"
-    return f"{hours:.1f} h" if hours >= 1 else f"{max(1, round(hours * 60))} min"
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    seconds = round(3600 * hours)
+    return f"{seconds / 60:.0f} min" if seconds > 100 else f"{max(1, seconds)} s"
 
 
 def pace_line(args: Any, state: Any, seconds: float) -> str:
