@@ -48,7 +48,14 @@ def main() -> None:
     refuse_token_flags(sys.argv[1:])
     (args,) = parse_arguments(PushArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.hub import PushTarget, collect_files, open_target, push, push_command
+    from bert_recipes.hub import (
+        PushTarget,
+        collect_files,
+        open_target,
+        push,
+        push_command,
+        warn_of_readers,
+    )
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -60,6 +67,8 @@ def main() -> None:
         print(f"{size:>15,}  {name}")
     print(f"{sum(sizes.values()):>15,}  bytes in {len(names)} files of {folder}")
     if args.dry_run:
+        if args.private is False:
+            warn_of_readers(args.repo)
         return
     run_ids = frozenset([read_run_id(folder)]) - {None}
     tags = tuple(args.tags or ())

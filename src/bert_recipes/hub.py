@@ -409,13 +409,18 @@ def _check_readers(target: PushTarget, info: ModelInfo) -> None:
             "give another repository"
         )
     if not info.private:
-        logger.warning(
-            "everybody will see what is pushed to %s: paths of this machine in run.yaml and in "
-            "the log, texts of the data in the report and the card",
-            name,
-        )
+        warn_of_readers(name)
     elif target.private is False:
         logger.warning("%s is private and stays so; its settings on the Hub make it public", name)
+
+
+def warn_of_readers(repo_id: str) -> None:
+    """Say what everybody will see in a public repository."""
+    logger.warning(
+        "everybody will see what is pushed to %s: paths of this machine in run.yaml and in "
+        "the log, texts of the data in the report and the card",
+        repo_id,
+    )
 
 
 def _files_of_other_model(api: HfApi, target: PushTarget, info: ModelInfo) -> tuple[str, ...]:

@@ -64,9 +64,12 @@ def test_a_push_that_fails_loses_no_run_and_the_command_it_names_ends_it(
     assert output.strip().splitlines()[-1] == f"{hub.url}/lab/bert"
 
 
-def test_a_push_of_a_folder_lists_it_and_knows_it_again(hub, call_recipe, tiny_checkpoint):
+def test_a_push_of_a_folder_lists_it_and_knows_it_again(hub, call_recipe, tiny_checkpoint, caplog):
     flags = ["push_to_hub", "--run", tiny_checkpoint, "--repo me/bert"]
     listed = call_recipe(*flags, "--dry_run true")
+    assert "everybody will see" not in caplog.text
+    call_recipe(*flags, "--dry_run true --private false")
+    assert "everybody will see what is pushed to me/bert" in caplog.text
     assert not hub.requests
     size = (tiny_checkpoint / "model.safetensors").stat().st_size
     assert f"{size:,}  model.safetensors\n" in listed

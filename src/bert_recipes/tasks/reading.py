@@ -443,7 +443,9 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
     return ReadExamples(examples, num_left_out)
 
 
-def _note_minus_ones(task: Task, rows: NumberedRows, numbers: list[int]) -> NumberedRows:
+def _note_minus_ones(
+    task: Task, rows: Iterable[NumberedRow], numbers: list[int]
+) -> Iterator[NumberedRow]:
     """Yield the rows, and note the numbers of those whose label is -1, which may be a class."""
     for number, row in rows:
         label = row.get(task.label_column)
