@@ -4,14 +4,13 @@ Whatever does not fit is refused in one line.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bert_recipes.errors import InputError
 from bert_recipes.rows import (
     NumberedRow,
-    NumberedRows,
     Row,
     Rows,
     column_text,
@@ -423,17 +422,12 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
                 f"{first['labelled']} has one: label all or "
                 "none; where -1 is a class, write labels: [-1, 0, 1]"
             )
-        labelled = [example for example in examples if label_of(example) is not None]
-        num_hidden = len(examples) - len(labelled)
-        logger.warning(
-            "%s: %d of %d rows have no label and are left out (the first: %s %d)",
-            rows.source,
-            num_hidden,
-            len(examples),
-            rows.unit,
-            first["hidden"],
-        )
-        return ReadExamples(labelled, num_left_out + num_hidden)
+        num_rows = len(examples)
+        examples = [example for example in examples if label_of(example) is not None]
+        num_hidden = num_rows - len(examples)
+        message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
+        logger.warning(message, rows.source, num_hidden, num_rows, rows.unit, first["hidden"])
+        return ReadExamples(examples, num_left_out + num_hidden)
 
     if need_labels and "hidden" in first:
         raise InputError(

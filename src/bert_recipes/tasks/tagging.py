@@ -381,7 +381,7 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
     An empty cell of the sentence column belongs to the sentence before it. Tasks of Label Studio
     become rows.
     """
-    numbered = ((number, _flatten(task, row)) for number, row in rows.rows)
+    numbered: NumberedRows = ((number, _flatten(task, row)) for number, row in rows.rows)
     start = list(itertools.islice(numbered, _NUM_ROWS_OF_A_LOOK))
     sentence_column = _sentence_column(task, start, rows, is_test)
     numbered = itertools.chain(start, numbered)
