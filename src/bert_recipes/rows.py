@@ -301,16 +301,27 @@ def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Number
         yield number, dict(zip(names, cells, strict=True))
 
 
+# Of Windows-1252, which stand in texts of Western Europe beside letters.
+_TYPOGRAPHIC_MARKS = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026\u20ac«»°§"
+
+
 def _guess_encoding(raw: bytes, place: int) -> str:
-    """Return what the encoding of a line seems to be, and how to convert it."""
+    """Return what the encoding of a line seems to be, and how to convert it.
+
+    Windows-1252 is guessed where there is no UTF-8 before the first broken byte, and a few letters
+    and marks of it stand among ASCII: whole words of them are of another alphabet.
+    """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "perhaps UTF-16); convert the file to UTF-8: iconv -f utf-16 -t utf-8 OLD > NEW"
-    character = raw[place : place + 1].decode("cp1252", errors="replace")
-    if not character.isalpha() or b"\0" in raw:
+    text = raw.decode("cp1252", errors="replace")
+    special = [character for character in text if not character.isascii()]
+    are_letters = all(char.isalpha() or char in _TYPOGRAPHIC_MARKS for char in special)
+    is_western = raw[:place].isascii() and are_letters and 4 * len(special) < len(text)
+    if not is_western or "\0" in text:
         return "perhaps another encoding or binary); convert the file to UTF-8"
     return (
-        f"'{character}' in Windows-1252, as Excel writes); convert the file to UTF-8: "
-        "iconv -f cp1252 -t utf-8 OLD > NEW"
+        f"'{special[0]}' in Windows-1252, as Excel writes); convert the file to UTF-8, and see "
+        "whether it reads right: iconv -f cp1252 -t utf-8 OLD > NEW"
     )
 
 

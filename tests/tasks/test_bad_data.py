@@ -112,7 +112,8 @@ TEXTS = [
         "train.jsonl",
         b'{"sentence": "caf\xe9", "label": 1}\n',
         "train.jsonl, line 1: not valid UTF-8 .byte 0xe9 .*; 'é' in Windows-1252, "
-        r"as Excel writes.; convert the file to UTF-8: iconv -f cp1252 -t utf-8 OLD > NEW$",
+        r"as Excel writes.; convert the file to UTF-8, and see whether it reads right: iconv -f "
+        r"cp1252 -t utf-8 OLD > NEW$",
     ),
     (
         "sst2",

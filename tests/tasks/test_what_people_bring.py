@@ -9,6 +9,7 @@ import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.prediction import read_chunks
+from bert_recipes.rows import read_lines
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task_file import read_task_file, write_task_file
 
@@ -283,6 +284,7 @@ def test_rows_without_a_label_are_left_out_and_counted(read, missing, caplog):
     assert [example.text for example in examples] == ["0", "2"]
     assert "1 of 3 rows have no label and are left out (the first: line 2)" in caplog.text
     # It may be a class.
+    rows += [{"text": "3", "label": missing}, {"text": "4", "label": "yes"}]
     rows[1]["label"] = "-1"
     with pytest.raises(InputError, match=r"line 2: the label is hidden .*, but line 1 has one"):
         read(task, rows)
@@ -357,7 +359,13 @@ def test_questions_of_a_paragraph_are_on_one_side(tmp_path):
     ("old", "new", "message"),
     [
         ("0.2", "1.5", r"line 5: validation_fraction: 1.5; allowed: more than 0 and less than 1"),
-        ("train: all.jsonl", "train: all.jsonl, validation: b.jsonl", "leave one of them out"),
+        ("train: all.jsonl", "train: all.jsonl, validation: b.jsonl", "leave the others or it out"),
+        (
+            "train: all.jsonl",
+            "train: all.jsonl, validation_hard: b.jsonl",
+            "leave the others or it",
+        ),
+        ("files: {train: all.jsonl}", "hub_dataset: me/mine", "there is no `train` in `files`"),
         ("train: all", "test: all", "there is no `train` in `files`"),
         ("0.2", "1e-9", "leaves none for the split 'validation'"),
     ],
@@ -370,3 +378,63 @@ def test_a_fraction_that_cannot_be_held_out_is_refused(tmp_path, old, new, messa
 
     with pytest.raises(InputError, match=message):
         load()
+
+
+def test_a_label_of_minus_one_that_is_a_number_or_a_class_is_none_that_is_missing(read, caplog):
+    rows = [{"text": "a", "label": 0.5}, {"text": "b", "label": -1.0}, {"text": "c", "label": None}]
+    regression = "kind: sequence_classification\ntext_columns: text\nproblem_type: regression\n"
+    _, examples = read(regression + "label_range: [-1, 1]\n", rows)
+    assert [example.label for example in examples] == [0.5, -1.0]
+    rows[0]["label"] = 1
+    classes = "kind: sequence_classification\ntext_columns: text\nlabels: [-1, 0, 1]\n"
+    _, examples = read(classes, rows)
+    assert [example.label for example in examples] == [2, 0]
+    assert caplog.text.count("1 of 3 rows have no label and are left out") == 2
+
+
+def test_a_validation_file_of_its_own_is_taken_rather_than_a_fraction(tmp_path):
+    task = write_task(tmp_path, HELD_OUT, [{"text": "a", "label": "yes"}])
+    folder = tmp_path / "augmented"
+    folder.mkdir()
+    for name, texts in (("train", "abcdefgh"), ("validation", "xyz")):
+        lines = [json.dumps({"text": text, "label": "no"}) for text in texts]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    for name, texts in (("train", "abcdefgh"), ("validation", "xyz")):
+        examples = load_split(task, name, data_dir=str(folder)).examples
+        assert "".join(example.text for example in examples) == texts
+
+
+def test_a_document_is_on_one_side(tmp_path):
+    sentences = ""
+    for document in range(40):
+        sentences += "-DOCSTART- O\n\n"
+        for number in range(5):
+            sentences += f"d{document} O\ns{number} B-X\n\n"
+    (tmp_path / "all.txt").write_text(sentences)
+    text = "kind: token_classification\nlabels: [O, B-X]\nfiles: {train: all.txt}\n"
+    (tmp_path / "task.yaml").write_text(text + "validation_fraction: 0.3\n")
+    task = read_task_file(tmp_path / "task.yaml")
+    documents = []
+    for split in ("train", "validation"):
+        examples = load_split(task, split, data_dir=None).examples
+        assert len(examples) % 5 == 0
+        documents.append({example.tokens[0] for example in examples})
+    assert not documents[0] & documents[1]
+    assert len(documents[0] | documents[1]) == 40
+
+
+@pytest.mark.parametrize(
+    ("line", "is_western"),
+    [
+        ("Die Größe der Tür".encode("cp1252"), True),
+        ("it\u2019s 5 \u20ac \u2013 only".encode("cp1252"), True),
+        ("Привет мир".encode("cp1251"), False),
+        ("größe schön caf".encode() + b"\xc3", False),  # one broken character
+        ("北京在哪里".encode("gbk"), False),
+    ],
+)
+def test_only_a_text_of_western_europe_is_said_to_be_windows_1252(tmp_path, line, is_western):
+    (tmp_path / "a.txt").write_bytes(line + b"\n")
+    with pytest.raises(InputError, match="not valid UTF-8") as error:
+        list(read_lines(tmp_path / "a.txt"))
+    assert ("iconv -f cp1252" in str(error.value)) is is_western

@@ -32,6 +32,9 @@ PLACES = (
     "trackio_space_id",
 )
 
+# No spread at all says that a metric has few values, not that it is certain.
+_NO_SPREAD = 1e-9
+
 # Name of a configuration -> its runs, one for each seed.
 SeedRuns = Mapping[str, Sequence[RunFiles]]
 
@@ -106,6 +109,8 @@ def describe_mean(metric: str, runs: Sequence[RunFiles]) -> str:
     mean = float(np.mean(values))
     certainty = seed_and_row_certainty(values)
     _, high = certainty.intervals["of_seeds"]
+    if high - mean < _NO_SPREAD:
+        return format_number(mean)
     return f"{format_number(mean)} ± {format_number(high - mean)}"
 
 
@@ -154,8 +159,7 @@ def _describe_differences(metric: str, pairs: Sequence[tuple[RunFiles, RunFiles]
     cells = [num_seeds, f"{mean:+.4f}"]
     for kind in ("of_seeds", "of_both"):
         low, high = certainty.intervals.get(kind, (mean, mean))
-        # No spread at all says that a metric has few values, not that it is certain.
-        is_known = high - low > 1e-9
+        is_known = high - low > _NO_SPREAD
         cells.append(format_interval((low, high)) if is_known else "not known")
     return cells
 

@@ -400,7 +400,8 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
     num_left_out = 0
     # The number of the first row with a label, and of the first where it is hidden.
     first: dict[str, int] = {}
-    minus_ones: list[int] = []
+    minus_ones: set[int] = set()
+    first_minus_one = 0
     read = _READERS[task.kind]
     rows = replace(rows, rows=_note_minus_ones(task, rows.rows, minus_ones))
     for number, example in read(task, rows, split):
@@ -409,17 +410,18 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
             continue
         state = "hidden" if label_of(example) is None else "labelled"
         first.setdefault(state, number)
+        if state == "hidden" and number in minus_ones:
+            first_minus_one = first_minus_one or number
         examples.append(example)
 
     if not examples:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
 
     if len(first) == 2:
-        if split in task.test_splits or minus_ones:
-            number = minus_ones[0] if minus_ones else first["hidden"]
+        if split in task.test_splits or first_minus_one:
             raise InputError(
-                f"{rows.where(number)}: the label is hidden (-1 or empty), but {rows.unit} "
-                f"{first['labelled']} has one: label all or "
+                f"{rows.where(first_minus_one or first['hidden'])}: the label is hidden (-1 or "
+                f"empty), but {rows.unit} {first['labelled']} has one: label all or "
                 "none; where -1 is a class, write labels: [-1, 0, 1]"
             )
         num_rows = len(examples)
@@ -438,13 +440,15 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
 
 
 def _note_minus_ones(
-    task: Task, rows: Iterable[NumberedRow], numbers: list[int]
+    task: Task, rows: Iterable[NumberedRow], numbers: set[int]
 ) -> Iterator[NumberedRow]:
     """Yield the rows, and note the numbers of those whose label is -1, which may be a class."""
+    columns = task.label_columns or (task.label_column,)
     for number, row in rows:
-        label = row.get(task.label_column)
-        if isinstance(label, int | float | str) and label_text(label) == "-1":
-            numbers.append(number)
+        for column in columns:
+            label = row.get(column)
+            if not isinstance(label, list | dict) and label_text(label) == "-1":
+                numbers.add(number)
         yield number, row
 
 

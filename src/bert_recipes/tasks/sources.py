@@ -22,17 +22,18 @@ from bert_recipes.rows import (
 )
 from bert_recipes.tasks.conll import read_conll
 from bert_recipes.tasks.examples import (
+    ChoiceExample,
     Example,
     QuestionExample,
     Split,
     TaggedExample,
-    list_texts,
+    TextExample,
 )
 from bert_recipes.tasks.labels import find_labels
 from bert_recipes.tasks.questions import expand_articles
 from bert_recipes.tasks.reading import label_of, read_examples
 from bert_recipes.tasks.tagging import TaggedRows, label_column_of
-from bert_recipes.tasks.task import Task, TsvLayout
+from bert_recipes.tasks.task import HELD_OUT_SPLIT, Task, TsvLayout
 
 
 logger = logging.getLogger(__name__)
@@ -80,8 +81,11 @@ def load_split(
         rows = open_local(task, split, data_dir)
     table = read_examples(task, split, rows, need_labels=need_labels)
     examples = table.examples
-    if task.validation_fraction is not None and split not in task.test_splits:
+    num_left_out = table.num_left_out
+    if split not in task.test_splits and _is_shared(task, data_dir):
         examples = _part_of_file(task, split, examples, rows.source)
+        # Both splits read the file: what is left out of it counts once.
+        num_left_out = num_left_out if split == task.train_split else 0
     is_labelled = label_of(examples[0]) is not None
     if split == task.train_split and is_labelled:
         _warn_of_unused_labels(task, examples, rows.source)
@@ -89,30 +93,41 @@ def load_split(
         name=split,
         examples=_sample(examples, max_examples),
         source=rows.source,
-        num_rows=len(examples) + table.num_left_out,
+        num_rows=len(examples) + num_left_out,
         published_rows=task.published_rows.get(split),
         is_labelled=is_labelled,
-        num_left_out=table.num_left_out,
+        num_left_out=num_left_out,
     )
+
+
+def _is_shared(task: Task, data_dir: str | None) -> bool:
+    """Tell whether the validation split is a fraction of the training file."""
+    if task.validation_fraction is None:
+        return False
+    held_out = find_local(task, HELD_OUT_SPLIT, data_dir)
+    return held_out == find_local(task, task.train_split, data_dir)
 
 
 def _part_of_file(
     task: Task, split: str, examples: Sequence[Example], source: str
 ) -> list[Example]:
-    """Return the training examples of a file, or those of its `validation_fraction`.
-
-    The text of an example decides, of a question its paragraph: what repeats is on one side.
-    """
+    """Return the training examples of a file, or those of its `validation_fraction`."""
     assert task.validation_fraction is not None
+    words_of_documents: dict[int, list[str]] = {}
+    for example in examples:
+        if isinstance(example, TaggedExample):
+            words_of_documents.setdefault(example.document, []).extend(example.tokens)
+
     part = []
     for example in examples:
-        texts = list_texts(example)
-        if isinstance(example, QuestionExample):
-            texts = [example.context]
-        digest = hashlib.blake2b(repr(texts).encode("utf-8", "surrogatepass"), digest_size=8)
-        draw = int.from_bytes(digest.digest(), "little") / 2**64
+        if isinstance(example, TaggedExample):
+            key = " ".join(words_of_documents[example.document])
+        else:
+            key = _repeated_text(example)
+        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        draw = int.from_bytes(digest, "little") / 2**64
         is_held_out = draw < task.validation_fraction
-        if is_held_out != (split == task.train_split):
+        if is_held_out == (split == HELD_OUT_SPLIT):
             part.append(example)
     if not part:
         raise InputError(
@@ -120,6 +135,15 @@ def _part_of_file(
             f"leaves none for the split '{split}'; set another one, or give more rows"
         )
     return part
+
+
+def _repeated_text(example: TextExample | QuestionExample | ChoiceExample) -> str:
+    """Return the text that stands in several rows: a paragraph, a premise, a context, or a text."""
+    if isinstance(example, TextExample):
+        return example.text
+    if isinstance(example, QuestionExample) or example.context:
+        return example.context
+    return " ".join(example.choices)
 
 
 def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> None:
@@ -263,7 +287,8 @@ def _file_names(task: Task, split: str) -> list[str]:
     """Return the file names of a split, the surest first."""
     layout = task.tsv
     names: list[str] = []
-    if split in task.files:
+    is_held_out = task.validation_fraction is not None and split == HELD_OUT_SPLIT
+    if split in task.files and not is_held_out:
         names.append(task.relative_files[split])
     names += task.local_files.get(split, ())
     names.append(f"{split}.jsonl")
@@ -278,6 +303,8 @@ def _file_names(task: Task, split: str) -> list[str]:
     if task.kind == "token_classification":
         endings += [".txt", ".conll"]
     names += [split + ending for ending in endings]
+    if is_held_out:  # a file of its own comes first: of `augment.py`, say
+        names += _file_names(task, task.train_split)
     return list(dict.fromkeys(names))
 
 

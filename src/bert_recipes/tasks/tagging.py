@@ -342,21 +342,21 @@ def label_column_of(task: Task, row: Row) -> str | None:
     return None
 
 
-def _flatten(task: Task, row: Row) -> Row:
+def _flatten(task: Task, row: Row, is_test: bool) -> Row:
     """Return a task of Label Studio's JSON export as a row: its data and its first annotation.
 
     Where there is none its labels are hidden; any other row stays as it is.
     """
+    column = task.label_column or LABEL_COLUMNS[0]
     data = row.get("data")
     annotations = row.get("annotations")
     if not isinstance(data, dict) or not isinstance(annotations, list):
         return row
-    labels = None
+    flat = {"id": row.get("id"), **data}
     for annotation in annotations:
         if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
-            labels = annotation.get("result", [])
-            break
-    return {**data, task.label_column or LABEL_COLUMNS[0]: labels}
+            return {**flat, column: annotation.get("result", [])}
+    return flat if is_test else {**flat, column: None}
 
 
 # Tables with a word a row
@@ -381,7 +381,7 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
     An empty cell of the sentence column belongs to the sentence before it. Tasks of Label Studio
     become rows.
     """
-    numbered: NumberedRows = ((number, _flatten(task, row)) for number, row in rows.rows)
+    numbered: NumberedRows = ((number, _flatten(task, row, is_test)) for number, row in rows.rows)
     start = list(itertools.islice(numbered, _NUM_ROWS_OF_A_LOOK))
     sentence_column = _sentence_column(task, start, rows, is_test)
     numbered = itertools.chain(start, numbered)

@@ -35,6 +35,10 @@ class TsvLayout:
     drops_short_rows: bool = False
 
 
+# What `validation_fraction` holds out of the training file.
+HELD_OUT_SPLIT = "validation"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """Everything that is special about a task."""

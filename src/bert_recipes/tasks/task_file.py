@@ -18,6 +18,7 @@ from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
 from bert_recipes.tasks.labels import MAX_FOUND_LABELS, are_fractions
 from bert_recipes.tasks.sources import find_labels_in_data
 from bert_recipes.tasks.task import (
+    HELD_OUT_SPLIT,
     KINDS,
     PROBLEM_TYPES,
     Task,
@@ -224,10 +225,10 @@ def _complete_labels(fields: dict[str, Any]) -> None:
 
 def _complete_splits(fields: dict[str, Any], folder: Path) -> None:
     """Resolve a user's files, whose names say what the splits are."""
-    if "files" not in fields:
-        return
     if fields.get("validation_fraction") is not None:
         _complete_held_out(fields)
+    if "files" not in fields:
+        return
     names = list(fields["files"])
     fields["files"] = {
         name: str((folder / file).resolve()) for name, file in fields["files"].items()
@@ -241,13 +242,18 @@ def _complete_splits(fields: dict[str, Any], folder: Path) -> None:
 def _complete_held_out(fields: dict[str, Any]) -> None:
     """Let the training file be that of the validation split too."""
     fraction = fields["validation_fraction"]
-    files = fields["files"]
+    files = fields.get("files", {})
     if not 0 < fraction < 1:
         raise _Slip("validation_fraction", f"{fraction}; allowed: more than 0 and less than 1")
     if "train" not in files:
         raise _Slip("validation_fraction", "there is no `train` in `files` to take it of")
-    if files.setdefault("validation", files["train"]) != files["train"]:
-        raise _Slip("validation_fraction", "`files` has a validation file; leave one of them out")
+    files.setdefault(HELD_OUT_SPLIT, files["train"])
+    others = [name for name in files if name != "train" and not name.startswith("test")]
+    if others != [HELD_OUT_SPLIT] or files[HELD_OUT_SPLIT] != files["train"]:
+        raise _Slip(
+            "validation_fraction",
+            "`files` may have `train` and test splits beside it; leave the others or it out",
+        )
 
 
 def _has_classes(task: Task) -> bool:
