@@ -89,7 +89,9 @@ def subtract_replicates(
     for first, second in pairs:
         if not len(first) == len(second) == num_groups > 0:
             return None
-        if None in first or None in second:
+        # None becomes NaN.
+        difference = np.array(first, dtype=float) - np.array(second, dtype=float)
+        if not np.isfinite(difference).all():
             return None
-        differences.append(np.subtract(first, second))  # type: ignore[arg-type]
+        differences.append(difference)
     return np.array(differences)

@@ -115,7 +115,7 @@ def check_report_folder(folder: Path) -> None:
 def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
     """Return the files of the report.
 
-    Runs that differ in nothing but the seed share a column. Without such runs, those of fine-tuning
+    Runs that differ only in the seed share a column. Without such runs, those of fine-tuning
     are compared on each row of their validation data, by default where they had it.
     """
     groups = group_by_configuration(runs)

@@ -23,6 +23,8 @@ from bert_recipes.yaml_files import read_tree
 
 # Of report.json: examples, counts over the data.
 FORMAT = 1
+# That a report, a card and the end of a run show first.
+NUM_EXAMPLES = 3
 
 Facts = dict[str, Any]
 

@@ -18,7 +18,7 @@ from bert_recipes.metrics.entities import (
     total_counts,
 )
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
-from bert_recipes.reports.facts import Facts, describe_sizes
+from bert_recipes.reports.facts import NUM_EXAMPLES, Facts, describe_sizes
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.examples import ChoiceExample, QuestionExample, list_texts
 from bert_recipes.tasks.task import Task
@@ -26,7 +26,6 @@ from bert_recipes.tasks.task import Task
 
 NUM_BINS = 15  # Guo et al. 2017, Table 1
 NUM_ERRORS = 12
-NUM_EXAMPLES = 3
 # A matrix of more classes is not looked at but searched: the most frequent confusions are listed.
 MOST_CLASSES = 25
 NUM_CONFUSIONS = 20

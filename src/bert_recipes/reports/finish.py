@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_recipes.errors import saving
 from bert_recipes.reports.card import name_repository, write_card_of_run
-from bert_recipes.reports.facts import read_object, write_facts
+from bert_recipes.reports.facts import NUM_EXAMPLES, read_object, write_facts
 from bert_recipes.reports.page import write_report
 from bert_recipes.run_folder import FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.shipped import command_hint
@@ -78,7 +78,7 @@ def what_next(folder: Path) -> str:
         masks = held_out.get("masks")
         if masks:
             lines.append("held-out text, with the most likely tokens:")
-            lines.extend(_describe_mask(mask) for mask in masks[:3])
+            lines.extend(_describe_mask(mask) for mask in masks[:NUM_EXAMPLES])
             lines.append("")
         commands["fine-tune"] = command_hint(
             checkout=f"make glue TASK=mrpc MODEL={folder}",

@@ -16,7 +16,7 @@ from bert_recipes.errors import saving
 from bert_recipes.files import atomic_write, strict
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.reports import plots
-from bert_recipes.reports.facts import RunFiles, read_object, read_run
+from bert_recipes.reports.facts import NUM_EXAMPLES, RunFiles, read_object, read_run
 from bert_recipes.rows import is_missing
 from bert_recipes.run_folder import MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, SWEEP_FILE
 
@@ -260,6 +260,7 @@ def environment_of(form: str) -> Environment:
         extensions=["jinja2.ext.do"],
     )
     environment.globals["wilson_interval"] = wilson_interval
+    environment.globals["NUM_EXAMPLES"] = NUM_EXAMPLES
     environment.filters.update(
         anchor=format_anchor,
         counted=format_count,
