@@ -2,6 +2,7 @@
 
 import sys
 import time
+import tomllib
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from speedrun_clock import Clock
 from transformers import TrainerControl
 
 from bert_recipes.config import field_types
+from bert_recipes.data.quickstart_corpus import dependencies
 from bert_recipes.errors import InputError
 from bert_recipes.training import arguments
 from bert_recipes.yaml_files import read_tree
@@ -22,6 +24,17 @@ TRACK = speedrun.TRACKS["quickstart"]
 MAX_LINES = 150
 # What a record may not change: the corpus, the size of the model, and what is measured.
 FIXED = {"store", "tokenizer", "size", "model_name_or_path", "objective", "max_eval_pairs"}
+
+
+def test_the_corpus_is_of_as_many_packages_as_that_of_the_table(repository):
+    """The quickstart's corpus is their documentation: another package makes another corpus."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    requirements = project["dependencies"] + project["optional-dependencies"]["dev"]
+    packages, missing = dependencies(requirements)
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    names = {package.metadata["Name"] for package in packages} - {project["name"]}
+    assert len(names) == 84
 
 
 def test_the_script_is_short_enough_to_be_read(repository):
