@@ -53,6 +53,11 @@ else ifeq ($(LAUNCH),single_gpu)
 LAUNCHER := CUDA_VISIBLE_DEVICES=$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES)) 0) $(PYTHON)
 else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
+# A process for each GPU that is seen; processes on CPUs and on several machines have the number of their file.
+ifeq ($(filter ddp_cpu ddp_multi_node,$(LAUNCH)),)
+NUM_GPUS := $(if $(CUDA_VISIBLE_DEVICES),$(words $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES))),$(shell nvidia-smi -L 2>/dev/null | grep -c GPU))
+LAUNCHER += $(if $(filter-out 0,$(NUM_GPUS)),--num_processes $(NUM_GPUS))
+endif
 endif
 
 .PHONY: help install check-names no-sweep has-model pretrain babylm tokenizer corpus show-data glue glue-all paper squad swag ner tinybert predict evaluate blimp demo report card push export compare benchmark speedrun test test-slow lint format clean

@@ -400,6 +400,8 @@ def train_for_minutes(args: GpuArguments) -> None:
     flags = {
         "config": config,
         "store": args.store,
+        # A table of pairs that is beside the store would hide what making it costs.
+        "data_cache_dir": Path(args.output_dir) / "pairs",
         "max_minutes": args.minutes,
         "output_dir": run,
         "size": args.size,
