@@ -34,7 +34,6 @@ from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
     TaskArguments,
     check_access,
-    load_task,
 )
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.order import training_order
@@ -224,7 +223,7 @@ def main() -> None:
     start_logging(args)
     check_launch(args)
     if not args.has_output_dir:
-        args.output_dir = f"runs/{load_task(settings).name}_stock"
+        args.output_dir = f"runs/{settings.loaded_task.name}_stock"
 
     # 1. Task, data, checkpoint and head as for recipes/finetune.py
     max_steps = args.max_steps

@@ -270,9 +270,12 @@ def measure_matmul(sample: Sample) -> Result:
     """Measure the machine's matrix products in both precisions, at the shapes of the case."""
     config = sides.stock_config(sample.size, sample.vocab_size)
     num_masked = round(0.15 * sample.tokens_per_step) if sample.variant == "pretraining" else 0
-    shapes = model_shapes(sample.tokens_per_step, num_masked, config)
-    if sample.variant == "small":  # for tests: no large product
-        del shapes["square"]
+    shapes = {}
+    if sample.variant != "small":  # for tests: no large product
+        shapes["square"] = (4096, 4096, 4096)
+    shapes.update(model_shapes(sample.tokens_per_step, config))
+    if num_masked:
+        shapes["vocabulary"] = (num_masked, config.hidden_size, config.vocab_size)
     device = torch.device("cpu" if sample.on_cpu else "cuda")
     rates: dict[str, Any] = {}
     best_gflops: dict[str, float] = {}

@@ -10,9 +10,11 @@ The folder has train.jsonl, each row followed by its copies, and the other split
 """
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.config import parse_arguments
@@ -20,7 +22,9 @@ from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import atomic_dir, check_new_folder
 from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import log_found_labels, read_task_file
 
 
@@ -54,6 +58,68 @@ class AugmentArguments:
         check_new_folder(Path(self.output_dir))
 
 
+def read_splits(task: Task, args: AugmentArguments) -> dict[str, Split]:
+    """Read the splits of a task by name; a test split may be missing."""
+    splits = {}
+    splits[task.train_split] = load_split(
+        task, task.train_split, data_dir=args.data_dir, max_examples=args.max_train_examples
+    )
+    for name in task.validation_splits:
+        splits[name] = load_split(task, name, data_dir=args.data_dir)
+    for name in task.test_splits:
+        with suppress(InputError):
+            splits[name] = load_split(task, name, data_dir=args.data_dir)
+    return splits
+
+
+def open_augmenter(args: AugmentArguments) -> Any:
+    """Return the `Augmenter` with the model and the rules of the command line."""
+    # Imported only now, for it takes seconds.
+    import torch
+
+    from bert_recipes.finetuning.augmentation import Augmenter
+    from bert_recipes.finetuning.checkpoints import open_tokenizer
+    from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
+    from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+
+    name = args.model_name_or_path
+    tokenizer = open_tokenizer(name)
+    cached_only = check_checkpoint(name)
+    if not isinstance(tokenizer, OriginalBertTokenizer):
+        raise InputError(
+            f"{name} has no WordPiece tokenizer; the rules of augmentation are for BERT's words "
+            "and pieces"
+        )
+    with opening(name):
+        model, new_weights = open_checkpoint(name, cached_only=cached_only, member="bert_mlm")
+    if any(key.startswith(MASKED_LM_HEADS) for key in new_weights):
+        raise InputError(f"{name} has no masked-LM head; give a BERT as it was pre-trained")
+    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    if model.device.type == "cpu":
+        model.base_model.use_fast_layers("auto")
+    return Augmenter(
+        model=model,
+        tokenizer=tokenizer,
+        num_copies=args.num_copies,
+        num_candidates=args.num_candidates,
+        replace_probability=args.replace_probability,
+        seed=args.seed,
+        batch_size=args.batch_size,
+    )
+
+
+def write_rows(path: Path, task: Task, examples: Iterable[Any]) -> int:
+    """Write a row for each example; return how many."""
+    from bert_recipes.finetuning.augmentation import as_line
+
+    num_rows = 0
+    with path.open("w", encoding="utf-8") as file:
+        for example in examples:
+            file.write(as_line(task, example))
+            num_rows += 1
+    return num_rows
+
+
 def main() -> None:
     """Parse, check, draw, write."""
     (args,) = parse_arguments(AugmentArguments)
@@ -66,48 +132,15 @@ def main() -> None:
         raise InputError(
             f"task {task.name} is {task.kind}; texts with a class or a number are augmented"
         )
-    limits = {task.train_split: args.max_train_examples} | dict.fromkeys(task.validation_splits)
-    splits = {
-        name: load_split(task, name, data_dir=args.data_dir, max_examples=most)
-        for name, most in limits.items()
-    }
-    for name in task.test_splits:
-        with suppress(InputError):  # may be missing
-            splits[name] = load_split(task, name, data_dir=args.data_dir)
-    # Imported only now, for it takes seconds.
-    import torch
-
-    from bert_recipes.finetuning.augmentation import Augmenter, as_line
-    from bert_recipes.finetuning.checkpoints import open_tokenizer
-    from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
-    from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
-
-    name = args.model_name_or_path
-    tokenizer, cached_only = open_tokenizer(name), check_checkpoint(name)
-    if not isinstance(tokenizer, OriginalBertTokenizer):
-        raise InputError(
-            f"{name} has no WordPiece tokenizer; the rules of augmentation are for BERT's words "
-            "and pieces"
-        )
-    with opening(name):
-        model, new = open_checkpoint(name, cached_only=cached_only, member="bert_mlm")
-    if any(key.startswith(MASKED_LM_HEADS) for key in new):
-        raise InputError(f"{name} has no masked-LM head; give a BERT as it was pre-trained")
-    model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
-    if model.device.type == "cpu":
-        model.base_model.use_fast_layers("auto")
-    rules = ("num_copies", "num_candidates", "replace_probability", "seed", "batch_size")
-    augmenter = Augmenter(
-        model=model, tokenizer=tokenizer, **{rule: getattr(args, rule) for rule in rules}
-    )
+    splits = read_splits(task, args)
+    augmenter = open_augmenter(args)
     with atomic_dir(Path(args.output_dir)) as folder:
         for name, split in splits.items():
-            examples = (
-                augmenter.augment(split.examples) if name == task.train_split else split.examples
-            )
-            with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-                number = sum(file.write(as_line(task, example)) > 0 for example in examples)
-            logger.info("%s: %d rows for %d", name, number, len(split.examples))
+            examples: Iterable[Any] = split.examples
+            if name == task.train_split:
+                examples = augmenter.augment(split.examples)
+            num_rows = write_rows(folder / f"{name}.jsonl", task, examples)
+            logger.info("%s: %d rows for %d", name, num_rows, len(split.examples))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ a token store it draws new pairs and masks every epoch. With --random_next_sente
 
 import glob
 import random
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -115,14 +114,25 @@ def main() -> None:
 
 def translate_absl_flags(argv: Sequence[str]) -> list[str]:
     """Write TensorFlow's other forms of a flag, ``-flag`` and ``--noflag``, as ``--flag=value``."""
-    switches = "|".join(
-        item.name for item in fields(CreatePretrainingDataArguments) if item.type is bool
-    )
-    names = "|".join(item.name for item in fields(CreatePretrainingDataArguments))
-    translated = [
-        re.sub(rf"^-({names}|no(?:{switches}))(?==|$)", r"--\1", argument) for argument in argv
-    ]
-    return [re.sub(rf"^--no({switches})$", r"--\1=false", argument) for argument in translated]
+    names = set()
+    negations = {}
+    for item in fields(CreatePretrainingDataArguments):
+        names.add(item.name)
+        if item.type is bool:
+            negations[f"no{item.name}"] = item.name
+
+    translated = []
+    for argument in argv:
+        flag, equals, value = argument.partition("=")
+        name = flag.lstrip("-")
+        is_flag = flag in (f"-{name}", f"--{name}")
+        if is_flag and name in negations and not equals:
+            translated.append(f"--{negations[name]}=false")
+        elif is_flag and (name in names or name in negations):
+            translated.append(f"--{name}{equals}{value}")
+        else:
+            translated.append(argument)
+    return translated
 
 
 def find_inputs(patterns: Sequence[str]) -> list[Path]:

@@ -8,15 +8,12 @@ way and seed. `--help` lists the fields; docs/ner.md says what is the paper's an
 """
 
 import logging
-import time
 from pathlib import Path
 from statistics import fmean
 
-from bert_recipes.config import parse_arguments, save_config
+from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli, saving
 from bert_recipes.features.arguments import FeatureNerArguments
-from bert_recipes.files import write_json
-from bert_recipes.training.speed import describe_machine
 
 
 def main() -> None:
@@ -24,13 +21,12 @@ def main() -> None:
     (args,) = parse_arguments(FeatureNerArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.features.ner import (
-        TABLE_FILE,
         load_feature_data,
         make_table,
         mean_replicates,
         measure_ways,
     )
-    from bert_recipes.run_folder import RESULTS_FILE
+    from bert_recipes.features.results import save_results
 
     logging.basicConfig(
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
@@ -54,13 +50,8 @@ def main() -> None:
         **figures,
         "jackknife": mean_replicates(records),
         "runs": records,
-        "machine": describe_machine(),
-        "date": time.strftime("%Y-%m-%d"),
     }
-    with saving(folder):
-        write_json(folder / RESULTS_FILE, results)
-        (folder / TABLE_FILE).write_text(table, encoding="utf-8")
-        save_config(folder / "run.yaml", args)
+    save_results(folder, results, table, args)
     print(table)
     print(f"results, table and settings: {folder}")
 

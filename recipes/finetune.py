@@ -23,7 +23,6 @@ from bert_recipes.finetuning.arguments import (
     TaskArguments,
     TeachingArguments,
     check_access,
-    load_task,
 )
 from bert_recipes.shipped import ROOT
 from bert_recipes.training.resume import (
@@ -47,7 +46,7 @@ def main() -> None:
         check_first=check_access,
     )
     if not args.has_output_dir:
-        args.output_dir = f"runs/{load_task(task_args).name}"
+        args.output_dir = f"runs/{task_args.loaded_task.name}"
     check_output_dir(args)
 
     # Importing these takes seconds: first refuse wrong settings.

@@ -116,7 +116,7 @@ def finish(trainer: Any, data: Any, sizes: dict[str, Any], results: dict[str, An
     from bert_recipes.reports.page import pretraining_table
     from bert_recipes.reports.pretraining_facts import gather_pretraining
 
-    gather = partial(gather_pretraining, trainer, data, sizes)
+    gather = partial(gather_pretraining, trainer, data, sizes, results)
     push = partial(push_run, trainer.args, trainer.state.global_step)
     finish_run(trainer, results, gather=gather, table=pretraining_table, push=push)
 

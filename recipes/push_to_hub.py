@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bert_recipes.checkpointing import read_run_id, read_step
+from bert_recipes.checkpointing import read_run_ids, read_step
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, PushError, run_cli
 from bert_recipes.hub_access import refuse_token_flags
@@ -70,7 +70,7 @@ def main() -> None:
         if args.private is False:
             warn_of_readers(args.repo)
         return
-    run_ids = frozenset([read_run_id(folder)]) - {None}
+    run_ids = read_run_ids([folder])
     tags = tuple(args.tags or ())
     target = PushTarget(args.repo, args.revision, args.private, args.overwrite, tags, run_ids)
     target = open_target(target, later="try again later with the same command")

@@ -78,21 +78,14 @@ def score_file(args: SentenceArguments, file: TextIO) -> None:
 def score_blimp(args: SentenceArguments, folder: Path) -> None:
     """Write and print how often the good sentence of a pair is the likelier one."""
     from bert_recipes.features.likelihood import blimp_table, measure_blimp
-    from bert_recipes.training.speed import describe_machine
+    from bert_recipes.features.results import save_results
 
     start = time.perf_counter()
-    results = {
-        **measure_blimp(args),
-        "seconds": round(time.perf_counter() - start, 1),
-        "whole_words": args.whole_words,
-        "machine": describe_machine(),
-        "date": time.strftime("%Y-%m-%d"),
-    }
+    results = measure_blimp(args)
+    results["seconds"] = round(time.perf_counter() - start, 1)
+    results["whole_words"] = args.whole_words
     table = blimp_table(results)
-    with saving(folder):
-        write_json(folder / "all_results.json", results)
-        (folder / "table.md").write_text(table, encoding="utf-8")
-        save_config(folder / "run.yaml", args)
+    save_results(folder, results, table, args)
     print(table)
     print(f"results, table and settings: {folder}")
 

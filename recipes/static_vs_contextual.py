@@ -10,30 +10,26 @@ compares the vectors of words that are tagged as several types. docs/static.md h
 """
 
 import logging
-import time
 
-from bert_recipes.config import parse_arguments, save_config
-from bert_recipes.errors import run_cli, saving
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
 from bert_recipes.features.arguments import StaticArguments
-from bert_recipes.files import write_json
-from bert_recipes.training.speed import describe_machine
 
 
 def main() -> None:
     """Compare, print, write."""
     (args,) = parse_arguments(StaticArguments)
     # Imported only now, for it takes seconds.
+    from bert_recipes.features.results import save_results
     from bert_recipes.features.static import compare, make_table
 
     logging.basicConfig(
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
     )
-    results = compare(args) | {"machine": describe_machine(), "date": time.strftime("%Y-%m-%d")}
-    folder, table = args.folder(results["task"]), make_table(results["rows"])
-    with saving(folder):
-        write_json(folder / "all_results.json", results)
-        (folder / "table.md").write_text(table, encoding="utf-8")
-        save_config(folder / "run.yaml", args)
+    results = compare(args)
+    folder = args.folder(results["task"])
+    table = make_table(results["rows"])
+    save_results(folder, results, table, args)
     print(table)
     print(f"results, table and settings: {folder}")
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -246,6 +245,12 @@ def write_run_id(path: Path, run_id: str) -> None:
     write_json(path, {**_IDENTITY, "run_id": run_id})
 
 
+def read_run_ids(folders: Iterable[Path]) -> frozenset[str]:
+    """Return the ids of the runs that folders come from, as far as they are known."""
+    run_ids = map(read_run_id, folders)
+    return frozenset(run_id for run_id in run_ids if run_id is not None)
+
+
 def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
     """Return the id of the run in a folder, which is written where there is none.
 
@@ -264,18 +269,15 @@ def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
 def seal_card(text: str) -> str:
     """Put the hash of a card's text at its end.
 
-    By it `is_generated_card` knows one that nobody has edited.
+    By it `may_replace_card` knows one that nobody has edited.
     """
     text = _SEAL.sub("", text).rstrip()
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{text}\n\n<!-- bert-recipes: SHA-256 of the text above {digest} -->\n"
 
 
-def is_generated_card(folder: Path) -> bool:
-    """Return whether a card may be written there.
-
-    There is none, or one that is as this project wrote it.
-    """
+def may_replace_card(folder: Path) -> bool:
+    """Return whether a folder has no card, or one that nobody has edited since it was written."""
     if not (folder / CARD_FILE).exists():
         return True
     try:
@@ -378,9 +380,3 @@ def opening(name: str) -> Iterator[None]:
         raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
-
-
-def warn_once(message: str, *values: object) -> None:
-    """Warn in the main process only: the others have the same settings."""
-    is_main = os.environ.get("RANK", "0") == "0"
-    logger.log(logging.WARNING if is_main else logging.DEBUG, message, *values)

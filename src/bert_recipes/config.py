@@ -145,7 +145,7 @@ def _name_settings_without_effect(
 
     without_effect = settings_without_effect(instances, changed)
     if without_effect:
-        warn_early("without effect here: %s", "; ".join(without_effect))
+        warn_in_main_process("without effect here: %s", "; ".join(without_effect))
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:
@@ -712,7 +712,10 @@ def _build(settings_class: type, values: Mapping[str, Any]) -> Any:
     return settings
 
 
-def warn_early(message: str, *values: object) -> None:
-    """Warn in the main process alone, before logging is set up."""
+def warn_in_main_process(message: str, *values: object) -> None:
+    """Warn in the main process alone: the others have the same settings.
+
+    It works before logging is set up.
+    """
     if os.environ.get("RANK", "0") == "0":
         logger.warning(message, *values)

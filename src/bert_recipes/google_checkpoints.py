@@ -169,13 +169,19 @@ def _output(prefix: str, rows: int, hidden: int) -> Shapes:
 
 
 def _tensor_name(variable: str) -> str:
-    # The squad head and the classifier, whose variables stand alone, have names of their own.
-    name = variable.replace("cls/squad/", "qa_outputs/")
-    if "/" not in variable:
-        name = f"classifier/{variable}"
-    scope, _, last = re.sub(r"layer_(\d+)", r"layer/\1", name).rpartition("/")
-    word = _LAST_WORDS.get(last, f"{last}.weight")
-    return f"{scope.replace('/', '.')}.{word}"
+    """Return the name of a variable in transformers.
+
+    bert/encoder/layer_0/output/LayerNorm/gamma is bert.encoder.layer.0.output.LayerNorm.weight.
+    """
+    scope, _, last = variable.rpartition("/")
+    # Heads of fine-tuned models have other names there; a classifier's variables have no scope.
+    if scope == "":
+        scope = "classifier"
+    elif scope == "cls/squad":
+        scope = "qa_outputs"
+    module = re.sub(r"layer_(\d+)", r"layer.\1", scope).replace("/", ".")
+    parameter = _LAST_WORDS.get(last, f"{last}.weight")
+    return f"{module}.{parameter}"
 
 
 def select_weights(

@@ -23,10 +23,11 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from bert_recipes.checkpointing import (
     ASIDE_PREFIX,
-    is_generated_card,
     last_complete,
     list_checkpoints,
+    may_replace_card,
     read_run_id,
+    read_run_ids,
     seal_card,
     why_incomplete,
 )
@@ -216,8 +217,10 @@ def push_run(args: Any, step: int) -> str | None:
 def _target(args: Any) -> PushTarget:
     """Return where a run goes; what it, or the run that it resumes, has pushed is its own."""
     folder = Path(args.output_dir)
+    sources = []
     # Before `check_push` it is the run that lies there and would be overwritten.
-    sources = [folder] if args.hub_is_checked or not args.overwrite_run else []
+    if args.hub_is_checked or not args.overwrite_run:
+        sources.append(folder)
     if args.resume not in ("auto", "last", "no"):
         sources.append(Path(args.resume))
     return PushTarget(
@@ -226,7 +229,7 @@ def _target(args: Any) -> PushTarget:
         private=args.hub_private_repo,
         overwrite=args.hub_overwrite,
         tags=tuple(args.hub_tags or ()),
-        run_ids=frozenset(map(read_run_id, sources)) - {None},
+        run_ids=read_run_ids(sources),
         replaced_files=args.hub_replaced_files,
     )
 
@@ -339,7 +342,7 @@ class PushTarget:
     private: bool | None = True  # of a new repository; None: what the owner's default is
     overwrite: bool = False  # another model that lies there is replaced
     tags: tuple[str, ...] = ()  # added to those of the card
-    run_ids: frozenset[str | None] = frozenset()  # runs whose model it may hold
+    run_ids: frozenset[str] = frozenset()  # runs whose model it may hold
     replaced_files: tuple[str, ...] = ()
 
 
@@ -488,7 +491,7 @@ def _add_tags(folder: Path, tags: Sequence[str]) -> None:
         logger.warning(message, folder, CARD_FILE, ", ".join(tags))
     if not tags or not file.is_file():
         return
-    is_generated = is_generated_card(folder)
+    is_generated = may_replace_card(folder)
     card = ModelCard.load(file)
     card.data.tags = list(dict.fromkeys([*(card.data.tags or ()), *tags]))
     text = seal_card(str(card)) if is_generated else str(card)

@@ -200,15 +200,8 @@ def _is_pair_of_spacy(value: Any) -> bool:
     return isinstance(value, list) and [type(item) for item in value] == [str, dict]
 
 
-def _is_document(value: Any) -> bool:
-    """Return whether the JSON value on a file's first line is a list of rows, and not a row.
-
-    The list may stand under "data".
-    """
-    if isinstance(value, dict):
-        rows = value.get("data")
-        return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
-    return isinstance(value, list) and not _is_pair_of_spacy(value)
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
 def _objects(source: str, unit: str, values: Iterable[tuple[int, Any]]) -> NumberedRows:
@@ -336,12 +329,14 @@ class Reader:
             a JSON document.
         counts: Filled while files are read.
         advice: What helps besides repairing the file against broken UTF-8, for messages.
+        line_advice: What helps against a line that is too long, for messages.
     """
 
     encoding_errors: EncodingErrors = "strict"
     max_line_bytes: int = DEFAULT_MAX_LINE_BYTES
     counts: ReadCounts = field(default_factory=ReadCounts)
     advice: str = ""
+    line_advice: str = ""
 
     def lines(self, path: Path) -> Iterator[tuple[int, str]]:
         r"""Yield the number and text of each line, without its end ``\n`` or ``\r\n``.
@@ -372,19 +367,16 @@ class Reader:
                     raise InputError(
                         f"{path}, line {number}: this line is longer than {self.max_line_bytes:,} "
                         "bytes; is it text with line "
-                        f"ends (\\n or \\r\\n)?{self._raise_limit()}"
+                        f"ends (\\n or \\r\\n)?{self.line_advice}"
                     )
                 yield raw
         except _UNPACKING_ERRORS as error:
             raise _unpacking_error(path, error, f" after line {number}") from error
 
-    def _raise_limit(self) -> str:
-        return " If so, raise max_line_bytes" if self.advice else ""
-
     def _too_long(self, where: str) -> InputError:
         return InputError(
             f"{where}: this row is longer than {self.max_line_bytes:,} bytes; is it one "
-            f"text?{self._raise_limit()}"
+            f"text?{self.line_advice}"
         )
 
     def _decode(self, raw: bytes, where: str) -> str:
@@ -480,9 +472,14 @@ class Reader:
             # Broken, too long, or the beginning of a document that goes on in the next line.
             is_list = start.lstrip(codecs.BOM_UTF8 + b" ").startswith(b"[")
             return is_json_lines and not is_list
+        if isinstance(first, list):
+            return _is_pair_of_spacy(first)
+        if not isinstance(first, dict):
+            return True  # refused when it is read
         # A row may have a column "data" too.
-        is_row = isinstance(first, dict) and (has_more_lines or (is_json_lines and "text" in first))
-        return is_row or not _is_document(first)
+        if has_more_lines or (is_json_lines and "text" in first):
+            return True
+        return not _is_list_of_objects(first.get("data"))
 
     def _next_line(self, stream: io.BufferedReader) -> bytes:
         """Return the next line that is not blank, cut at the longest allowed length.
@@ -581,21 +578,28 @@ class Reader:
                 num_rows = max(1, file.metadata.num_rows)
                 batch_rows = self._rows_at_once(path, file.metadata)
                 for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
-                    # Rows of a large batch become Python's one after the other.
-                    is_large = batch.nbytes > min(_BUFFER_BYTES, self.max_line_bytes)
-                    step = 1 if is_large else batch_rows
-                    for start in range(0, batch.num_rows, step):
-                        rows = batch.slice(start, step)
-                        if step == 1 and _unpacked_bytes(rows) > self.max_line_bytes:
-                            raise self._too_long(f"{path}, row {number + 1}")
-                        for row in rows.to_pylist():
-                            number += 1
-                            yield number, row
+                    for row in self._rows_of_batch(batch, path, number):
+                        number += 1
+                        yield number, row
                     counts.source_bytes = bytes_before + file_bytes * number // num_rows
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(
                 f"{path}: damaged or not a Parquet file (after row {number}: {first_line(error)})"
             ) from error
+
+    def _rows_of_batch(self, batch: Any, path: Path, num_before: int) -> Iterable[Row]:
+        """Return the rows of a batch, of which the file has `num_before` before it."""
+        if batch.nbytes <= min(_BUFFER_BYTES, self.max_line_bytes):
+            return list(batch.to_pylist())
+        return self._rows_one_by_one(batch, path, num_before)
+
+    def _rows_one_by_one(self, batch: Any, path: Path, num_before: int) -> Iterator[Row]:
+        """Yield the rows of a large batch; InputError where one is too long."""
+        for index in range(batch.num_rows):
+            row = batch.slice(index, 1)
+            if _unpacked_bytes(row) > self.max_line_bytes:
+                raise self._too_long(f"{path}, row {num_before + index + 1}")
+            yield from row.to_pylist()
 
     def _rows_at_once(self, path: Path, metadata: Any) -> int:
         """Return how many rows are unpacked together."""

@@ -2,7 +2,6 @@
 
 import math
 import operator
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any
@@ -102,14 +101,25 @@ def check_value(name: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if value not in choices:
             raise InputError(f"{name} is {value!r}; allowed: {', '.join(choices)}")
         return
-    allowed = []
+
+    limits = {limit: metadata[limit] for limit in _LIMITS if limit in metadata}
+    if not limits:
+        return
     is_allowed = value != math.inf
-    for limit, (holds, text) in _LIMITS.items():
-        if limit in metadata:
-            allowed.append(text.format(metadata[limit]))
-            is_allowed = is_allowed and holds(value, metadata[limit])
-    if allowed and not is_allowed:
-        limits = " and ".join(allowed)
-        limits = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", limits)
+    for limit, bound in limits.items():
+        holds, _ = _LIMITS[limit]
+        is_allowed = is_allowed and holds(value, bound)
+    if not is_allowed:
         advice = f"; {metadata['advice']}" if "advice" in metadata else ""
-        raise InputError(f"{name} is {value!r}; allowed: {limits}{advice}")
+        raise InputError(f"{name} is {value!r}; allowed: {_describe_limits(limits)}{advice}")
+
+
+def _describe_limits(limits: Mapping[str, Any]) -> str:
+    """Describe limits by their names: "0 to 1", "above 0 and below 1"."""
+    if limits.keys() == {"least", "most"}:
+        return f"{limits['least']:,} to {limits['most']:,}"
+    texts = []
+    for limit, bound in limits.items():
+        _, text = _LIMITS[limit]
+        texts.append(text.format(bound))
+    return " and ".join(texts)

@@ -56,10 +56,18 @@ def odd_tags(tags: Iterable[str]) -> list[str]:
         >>> odd_tags(["O", "B:PER", "I:PER"]), odd_tags(["O", "HEPATITIS_B", "HEPATITIS_C"])
         (['B:PER', 'I:PER'], [])
     """
-    marked = [tag for tag in tags if tag != OUTSIDE]
-    odd = [tag for tag in marked if _ODD_PREFIX.fullmatch(tag)]
-    has_prefixes = all(tag in odd or (tag[:1] in _PREFIXES and tag[1:2] == "-") for tag in marked)
-    return odd if has_prefixes else odd_pairs(odd)
+    odd = []
+    have_prefixes = True
+    for tag in tags:
+        if _ODD_PREFIX.fullmatch(tag):
+            odd.append(tag)
+        elif tag != OUTSIDE and not _has_prefix(tag):
+            have_prefixes = False
+    return odd if have_prefixes else odd_pairs(odd)
+
+
+def _has_prefix(tag: str) -> bool:
+    return tag[:1] in _PREFIXES and tag[1:2] == "-"
 
 
 def odd_pairs(tags: Iterable[str]) -> list[str]:

@@ -16,7 +16,6 @@ from bert_recipes.features.extract import open_encoder
 from bert_recipes.features.ner import (
     FeatureTagger,
     LayerFeatures,
-    TaggerSettings,
     load_feature_data,
     make_table,
     mean_replicates,
@@ -131,12 +130,13 @@ def test_what_does_not_fit_is_refused(tokenizer):
 
 # The BiLSTM
 
-SETTINGS = TaggerSettings(
+SETTINGS = FeatureNerArguments(
     lstm_dim=24,
     dropout=0.1,
     learning_rate=1e-2,
-    batch_size=16,
-    num_epochs=12,
+    train_batch_size=16,
+    num_train_epochs=12,
+    precision="fp32",
 )
 
 
@@ -187,7 +187,7 @@ def test_the_six_ways_take_the_layers_of_the_paper(
 
 def test_the_lstm_has_two_layers_of_768_units_in_both_directions_and_one_linear_layer_behind():
     """BERT, Devlin et al. 2019, section 5.3."""
-    tagger = build("last", lstm_dim=TaggerSettings().lstm_dim, num_labels=9)
+    tagger = build("last", lstm_dim=FeatureNerArguments().lstm_dim, num_labels=9)
     assert (tagger.lstm.num_layers, tagger.lstm.hidden_size) == (2, 768)
     assert tagger.lstm.bidirectional
     assert tagger.classifier.weight.shape == (9, 1536)
@@ -305,10 +305,11 @@ def test_every_way_learns_a_corpus_in_which_context_decides(way, precision, devi
 
 
 LAST = LAYER_CHOICES["last"]
-SMALL = TaggerSettings(
+SMALL = FeatureNerArguments(
     lstm_dim=8,
-    batch_size=8,
-    num_epochs=1,
+    train_batch_size=8,
+    num_train_epochs=1,
+    precision="fp32",
 )
 
 
@@ -326,21 +327,6 @@ def test_the_same_seed_gives_the_same_tagger_and_another_seed_another_one():
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, different)
-
-
-def test_sentences_without_words_are_passed_over_in_training_and_stay_in_place():
-    features, labels = toy_corpus(6, seed=0)
-    features = LayerFeatures(features.vectors, np.insert(features.starts, 3, features.starts[3]))
-    tagger = train(
-        features,
-        labels,
-        LAST,
-        SMALL,
-        seed=1,
-    )
-    predicted = predict_labels(tagger, features, LAST, precision="fp32")
-    assert list(map(len, predicted)) == np.diff(features.starts).tolist()
-    assert predicted[3] == []
 
 
 # Runs and the table

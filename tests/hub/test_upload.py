@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import BertForPreTraining
 
-from bert_recipes.checkpointing import is_generated_card, seal_card
+from bert_recipes.checkpointing import may_replace_card, seal_card
 from bert_recipes.errors import PushError
 from bert_recipes.hub import PushTarget, collect_files, open_target, push, push_command
 from bert_recipes.run_folder import CARD_FILE
@@ -101,7 +101,7 @@ def test_a_card_with_more_tags_is_still_a_generated_one_and_an_edited_one_is_not
     card = ModelCard(text)
     assert card.data.tags == ["own", "tiny"]
     assert "# My BERT\n" in card.text
-    assert is_generated_card(run_folder) is not is_edited
+    assert may_replace_card(run_folder) is not is_edited
     assert hub.repositories["me/my-bert"].read(CARD_FILE) == text.encode()
 
 

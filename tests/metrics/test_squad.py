@@ -171,6 +171,7 @@ def test_questions_without_a_prediction_count_0_and_are_reported(caplog):
     ("score", "gold", "arguments", "message"),
     [
         (squad_scores, {}, [{}], "none of the 0 questions"),
+        (squad_scores, {"a": []}, [{"a": "x"}], "'a' has no gold answer, as in SQuAD 2.0; take"),
         (squad_scores, {"a": ["x"]}, [{"b": "x"}], "none of the 1 questions has a prediction"),
         (squad_v2_scores, {"a": ["x"]}, [{"b": "x"}], "none of the 1 questions"),
         (squad_scores, {"a": ["x"], "b": []}, [{"a": "x"}], "question 'b' has no gold .* squad_v2"),

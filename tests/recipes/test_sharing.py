@@ -59,7 +59,7 @@ def test_what_is_printed_at_the_end_names_every_file_and_the_page(shared):
 def test_the_card_shows_the_figures_and_is_known_as_our_own_with_the_tags(shared):
     from huggingface_hub import ModelCard
 
-    from bert_recipes.checkpointing import is_generated_card
+    from bert_recipes.checkpointing import may_replace_card
 
     text = (shared.copy / "README.md").read_text(encoding="utf-8")
     data = ModelCard(text).data
@@ -77,7 +77,7 @@ def test_the_card_shows_the_figures_and_is_known_as_our_own_with_the_tags(shared
     assert 'pipeline("fill-mask", model="me/teller")' in text
     assert "P(she)" in text
     for folder in (shared.run, shared.copy):
-        assert is_generated_card(folder)
+        assert may_replace_card(folder)
 
 
 def test_the_model_from_there_is_the_model(shared):

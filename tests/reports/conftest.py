@@ -100,7 +100,6 @@ def pretraining_facts(evil: str) -> dict[str, Any]:
         "kind": "pretraining",
         "run": {"parameters": 4_000_000, evil: evil},
         "held_out": {
-            "pairs": 16,
             "masks": [{**mask, **right}],
             "verdicts": [verdict],
         },
@@ -142,7 +141,6 @@ def finetuning_facts(evil: str) -> dict[str, Any]:
     }
     split = {
         "name": evil,
-        "suffix": "",
         "examples": 16,
         "labels": [evil, "no"],
         "classes": [score, score],

@@ -13,7 +13,7 @@ import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
-from bert_recipes.checkpointing import is_generated_card
+from bert_recipes.checkpointing import may_replace_card
 from bert_recipes.errors import InputError
 from bert_recipes.reports import card as card_module
 from bert_recipes.reports.card import name_repository, write_card, write_card_of_run
@@ -419,7 +419,7 @@ def test_a_push_tells_the_card_where_the_model_is(copy_of):
         assert f'model="me/{name}"' in text
         assert f"# {name}\n" in text
         assert "license: cc-by-sa-4.0" in text
-        assert is_generated_card(folder)
+        assert may_replace_card(folder)
     name_repository(folder.parent, "me/final")  # no card, no run
 
 

@@ -216,13 +216,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_facts_of_every_kind_are_those_of_its_predictions(kind):
     task, examples, predictions, expected, expected_errors = KINDS[kind]
-    facts = split_facts(
-        task,
-        "",
-        "validation",
-        examples,
-        predictions,
-    )
+    facts = split_facts(task, "validation", examples, predictions)
     json.dumps(facts, allow_nan=False)
     assert facts["examples"] == len(examples)
     assert {name: facts[name] for name in expected} == expected
@@ -235,13 +229,7 @@ def test_the_facts_of_every_kind_are_those_of_its_predictions(kind):
     assert errors == expected_errors
     assert ("calibration" in facts) is (kind != "numbers")
     # Where the outputs were not finite nothing was predicted.
-    assert "worst" not in split_facts(
-        task,
-        "",
-        "validation",
-        examples,
-        None,
-    )
+    assert "worst" not in split_facts(task, "validation", examples, None)
 
 
 # Texts of the first rows: what is said, what is true, whether it is right.
@@ -259,7 +247,7 @@ FIRST = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_rows_are_examples_of_every_kind(kind):
     task, examples, predictions, _, _ = KINDS[kind]
-    first = split_facts(task, "", "validation", examples, predictions)["first"]
+    first = split_facts(task, "validation", examples, predictions)["first"]
     assert [(row["said"], row["truth"], row.get("is_right")) for row in first] == FIRST[kind]
     if kind == "tags":
         assert first[0]["texts"] == [["", "a b c"]]
@@ -272,7 +260,7 @@ def test_words_of_a_task_without_entities_stand_beside_their_tags():
     task = task_of("token_classification", metrics=("accuracy",), labels=("DET", "NOUN"))
     example = TaggedExample(idx=0, tokens=("the", "sea"), labels=(0, 1))
     predictions = predictions_of([(["DET", "DET"], [0.9, 0.8])])
-    [row] = split_facts(task, "", "validation", [example], predictions)["first"]
+    [row] = split_facts(task, "validation", [example], predictions)["first"]
     assert (row["said"], row["truth"]) == ("the/DET sea/DET", "the/DET sea/NOUN")
 
 
@@ -414,7 +402,7 @@ def test_predictions_of_held_out_inputs_are_the_models(trained):
     tokenizer = data.tokenizer
     batch = trainer.eval_collator([trainer.eval_dataset[(0, index)] for index in range(16)])
     facts = predict_held_out(trainer.model, tokenizer, batch)
-    assert (facts["pairs"], len(facts["masks"]), len(facts["verdicts"])) == (16, 8, 8)
+    assert (len(facts["masks"]), len(facts["verdicts"])) == (8, 8)
     names = ("input_ids", "attention_mask", "token_type_ids")
 
     with torch.no_grad():
@@ -465,4 +453,4 @@ def test_outputs_that_are_not_finite_give_no_examples(trained, monkeypatch):
     weight = trainer.model.bert.embeddings.word_embeddings.weight
     monkeypatch.setattr(weight, "data", torch.full_like(weight, float("nan")))
     facts = predict_held_out(trainer.model, data.tokenizer, batch)
-    assert facts == {"pairs": 4, "masks": [], "verdicts": [], "is_finite": False}
+    assert facts == {"masks": [], "verdicts": [], "is_finite": False}

@@ -63,7 +63,7 @@ def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
         "rank": 1,
         "guesses": [["b", 0.5]],
     }
-    facts = {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}
+    facts = {"kind": "pretraining", "held_out": {"masks": [mask]}}
     folder = make_run_folder()
     assert len(report_run(folder, lambda: facts, is_main=True)) == 3
     assert "| a? [MASK] | b | **b** 0.50 |" in (folder / "report.md").read_text().splitlines()
@@ -125,7 +125,7 @@ def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
         "rank": 1,
         "guesses": [["france", 0.5], ["x", 0.25]],
     }
-    facts = {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}
+    facts = {"kind": "pretraining", "held_out": {"masks": [mask]}}
     folder = make_run_folder()
     report_run(folder, lambda: facts, is_main=True)
     text = what_next(folder)

@@ -261,7 +261,6 @@ def test_numbers_are_shown_as_people_read_them(value, shown):
 def test_a_split_without_predictions_says_so(report_of, finetuning_facts):
     split = {
         "name": "validation",
-        "suffix": "",
         "examples": 16,
     }
     facts = {**finetuning_facts, "splits": [split]}
@@ -319,7 +318,7 @@ def test_a_model_that_does_not_beat_its_baseline_is_called_so(
 
 
 def test_a_pretraining_report_says_that_the_outputs_are_not_finite(report_of):
-    held_out = {"pairs": 1, "masks": [], "verdicts": [], "is_finite": False}
+    held_out = {"masks": [], "verdicts": [], "is_finite": False}
     text, page = report_of(facts={"kind": "pretraining", "held_out": held_out})
     for report in (text, page):
         assert "outputs are not finite: there are no examples" in report

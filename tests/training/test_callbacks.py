@@ -68,7 +68,8 @@ def test_too_early_and_without_a_baseline_nothing_is_said(
         output_dir=str(tmp_path), warmup_steps=0.1, use_cpu=True, **settings
     )
     clock = seconds / 60 / args.max_minutes if args.max_minutes else 0.0
-    watch = LossWatch(SimpleNamespace(clock=clock))
+    share_of_steps = step / args.max_steps
+    watch = LossWatch(SimpleNamespace(progress=clock if args.max_minutes else share_of_steps))
     state = TrainerState(global_step=step, max_steps=args.max_steps)
     watch.on_evaluate(
         args, state, TrainerControl(), metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}
@@ -91,7 +92,7 @@ def test_a_discriminator_at_the_base_rate_is_said(loss, is_said):
 
 def test_each_loss_is_warned_of_once_a_discriminators_after_half_of_the_run(tmp_path, caplog):
     args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, use_cpu=True)
-    watch = LossWatch(SimpleNamespace(clock=0.0))
+    watch = LossWatch(SimpleNamespace(progress=0.0))
     control = TrainerControl()
     metrics = {
         "eval_mlm_loss": 6.7,
@@ -101,6 +102,7 @@ def test_each_loss_is_warned_of_once_a_discriminators_after_half_of_the_run(tmp_
     }
     for step in (2000, 4000, 6000, 8000):
         state = TrainerState(global_step=step, max_steps=10_000)
+        watch.trainer.progress = step / 10_000
         watch.on_evaluate(args, state, control, metrics=metrics)
     assert [record.message.split(" loss is")[0] for record in caplog.records] == [
         "at step 2000 the held-out masked-LM",

@@ -187,10 +187,9 @@ class DataCollatorForPreTraining(MaskingRates):
     ) -> tuple[np.ndarray, np.ndarray]:
         tokenizer = self.tokenizer
         unpredicted = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
-        is_token = np.arange(input_ids.shape[1]) < lengths[:, None]
         return mask_tokens(
             input_ids,
-            candidates=is_token & ~np.isin(input_ids, unpredicted),
+            candidates=~np.isin(input_ids, unpredicted),
             lengths=lengths,
             keys=keys,
             rates=self,  # inherited fields

@@ -169,24 +169,34 @@ def _is_new_folder(folder: Path, entered: set[str]) -> bool:
 def _match(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
     """Yield the files that a pattern matches, and those in matched folders.
 
-    With each stands whether it is of the corpus. Python's own `**` follows links round and round:
-    below it the folders are walked as `_walk` does.
+    With each stands whether it is of the corpus.
     """
     names = Path(pattern).parts
-    start = names.index("**") if "**" in names else len(names)
-    tail = names[start:]
-    hidden_folders = any(name.startswith(".") for name in tail)
-
-    for path in glob.glob(os.path.join("", *names[:start]) or os.curdir):
-        match = Path(path)
-        if not tail and not match.is_dir():
-            yield match, _has_suffix(match, suffixes)
-        elif not tail:
+    if "**" in names:
+        start = names.index("**")
+        yield from _match_below(Path(*names[:start]), names[start:], suffixes)
+        return
+    for match in map(Path, glob.glob(str(Path(pattern)))):
+        if match.is_dir():
             yield from _walk(match, suffixes)
-        elif match.is_dir():
-            for file, _ in _walk(match, suffixes, hidden_folders=hidden_folders):
-                if _fits(file.relative_to(match).parts, tail):
-                    yield file, _has_suffix(file, suffixes)
+        else:
+            yield match, _has_suffix(match, suffixes)
+
+
+def _match_below(
+    folders: Path, names: Sequence[str], suffixes: tuple[str, ...]
+) -> Iterator[tuple[Path, bool]]:
+    """Yield the files below folders whose path from there fits `names`, which begin with `**`.
+
+    Python's own `**` follows links round and round: the folders are walked as `_walk` does.
+    """
+    hidden_folders = any(name.startswith(".") for name in names)
+    for folder in map(Path, glob.glob(str(folders))):
+        if not folder.is_dir():
+            continue
+        for file, _ in _walk(folder, suffixes, hidden_folders=hidden_folders):
+            if _fits(file.relative_to(folder).parts, names):
+                yield file, _has_suffix(file, suffixes)
 
 
 def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
@@ -483,6 +493,7 @@ def _make_reader(
         max_line_bytes=max_line_bytes,
         counts=counts,
         advice=", or set encoding_errors to 'replace'",
+        line_advice=" If so, raise max_line_bytes",
     )
 
 

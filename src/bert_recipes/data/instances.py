@@ -133,29 +133,23 @@ def write_instances(
                 writers.append(writer)
             for instance in Progress(instances, desc="write", unit="instance", delay=1):
                 writer = writers[count % len(writers)]
-                writer.write(
-                    _encode_features(
-                        instance, max_seq_length, max_predictions_per_seq, writer.encode
-                    )
-                )
+                writer.write(_pad_features(instance, max_seq_length, max_predictions_per_seq))
                 count += 1
         sync_paths(partials)
 
     return count
 
 
-def _encode_features(
-    instance: Instance,
-    max_seq_length: int,
-    max_predictions: int,
-    encode: Callable[[str, list], Any],
-) -> dict[str, Any]:
+def _pad_features(
+    instance: Instance, max_seq_length: int, max_predictions: int
+) -> dict[str, list[Any]]:
+    """Return the features of an instance, in the order of `FEATURE_NAMES`."""
     length = len(instance.input_ids)
     boundary = instance.boundary
     num_predictions = len(instance.masked_ids)
     padding = [0] * (max_seq_length - length)
     unused = [0] * (max_predictions - num_predictions)
-    features: dict[str, list[Any]] = {
+    return {
         "input_ids": [*instance.input_ids, *padding],
         "input_mask": [1] * length + padding,
         "segment_ids": [0] * boundary + [1] * (length - boundary) + padding,
@@ -164,11 +158,10 @@ def _encode_features(
         WEIGHTS: [1.0] * num_predictions + [0.0] * len(unused),
         "next_sentence_labels": [int(instance.is_random)],
     }
-    return {name: encode(name, values) for name, values in features.items()}
 
 
 class _Writer:
-    """A writer of instances to an open file: `encode` for each feature, then `write`."""
+    """A writer of instances to an open file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -183,26 +176,21 @@ class _JsonLinesWriter(_Writer):
     The text of a list of numbers is the same in Python and in JSON.
     """
 
-    @staticmethod
-    def encode(name: str, values: list) -> str:
-        return f'"{name}": {values}'
-
-    def write(self, features: dict[str, str]) -> None:
-        line = ", ".join(features.values())
+    def write(self, features: dict[str, list[Any]]) -> None:
+        entries = [f'"{name}": {values}' for name, values in features.items()]
+        line = ", ".join(entries)
         self._file.write(f"{{{line}}}\n".encode("ascii"))
 
 
 class _TFRecordWriter(_Writer):
     """Writer of `tf.train.Example` records, features sorted by name."""
 
-    @staticmethod
-    def encode(name: str, values: list) -> bytes:
-        if name == WEIGHTS:
-            return encode_float_feature(name, values)
-        return encode_int64_feature(name, values)
-
-    def write(self, features: dict[str, bytes]) -> None:
-        write_record(self._file, encode_example(features[name] for name in sorted(features)))
+    def write(self, features: dict[str, list[Any]]) -> None:
+        entries = []
+        for name in sorted(features):
+            encode = encode_float_feature if name == WEIGHTS else encode_int64_feature
+            entries.append(encode(name, features[name]))
+        write_record(self._file, encode_example(entries))
 
 
 class _ParquetWriter(_Writer):
@@ -216,11 +204,7 @@ class _ParquetWriter(_Writer):
             fields.append((name, pa.list_(number)))
         self._writer = pq.ParquetWriter(file, pa.schema(fields))
 
-    @staticmethod
-    def encode(name: str, values: list) -> list:
-        return values
-
-    def write(self, features: dict[str, list]) -> None:
+    def write(self, features: dict[str, list[Any]]) -> None:
         self._rows.append(features)
         if len(self._rows) == _ROWS_PER_GROUP:
             self._write_group()
@@ -507,26 +491,37 @@ def _check(record: Mapping[str, np.ndarray], vocab_size: int | None) -> None:
 
     Raises ValueError.
     """
-    input_ids, input_mask, segment_ids, positions, ids, weights, label = (
-        record[name] for name in FEATURE_NAMES
-    )
-    length = int(input_mask.sum())
-    is_valid = (
-        input_ids.shape == input_mask.shape == segment_ids.shape == (len(input_ids),)
-        and positions.shape == ids.shape == weights.shape == (len(ids),)
-        and length > 0
-        and np.array_equal(input_mask, np.arange(len(input_mask)) < length)
-        and np.isin(segment_ids, (0, 1)).all()
-        and np.isin(weights, (0, 1)).all()
-        and label.tolist() in ([0], [1])
-        and min(input_ids.min(), ids.min(initial=0), positions.min(initial=0)) >= 0
-        and positions[weights != 0].max(initial=0) < length
-    )
-    if not is_valid:
+    if not _is_instance(record):
         raise ValueError("not an instance as create_pretraining_data.py writes it")
 
-    largest = max(input_ids.max(initial=0), ids.max(initial=0))
+    largest = max(record["input_ids"].max(initial=0), record["masked_lm_ids"].max(initial=0))
     if vocab_size is not None and largest >= vocab_size:
         raise ValueError(
             f"token id {largest}, but the vocabulary has {vocab_size} entries: it is another one"
         )
+
+
+def _is_instance(record: Mapping[str, np.ndarray]) -> bool:
+    """Return whether shapes and values of the features are those that the module describes."""
+    inputs = ("input_ids", "input_mask", "segment_ids")
+    predictions = ("masked_lm_positions", "masked_lm_ids", WEIGHTS)
+    for names in (inputs, predictions):
+        size = len(record[names[0]])
+        if any(record[name].shape != (size,) for name in names):
+            return False
+
+    input_mask = record["input_mask"]
+    length = int(input_mask.sum())
+    is_token = np.arange(len(input_mask)) < length
+    if length <= 0 or not np.array_equal(input_mask, is_token):
+        return False
+    for name in ("segment_ids", WEIGHTS):
+        if not np.isin(record[name], (0, 1)).all():
+            return False
+    if record["next_sentence_labels"].tolist() not in ([0], [1]):
+        return False
+    for name in ("input_ids", "masked_lm_ids", "masked_lm_positions"):
+        if record[name].min(initial=0) < 0:
+            return False
+    positions = record["masked_lm_positions"][record[WEIGHTS] != 0]
+    return bool(positions.max(initial=0) < length)

@@ -201,37 +201,24 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
         return input_ids, _next_tokens(batch)
-    excluded = [*excluded_ids]
+    excluded = list(excluded_ids)
     if rates.selection in ("fairseq", "spans"):
         excluded += special_ids
-    random_word_ids = np.delete(np.arange(vocab_size), excluded)
-
-    if rates.selection in ("fairseq", "spans"):
-        replacement = Replacement(
-            rates.mask_rate, rates.keep_rate, rates.random_rate, mask_token_id, random_word_ids
-        )
-        if rates.selection == "fairseq":
-            masked, is_predicted = _mask_by_fairseq(batch, rates, replacement)
-        else:
-            masked, is_predicted = _mask_spans(batch, rates, replacement)
-        return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
-    if rates.selection == "ngrams":
-        is_predicted = _choose_ngrams(batch, rates)
-    else:
-        is_predicted = _choose_units(batch, rates)
-
-    # Drawn for each piece, under whole_word too (Devlin et al. 2019, section 3.1, Task #1).
-    rows, columns = np.nonzero(is_predicted)
-    draws = keyed_uniforms(keys[rows], _STREAM_REPLACE, columns)
-    word_draws = keyed_uniforms(keys[rows], _STREAM_WORD, columns)
-    is_masked = draws < rates.mask_rate  # 80 %: [MASK]
-    is_random = draws >= rates.mask_rate + rates.keep_rate  # 10 %: a random word
-    random_words = draw_words(random_word_ids, word_draws)
-    tokens = input_ids[rows, columns]  # 10 %: the token itself
-    masked = input_ids.copy()
-    masked[rows, columns] = np.select(
-        [is_masked, is_random], [mask_token_id, random_words], default=tokens
+    replacement = Replacement(
+        rates.mask_rate,
+        rates.keep_rate,
+        rates.random_rate,
+        mask_token_id,
+        np.delete(np.arange(vocab_size), excluded),
     )
+    if rates.selection == "fairseq":
+        masked, is_predicted = _mask_by_fairseq(batch, rates, replacement)
+    elif rates.selection == "spans":
+        masked, is_predicted = _mask_spans(batch, rates, replacement)
+    else:
+        choose = _choose_ngrams if rates.selection == "ngrams" else _choose_units
+        is_predicted = choose(batch, rates)
+        masked = _replace_tokens(batch, is_predicted, replacement)
     return masked, np.where(is_predicted, input_ids, IGNORE_INDEX)
 
 
@@ -284,6 +271,28 @@ class _Batch:
         """
         limits = np.rint(self.lengths * self.probabilities).astype(np.int64)
         return np.clip(limits, 1, rates.max_predictions_per_seq)
+
+
+def _replace_tokens(
+    batch: _Batch, is_predicted: np.ndarray, replacement: Replacement
+) -> np.ndarray:
+    """Return int64 (B, S), what the model sees.
+
+    Drawn for each piece, under whole_word too (Devlin et al. 2019, section 3.1, Task #1).
+    """
+    rows, columns = np.nonzero(is_predicted)
+    keys = batch.keys[rows]
+    draws = keyed_uniforms(keys, _STREAM_REPLACE, columns)
+    word_draws = keyed_uniforms(keys, _STREAM_WORD, columns)
+    is_masked = draws < replacement.mask_rate  # 80 %: [MASK]
+    is_random = draws >= replacement.mask_rate + replacement.keep_rate  # 10 %: a random word
+    random_words = draw_words(replacement.words, word_draws)
+    tokens = batch.input_ids[rows, columns]  # 10 %: the token itself
+    masked = batch.input_ids.copy()
+    masked[rows, columns] = np.select(
+        [is_masked, is_random], [replacement.mask_token_id, random_words], default=tokens
+    )
+    return masked
 
 
 def _next_tokens(batch: _Batch) -> np.ndarray:

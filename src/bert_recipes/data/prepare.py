@@ -206,8 +206,7 @@ class CorpusArguments:
         if "validation_files" in typed:
             return {**values, "validation_fraction": 0.0}
 
-        suffixes = SUFFIXES if values.get("names") is None else ID_SUFFIXES
-        size = _size_of(find_files(values["files"], suffixes))
+        size = _size_of(_find_text(values["files"], values.get("names")))
         fraction_for_small_corpus = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
         if fraction_for_small_corpus <= fraction:
             return values
@@ -261,18 +260,20 @@ def _size_of(files: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in files)
 
 
+def _find_text(paths: Sequence[str] | None, names: str | None) -> list[Path]:
+    """Return the files of --files or --validation_files, which may be ids with `names`."""
+    if not paths:
+        return []
+    return find_files(paths, SUFFIXES if names is None else ID_SUFFIXES)
+
+
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     """Return the (split, file) of a corpus: the files to train on, then those that are held out.
 
     A Hub data set has no file to train on.
     """
-    suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
-    files: list[Path] = []
-    if arguments.files:
-        files = find_files(arguments.files, suffixes)
-    validation: list[Path] = []
-    if arguments.validation_files:
-        validation = find_files(arguments.validation_files, suffixes)
+    files = _find_text(arguments.files, arguments.names)
+    validation = _find_text(arguments.validation_files, arguments.names)
     held_out = set(map(os.path.realpath, validation))
     train = [path for path in files if os.path.realpath(path) not in held_out]
     if len(train) < len(files):
@@ -302,14 +303,12 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
         return {}
 
     entries = arguments.files or []
-    suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
-    held_out: set[str] = set()
-    if arguments.validation_files:
-        held_out.update(map(os.path.realpath, find_files(arguments.validation_files, suffixes)))
+    validation = _find_text(arguments.validation_files, arguments.names)
+    held_out = set(map(os.path.realpath, validation))
     entry_of_file: dict[str, int] = {}
     sizes = np.zeros(len(entries))
     for number, entry in enumerate(entries):
-        for path in map(os.path.realpath, find_files(entry, suffixes)):
+        for path in map(os.path.realpath, _find_text([entry], arguments.names)):
             if path in held_out:
                 continue
             if path in entry_of_file:
@@ -691,45 +690,59 @@ class Preparation:
     def _documents(
         self, shard: int, counts_by_split: Mapping[str, CorpusCounts]
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yield (split, document).
+        """Yield (split, document), first of the text to train on, of which some may be held out."""
+        files: dict[str, list[Path]] = {split: [] for split in SPLITS}
+        for split, path in self.shards[shard]:
+            files[split].append(path)
 
-        Of the text to train on `validation_fraction` of the documents are held out.
+        documents = self._documents_of_files(files["train"], counts_by_split["train"])
+        hub_name = self.arguments.dataset_name
+        if hub_name and shard == 0:  # instead of files
+            documents = self._documents_of_hub(hub_name, counts_by_split["train"])
+        yield from self._hold_out(documents, shard, files["train"])
+
+        held_out = self._documents_of_files(files["validation"], counts_by_split["validation"])
+        for _, document in held_out:
+            yield "validation", document
+
+    def _hold_out(
+        self, documents: Iterable[tuple[float, list[str]]], shard: int, files: Sequence[Path]
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yield (split, document) of the text to train on: `validation_fraction` is held out.
+
+        Args:
+            documents: Mean number of copies, and document.
+            shard: The number of the shard.
+            files: Of the documents; empty for a data set of the Hub.
         """
-        arguments = self.arguments
-        prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
-
-        for split, corpus_counts in counts_by_split.items():
-            files = [path for split_of_file, path in self.shards[shard] if split_of_file == split]
-            documents: Iterable[tuple[float, list[str]]] = ()
-            if files:
-                weights = self.weights if split == "train" else {}
-                documents = self._documents_of_files(files, weights, corpus_counts)
-            elif split == "train" and arguments.dataset_name and shard == 0:
-                documents = self._documents_of_hub(arguments.dataset_name, corpus_counts)
-            fraction = arguments.validation_fraction
-            if files and fraction and _size_of(files) <= FEW_BYTES:
-                documents = list(documents)
-                fraction = _held_out_threshold(fraction, prefix, len(documents))
-            for number, (mean_copies, document) in enumerate(documents):
-                if _draw(f"{prefix}:{number}") < fraction:
-                    yield "validation", document
-                    continue
-                num_copies = 1
-                if mean_copies != 1.0:
-                    # 2.3 is two copies, and a third one with probability 0.3.
-                    num_copies = int(mean_copies + _draw(f"{prefix}:{number}:copies"))
-                for _ in range(num_copies):
-                    yield split, document
+        fraction = self.arguments.validation_fraction
+        prefix = f"{self.arguments.seed}"
+        if len(self.shards) > 1:
+            prefix = f"{prefix}:{shard}"
+        if files and fraction and _size_of(files) <= FEW_BYTES:
+            documents = list(documents)
+            fraction = _held_out_threshold(fraction, prefix, len(documents))
+        for number, (mean_copies, document) in enumerate(documents):
+            if _draw(f"{prefix}:{number}") < fraction:
+                yield "validation", document
+                continue
+            num_copies = 1
+            if mean_copies != 1.0:
+                # 2.3 is two copies, and a third one with probability 0.3.
+                num_copies = int(mean_copies + _draw(f"{prefix}:{number}:copies"))
+            for _ in range(num_copies):
+                yield "train", document
 
     def _documents_of_files(
-        self, files: Iterable[Path], weights: Mapping[str, float], counts: CorpusCounts
+        self, files: Iterable[Path], counts: CorpusCounts
     ) -> Iterator[tuple[float, list[str]]]:
         """Yield (mean number of its copies, document)."""
         options = self._reading_options(counts)
         options["document_boundary"] = self.arguments.document_boundary
         options["max_line_bytes"] = self.arguments.max_line_bytes
         for path in files:
-            mean_copies = weights.get(os.path.realpath(path), 1.0)
+            # Held-out files have no weight.
+            mean_copies = self.weights.get(os.path.realpath(path), 1.0)
             for document in iter_documents(path, **options):
                 yield mean_copies, document
 

@@ -30,7 +30,6 @@ from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
     ScoringArguments,
     check_access,
-    load_task,
     read_model_config,
     read_trained_settings,
 )
@@ -128,9 +127,9 @@ def largest_difference(model: PreTrainedModel, exported: nn.Module, head: Head) 
         inputs = {name: batch[name] for name in inputs_of(model)}
         expected = model(**inputs)
         output = exported(**inputs)
-        for name in head.outputs:
+        for name, is_by_token in head.outputs.items():
             difference = (expected[name] - output[name]).abs()
-            if head.is_by_token(name):
+            if is_by_token:
                 difference = difference[batch["attention_mask"].bool()]
             differences.append(difference.max())
     return torch.stack(differences).max().item()
@@ -182,7 +181,7 @@ def open_task(args: ExportArguments, work_dir: str) -> FineTuningTrainer:
         data_dir=args.data_dir,
         max_eval_examples=args.max_eval_examples,
     )
-    task = load_task(settings)
+    task = settings.loaded_task
     if not task.validation_splits:
         raise InputError(f"task {task.name} has no validation split to score a model on")
     check_access(settings, for_training=False)

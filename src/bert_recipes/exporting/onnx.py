@@ -25,16 +25,13 @@ PRETRAINING = "pretraining"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # The oldest and the best known checkpoints name the masked-LM head only, and hold both.
 _PRETRAINING_CLASSES = ("BertForPreTraining", "BertForMaskedLM")
-# Head -> its outputs, and their axes after the batch's.
-_OUTPUTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    PRETRAINING: {
-        "prediction_logits": ("sequence", "vocabulary"),
-        "seq_relationship_logits": ("classes",),
-    },
-    "sequence_classification": {"logits": ("classes",)},
-    "token_classification": {"logits": ("sequence", "classes")},
-    "question_answering": {"start_logits": ("sequence",), "end_logits": ("sequence",)},
-    "multiple_choice": {"logits": ("choices",)},
+# Head -> its outputs, and whether they say something of each token.
+_OUTPUTS: Mapping[str, Mapping[str, bool]] = {
+    PRETRAINING: {"prediction_logits": True, "seq_relationship_logits": False},
+    "sequence_classification": {"logits": False},
+    "token_classification": {"logits": True},
+    "question_answering": {"start_logits": True, "end_logits": True},
+    "multiple_choice": {"logits": False},
 }
 MODEL_FILE = "model.onnx"
 
@@ -44,17 +41,13 @@ class Head(NamedTuple):
 
     name: str
     model_class: str
-    outputs: Mapping[str, tuple[str, ...]]
+    outputs: Mapping[str, bool]  # name -> whether it says something of each token
 
     def input_axes(self) -> tuple[str, ...]:
         """Return the names of the axes of every input."""
         if self.name == "multiple_choice":
             return ("batch", "choices", "sequence")
         return ("batch", "sequence")
-
-    def is_by_token(self, output: str) -> bool:
-        """Return whether an output says something of each token."""
-        return self.outputs[output][:1] == ("sequence",)
 
 
 def head_of(config: PretrainedConfig, name: str) -> Head:

@@ -81,7 +81,6 @@ LAYER_CHOICES = {
 }
 # The weights of the paper's sums are learned by its tagger; those of fixed vectors are equal.
 NAMED_COLUMNS = {name.removeprefix("weighted_"): choice for name, choice in LAYER_CHOICES.items()}
-COLUMN_NAMES = tuple(NAMED_COLUMNS)
 
 
 @dataclass
@@ -98,7 +97,7 @@ class FeatureArguments:
     format: str = option("parquet", "one of", choices=("parquet", "google_jsonl"))
     layers: list[str] | None = option(
         None,
-        f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 "
+        f"{', '.join(NAMED_COLUMNS)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 "
         "-3 -4",
     )
     pooling: str = option("tokens", "one of", choices=("tokens", "cls", "mean", "mean_all"))

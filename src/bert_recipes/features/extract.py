@@ -26,7 +26,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError, saving
-from bert_recipes.features.arguments import COLUMN_NAMES, NAMED_COLUMNS, FeatureArguments
+from bert_recipes.features.arguments import NAMED_COLUMNS, FeatureArguments
 from bert_recipes.files import atomic_write
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
@@ -68,7 +68,7 @@ class Column(NamedTuple):
 
 
 def choose_columns(names: Sequence[str], num_layers: int) -> list[Column]:
-    """Read `COLUMN_NAMES` and numbers (-1 the last layer, 0 the embeddings)."""
+    """Read `NAMED_COLUMNS` and numbers (-1 the last layer, 0 the embeddings)."""
     columns = [choose_column(name, num_layers) for name in names]
     if len({column.name for column in columns}) < len(columns):
         raise InputError(f"layers: {', '.join(names)} names a layer twice")
@@ -76,18 +76,18 @@ def choose_columns(names: Sequence[str], num_layers: int) -> list[Column]:
 
 
 def choose_column(name: str, num_layers: int) -> Column:
-    """Read one of `COLUMN_NAMES`, or a number."""
+    """Read one of `NAMED_COLUMNS`, or a number."""
     if name in NAMED_COLUMNS:
         choice = NAMED_COLUMNS[name]
         choice.check(num_layers)
         layers = tuple(range(num_layers + 1)[choice.layers])
-        return Column(name, layers, name.startswith("concat"))
+        return Column(name, layers, is_concatenated=not choice.is_summed)
     if re.fullmatch(r"[+-]?\d+", name) is None:
         hint = ""
         plain = name.removeprefix("weighted_")
         if plain in NAMED_COLUMNS:
             hint = f"; recipes/feature_based_ner.py learns its weights; equal ones: {plain}"
-        allowed = f"{', '.join(COLUMN_NAMES)}, or numbers like -1"
+        allowed = f"{', '.join(NAMED_COLUMNS)}, or numbers like -1"
         raise InputError(f"layers: '{name}' is no layer{hint}; allowed: {allowed}")
     if abs(int(name)) > num_layers:
         limits = f"-{num_layers} to {num_layers}"

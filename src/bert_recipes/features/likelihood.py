@@ -23,7 +23,6 @@ from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import LikelihoodArguments, SentenceArguments
 from bert_recipes.features.extract import choose_device
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
-from bert_recipes.finetuning.kind import join_texts
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
@@ -74,7 +73,8 @@ class SentenceScorer:
                     inputs.append(sentence_inputs)
                     labels.append(sentence_labels)
                 losses = self._losses(np.concatenate(inputs), np.concatenate(labels))
-                np.subtract.at(sums, np.repeat(numbers, num_pieces[numbers]), losses)
+                losses_of_sentences = losses.reshape(len(numbers), -1)  # they have equally many
+                sums[numbers] -= losses_of_sentences.sum(axis=1, dtype=np.float64)
                 bar.update(len(numbers))
         if not np.isfinite(sums).all():
             raise InputError(
@@ -91,10 +91,9 @@ class SentenceScorer:
             split_special_tokens=True,
             verbose=False,
         )
-        ids = pieces["input_ids"]
+        layout = self.tokenizer.layout
+        text = np.array([*layout.prefix, *pieces["input_ids"], *layout.suffix], np.int32)
         longest = num_positions(self.model.config, 512)
-        feature = join_texts(self.tokenizer, ids, None, len(ids) + longest)
-        text = np.array(feature["input_ids"], np.int32)
         if len(text) > longest:
             raise InputError(
                 f"'{sentence:.60}' has {len(text)} tokens, the model reads {longest}; cut it into "

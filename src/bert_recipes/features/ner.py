@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
@@ -114,17 +114,7 @@ def word_features(
 # The BiLSTM
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaggerSettings:
-    """Choose how the BiLSTM is built and trained (see `FeatureNerArguments`)."""
-
-    lstm_dim: int = 768
-    dropout: float = 0.2
-    learning_rate: float = 1e-3
-    batch_size: int = 32
-    num_epochs: float = 3.0
-    max_grad_norm: float = 5.0
-    precision: str = "fp32"
+_MAX_GRAD_NORM = 5.0  # our choice
 
 
 class FeatureTagger(nn.Module):
@@ -187,7 +177,7 @@ def train_tagger(
     features: LayerFeatures,
     labels: np.ndarray,
     choice: LayerChoice,
-    settings: TaggerSettings,
+    settings: FeatureNerArguments,
     *,
     num_labels: int,
     seed: int,
@@ -196,10 +186,10 @@ def train_tagger(
     """Train a BiLSTM on features and int64 (W,) labels; the encoder is not touched.
 
     Args:
-        features: Of the training sentences.
+        features: Of the training sentences, each of a word or more.
         labels: int64 (W,).
         choice: Layers to read.
-        settings: Of the BiLSTM.
+        settings: Of the BiLSTM; the precision is fp32 or bf16.
         num_labels: C.
         seed: Of weights and order.
         device: To train on.
@@ -217,20 +207,18 @@ def train_tagger(
     tagger.to(device)
 
     lengths = np.diff(features.starts)
-    filled = np.flatnonzero(lengths)  # sentences without words are passed over
-    batch_size = min(settings.batch_size, len(filled))
-    num_steps = num_training_steps(len(filled), batch_size, settings.num_epochs)
+    batch_size = min(settings.train_batch_size, len(lengths))
+    num_steps = num_training_steps(len(lengths), batch_size, settings.num_train_epochs)
     order = training_order(
-        lengths[filled],
+        lengths,
         num_steps=num_steps,
         global_batch=batch_size,
         seed=seed,
     )
-    batches = filled[order].reshape(num_steps, batch_size)
 
     optimizer = torch.optim.Adam(tagger.parameters(), lr=settings.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / num_steps)
-    for step, numbers in enumerate(batches):
+    for step, numbers in enumerate(order.reshape(num_steps, batch_size)):
         vectors, words = _gather(features, choice, numbers, device)
         targets = torch.from_numpy(labels[words]).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
@@ -238,7 +226,7 @@ def train_tagger(
         loss = nn.functional.cross_entropy(logits.float(), targets)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(tagger.parameters(), settings.max_grad_norm)
+        nn.utils.clip_grad_norm_(tagger.parameters(), _MAX_GRAD_NORM)
         optimizer.step()
         schedule.step()
         if (step + 1) % max(1, num_steps // 5) == 0:
@@ -266,7 +254,7 @@ def predict_labels(
     """
     device = next(tagger.parameters()).device
     lengths = np.diff(features.starts)
-    order = np.argsort(-lengths, kind="stable")[: int((lengths > 0).sum())]
+    order = np.argsort(-lengths, kind="stable")
     labels: list[list[int]] = [[] for _ in lengths]
 
     for first in range(0, len(order), batch_size):
@@ -304,8 +292,6 @@ def _gather(
 
 # The table
 
-TABLE_FILE = "table.md"
-
 
 @dataclass(frozen=True)
 class FeatureNerData:
@@ -316,7 +302,7 @@ class FeatureNerData:
     validation: Split
     train_features: LayerFeatures
     validation_features: LayerFeatures
-    tagger: TaggerSettings
+    settings: FeatureNerArguments  # the precision is fp32 or bf16
     device: torch.device
 
 
@@ -341,15 +327,8 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
 
     encoder = cast(PreTrainedModel, encoder.to(device))
     precision = choose_precision(args.precision, use_cpu=device.type == "cpu").name
-    tagger = TaggerSettings(
-        lstm_dim=args.lstm_dim,
-        dropout=args.dropout,
-        learning_rate=args.learning_rate,
-        batch_size=args.train_batch_size,
-        num_epochs=args.num_train_epochs,
-        # float16 would need its loss scaled; a GPU without bfloat16 has float32.
-        precision="fp32" if precision == "fp16" else precision,
-    )
+    if precision == "fp16":  # would need its loss scaled; a GPU without bfloat16 has float32
+        precision = "fp32"
     compute_features = partial(
         word_features,
         encoder,
@@ -364,7 +343,7 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
         validation=validation,
         train_features=compute_features(_tagged(train)),
         validation_features=compute_features(_tagged(validation)),
-        tagger=tagger,
+        settings=replace(args, precision=precision),
         device=device,
     )
 
@@ -398,14 +377,14 @@ def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
         data.train_features,
         np.array(labels),
         choice,
-        data.tagger,
+        data.settings,
         num_labels=len(data.labels),
         seed=seed,
         device=data.device,
     )
     end_of_training = time.perf_counter()
     predictions = predict_labels(
-        tagger, data.validation_features, choice, precision=data.tagger.precision
+        tagger, data.validation_features, choice, precision=data.settings.precision
     )
     gold = [_names(example.labels or (), data) for example in _tagged(data.validation)]
     predicted = [_names(numbers, data) for numbers in predictions]

@@ -49,7 +49,7 @@ from bert_recipes.metrics.certainty import (
 )
 from bert_recipes.metrics.classification import compute
 from bert_recipes.run_folder import RESULTS_FILE
-from bert_recipes.tags import are_entities
+from bert_recipes.tags import are_entities, split_tag
 from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import PROBLEM_TYPES, Task, figure_names, metric_prefixes, with_prefix
@@ -268,7 +268,12 @@ def static_features(splits: Splits, args: StaticArguments) -> Iterator[Vectors]:
         sublinear_tf=True,
     )
     tfidf.fit(train_texts)
-    yield "TF-IDF", [_join_columns(tfidf.transform, texts) for texts in columns]
+
+    def weigh(texts: list[str]) -> sparse.csr_array:
+        # Of arrays `*` multiplies number by number; of scikit-learn's matrices it does not.
+        return sparse.csr_array(tfidf.transform(texts))
+
+    yield "TF-IDF", [_join_columns(weigh, texts) for texts in columns]
     yield "mean of word vectors", [_join_columns(words.mean, texts) for texts in columns]
 
 
@@ -287,29 +292,13 @@ def _join_columns(vectorize: Callable[[list[str]], Any], columns: list[list[str]
     Source: Conneau et al. 2017, section 3.1.
     """
     first = vectorize(columns[0])
-    if sparse.issparse(first):
-        first = sparse.csr_array(first)
     if len(columns) == 1:
         return first
     second = vectorize(columns[1])
-    if sparse.issparse(second):
-        second = sparse.csr_array(second)
-        return sparse.hstack(
-            [
-                first,
-                second,
-                abs(first - second),
-                first * second,
-            ]
-        )
-    return np.hstack(
-        [
-            first,
-            second,
-            abs(first - second),
-            first * second,
-        ]
-    )
+    parts = [first, second, abs(first - second), first * second]
+    if sparse.issparse(first):
+        return sparse.hstack(parts)
+    return np.hstack(parts)
 
 
 def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> Iterator[Vectors]:
@@ -341,7 +330,9 @@ def frozen_features(splits: Splits, checkpoint: str, args: StaticArguments) -> I
         vectors = defaultdict(list)
         for chunk in extractor.chunks(inputs):
             for name, (column, pooling) in FROZEN.items():
-                for item, tokens in zip(chunk.inputs, chunk.vectors.get(column, ()), strict=False):
+                if column not in layers:
+                    continue
+                for item, tokens in zip(chunk.inputs, chunk.vectors[column], strict=True):
                     vectors[name].append(pool(tokens, item, pooling))
         vectors_of_splits.append(vectors)
 
@@ -405,17 +396,18 @@ def compare_words(
 
     Args:
         task: With tags of entities.
-        splits: That of training first.
+        splits: That of training first; of the others only the next one is measured.
         checkpoint: Of the encoder.
         args: The recipe's settings.
     """
-    sentences = [cast(Sequence[TaggedExample], split.examples) for split in splits[:2]]
-    static = train_word_vectors((" ".join(example.tokens) for example in sentences[0]), args)
+    train_examples = cast(Sequence[TaggedExample], splits[0].examples)
+    test_examples = cast(Sequence[TaggedExample], splits[1].examples)
+    static = train_word_vectors((" ".join(example.tokens) for example in train_examples), args)
     counts = {}
-    for word, mentions in find_mentions(sentences[0], task.labels).items():
+    for word, mentions in find_mentions(train_examples, task.labels).items():
         counts[word] = Counter(kind for kind, _ in mentions)
 
-    held_out = find_mentions(sentences[1], task.labels)
+    held_out = find_mentions(test_examples, task.labels)
     words = _choose_words(
         counts,
         held_out,
@@ -425,49 +417,42 @@ def compare_words(
     )
 
     # Each sentence alone: in a document, other mentions of a word would be its context.
-    train_sentences = _with_mentions(sentences[0], words, task)
-    test_sentences = _with_mentions(sentences[1], words, task)
+    train_sentences = _with_mentions(train_examples, words, task)
+    test_sentences = _with_mentions(test_examples, words, task)
     train = find_mentions(train_sentences, task.labels)
     test = find_mentions(test_sentences, task.labels)
     encoder, tokenizer = open_encoder(checkpoint, args.max_seq_length)
     encoder = cast(PreTrainedModel, encoder.to(choose_device(use_cpu=args.use_cpu)))
 
-    def vectors_of(examples: Sequence[TaggedExample]) -> list[np.ndarray]:
-        """Return the vectors of all words: static, then every hidden state."""
-        features = word_features(encoder, tokenizer, examples, max_seq_length=args.max_seq_length)
+    def vectors_of(sentences: Sequence[TaggedExample]) -> dict[str, np.ndarray]:
+        """Return name -> vectors (W, D) of all words: static, then every hidden state."""
+        features = word_features(encoder, tokenizer, sentences, max_seq_length=args.max_seq_length)
         tokens: list[str] = []
-        for example in examples:
-            tokens.extend(example.tokens)
-        return [static.mean(tokens), *features.vectors]
+        for sentence in sentences:
+            tokens.extend(sentence.tokens)
+        vectors = {"word vector": static.mean(tokens)}
+        for layer, states in enumerate(features.vectors):
+            name = "BERT, embeddings with positions" if layer == 0 else f"BERT, layer {layer}"
+            vectors[name] = states
+        return vectors
 
+    train_vectors = vectors_of(train_sentences)
+    test_vectors = vectors_of(test_sentences)
     rows = []
-    pairs = zip(vectors_of(train_sentences), vectors_of(test_sentences), strict=True)
-    for number, (train_vectors, test_vectors) in enumerate(pairs):
+    for name, vectors in train_vectors.items():
         tables = {}
         for word in words:
             train_places = [place for _, place in train[word]]
             test_places = [place for _, place in test[word]]
-            tables[word] = cosines(test_vectors[test_places], train_vectors[train_places])
-        row = {
-            "vectors": _name_vectors(number),
-            "size": train_vectors.shape[1],
-            "figures": measure_words(train, test, tables),
-        }
-        rows.append(row)
+            tables[word] = cosines(test_vectors[name][test_places], vectors[train_places])
+        figures = measure_words(train, test, tables)
+        rows.append({"vectors": name, "size": vectors.shape[1], "figures": figures})
 
     return {
         "words": {word: counts[word] for word in words},
         "mentions": sum(len(test[word]) for word in words),
         "rows": rows,
     }
-
-
-def _name_vectors(number: int) -> str:
-    if number == 0:
-        return "word vector"
-    if number == 1:
-        return "BERT, embeddings with positions"
-    return f"BERT, layer {number - 1}"
 
 
 def _choose_words(
@@ -504,13 +489,14 @@ def _choose_words(
 
 
 def find_mentions(examples: Sequence[TaggedExample], labels: Sequence[str]) -> Mentions:
-    """Return the words that are tagged B-X or I-X, X being the type."""
+    """Return word -> its mentions: type of entity, and place among the words of all sentences."""
     mentions: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     place = 0
     for example in examples:
         for word, label in zip(example.tokens, example.labels or (), strict=True):
             if labels[label] != "O":
-                mentions[word].append((labels[label][2:], place))
+                _, entity_type = split_tag(labels[label])
+                mentions[word].append((entity_type, place))
             place += 1
     return mentions
 
@@ -554,8 +540,8 @@ def vote(similarities: Iterable[np.ndarray], types: Sequence[str]) -> list[str]:
     winners = []
     for row in similarities:
         order = np.argsort(-row, kind="stable")
-        farthest = row[order][:NUM_NEIGHBORS][-1]
-        nearest = order[row[order] >= farthest]
+        least_similarity = row[order[:NUM_NEIGHBORS]].min()
+        nearest = order[row[order] >= least_similarity]
         votes = Counter(types[number] for number in nearest)
         winners.append(votes.most_common(1)[0][0])
     return winners

@@ -75,11 +75,11 @@ def count_words(
             text_ids.append(all_numbers.setdefault(word, len(all_numbers)))
 
     ids = np.asarray(text_ids)
-    is_frequent = np.bincount(ids, minlength=len(all_numbers)) >= min_count
-    is_frequent[0] = False
-    words = [word for word, number in all_numbers.items() if is_frequent[number]]
-    new_numbers = np.where(is_frequent, np.cumsum(is_frequent) - 1, -1)
-    ids = new_numbers[ids]
-
-    numbers = {word: number for number, word in enumerate(words)}
-    return numbers, count_neighbors(ids, len(words), window)
+    frequencies = np.bincount(ids, minlength=len(all_numbers))
+    numbers: dict[str, int] = {}
+    new_ids = np.full(len(all_numbers), -1)
+    for word, number in all_numbers.items():
+        if word and frequencies[number] >= min_count:
+            new_ids[number] = len(numbers)
+            numbers[word] = len(numbers)
+    return numbers, count_neighbors(new_ids[ids], len(numbers), window)

@@ -13,7 +13,7 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.trainer_utils import IntervalStrategy
 
 from bert_recipes.checkpointing import check_checkpoint, opening
-from bert_recipes.config import field_types, read_text, warn_early
+from bert_recipes.config import field_types, read_text, warn_in_main_process
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.order import STRATEGIES
 from bert_recipes.models.sizes import num_positions
@@ -404,11 +404,6 @@ def names_a_task(argv: Sequence[str]) -> bool:
 DEFAULT_MODEL = "google-bert/bert-base-uncased"
 
 
-def load_task(settings: TaskArguments) -> Task:
-    """Return the definition that --task or --task_file names."""
-    return settings.loaded_task
-
-
 def check_access(
     settings: TaskArguments,
     *,
@@ -424,15 +419,19 @@ def check_access(
         with_validation: The validation splits are read.
         with_tests: The test splits are read.
     """
-    task = load_task(settings)
+    task = settings.loaded_task
     if for_training and not task.train_split:
         raise InputError(
             f"task {task.name} has no training data; predict it with a model of another task"
         )
     settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
-    splits = [task.train_split] if for_training else []
-    splits += task.validation_splits if with_validation else ()
-    splits += task.test_splits if with_tests else ()
+    splits: list[str] = []
+    if for_training:
+        splits.append(task.train_split)
+    if with_validation:
+        splits += task.validation_splits
+    if with_tests:
+        splits += task.test_splits
     check_source(task, settings.data_dir, splits)
     return task
 
@@ -450,7 +449,7 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
     if runs:
         newest = max(runs, key=lambda file: (file.stat().st_mtime, file.parent)).parent
         message = "model_name_or_path is not given: %s is the newest finished pre-training run"
-        warn_early(message, newest)  # before logging is set up
+        warn_in_main_process(message, newest)  # before logging is set up
         return str(newest)
     try:
         check_checkpoint(DEFAULT_MODEL)

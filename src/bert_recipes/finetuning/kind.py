@@ -29,8 +29,8 @@ from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 logger = logging.getLogger(__name__)
 
-# One model input: input_ids, token_type_ids, attention_mask as lists of int, and labels under the
-# kind's label_keys.
+# One model input: input_ids and token_type_ids as lists of int, and labels under the kind's
+# label_keys.
 Feature = Mapping[str, Any]
 Batch = dict[str, torch.Tensor]
 NOT_FINITE = (

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from bert_recipes.finetuning.arguments import (
     TaskArguments,
     TeachingArguments,
     check_access,
-    load_task,
 )
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.distillation import choose_trainer
@@ -104,7 +104,7 @@ def prepare_run(
         for_training: Load the training split; without it the checkpoint must have the task's head.
         with_validation: Load the validation splits.
     """
-    task = load_task(task_args)
+    task = task_args.loaded_task
     log_found_labels(task)
     if teaching_args is None:
         teaching_args = TeachingArguments()
@@ -121,7 +121,13 @@ def prepare_run(
     tokenizer = open_tokenizer(checkpoint)
     train_split = None
     if for_training:
-        train_split = _load_split(task, task.train_split, task_args, task_args.max_train_examples)
+        train_split = load_split(
+            task,
+            task.train_split,
+            data_dir=task_args.data_dir,
+            max_examples=task_args.max_train_examples,
+            need_labels=True,
+        )
     validation_splits = _load_validation(task, task_args) if with_validation else {}
     model = open_model(
         checkpoint,
@@ -159,7 +165,13 @@ def _load_validation(task: Task, task_args: TaskArguments) -> dict[str, Split]:
     splits = {}
     prefixes = metric_prefixes(task.validation_splits)
     for prefix, name in zip(prefixes, task.validation_splits, strict=True):
-        splits[prefix] = _load_split(task, name, task_args, task_args.max_eval_examples)
+        splits[prefix] = load_split(
+            task,
+            name,
+            data_dir=task_args.data_dir,
+            max_examples=task_args.max_eval_examples,
+            need_labels=True,
+        )
     return splits
 
 
@@ -179,19 +191,6 @@ def _warn_of_data(
     if not task.validation_splits:
         message = "task %s has no validation split: nothing is measured; name one in its `files`"
         logger.warning(message, task.name)
-
-
-def _load_split(
-    task: Task,
-    name: str,
-    task_args: TaskArguments,
-    limit: int | None,
-    *,
-    need_labels: bool = True,
-) -> Split:
-    """Read a split of the run's data, a sample of it where there is a limit."""
-    data_dir = task_args.data_dir
-    return load_split(task, name, data_dir=data_dir, max_examples=limit, need_labels=need_labels)
 
 
 def _check_measures_nothing(args: FineTuningArguments) -> None:
@@ -269,28 +268,28 @@ def _encode_tests(
     """
     if not task.test_splits:
         logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
-    limit = task_args.max_predict_examples
-    splits = {}
-    for name in task.test_splits:
-        splits[name] = _load_split(task, name, task_args, limit, need_labels=False)
-    if task.name in DIAGNOSTICS:
-        diagnostic = get_task(DIAGNOSTICS[task.name])
-        name = diagnostic.test_splits[0]
-        try:
-            split = _load_split(diagnostic, name, task_args, limit, need_labels=False)
-            splits[diagnostic.name] = split
-        except InputError as error:
-            logger.warning("no predictions for %s: %s", diagnostic.name, error)
+    read = partial(
+        load_split, data_dir=task_args.data_dir, max_examples=task_args.max_predict_examples
+    )
     encoded_splits = {}
-    for name, split in splits.items():
-        if not split.is_labelled:
-            message = "test split %s has no labels: it is predicted, and cannot be measured"
-            logger.info(message, name)
-        encoded_splits[name] = trainer.kind.encode(split)
     prefixes = metric_prefixes(task.test_splits, "test")
     for prefix, name in zip(prefixes, task.test_splits, strict=True):
-        if encoded_splits[name].split.is_labelled:
-            trainer.labelled_tests[prefix] = encoded_splits[name]
+        encoded = trainer.kind.encode(read(task, name))
+        encoded_splits[name] = encoded
+        if encoded.split.is_labelled:
+            trainer.labelled_tests[prefix] = encoded
+    if task.name in DIAGNOSTICS:
+        diagnostic = get_task(DIAGNOSTICS[task.name])
+        try:
+            split = read(diagnostic, diagnostic.test_splits[0])
+        except InputError as error:
+            logger.warning("no predictions for %s: %s", diagnostic.name, error)
+        else:
+            encoded_splits[diagnostic.name] = trainer.kind.encode(split)
+    for name, encoded in encoded_splits.items():
+        if not encoded.split.is_labelled:
+            message = "test split %s has no labels: it is predicted, and cannot be measured"
+            logger.info(message, name)
     return encoded_splits
 
 
@@ -396,7 +395,7 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
         The metrics, named as in a training run's all_results.json, the sizes of the splits, the
         machine and the date.
     """
-    task = load_task(settings)
+    task = settings.loaded_task
     with_validation = settings.split == "validation"
     splits = task.validation_splits if with_validation else task.test_splits
     if not splits:

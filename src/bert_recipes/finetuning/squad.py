@@ -293,7 +293,6 @@ class SquadFeatures(Sequence[Feature]):
         window = self.contexts[example].piece_ids[start:end].tolist()
         length = int(self.lengths[index])
         feature = join_texts(self.tokenizer, query, window, length)
-        feature["attention_mask"] = [1] * len(feature["input_ids"])
         if self.positions is not None:
             first, last = self.positions[index].tolist()
             feature["start_positions"] = first

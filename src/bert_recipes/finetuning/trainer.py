@@ -5,7 +5,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch
 from accelerate.utils import gather_object
 from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from bert_recipes.data.masking import IGNORE_INDEX
@@ -384,7 +383,8 @@ class FineTuningTrainer(RecipeTrainer):
         outputs: list[tuple[int, np.ndarray]] = []
         loss_and_items = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         collate = self.device_collator(self.kind.collate)
-        for numbers, is_filler in self._show_progress(encoded):
+        batches = self._evaluation_batches(encoded)
+        for numbers, is_filler in self.show_progress(batches, encoded.split.name):
             self.check_stop()
             features = [encoded[number] for number in numbers]
             batch = self._prepare_input(collate(features))
@@ -416,16 +416,6 @@ class FineTuningTrainer(RecipeTrainer):
             return False
         first = encoded[0]
         return all(key in first for key in self.kind.label_keys)
-
-    def _show_progress(self, encoded: EncodedSplit) -> Iterable[tuple[list[int], bool]]:
-        """Yield `_evaluation_batches`, with a progress bar in the main process."""
-        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
-        return tqdm(
-            self._evaluation_batches(encoded),
-            desc=encoded.split.name,
-            leave=False,
-            disable=is_quiet or None,
-        )
 
     def _evaluation_batches(self, encoded: EncodedSplit) -> list[tuple[list[int], bool]]:
         """Return this process's batches: numbers of features, and whether it only fills up.

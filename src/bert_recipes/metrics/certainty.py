@@ -96,9 +96,10 @@ def half_interval(name: str, results: Mapping[str, Any]) -> float:
     """
     intervals = results.get("intervals") or {}
     interval = intervals.get(name)
-    rows = results.get(_SHARE_OF.get(name, ""))
-    if interval is None and rows:
-        interval = wilson_interval(results[f"eval_{name}"], rows)
+    if interval is None and name in _SHARE_OF:
+        rows = results.get(_SHARE_OF[name])
+        if rows:
+            interval = wilson_interval(results[f"eval_{name}"], rows)
     if interval is None:
         return 0.0
     low, high = interval

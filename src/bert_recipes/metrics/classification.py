@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bert_recipes.errors import InputError, did_you_mean
-from bert_recipes.metrics import entities, squad
 
 
 # Predictions and references -> one value, or several by name.
@@ -25,18 +24,15 @@ def _accuracy(predictions: Any, references: Any) -> float:
     return float(is_right.mean())
 
 
-def _f1_binary(predictions: Any, references: Any) -> float:
-    if not np.isin([predictions, references], [0, 1]).all():
-        raise InputError("f1 is for the classes 0 and 1; take f1_macro or f1_micro")
-    return _f1_average("binary", predictions, references)
-
-
-def _f1_average(average: str, predictions: Any, references: Any) -> float:
+def _f1(average: str, predictions: Any, references: Any) -> float:
+    """Return F1; `average` is scikit-learn's: binary (the classes 0 and 1), macro or micro."""
     from sklearn.metrics import f1_score
 
-    # A matrix of one column would be taken for one class a row.
     if references.ndim == 2 and references.shape[1] == 1:
-        return _f1_binary(predictions[:, 0], references[:, 0])
+        # scikit-learn would take flags of one column for classes, and average over 0 and 1.
+        average = "binary"
+    if average == "binary" and not np.isin([predictions, references], [0, 1]).all():
+        raise InputError("f1 is for the classes 0 and 1; take f1_macro or f1_micro")
     return float(f1_score(references, predictions, average=average, zero_division=0))
 
 
@@ -48,8 +44,8 @@ def _matthews(predictions: Any, references: Any) -> float:
 
 def _multi_label(predictions: Any, references: Any) -> dict[str, float]:
     return {
-        "f1_micro": _f1_average("micro", predictions, references),
-        "f1_macro": _f1_average("macro", predictions, references),
+        "f1_micro": _f1("micro", predictions, references),
+        "f1_macro": _f1("macro", predictions, references),
         "subset_accuracy": _accuracy(predictions, references),
     }
 
@@ -73,9 +69,9 @@ def _scaled(numbers: Any) -> Any:
 
 _CLASSIFICATION: dict[str, Metric] = {
     "accuracy": _accuracy,
-    "f1": _f1_binary,
-    "f1_macro": partial(_f1_average, "macro"),
-    "f1_micro": partial(_f1_average, "micro"),
+    "f1": partial(_f1, "binary"),
+    "f1_macro": partial(_f1, "macro"),
+    "f1_micro": partial(_f1, "micro"),
     "matthews_correlation": _matthews,
     "multi_label": _multi_label,
 }
@@ -83,12 +79,7 @@ _CORRELATION: dict[str, Metric] = {
     "pearson": partial(_correlation, "pearsonr"),
     "spearmanr": partial(_correlation, "spearmanr"),
 }
-_TEXT: dict[str, Metric] = {
-    "entities": lambda predictions, references: entities.entity_scores(references, predictions),
-    "squad": lambda predictions, references: squad.squad_scores(references, predictions),
-    "squad_v2": lambda predictions, references: squad.squad_v2_scores(references, predictions),
-}
-_METRICS = {**_CLASSIFICATION, **_CORRELATION, **_TEXT}
+_METRICS = {**_CLASSIFICATION, **_CORRELATION}
 METRIC_NAMES = tuple(_METRICS)
 
 
@@ -103,8 +94,6 @@ def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str
     matthews_correlation          classes (N,)                        under the name, -1 to 1
     pearson, spearmanr            numbers (N,)                        -1 to 1; nan if not defined
     multi_label                   flags (N, C)                        f1_*, subset_accuracy
-    entities                      lists of tags                       `entities.entity_scores`
-    squad, squad_v2               id -> text, and id -> texts         `squad`, in percent
     ============================  ==================================  ===========================
 
     Example:
@@ -120,15 +109,14 @@ def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str
             raise InputError(
                 f"unknown metric {name!r}: {hint}Allowed are {', '.join(METRIC_NAMES)}"
             )
-        if name not in _TEXT:
-            predictions, references = _check(name, predictions, references)
-        value = _METRICS[name](predictions, references)
+        predicted, gold = _as_arrays(name, predictions, references)
+        value = _METRICS[name](predicted, gold)
         scores.update(value if isinstance(value, dict) else {name: value})
     return scores
 
 
-def _check(name: str, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return predictions and references as arrays that can be compared."""
+def _as_arrays(name: str, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return both as arrays of one shape; refuse hidden labels and what is not finite."""
     predicted = np.asarray(predictions)
     gold = np.asarray(references)
     if predicted.shape != gold.shape or not predicted.size:

@@ -30,12 +30,12 @@ _BY_ACCURACY = "sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte",
 CONFIGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_BY_ACCURACY, ("accuracy",)),
     **_GLUE_METRICS,
-    **{name: (name,) for name in METRIC_NAMES},
+    **{name: (name,) for name in (*METRIC_NAMES, "entities", "squad", "squad_v2")},
 }
 
 
 class NamedMetric(evaluate.Metric):
-    """Any metric by its configuration name: a GLUE task, or one of `METRIC_NAMES`.
+    """Any metric by its configuration name, of `CONFIGS`.
 
     "squad", "squad_v2" and "entities" take and give what evaluate's own squad, squad_v2 and seqeval
     do.
@@ -48,8 +48,7 @@ class NamedMetric(evaluate.Metric):
             )
         names = CONFIGS[self.config_name]
         return evaluate.MetricInfo(
-            description=f"{', '.join(names)}, as bert_recipes.metrics.classification.compute has "
-            "it.",
+            description=f"{', '.join(names)}, as bert_recipes.metrics has it.",
             citation="",
             inputs_description="",
             features=_features(names[0]),
@@ -58,14 +57,13 @@ class NamedMetric(evaluate.Metric):
     def _compute(
         self, predictions: Any, references: Any, no_answer_threshold: float = 1.0
     ) -> dict[str, Any]:
-        names = CONFIGS[self.config_name]
-        if names == ("entities",):
+        if self.config_name == "entities":
             return _seqeval_report(references, predictions)
-        if names not in (("squad",), ("squad_v2",)):
-            return compute(names, predictions, references)
+        if self.config_name not in ("squad", "squad_v2"):
+            return compute(CONFIGS[self.config_name], predictions, references)
         gold = {row["id"]: row["answers"]["text"] for row in references}
         answers = {row["id"]: row["prediction_text"] for row in predictions}
-        if names == ("squad",):
+        if self.config_name == "squad":
             return squad.squad_scores(gold, answers)
         odds = {row["id"]: row["no_answer_probability"] for row in predictions}
         return squad.squad_v2_scores(gold, answers, odds, no_answer_threshold)

@@ -77,7 +77,7 @@ def squad_scores(
         >>> squad_scores(gold, {"q1": "Eiffel tower.", "q2": "May 1889"})
         {'exact_match': 50.0, 'f1': 83.33333333333333}
     """
-    missing = _count_missing(gold, predictions)
+    num_missing = _count_missing(gold, predictions)
     exact = 0.0
     f1 = 0.0
     for question, answers in gold.items():
@@ -92,7 +92,9 @@ def squad_scores(
             exact += predicted in normalized
             f1 += max(_token_f1(answer, predicted) for answer in normalized)
     scores = {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)}
-    return {**scores, **missing}
+    if num_missing:
+        scores["missing"] = num_missing
+    return scores
 
 
 def squad_v2_scores(
@@ -126,10 +128,15 @@ def squad_v2_scores(
         >>> squad_v2_scores({"q1": ["1889"], "q2": []}, {"q1": "1889", "q2": ""})["f1"]
         100.0
     """
-    missing = _count_missing(gold, predictions)
+    num_missing = _count_missing(gold, predictions)
     if null_odds is not None and any(map(math.isnan, (threshold, *null_odds.values()))):
         raise InputError("null odds or threshold: nan is no number to compare with")
-    scores_of_figure = _raw_v2_scores(gold, predictions)
+    raw_scores = _raw_v2_scores(gold, predictions)
+    final_scores = raw_scores
+    if null_odds is not None:
+        final_scores = {}
+        for figure, scores in raw_scores.items():
+            final_scores[figure] = _apply_threshold(scores, gold, null_odds, threshold)
     groups = {
         "": list(gold),
         "HasAns_": [question for question in gold if gold[question]],
@@ -139,21 +146,34 @@ def squad_v2_scores(
     for prefix, questions in groups.items():
         if not questions:
             continue
-        for figure, scores in scores_of_figure.items():
+        for figure, scores in final_scores.items():
             total = 0.0
             for question in questions:
-                score = scores.get(question, 0.0)
-                if question in scores and null_odds is not None and null_odds[question] > threshold:
-                    score = float(not gold[question])  # "" is right where there is no answer
-                total += score
+                total += scores.get(question, 0.0)
             result[prefix + figure] = 100.0 * total / len(questions)
         result[f"{prefix}total"] = len(questions)
     if null_odds is not None:
-        for figure, scores in scores_of_figure.items():
+        for figure, scores in raw_scores.items():
             best, best_threshold = _find_threshold(scores, gold, predictions, null_odds)
             result[f"best_{figure}"] = best
             result[f"best_{figure}_thresh"] = best_threshold
-    return {**result, **missing}
+    if num_missing:
+        result["missing"] = num_missing
+    return result
+
+
+def _apply_threshold(
+    scores: Mapping[str, float],
+    gold: Mapping[str, Sequence[str]],
+    null_odds: Mapping[str, float],
+    threshold: float,
+) -> dict[str, float]:
+    """Return the scores with "" as the answer where the odds exceed the threshold."""
+    final = dict(scores)
+    for question in scores:
+        if null_odds[question] > threshold:
+            final[question] = float(not gold[question])  # "" is right where there is no answer
+    return final
 
 
 def _token_f1(gold: str, predicted: str) -> float:
@@ -222,10 +242,8 @@ def _find_threshold(
     return 100.0 * best / len(gold), threshold
 
 
-def _count_missing(
-    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
-) -> dict[str, float]:
-    """Return how many questions have no prediction, as `missing`; nothing where all have one."""
+def _count_missing(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> int:
+    """Return how many questions have no prediction; refuse where none has one."""
     absent = [question for question in gold if question not in predictions]
     if len(absent) == len(gold):
         raise InputError(
@@ -239,4 +257,4 @@ def _count_missing(
             len(gold),
             absent[0],
         )
-    return {"missing": len(absent)} if absent else {}
+    return len(absent)

@@ -71,6 +71,8 @@ class PreTrainingModel(OriginalInitialization):
     `get_next_sentence_output`.
     """
 
+    # Whether the model learns a label of pairs.
+    has_pair_head = False
     # Where it is set, the loss in training is computed over its pieces.
     sampled_softmax: SampledSoftmax | None = None
 
@@ -118,11 +120,6 @@ class PreTrainingModel(OriginalInitialization):
     def token_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the logits of the masked-LM head, (..., H) -> (..., V)."""
         raise NotImplementedError
-
-    @property
-    def has_pair_head(self) -> bool:
-        """Return whether the model learns a label of pairs."""
-        return type(self)._pair_logits is not PreTrainingModel._pair_logits
 
     def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
         """Return the logits of the head for pairs, (B, H) -> (B, 2); None without one."""
@@ -420,6 +417,8 @@ class BertForPreTraining(_BertHeads, transformers.BertForPreTraining):
         >>> output = model(**batch)
         >>> output.loss, output.mlm_loss, output.nsp_loss
     """
+
+    has_pair_head = True
 
     def __init__(self, config: Any) -> None:
         PreTrainedModel.__init__(self, config)  # stock's __init__ would make its own encoder

@@ -45,6 +45,8 @@ class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
     Source: google-research/albert run_pretraining.py.
     """
 
+    has_pair_head = True
+
     def __init__(self, config: Any) -> None:
         PreTrainedModel.__init__(self, config)
         self.albert = AlbertModel(config)

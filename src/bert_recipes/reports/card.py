@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import ChainableUndefined
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from bert_recipes.checkpointing import is_generated_card, seal_card
+from bert_recipes.checkpointing import may_replace_card, seal_card
 from bert_recipes.config import field_types, read_flat_yaml, save_config
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write
@@ -63,12 +63,14 @@ class RunCard:
 
     @property
     def repository(self) -> str | None:
-        """Return the model's name on the Hub; None of a run that is not pushed to main."""
+        """Return the model's name on the Hub: the user's, or the one that the run pushed to."""
+        if self.arguments.repo_id is not None:
+            return self.arguments.repo_id
         settings = self.run.settings
-        is_pushed = settings.get("push_to_hub") == "true"
-        if is_pushed and settings.get("hub_revision") in (None, "main"):
-            return self.arguments.repo_id or settings.get("hub_model_id")
-        return self.arguments.repo_id
+        is_main = settings.get("hub_revision") in (None, "main")
+        if settings.get("push_to_hub") == "true" and is_main:
+            return settings.get("hub_model_id")
+        return None
 
     @property
     def name(self) -> str:
@@ -128,10 +130,13 @@ def write_card(
 def check_card(
     folder: str | Path, arguments: CardArguments | None = None, *, overwrite: bool = False
 ) -> RunCard:
-    """Check that a card can be written, and what the user says of the model; takes no time."""
+    """Return a run's card with what the user says now; refuse what cannot be written.
+
+    It takes no time: call it before what does.
+    """
     card = read_card(Path(folder))
     file = card.run.folder / CARD_FILE
-    if not overwrite and not is_generated_card(card.run.folder):
+    if not overwrite and not may_replace_card(card.run.folder):
         raise InputError(
             f"{file} was edited, or not written by this project, so it is left as it is; move it "
             "away, or write it again with --overwrite true"
@@ -183,7 +188,7 @@ def name_repository(folder: Path, repo_id: str) -> None:
         earlier_repository = read_card(folder).repository
         if earlier_repository == repo_id:
             return
-        if is_generated_card(folder):
+        if may_replace_card(folder):
             write_card(folder, CardArguments(repo_id=repo_id))
             return
         text = (folder / CARD_FILE).read_text(encoding="utf-8", errors="replace")

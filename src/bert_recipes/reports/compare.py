@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from bert_recipes.metrics.certainty import half_interval
 from bert_recipes.reports import plots
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.reports.page import (
-    NUM_PICTURED,
     format_number,
-    metric_rows,
+    metric_keys,
     report_files,
     words_of,
 )
@@ -126,7 +125,6 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
         )
     have_seeds = len(groups) < len(runs)
     have_same_data = _have_same_data(runs)
-    panels = _panels(groups)
     metrics = _metric_names(runs)
 
     content: dict[str, Any] = {
@@ -142,8 +140,6 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
         "resamples": RESAMPLES,
         "bootstrap_heads": BOOTSTRAP_HEADS,
         "seed_heads": SEED_HEADS,
-        "curves": [plots.panel_plot(panel) for panel in panels],
-        "picture": PLOT_FILE,
     }
     if have_same_data and have_seeds:
         ranked = [metric for metric in metrics if _is_ranked(metric)]
@@ -156,8 +152,7 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> dict[str, bytes]:
                 content["bootstrap"] = paired_bootstrap(runs, data_dir)
             except InputError as error:
                 content["no_bootstrap"] = str(error)
-    pictures = {PLOT_FILE: plots.panels_png(panels[:NUM_PICTURED])} if panels else {}
-    return report_files("comparison.j2", pictures, **content)
+    return report_files("comparison.j2", _panels(groups), PLOT_FILE, **content)
 
 
 def _column_heads(groups: SeedRuns) -> list[str]:
@@ -189,8 +184,8 @@ def _best_cells(runs: Runs, metrics: Sequence[str]) -> list[tuple[int, int]]:
 
 def _have_same_data(runs: Runs) -> bool:
     """Tell whether the hashes show that the metrics were measured on the same inputs."""
-    hashes = [_hashes_of_data(run) for run in runs.values()]
-    return None not in hashes[0] and _are_alike(hashes)
+    first, *others = [_hashes_of_data(run) for run in runs.values()]
+    return None not in first and all(hashes == first for hashes in others)
 
 
 def _hashes_of_data(run: RunFiles) -> list[str | None]:
@@ -206,10 +201,6 @@ def _hashes_of_data(run: RunFiles) -> list[str | None]:
     return hashes
 
 
-def _are_alike(values: Iterable[Any]) -> bool:
-    return len({repr(value) for value in values}) <= 1
-
-
 # Tables and curves
 
 
@@ -219,23 +210,29 @@ def _differences(groups: SeedRuns) -> list[list[str]]:
     A cell lists all values where the seeds of a column differ.
     """
     names: dict[str, None] = {}
-    facts_of_columns = []
+    columns = []
     for runs in groups.values():
         facts_of_runs = [_settings_and_machine(run) for run in runs]
-        names.update(dict.fromkeys(itertools.chain(*facts_of_runs)))
-        facts_of_columns.append(facts_of_runs)
+        columns.append(facts_of_runs)
+        for facts in facts_of_runs:
+            names.update(dict.fromkeys(facts))
 
     rows = []
     for name in names:
-        values_of_columns = []
-        for facts_of_runs in facts_of_columns:
-            values = {_format_setting(facts.get(name)) for facts in facts_of_runs}
-            values_of_columns.append(sorted(values))
-        distinct = set(itertools.chain(*values_of_columns))
-        is_of_seeds = name in _OF_SEEDS and _are_alike(values_of_columns)
-        if len(distinct) > 1 and name not in PLACES and not is_of_seeds:
+        values_of_columns = [_values_of(name, facts_of_runs) for facts_of_runs in columns]
+        if name in _OF_SEEDS:
+            first = values_of_columns[0]
+            is_same = all(values == first for values in values_of_columns)
+        else:
+            is_same = len(set(itertools.chain(*values_of_columns))) == 1
+        if not is_same and name not in PLACES:
             rows.append([name, *map(", ".join, values_of_columns)])
     return rows
+
+
+def _values_of(name: str, facts_of_runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the different values of a setting in the runs of a column, sorted."""
+    return sorted({_format_setting(facts.get(name)) for facts in facts_of_runs})
 
 
 def _settings_and_machine(run: RunFiles) -> dict[str, Any]:
@@ -256,7 +253,7 @@ def _metric_names(runs: Runs) -> list[str]:
     """Return the metrics that a run has, and its costs, by their keys in all_results.json."""
     names: dict[str, None] = {}
     for run in runs.values():
-        names.update(dict.fromkeys(f"eval_{name}" for name, *_ in metric_rows(run.results)))
+        names.update(dict.fromkeys(metric_keys(run.results)))
     for name in _COSTS:
         if any(name in run.results for run in runs.values()):
             names[name] = None

@@ -40,7 +40,7 @@ CONTEXT_WORDS = 14  # on each side of a word
 Texts = list[list[str]]
 
 
-def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
+def gather_finetuning(run: FineTuningRun) -> Facts:
     """Gather what report.json holds from the predictions of the last evaluation."""
     trainer = run.trainer
     task = run.task
@@ -49,7 +49,6 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
     facts: Facts = {
         "kind": "finetuning",
         "task": task.name,
-        "form": _form_of(task),
         "run": {
             "checkpoint": run.checkpoint,
             **describe_sizes(trainer, trainer.global_batch_size),
@@ -57,19 +56,11 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
         "splits": [],
     }
 
-    for suffix, features in trainer.eval_splits.items():
+    for features in trainer.eval_splits.values():
         name = features.split.name
         examples = features.split.examples
         predictions = trainer.predictions.get(name)
-        facts["splits"].append(
-            split_facts(
-                task,
-                suffix,
-                name,
-                examples,
-                predictions,
-            )
-        )
+        facts["splits"].append(split_facts(task, name, examples, predictions))
         if examples and "example" not in facts:
             texts = [clip(text, LONGEST_EXAMPLE) for text in list_texts(examples[0])]
             facts["example"] = {"kind": task.kind, "texts": texts}
@@ -77,34 +68,21 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
 
 
 def split_facts(
-    task: Task,
-    suffix: str,
-    name: str,
-    examples: Sequence[Any],
-    predictions: Sequence[Any] | None,
+    task: Task, name: str, examples: Sequence[Any], predictions: Sequence[Any] | None
 ) -> Facts:
     """Gather the facts of a validation split.
 
     Args:
         task: Of the run.
-        suffix: Of the split's metrics.
         name: Of the split.
         examples: With labels.
         predictions: One for each example; None where the model's outputs were not finite.
     """
-    facts: Facts = {
-        "name": name,
-        "suffix": suffix,
-        "examples": len(examples),
-    }
+    facts: Facts = {"name": name, "examples": len(examples)}
     if predictions is not None and examples:
-        gather = GATHER_BY_FORM[_form_of(task)]
-        facts.update(gather(task, examples, predictions))
+        form = task.problem_type if task.kind == "sequence_classification" else task.kind
+        facts.update(GATHER_BY_FORM[form](task, examples, predictions))
     return facts
-
-
-def _form_of(task: Task) -> str:
-    return task.problem_type if task.kind == "sequence_classification" else task.kind
 
 
 # Scores and calibration
@@ -245,18 +223,19 @@ def clip(text: str, longest: int = LONGEST_TEXT) -> str:
 
 def _texts_of_example(task: Task, example: Any) -> Texts:
     """Return the texts of an example; a single text has no name."""
-    texts = [clip(text) for text in list_texts(example)]
     if isinstance(example, QuestionExample):
         start = example.answers[0].answer_start if example.answers else 0
         context = example.context[max(start - CONTEXT_CHARACTERS, 0) :]
-        return [["question", texts[0]], ["paragraph", clip(context)]]
+        return [["question", clip(example.question)], ["paragraph", clip(context)]]
     if isinstance(example, ChoiceExample):
-        names = ["context", *_positions(len(example.choices))]
-    elif example.text_pair is None:
-        names = [""]
-    else:
-        names = list(task.text_columns)
-    return [[name, text] for name, text in zip(names, texts, strict=False)]
+        texts = [["context", clip(example.context)]]
+        for number, choice in enumerate(example.choices, start=1):
+            texts.append([str(number), clip(choice)])
+        return texts
+    if example.text_pair is None:
+        return [["", clip(example.text)]]
+    first_column, second_column = task.text_columns
+    return [[first_column, clip(example.text)], [second_column, clip(example.text_pair)]]
 
 
 def _texts_of_word(tokens: Sequence[str], number: int) -> Texts:
@@ -264,10 +243,6 @@ def _texts_of_word(tokens: Sequence[str], number: int) -> Texts:
     start = max(number - CONTEXT_WORDS, 0)
     end = number + CONTEXT_WORDS + 1
     return [["sentence", " ".join(tokens[start:end])], ["word", tokens[number]]]
-
-
-def _positions(number: int) -> list[str]:
-    return [str(position + 1) for position in range(number)]
 
 
 # Predictions by the form of the task: (task, labelled examples, their predictions) -> JSON values
@@ -310,7 +285,7 @@ def _class_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]
     values: Sequence[Any] = task.labels
     if task.kind == "multiple_choice":
         most_choices = max(len(example.choices) for example in examples)
-        names = _positions(most_choices)
+        names = [str(number) for number in range(1, most_choices + 1)]
         values = range(most_choices)
     return _decision_facts(
         names,
@@ -325,34 +300,51 @@ def _tag_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) 
     """Gather the facts of words; with the task's metric "entities" also of complete entities."""
     words: list[tuple[Sequence[str], int]] = []
     gold: list[int] = []
-    labels: list[str] = []
+    predicted: list[int] = []
     probabilities: list[float] = []
     for example, prediction in zip(examples, predictions, strict=True):
         words.extend((example.tokens, number) for number in range(len(example.tokens)))
         gold.extend(example.labels)
-        labels.extend(prediction.value)
+        predicted.extend(task.labels.index(label) for label in prediction.value)
         probabilities.extend(prediction.probabilities)
 
     facts = _decision_facts(
         task.labels,
         gold,
-        [task.labels.index(label) for label in labels],
+        predicted,
         probabilities,
         lambda row: _texts_of_word(*words[row]),
     )
-    gold_labels = [[task.labels[number] for number in example.labels] for example in examples]
-    predicted_labels = [prediction.value for prediction in predictions]
-    rows = range(min(NUM_EXAMPLES, len(examples)))
-    sentences = ShownPredictions(
-        lambda row: [["", clip(" ".join(examples[row].tokens))]],
-        [_name_tags(task, examples[row].tokens, predicted_labels[row]) for row in rows],
-        [_name_tags(task, examples[row].tokens, gold_labels[row]) for row in rows],
-        [list(gold_labels[row]) == list(predicted_labels[row]) for row in rows],
-    )
-    facts["first"] = sentences.describe(rows)  # sentences, where the errors are words
+    # The errors are words, the first examples sentences.
+    facts["first"] = _first_sentences(task, examples, predictions)
     if "entities" in task.metrics:
+        gold_labels = [_gold_labels(task, example) for example in examples]
+        predicted_labels = [prediction.value for prediction in predictions]
         facts["entities"] = _entity_scores(count_entities(gold_labels, predicted_labels))
     return facts
+
+
+def _first_sentences(
+    task: Task, examples: Sequence[Any], predictions: Sequence[Any]
+) -> list[Facts]:
+    """Return the first sentences with the predicted and the true tags of all their words."""
+    descriptions = []
+    for row in range(min(NUM_EXAMPLES, len(examples))):
+        tokens = examples[row].tokens
+        gold = _gold_labels(task, examples[row])
+        predicted = list(predictions[row].value)
+        description = {
+            "texts": [["", clip(" ".join(tokens))]],
+            "said": clip(_name_tags(task, tokens, predicted)),
+            "truth": clip(_name_tags(task, tokens, gold)),
+            "is_right": predicted == gold,
+        }
+        descriptions.append(description)
+    return descriptions
+
+
+def _gold_labels(task: Task, example: Any) -> list[str]:
+    return [task.labels[number] for number in example.labels]
 
 
 def _name_tags(task: Task, words: Sequence[str], tags: Sequence[str]) -> str:

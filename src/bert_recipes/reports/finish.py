@@ -5,7 +5,7 @@ Whatever goes wrong with report or card is a warning, for the run itself is done
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def finish_run(
     trainer: Any,
     results: dict[str, Any],
     *,
-    gather: Callable[[dict[str, Any]], Mapping[str, Any]],
+    gather: Callable[[], Mapping[str, Any]],
     table: Callable[[Mapping[str, Any]], str],
     push: Callable[[], str | None],
     files: Iterable[Path] = (),
@@ -45,7 +45,7 @@ def finish_run(
     args = trainer.args
     folder = Path(args.output_dir)
     is_main = trainer.is_world_process_zero()
-    report = report_run(folder, lambda: gather(results), is_main=is_main)
+    report = report_run(folder, gather, is_main=is_main)
     if is_main:
         print(table(results))  # noqa: T201  (the recipe's output)
         card = write_card_of_run(folder)
@@ -116,44 +116,45 @@ def _describe_mask(mask: Mapping[str, Any]) -> str:
 def report_run(
     folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool
 ) -> list[Path]:
-    """Write report.json and the report of a run, after all its other files.
+    """Write report.json and the report of a run; return the files, none where that failed.
 
-    Every process calls it, `is_main` writes.
+    Every process calls it, after all other files are written; `is_main` writes.
 
     Args:
         folder: Of the run.
         gather: Returns what report.json holds.
         is_main: Whether this process writes.
     """
-
-    def write() -> list[Path]:
-        facts = gather()
-        if not is_main:
-            return []
-        with saving(folder):
-            facts_file = write_facts(folder, facts)
-        return [*write_report(folder), facts_file]
-
     if is_main:
         # Of a run that resumes, an older report would tell of another model. What cannot be deleted
         # cannot be written either.
         for name in (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE):
             with contextlib.suppress(OSError):
                 (folder / name).unlink(missing_ok=True)
-    return _without_harm(folder, write)
+    files: list[Path] = []
+    with _without_harm(folder):
+        facts = gather()
+        if is_main:
+            with saving(folder):
+                facts_file = write_facts(folder, facts)
+            files = [*write_report(folder), facts_file]
+    return files
 
 
 def report_sweep(folder: Path) -> list[Path]:
-    """Write the report at the end of a sweep."""
-    return _without_harm(folder, lambda: write_report(folder))
+    """Write the report at the end of a sweep; return its files, none where that failed."""
+    files: list[Path] = []
+    with _without_harm(folder):
+        files = write_report(folder)
+    return files
 
 
-def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
-    """Write a report; what goes wrong is a warning."""
+@contextlib.contextmanager
+def _without_harm(folder: Path) -> Iterator[None]:
+    """Make a warning of whatever goes wrong: no training is lost for the sake of a report."""
     try:
-        return write()
+        yield
     except Exception as error:
-        # Whatever it is: hours of training are not lost for the sake of a report.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         command = command_hint(
             checkout=f"make report RUN={folder}", wheel=f"bert-recipes write-report --runs {folder}"
@@ -165,4 +166,3 @@ def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
             command,
         )
         logger.debug("what the report met", exc_info=True)
-        return []

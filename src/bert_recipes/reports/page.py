@@ -46,13 +46,19 @@ def save_report(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     return [folder / name for name in files]
 
 
-def report_files(template: str, pictures: Mapping[str, bytes], **content: Any) -> dict[str, bytes]:
-    """Return file name -> bytes of a report in both forms."""
+def report_files(
+    template: str, panels: Sequence[plots.Panel] = (), picture: str = PLOT_FILE, **content: Any
+) -> dict[str, bytes]:
+    """Return file name -> bytes of a report in both forms, and of the picture of its curves."""
+    content["curves"] = [plots.panel_plot(panel) for panel in panels]
+    content["picture"] = picture
     files = {}
     for form, name in (("md", MARKDOWN_FILE), ("html", PAGE_FILE)):
         # Half of a surrogate pair, which JSON can hold, is no letter of UTF-8.
         files[name] = render(template, form, **content).encode(errors="replace")
-    return {**files, **pictures}
+    if panels:
+        files[picture] = plots.panels_png(panels[:NUM_PICTURED])
+    return files
 
 
 # The content
@@ -67,7 +73,7 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
     task = run.task
     best_metric = None if task is None else task.best_metric
     title = run.results.get("task") or run.facts.get("task") or "task"
-    names = [name for name, *_ in metric_rows(run.results)]
+    names = [key.removeprefix("eval_") for key in metric_keys(run.results)]
     tiles = [name for name in names if not name.endswith(NO_TILES)]
     tiles.sort(key=lambda name: name != best_metric)
     return _run_report(
@@ -79,7 +85,7 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
         metric_heads=METRIC_HEADS,
         best_metric=best_metric,
         is_percent=task is not None and task.kind == "question_answering",
-        is_no_better=best_metric is not None and is_no_better(run.results, best_metric),
+        is_no_better=is_no_better(run.results, best_metric),
         tile_names=tiles[:3],
         split_plots=[_split_plot(split) for split in run.facts.get("splits") or []],
     )
@@ -110,16 +116,13 @@ def _run_report(
         panels: Curves of the log.
         **content: More values for the template.
     """
-    pictures = {PLOT_FILE: plots.panels_png(panels[:NUM_PICTURED])} if panels else {}
     return report_files(
         template,
-        pictures,
+        panels,
         name=run.name,
         base=run.results.get("model") if run.stage == "finetuning" else None,
         results=strict(run.results),
         facts=run.facts,
-        curves=[plots.panel_plot(panel) for panel in panels],
-        picture=PLOT_FILE,
         **content,
     )
 
@@ -134,7 +137,6 @@ def _sweep_report(sweep: Mapping[str, Any], name: str) -> dict[str, bytes]:
 
     return report_files(
         "sweep.j2",
-        {},
         title=f"Sweep: {sweep['metric']} on the development set",
         name=name,
         results=sweep,
@@ -144,6 +146,11 @@ def _sweep_report(sweep: Mapping[str, Any], name: str) -> dict[str, bytes]:
 
 
 METRIC_HEADS = ("metric", "value", "95% interval", "majority-class baseline")
+
+
+def metric_keys(results: Mapping[str, Any], prefix: str = "eval_") -> list[str]:
+    """Return the keys with a prefix that are metrics, not costs of the evaluation."""
+    return [key for key in results if key.startswith(prefix) and not is_cost(key)]
 
 
 def metric_rows(
@@ -157,13 +164,10 @@ def metric_rows(
     intervals = results.get("intervals") or {}
     baselines = results.get("baselines") or {}
     rows = []
-    for key, value in results.items():
-        if not key.startswith(prefix) or is_cost(key):
-            continue
+    for key in metric_keys(results, prefix):
+        value = results[key]
         name = key.removeprefix("eval_")
-        cell = format_as(strict(value), ".4f")
-        if isinstance(value, int | str):
-            cell = str(value)
+        cell = str(value) if isinstance(value, int | str) else format_as(strict(value), ".4f")
         interval = " to ".join(f"{end:.4f}" for end in intervals.get(name, ()))
         baseline = format_as(baselines.get(name), ".4f", "")
         rows.append((name, cell, interval, baseline))
@@ -184,10 +188,10 @@ def is_cost(key: str) -> bool:
 FEW_FINETUNING_STEPS = 500
 
 
-def is_no_better(results: Mapping[str, Any], name: str) -> bool:
+def is_no_better(results: Mapping[str, Any], name: str | None) -> bool:
     """Tell whether a metric, or the low end of its interval, does not exceed the baseline.
 
-    Where one of them is unknown the answer is False.
+    Where one of them is unknown, or there is no such metric, the answer is False.
     """
     baseline = (results.get("baselines") or {}).get(name)
     value = results.get(f"eval_{name}")
@@ -204,7 +208,7 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
     """Return the metrics of a fine-tuning run; warn if the best metric beats no baseline."""
     rows = metrics_of_splits(results)
     table = _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=rows)
-    if best_metric is None or not is_no_better(results, best_metric):
+    if not is_no_better(results, best_metric):
         return table
     warning = f"{best_metric}: nothing shows that the model beats the majority-class baseline"
     steps = results.get("train_steps", FEW_FINETUNING_STEPS)

@@ -75,11 +75,11 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
 def _score_samples(scorers: Sequence[Scorer], size: int) -> list[list[Mapping[str, float]]]:
     """Return the metrics of each run on the data, then on each of `RESAMPLES` resamples."""
     rng = np.random.default_rng(0)
-    rows = np.arange(size)
-    samples = []
-    for _ in range(RESAMPLES + 1):
-        samples.append([score(rows) for score in scorers])
+    all_rows = np.arange(size)
+    samples = [[score(all_rows) for score in scorers]]
+    for _ in range(RESAMPLES):
         rows = rng.integers(0, size, size)
+        samples.append([score(rows) for score in scorers])
     return samples
 
 

@@ -63,17 +63,15 @@ def group_by_configuration(runs: Mapping[str, RunFiles]) -> dict[str, list[RunFi
         configuration = repr(sorted(settings.items()))
         group = groups_by_configuration.setdefault(configuration, {})
         if _seeds_of(run) in map(_seeds_of, group.values()):
-            configuration = f"{configuration} {name}"
-            group = groups_by_configuration.setdefault(configuration, {})
-        group[name] = run
+            groups_by_configuration[f"{configuration} {name}"] = {name: run}
+        else:
+            group[name] = run
 
     groups: dict[str, list[RunFiles]] = {}
     for group in groups_by_configuration.values():
         first = next(iter(group))
-        name = first
-        if len(group) > 1:
-            name = _without_seed(first, group[first])
-        if name in groups or name in runs:
+        name = _without_seed(first, group[first])
+        if len(group) == 1 or name in groups or name in runs:
             name = first
         groups[name] = list(group.values())
     return groups
@@ -158,10 +156,16 @@ def _describe_differences(metric: str, pairs: Sequence[tuple[RunFiles, RunFiles]
     certainty = seed_and_row_certainty(differences, subtract_replicates(replicates))
     cells = [num_seeds, f"{mean:+.4f}"]
     for kind in ("of_seeds", "of_both"):
-        low, high = certainty.intervals.get(kind, (mean, mean))
-        is_known = high - low > _NO_SPREAD
-        cells.append(format_interval((low, high)) if is_known else "not known")
+        cells.append(_format_known(certainty.intervals.get(kind)))
     return cells
+
+
+def _format_known(interval: tuple[float, float] | None) -> str:
+    """Format an interval; "not known" where there is none, or the values did not differ."""
+    if interval is None:
+        return "not known"
+    low, high = interval
+    return format_interval(interval) if high - low > _NO_SPREAD else "not known"
 
 
 def _replicates_of_pair(

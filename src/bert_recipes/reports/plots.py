@@ -288,8 +288,8 @@ def panel_plot(panel: Panel) -> dict[str, Any]:
 
 def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, Any]:
     """Return accuracy over confidence; a calibrated model is on the diagonal."""
-    confidences = [row["confidence"] for row in bins if row["count"]]
-    accuracies = [row["accuracy"] for row in bins if row["count"]]
+    confidences = [row["confidence"] for row in bins]
+    accuracies = [row["accuracy"] for row in bins]
 
     def draw(axis: Any) -> None:
         axis.plot([0, 1], [0, 1], **_DASHED)

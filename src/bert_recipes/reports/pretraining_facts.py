@@ -130,11 +130,7 @@ def predict_held_out(
     output = model(**inputs, return_full_logits=False)
     # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
     logits = output.prediction_logits.float()[:, : len(tokenizer)].cpu()
-    facts: Facts = {
-        "pairs": len(batch["input_ids"]),
-        "masks": [],
-        "verdicts": [],
-    }
+    facts: Facts = {"masks": [], "verdicts": []}
     if not logits.isfinite().all():
         facts["is_finite"] = False
         return facts
@@ -156,35 +152,39 @@ def _mask_predictions(
         batch: int64 (B, S) each.
         logits: float32 (M, V), of the predicted tokens, in order.
     """
-    rows, positions = (batch["labels"] != IGNORE_INDEX).nonzero(as_tuple=True)
+    labels = batch["labels"]
+    rows, positions = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
+    truths = labels[rows, positions].tolist()
     is_mask = batch["input_ids"][rows, positions] == tokenizer.mask_token_id
+
+    # Input -> the numbers of its predicted tokens that are a [MASK].
+    masks_of_input: dict[int, list[int]] = {}
+    for number in is_mask.nonzero()[:, 0].tolist():
+        masks_of_input.setdefault(int(rows[number]), []).append(number)
+
     predictions: list[Facts] = []
-    for row, ids in enumerate(batch["input_ids"].tolist()):
-        masks = ((rows == row) & is_mask).nonzero()[:, 0].tolist()
-        if not masks:
-            continue
-        labels = batch["labels"][row, positions[masks]].tolist()
-        middle = _middle_mask(tokenizer, masks, labels)
-        position = int(positions[middle])
-        truth = int(batch["labels"][row, position])
-        guesses = _guesses(tokenizer, logits[middle].softmax(-1), truth)
-        predictions.append({**_context(tokenizer, ids, position), **guesses})
-    return predictions[:NUM_MASKS]
+    for row, masks in list(masks_of_input.items())[:NUM_MASKS]:
+        middle = _middle_mask(tokenizer, masks, truths)
+        ids = batch["input_ids"][row].tolist()
+        context = _context(tokenizer, ids, int(positions[middle]))
+        guesses = _guesses(tokenizer, logits[middle].softmax(-1), truths[middle])
+        predictions.append({**context, **guesses})
+    return predictions
 
 
 def _middle_mask(
-    tokenizer: PreTrainedTokenizerBase, masks: Sequence[int], labels: Sequence[int]
+    tokenizer: PreTrainedTokenizerBase, masks: Sequence[int], truths: Sequence[int]
 ) -> int:
     """Return the middle one of the masked words, or of all masks where none is of a word.
 
     Args:
         tokenizer: Of the inputs.
         masks: Numbers of predicted tokens.
-        labels: Their right pieces.
+        truths: The right piece of every predicted token.
     """
     words = []
-    for mask, label in zip(masks, labels, strict=True):
-        if tokenizer.decode([label]).strip().isalnum():  # neither "##ing" nor ","
+    for mask in masks:
+        if tokenizer.decode([truths[mask]]).strip().isalnum():  # neither "##ing" nor ","
             words.append(mask)
     candidates = words or masks
     return candidates[len(candidates) // 2]

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -81,10 +82,20 @@ SCALES = ("log", "linear", "int")
 # Flags of the runs
 
 
+def _flag_name(argument: str) -> str | None:
+    """Return the name of a flag, --learning-rate=3e-5 is learning_rate; None of a value."""
+    match = re.match(r"--([A-Za-z][\w-]*)(=|$)", argument)
+    return match[1].replace("-", "_") if match else None
+
+
 def given_flags(argv: Iterable[str]) -> set[str]:
-    """Return the names of the flags on a command line: --learning-rate=3e-5 is learning_rate."""
-    matches = [re.match(r"--([A-Za-z][\w-]*)(=|$)", argument) for argument in argv]
-    return {match[1].replace("-", "_") for match in matches if match}
+    """Return the names of the flags on a command line."""
+    names = set()
+    for argument in argv:
+        name = _flag_name(argument)
+        if name is not None:
+            names.add(name)
+    return names
 
 
 def split_flags(
@@ -99,17 +110,18 @@ def split_flags(
         >>> split_flags(flags, ["num_seeds", "rte"], quoted=["rte"])
         (['--rte=--seed=3', '--num_seeds', '3'], ['--fp16'])
     """
+    script_names = {*names, "help", "help_all"}
+    quoted_flags = [f"--{name}" for name in quoted]
     named_flags: list[str] = []
     run_flags: list[str] = []
     target = run_flags
-    quoted_flags = [f"--{name}" for name in quoted]
     for argument in argv:
         if target and target[-1] in quoted_flags:
             target[-1] += f"={argument}"
             continue
-        name = given_flags(["--help" if argument == "-h" else argument])
-        if name:
-            target = named_flags if name <= {*names, "help", "help_all"} else run_flags
+        name = "help" if argument == "-h" else _flag_name(argument)
+        if name is not None:
+            target = named_flags if name in script_names else run_flags
         target.append(argument)
     return named_flags, run_flags
 
@@ -322,10 +334,12 @@ class RunLauncher(NamedTuple):
 
 
 def _last_words(log: Path) -> str:
-    """Return the error line of a run, or the last line that it printed."""
+    """Return the last error line of a run, or the last line that it printed."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or ["it printed nothing"])[-1]
+    for line in reversed(lines):
+        if line.startswith("error: "):
+            return line.removeprefix("error: ")
+    return lines[-1] if lines else "it printed nothing"
 
 
 def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
@@ -357,11 +371,14 @@ def read_results(folder: Path) -> dict[str, Any] | None:
 
 
 def figure_of(results: Mapping[str, Any], key: str) -> float | None:
-    """Return a metric of all_results.json: NaN where it is null, None where it is not there."""
-    value = results.get(key, "")
+    """Return a number of all_results.json: NaN where it is null, None where there is none."""
+    if key not in results:
+        return None
+    value = results[key]
     if value is None:
         return math.nan
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
 
 
 def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> None:
@@ -475,6 +492,7 @@ def run_sweep(
     return files[0].read_text(encoding="utf-8") if files else ""
 
 
+@dataclass
 class Sweep:
     """Combinations of settings over seeds.
 
@@ -483,20 +501,12 @@ class Sweep:
     of all runs stay.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        launcher: RunLauncher,
-        varying: Sequence[str],
-        seeds: Sequence[int],
-        metric: str | None,
-    ) -> None:
-        self.folder = folder
-        self.launcher = launcher
-        self.varying = varying
-        self.seeds = seeds
-        self.metric = metric
-        self.combinations: dict[str, Combination] = {}
+    folder: Path
+    launcher: RunLauncher
+    varying: Sequence[str]
+    seeds: Sequence[int]
+    metric: str | None  # None: the task's own, which the first run names
+    combinations: dict[str, Combination] = field(default_factory=dict)
 
     @property
     def best(self) -> Combination:
@@ -506,23 +516,18 @@ class Sweep:
     def measure(self, settings: Mapping[str, str]) -> float:
         """Run a combination with every seed, finished runs are kept; return its median."""
         name = combination_name(settings, self.varying)
-        if name not in self.combinations:
-            combination = Combination(name, settings, [])
-            for seed in self.seeds:
-                run = self._run(combination, seed)
-                combination.runs.append(run)
-                logger.info(
-                    "%s, seed %d: %s %.4g",
-                    name,
-                    seed,
-                    self.metric,
-                    run.value,
-                )
-                _keep_weights(combination.best_run, combination.runs)
-            self.combinations[name] = combination
-            best_runs = [combination.best_run for combination in self.combinations.values()]
-            _keep_weights(self.best.best_run, best_runs)
-        return self.combinations[name].median
+        if name in self.combinations:  # a search may propose the same settings again
+            return self.combinations[name].median
+        combination = Combination(name, settings, [])
+        for seed in self.seeds:
+            run = self._run(combination, seed)
+            combination.runs.append(run)
+            logger.info("%s, seed %d: %s %.4g", name, seed, self.metric, run.value)
+            _keep_weights(combination.best_run, combination.runs)
+        self.combinations[name] = combination
+        best_runs = [finished.best_run for finished in self.combinations.values()]
+        _keep_weights(self.best.best_run, best_runs)
+        return combination.median
 
     def link_best(self) -> None:
         """Point FOLDER/best to the best run; one whose weights were removed is run again."""

@@ -82,11 +82,9 @@ def read_conll(path: Path, task: Task) -> NumberedRows:
     """Read sentences under the task's column names, numbered by the lines on which they start."""
     layout = find_layout(path, task)
     has_documents = any(line.startswith(DOCUMENT) for line in read_lines(path))
-    num_marks = 0
-    for index, (marks, words) in enumerate(_sentences(path, layout)):
-        num_marks += marks
+    for index, (document, words) in enumerate(_sentences(path, layout)):
         row: dict[str, object] = {
-            DOCUMENT: max(num_marks - 1, 0) if has_documents else index,
+            DOCUMENT: document if has_documents else index,
             LINES: [line for line, _ in words],
             task.text_columns[0]: [cells[layout.word_column] for _, cells in words],
         }
@@ -97,18 +95,20 @@ def read_conll(path: Path, task: Task) -> NumberedRows:
 
 
 def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
-    """Yield the words of each sentence, and how many marks of documents stand before it."""
-    marks = 0
+    """Yield the number of each sentence's document, and its words.
+
+    Documents are numbered from 0; sentences before the first mark belong to the first one.
+    """
+    num_marks = 0
     words: _Words = []
     for number, text in enumerate(read_lines(path), start=1):
         line = text.strip(" ")
         is_mark = line.startswith(DOCUMENT)
         if is_mark or not line.strip():
             if words:
-                yield marks, words
-                marks = 0
+                yield max(num_marks - 1, 0), words
                 words = []
-            marks += is_mark
+            num_marks += is_mark
             continue
         if not words and layout.is_comment(line):
             continue
@@ -124,7 +124,7 @@ def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
         words.append((number, cells))
 
     if words:
-        yield marks, words
+        yield max(num_marks - 1, 0), words
 
 
 # The layout

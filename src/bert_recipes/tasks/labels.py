@@ -9,8 +9,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bert_recipes.errors import InputError, did_you_mean, shorten
@@ -205,15 +204,16 @@ def label_sets(task: Task, cells: Sequence[tuple[str, Any]]) -> list[tuple[int, 
         cells: Where each row stands, and its value in the label column.
     """
     rows = [(where, _split_labels(task, value, where)) for where, value in cells]
-    read: Callable[[list[Any], str], tuple[int, ...]] = partial(
-        _classes_of_labels, ClassLabels(task)
-    )
-    if _are_multi_hot(rows, len(task.labels)):
-        read = _classes_of_flags
-
+    are_flags = _are_multi_hot(rows, len(task.labels))
+    classes = ClassLabels(task)
     sets: list[tuple[int, ...] | None] = []
     for where, labels in rows:
-        sets.append(None if labels is None else read(labels, where))
+        if labels is None:
+            sets.append(None)
+        elif are_flags:
+            sets.append(_classes_of_flags(labels, where))
+        else:
+            sets.append(_classes_of_labels(classes, labels, where))
     return sets
 
 
@@ -227,24 +227,26 @@ def labels_of_columns(task: Task, row: Row, where: str) -> tuple[int, ...] | Non
 
 
 def _are_multi_hot(rows: Sequence[tuple[str, list[Any] | None]], num_classes: int) -> bool:
-    """Return whether the rows that have labels are vectors.
-
-    Of two classes, `[0, 1]` may also be the numbers of both.
-    """
+    """Return whether all rows that have labels are vectors of 0 and 1, one for each class."""
     vectors: list[list[Any]] = []
-    lists: list[str] = []
+    places_of_others: list[str] = []
     for where, labels in rows:
         if labels and _is_multi_hot(labels, num_classes):
             vectors.append(labels)
         elif labels:
-            lists.append(where)
-    has_both = bool(lists) and num_classes == 2
-    if has_both and any(label_text(first) >= label_text(second) for first, second in vectors):
+            places_of_others.append(where)
+    if not places_of_others:
+        return bool(vectors)
+
+    # Of two classes, [0, 1] may be the numbers of both; [1, 0], [0, 0] and [1, 1] are vectors.
+    if num_classes == 2 and any(
+        label_text(first) >= label_text(second) for first, second in vectors
+    ):
         raise InputError(
-            f"{lists[0]}: other rows have a 0 or 1 for each of the 2 classes; write so in "
-            "every row, or names"
+            f"{places_of_others[0]}: other rows have a 0 or 1 for each of the 2 classes; write so "
+            "in every row, or names"
         )
-    return bool(vectors) and not lists
+    return False
 
 
 def _is_multi_hot(labels: Sequence[Any], num_classes: int) -> bool:

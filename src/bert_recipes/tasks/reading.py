@@ -203,25 +203,28 @@ def _choice_number(
     """
     if names or task.column_labels:
         number = ClassLabels(task, names or None).class_of(value, where)
+        if number is None:
+            return None
     elif is_hidden(value):
-        number = None
+        return None
     else:
         number = _number_without_names(value, endings, where)
-    if number is not None and number >= len(endings):
-        last = len(endings) - 1
-        letters = ""
-        if last < len(_LETTERS):
-            letters = f"A to {_LETTERS[last]}, "
-        raise InputError(
-            f"{where}: label {value!r:.60} is none of the {len(endings)} choices; allowed: 0 to "
-            f"{last}, {letters}or a choice's text; where numbers count from 1, write labels: "
-            "[1, 2, ...]"
-        )
-    return number
+    if number is not None and number < len(endings):
+        return number
+
+    last = len(endings) - 1
+    letters = ""
+    if last < len(_LETTERS):
+        letters = f"A to {_LETTERS[last]}, "
+    raise InputError(
+        f"{where}: label {value!r:.60} is none of the {len(endings)} choices; allowed: 0 to "
+        f"{last}, {letters}or a choice's text; where numbers count from 1, write labels: "
+        "[1, 2, ...]"
+    )
 
 
-def _number_without_names(value: Any, endings: list[str], where: str) -> int:
-    """Return the number that a label means; the number of choices where it means none of them."""
+def _number_without_names(value: Any, endings: list[str], where: str) -> int | None:
+    """Return the number that a label gives, which may be too large; None where it gives none."""
     text = label_text(value)
     if text.isdecimal():
         number = int(text)
@@ -232,16 +235,15 @@ def _number_without_names(value: Any, endings: list[str], where: str) -> int:
             )
         return number
 
-    number_of_text = len(endings)
-    if endings.count(str(value)) == 1:
-        number_of_text = endings.index(str(value))
-    if len(text) != 1 or text.upper() not in _LETTERS:
-        return number_of_text
-
-    number_of_letter = _LETTERS.index(text.upper())
-    if number_of_text == len(endings):
+    number_of_letter = None
+    if len(text) == 1 and text.upper() in _LETTERS:
+        number_of_letter = _LETTERS.index(text.upper())
+    if endings.count(str(value)) != 1:
         return number_of_letter
-    if number_of_letter < len(endings) and number_of_letter != number_of_text:
+
+    number_of_text = endings.index(str(value))
+    is_letter_of_choice = number_of_letter is not None and number_of_letter < len(endings)
+    if is_letter_of_choice and number_of_letter != number_of_text:
         raise InputError(
             f"{where}: label {value!r} is the text of one choice and the letter of another; write "
             "numbers: 0, 1, ..."
@@ -260,14 +262,15 @@ def question_examples(
     That is one whose answers are not in its paragraph (`AnswerOffsets`). In an evaluation only the
     texts of answers count.
     """
-    offsets = AnswerOffsets() if split == task.train_split else None
+    is_training = split == task.train_split
+    offsets = AnswerOffsets()
     row_of_id: dict[str, int] = {}
     num_questions = 0
     for index, (number, row) in enumerate(rows.rows):
         num_questions += 1
         idx = _question_id(task, row, index, rows.where(number))
         where = f"{rows.where(number)} (id {idx})"
-        if idx in row_of_id and offsets is None:
+        if idx in row_of_id and not is_training:
             raise InputError(
                 f"{where}: {rows.unit} {row_of_id[idx]} has the same id; ids tell the answers apart"
             )
@@ -277,15 +280,15 @@ def question_examples(
         gold = None
         if not _may_lack_label(task, row, split):
             gold = read_answers(task, row, where)
-
-        answers = None
-        if gold is not None and offsets is None:
-            answers = answers_by_text(gold, context)
-        elif gold is not None and offsets is not None:
+        if gold is None:
+            answers = None
+        elif is_training:
             answers = offsets.locate(gold, context, where)
             if answers is None:
                 yield number, None
                 continue
+        else:
+            answers = answers_by_text(gold, context)
 
         title = str(row.get("title") or "")
         example = QuestionExample(
@@ -293,8 +296,7 @@ def question_examples(
         )
         yield number, example
 
-    if offsets is not None:
-        offsets.report(rows.source, num_questions)
+    offsets.report(rows.source, num_questions)
 
 
 def _question_id(task: Task, row: Row, index: int, where: str) -> str:
@@ -396,47 +398,47 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
     Those of `test_splits` may lack the label column, and have labels all or none. Elsewhere rows
     without a label are left out and counted. `need_labels` refuses a split without labels.
     """
-    examples: list[Example] = []
-    num_left_out = 0
-    # The number of the first row with a label, and of the first where it is hidden.
-    first: dict[str, int] = {}
     minus_ones: set[int] = set()
-    first_minus_one = 0
-    read = _READERS[task.kind]
     rows = replace(rows, rows=_note_minus_ones(task, rows.rows, minus_ones))
-    for number, example in read(task, rows, split):
+    labelled: list[tuple[int, Example]] = []
+    hidden: list[tuple[int, Example]] = []
+    num_left_out = 0
+    for number, example in _READERS[task.kind](task, rows, split):
         if example is None:
             num_left_out += 1
-            continue
-        state = "hidden" if label_of(example) is None else "labelled"
-        first.setdefault(state, number)
-        if state == "hidden" and number in minus_ones:
-            first_minus_one = first_minus_one or number
-        examples.append(example)
+        elif label_of(example) is None:
+            hidden.append((number, example))
+        else:
+            labelled.append((number, example))
 
-    if not examples:
+    if not labelled and not hidden:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
+    if not hidden:
+        return ReadExamples([example for _, example in labelled], num_left_out)
 
-    if len(first) == 2:
-        if split in task.test_splits or first_minus_one:
+    first_hidden, _ = hidden[0]
+    if not labelled:
+        if need_labels:
             raise InputError(
-                f"{rows.where(first_minus_one or first['hidden'])}: the label is hidden (-1 or "
-                f"empty), but {rows.unit} {first['labelled']} has one: label all or "
-                "none; where -1 is a class, write labels: [-1, 0, 1]"
+                f"{rows.where(first_hidden)}: the label is hidden (-1 or empty): a test set with "
+                "labels -1 can be predicted, not measured"
             )
-        num_rows = len(examples)
-        examples = [example for example in examples if label_of(example) is not None]
-        num_hidden = num_rows - len(examples)
-        message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
-        logger.warning(message, rows.source, num_hidden, num_rows, rows.unit, first["hidden"])
-        return ReadExamples(examples, num_left_out + num_hidden)
+        return ReadExamples([example for _, example in hidden], num_left_out)
 
-    if need_labels and "hidden" in first:
+    # An empty label was forgotten; -1 may be a class.
+    hidden_minus_ones = [number for number, _ in hidden if number in minus_ones]
+    if split in task.test_splits or hidden_minus_ones:
+        place = hidden_minus_ones[0] if hidden_minus_ones else first_hidden
+        first_labelled, _ = labelled[0]
         raise InputError(
-            f"{rows.where(first['hidden'])}: the label is hidden (-1 or empty): a test set with "
-            "labels -1 can be predicted, not measured"
+            f"{rows.where(place)}: the label is hidden (-1 or empty), but {rows.unit} "
+            f"{first_labelled} has one: label all or none; where -1 is a class, write "
+            "labels: [-1, 0, 1]"
         )
-    return ReadExamples(examples, num_left_out)
+    num_rows = len(labelled) + len(hidden)
+    message = "%s: %d of %d rows have no label and are left out (the first: %s %d)"
+    logger.warning(message, rows.source, len(hidden), num_rows, rows.unit, first_hidden)
+    return ReadExamples([example for _, example in labelled], num_left_out + len(hidden))
 
 
 def _note_minus_ones(
@@ -445,10 +447,8 @@ def _note_minus_ones(
     """Yield the rows, and note the numbers of those whose label is -1, which may be a class."""
     columns = task.label_columns or (task.label_column,)
     for number, row in rows:
-        for column in columns:
-            label = row.get(column)
-            if not isinstance(label, list | dict) and label_text(label) == "-1":
-                numbers.add(number)
+        if any(label_text(row.get(column)) == "-1" for column in columns):
+            numbers.add(number)
         yield number, row
 
 

@@ -316,20 +316,6 @@ MSR_DEV_IDS = "dev_ids.tsv"
 _MSR_WIDTH = 5
 
 
-def _places_of_columns(task: Task, layout: TsvLayout, *, is_test: bool) -> dict[str, int]:
-    """Return column -> place of the texts, and last of the label, or of a test file's id.
-
-    A label's place may be counted from the end: MNLI's files differ in their number of columns.
-    """
-    text_places = layout.test_text_columns if is_test else layout.text_columns
-    places = dict(zip(task.text_columns, text_places, strict=True))
-    if is_test:
-        places[task.id_column or "idx"] = layout.id_column
-    else:
-        places[task.label_column] = layout.label_column
-    return places
-
-
 def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> NumberedRows:
     """Yield the rows of one file of the download under the task's column names.
 
@@ -338,27 +324,33 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
     Source: huggingface/datasets glue.py; CoLA's labelled files have no header.
     """
     is_test = split in task.test_splits
-    place_of = _places_of_columns(task, layout, is_test=is_test)
-    key_column, key_place = list(place_of.items())[-1]  # a label's, or an id's
-    least = max(place_of.values()) + 1
-    if key_place < 0:
-        least += 1
-    # Without a header the width is exact: one more column is a tab in a sentence.
-    most = least
+    text_places = layout.text_columns
+    key_column = task.label_column
+    key_place = layout.label_column
+    if is_test:
+        text_places = layout.test_text_columns
+        key_column = task.id_column or "idx"
+        key_place = layout.id_column
+    places = dict(zip(task.text_columns, text_places, strict=True))
+    places[key_column] = key_place
+    num_columns = max(places.values()) + 1
+    if key_place < 0:  # counted from the end, as MNLI's files differ in their number of columns
+        num_columns += 1
 
+    # Without a header the width is exact: one more column is a tab in a sentence.
+    width = num_columns
     lines = Reader().split_at_tabs(path)
     if is_test or layout.has_header:
         number, header = next(lines, (0, []))
-        has_key = -len(header) <= key_place < len(header)
+        width = len(header)
+        has_key = -width <= key_place < width
         name = header[key_place] if has_key else ""
         _check_header(name, () if is_test else task.labels, f"{path}, line {number}")
-        # With a header the width is the header's.
-        most = len(header)
-        least = max(least, most)
+    is_complete = width >= num_columns
     left_out: list[int] = []
     for number, cells in lines:
-        if least <= len(cells) <= most:
-            row: dict[str, Any] = {column: cells[place] for column, place in place_of.items()}
+        if is_complete and len(cells) == width:
+            row: dict[str, Any] = {column: cells[place] for column, place in places.items()}
             if is_test and row[key_column].isdecimal():
                 row[key_column] = int(row[key_column])
             yield number, row
@@ -367,7 +359,7 @@ def _glue_rows(path: Path, task: Task, layout: TsvLayout, split: str) -> Numbere
         else:
             raise InputError(
                 f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official "
-                f"{layout.folder} file of the split '{split}' has {least}"
+                f"{layout.folder} file of the split '{split}' has {max(width, num_columns)}"
             )
 
     if left_out:

@@ -193,22 +193,22 @@ def tag_spans(
     A word in which a span begins or ends is cut there. `counts` has how many spans were left out,
     and how many cut a word.
     """
+    longest_first = sorted(spans, key=lambda span: (span.start - span.end, span.start))
     flat: list[Span] = []
-    for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
+    for span in longest_first:
         if any(span.start < longer.end and longer.start < span.end for longer in flat):
             counts["overlap"] += 1
         else:
             flat.append(span)
 
-    borders: list[int] = []
+    borders: set[int] = set()
     for span in flat:
-        borders += [span.start, span.end]
-    borders.sort()
+        borders.update((span.start, span.end))
     words = split_text(text)
     pieces: list[Offsets] = []
     for start, end in words:
-        inside = borders[bisect.bisect_right(borders, start) : bisect.bisect_left(borders, end)]
-        pieces += itertools.pairwise([start, *dict.fromkeys(inside), end])
+        cuts = [place for place in range(start + 1, end) if place in borders]
+        pieces += itertools.pairwise([start, *cuts, end])
     counts["inside"] += len(pieces) - len(words)
 
     tags = [OUTSIDE] * len(pieces)

@@ -366,9 +366,11 @@ def _check_labels(task: Task) -> None:
     if not task.column_labels and (len(set(labels)) < len(labels) or "" in labels):
         raise _Slip("labels", f"[{names}] has an empty name, or one twice; name each class once")
 
-    for word in (task.kind, task.problem_type):
-        if labels and word in ("question_answering", "regression"):
-            raise _Slip("labels", f"{word} has none")
+    if labels and task.kind == "question_answering":
+        raise _Slip("labels", "question_answering has none")
+
+    if labels and task.problem_type == "regression":
+        raise _Slip("labels", "regression has none")
 
     if labels and len(task.choice_columns) > 1 and len(labels) != len(task.choice_columns):
         raise _Slip("labels", f"{len(labels)} names for {len(task.choice_columns)} choice_columns")

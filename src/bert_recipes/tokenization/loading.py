@@ -305,17 +305,22 @@ def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
 
     They are in its settings, or in older versions in a file of their own.
     """
+    tokens = []
     decoder = settings.get("added_tokens_decoder")
     if isinstance(decoder, dict):
-        valid = {number: token for number, token in decoder.items() if isinstance(token, dict)}
-        return [{**token, "id": number} for number, token in valid.items()]
-    special = settings.get("additional_special_tokens") or []
-    names = [token.get("content") if isinstance(token, dict) else token for token in special]
+        for number, token in decoder.items():
+            if isinstance(token, dict):
+                tokens.append({**token, "id": number})
+        return tokens
+
     file = folder / ADDED_TOKENS_FILE
-    ids = read_json_object(file) if file.exists() else {}
-    tokens = []
-    for content, number in ids.items():
-        is_special = content in names
+    if not file.exists():
+        return []
+    special = []
+    for token in settings.get("additional_special_tokens") or []:
+        special.append(token.get("content") if isinstance(token, dict) else token)
+    for content, number in read_json_object(file).items():
+        is_special = content in special
         tokens.append(
             {"id": number, "content": content, "special": is_special, "normalized": not is_special}
         )

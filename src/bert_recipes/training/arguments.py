@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from transformers import TrainingArguments
 
-from bert_recipes.config import warn_early
+from bert_recipes.config import warn_in_main_process
 from bert_recipes.data.formats import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.data.masking import VARIABLE_SELECTIONS
 from bert_recipes.errors import InputError
@@ -517,7 +517,7 @@ class ModelArguments:
             values[name] = value
         if replaced:
             message = "objective %s: %s; give --field value to have another one"
-            warn_early(message, objective_name, ", ".join(replaced))
+            warn_in_main_process(message, objective_name, ", ".join(replaced))
         return values
 
     @property
@@ -614,7 +614,9 @@ class DataArguments:
         if "mlm_probability" not in typed:
             values["mlm_probability"] = end
         rate = values["mlm_probability"]
-        warn_early("mlm_probability is %s throughout, without the file's mlm_probability_end", rate)
+        warn_in_main_process(
+            "mlm_probability is %s throughout, without the file's mlm_probability_end", rate
+        )
         return values
 
     def __post_init__(self) -> None:
@@ -812,7 +814,9 @@ class PhaseArguments:
             or "phase2_steps" in typed
         ):
             return values
-        warn_early("the file's phase2_steps: left out, as a run by the clock has one phase")
+        warn_in_main_process(
+            "the file's phase2_steps: left out, as a run by the clock has one phase"
+        )
         return {**values, "phase2_steps": 0}
 
     def __post_init__(self) -> None:

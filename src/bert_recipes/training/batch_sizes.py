@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bert_recipes.config import warn_early
+from bert_recipes.config import warn_in_main_process
 from bert_recipes.errors import InputError
 
 
@@ -52,7 +52,7 @@ def _shorten_intervals(values: dict[str, Any], typed: Collection[str]) -> None:
     # With load_best_model_at_end each checkpoint must be measured.
     if "save_steps" in too_long and "eval_steps" not in too_long:
         values["save_steps"] = values.get("eval_steps") or values["save_steps"]
-    warn_early(
+    warn_in_main_process(
         "the file's %s exceed this %d-step run; shortened to %s",
         ", ".join(too_long),
         num_steps,
@@ -81,7 +81,7 @@ def _reconcile_batch(
                 "%s: a step takes %d examples instead of %d; give --global_train_batch_size "
                 "%d too to keep these"
             )
-            warn_early(message, flags, product, global_batch, global_batch)
+            warn_in_main_process(message, flags, product, global_batch, global_batch)
     elif typed_flags and global_batch and typed_product > 0:
         has_all_factors = len(typed_flags) == len(BATCH_FACTORS)
         if global_batch % typed_product or (has_all_factors and global_batch != typed_product):

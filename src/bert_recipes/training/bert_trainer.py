@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
-from tqdm import tqdm
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import find_labels
@@ -399,9 +398,9 @@ class BertTrainer(RecipeTrainer):
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.piece_lengths = self._count_characters()
         self.max_eval_pairs = max_eval_pairs
-        if getattr(self.args, "save_at_epochs", None):
+        if self.args.save_at_epochs:
             self.add_callback(SaveAtEpochs(self))
-        if getattr(self.args, "sampled_softmax", False):
+        if self.args.sampled_softmax:
             self._enable_sampled_softmax(unigram_counts)
         self.held_out_sums: HeldOutSums | None = None  # of the last evaluation
 
@@ -556,7 +555,7 @@ class BertTrainer(RecipeTrainer):
         args = self.args
         if not isinstance(dataset, PreTrainingDataset) or args.dataloader_num_workers == 0:
             return None
-        if args.local_process_index > 0 or getattr(args, "estimate", False):
+        if args.local_process_index > 0 or args.estimate:
             return None
         return dataset.build_ahead
 
@@ -660,9 +659,8 @@ class BertTrainer(RecipeTrainer):
         The rate is without padding, of all processes.
         """
         if "loss" in logs:
-            # The meter calls the second of `logged_losses` nsp_loss, whichever it is.
-            for name, value in self.meter.read(self.accelerator).items():
-                logs[name.replace("nsp", self.pairs_task)] = value
+            loss_names = ("mlm_loss", f"{self.pairs_task}_loss")
+            logs.update(self.meter.read(self.accelerator, loss_names))
             logs.update(self.throughput())
         if self._order is not None:
             # Stock counts a pass of the loader, which is a whole phase; count passes over the data.
@@ -734,8 +732,7 @@ class BertTrainer(RecipeTrainer):
         model.eval()
         sums = self.new_sums()
         running_sums = [sums.values.clone()]
-        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
-        batches = tqdm(dataloader, desc=description, leave=False, disable=is_quiet or None)
+        batches = self.show_progress(dataloader, description)
         with self.stoppable():
             for batch, is_padding_batch in zip(batches, sampler.is_padding_batch, strict=True):
                 self.check_stop()

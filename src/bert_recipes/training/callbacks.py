@@ -15,7 +15,7 @@ from transformers import TrainerCallback, TrainerControl
 
 from bert_recipes.errors import Interrupted
 from bert_recipes.models.sampled_softmax import SampledSoftmax
-from bert_recipes.training.late_number import LateNumber
+from bert_recipes.training.late_number import PreviousNumber
 from bert_recipes.training.optimization import momentum_of_muon
 
 
@@ -159,9 +159,7 @@ class LossWatch(TrainerCallback):
         if not state.max_steps:  # an evaluation of a finished model
             return 1.0, 0.0
         warmup = args.get_warmup_steps(state.max_steps) / state.max_steps
-        if getattr(args, "max_minutes", None) is None:
-            return state.global_step / state.max_steps, warmup
-        return self.trainer.clock, warmup
+        return self.trainer.progress, warmup
 
 
 class EarlyStopping(TrainerCallback):
@@ -320,9 +318,9 @@ class StopOnSignal(TrainerCallback):
     def begin(self) -> None:
         """Begin a training."""
         self.is_stopped = False
-        # Number of processes asked to stop, of the last two steps; RecipeTrainer._share_counts adds
-        # it.
-        self.stop_counts: list[LateNumber] = []
+        # Whether any process was asked to stop, and how many: `RecipeTrainer._share_counts`.
+        self.is_asked = False
+        self.num_asked = PreviousNumber()
 
     def stop(self, control: TrainerControl) -> None:
         """End the training at this step.
@@ -336,12 +334,8 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where all processes know that one was asked to."""
         if args.world_size == 1:
-            is_asked = self.signal is not None
-        else:
-            # [0] is the step before, whose number is here by now: reading it makes nobody wait.
-            is_asked = bool(self.stop_counts) and self.stop_counts[0].read() > 0
-            del self.stop_counts[:-1]
-        if is_asked or self.is_stopped:
+            self.is_asked = self.signal is not None
+        if self.is_asked or self.is_stopped:
             self.stop(control)
             control.should_save = True
 

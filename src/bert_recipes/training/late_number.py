@@ -27,3 +27,17 @@ class LateNumber:
         if self._event is not None:
             self._event.synchronize()
         return self._value.item()
+
+
+class PreviousNumber:
+    """A number of each step that the host reads in the next step, when it is there."""
+
+    def __init__(self) -> None:
+        self._number: LateNumber | None = None
+
+    def swap(self, tensor: torch.Tensor) -> float:
+        """Store the number of this step; return that of the step before, or the very first one."""
+        number = LateNumber(tensor)
+        before = number if self._number is None else self._number
+        self._number = number
+        return before.read()

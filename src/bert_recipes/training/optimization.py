@@ -386,13 +386,10 @@ def _muon_matrices(model: nn.Module) -> dict[torch.Tensor, None]:
     return matrices
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return a group with decay and one without, for names that contain one of `NO_DECAY`.
-
-    Embeddings have decay, as in the original. A group without parameters is left out.
-    """
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
+def _split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the parameters with decay, and those whose names contain one of `NO_DECAY`."""
+    decayed = []
+    plain = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -400,12 +397,20 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
             plain.append(parameter)
         else:
             decayed.append(parameter)
-    groups: list[dict[str, Any]] = []
-    if decayed:
-        groups.append({"params": decayed, "weight_decay": weight_decay})
-    if plain:
-        groups.append({"params": plain, "weight_decay": 0.0})
-    return groups
+    return decayed, plain
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return a group with decay and one without, for names that contain one of `NO_DECAY`.
+
+    Embeddings have decay, as in the original. A group without parameters is left out.
+    """
+    decayed, plain = _split_by_decay(model)
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def create_optimizer(
@@ -437,12 +442,12 @@ def create_optimizer(
         return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
     if name == "muon":
         return Muon(muon_groups(model, weight_decay, muon or MuonSettings(), **settings))
-    groups = decay_groups(model, 1.0)  # 1: a mark, replaced below
-    for group in groups:
-        has_decay = group["weight_decay"] == 1.0
-        group["layer_adaptation"] = has_decay
-        group["weight_decay"] = weight_decay if has_decay else 0.0
-    return Lamb(groups, **settings)
+    decayed, plain = _split_by_decay(model)
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": weight_decay, "layer_adaptation": True},
+        {"params": plain, "weight_decay": 0.0, "layer_adaptation": False},
+    ]
+    return Lamb([group for group in groups if group["params"]], **settings)
 
 
 class MuonFactory:

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from transformers import set_seed
 
-from bert_recipes.checkpointing import check_checkpoint, opening, warn_once
+from bert_recipes.checkpointing import check_checkpoint, opening
+from bert_recipes.config import warn_in_main_process
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Fields of `ModelArguments` for a new model, ALBERT's and ELECTRA's apart.
+# Fields of `ModelArguments` for a new model; those that its member lacks are None.
 NEW_MODEL_FIELDS = (
     "size",
     "hidden_act",
@@ -65,8 +66,10 @@ NEW_MODEL_FIELDS = (
     "initializer_range",
     "dropout",
     "max_position_embeddings",
+    "positions",
+    "embedding_size",
+    "share_layers",
 )
-ALBERT_FIELDS = ("embedding_size", "share_layers")
 # Fields of `DataArguments` for masks and for inputs.
 MASK_FIELDS = (
     "mlm_probability",
@@ -105,11 +108,14 @@ def build_missing_quickstart(
 
 
 def _build_quickstart(repository: Path) -> None:
-    missing = [not (QUICKSTART_DATA / result).is_file() for result, _, _ in QUICKSTART_STEPS]
-    if not missing[-1]:
+    if (QUICKSTART_DATA / "store" / "store.json").is_file():
         return
-    # Files after a missing one were made from another corpus or tokenizer.
-    for result, script, config in QUICKSTART_STEPS[missing.index(True) :]:
+    is_missing = False
+    for result, script, config in QUICKSTART_STEPS:
+        # Files after a missing one were made from another corpus or tokenizer.
+        is_missing = is_missing or not (QUICKSTART_DATA / result).is_file()
+        if not is_missing:
+            continue
         logger.info("%s not found; running %s to create it", QUICKSTART_DATA / result, script)
         command = [sys.executable, str(repository / script)]
         if config is not None:
@@ -208,7 +214,14 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
     tokenizer = load_tokenizer(data_args.tokenizer or store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
 
-    old_store = None
+    settings: dict[str, Any] = {name: getattr(data_args, name) for name in INPUT_FIELDS}
+    settings["max_seq_length"] = data_args.max_seq_length
+    settings["num_workers"] = data_args.data_num_processes
+    if data_args.data_cache_dir is not None:
+        settings["cache_dir"] = Path(data_args.data_cache_dir)
+    open_split: Any = partial(PreTrainingDataset.from_store, **settings)
+
+    old = None
     if data_args.old_store is not None:
         old_store = open_store(data_args.old_store)
         old_store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
@@ -217,20 +230,12 @@ def load_data(data_args: DataArguments, seed: int) -> PreTrainingData:
                 f"old_store {data_args.old_store} has no held-out part; prepare it with "
                 "--validation_fraction"
             )
+        old = open_split(old_store, "validation", seed=EVALUATION_SEED)
 
-    settings: dict[str, Any] = {name: getattr(data_args, name) for name in INPUT_FIELDS}
-    settings["max_seq_length"] = data_args.max_seq_length
-    settings["num_workers"] = data_args.data_num_processes
-    if data_args.data_cache_dir is not None:
-        settings["cache_dir"] = Path(data_args.data_cache_dir)
-    open_split: Any = partial(PreTrainingDataset.from_store, **settings)
     train = open_split(store, "train", seed=seed)
     validation = None
     if store.validation is not None:
         validation = open_split(store, "validation", seed=EVALUATION_SEED)
-    old = None
-    if old_store is not None:
-        old = open_split(old_store, "validation", seed=EVALUATION_SEED)
     return PreTrainingData(
         tokenizer,
         train=train,
@@ -370,17 +375,11 @@ def _new_model(
     settings["pad_token_id"] = tokenizer.pad_token_id
     settings["model_type"] = objective.model_type
     settings["num_attention_heads"] = num_heads
-    if model_args.positions is not None:
-        settings["positions"] = model_args.positions
-    if objective.model_type in ("albert", "electra"):
-        for name in ALBERT_FIELDS:
-            settings[name] = getattr(model_args, name)
     if objective.model_type == "roberta":
         settings["bos_token_id"] = tokenizer.cls_token_id
         settings["eos_token_id"] = tokenizer.sep_token_id
     model_class = MEMBERS[objective.model]
-    config = pretraining_config(settings.pop("size"), **settings)
-    return model_class(config)
+    return model_class(pretraining_config(**settings))
 
 
 def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrainingModel:
@@ -398,7 +397,9 @@ def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrai
             "--task_file CHECKPOINT/task.yaml"
         )
     if new_heads:
-        warn_once("%s has no weights for %s; they start from scratch", name, ", ".join(new_heads))
+        warn_in_main_process(
+            "%s has no weights for %s; they start from scratch", name, ", ".join(new_heads)
+        )
     return model
 
 
@@ -418,7 +419,7 @@ def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
     check_vocabulary(name, vocab_size, tokenizer)
     if folder is None and vocab_size != size:
         message = "%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer"
-        warn_once(message, name, vocab_size, size)
+        warn_in_main_process(message, name, vocab_size, size)
 
 
 def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrainingModel | None:

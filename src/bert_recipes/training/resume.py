@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 
 from bert_recipes.checkpointing import (
-    is_generated_card,
     last_complete,
+    may_replace_card,
     remove_leftovers,
     retire_later_checkpoints,
     why_incomplete,
@@ -278,7 +278,7 @@ def _check_available(folder: Path, args: Any) -> None:
 
 def _check_foreign_files(folder: Path) -> None:
     foreign = sorted(path.name for path in folder.iterdir() if not is_run_file(path))
-    if not is_generated_card(folder):
+    if not may_replace_card(folder):
         foreign.append(f"{CARD_FILE}, which was edited")
     if foreign:
         raise InputError(

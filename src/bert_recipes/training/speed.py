@@ -155,24 +155,15 @@ SLOW_SECONDS = 0.5
 SLOW_REPETITIONS = 5
 
 
-def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, int, int]]:
-    """Return the (a, b, c) of the products (a, b) x (b, c) of a step, by name.
-
-    Args:
-        tokens: The tokens of the step.
-        masked: How many of them are predicted.
-        config: The config of the model.
-    """
-    hidden, inner = config.hidden_size, inner_size(config)
-    shapes = {
-        "square": (4096, 4096, 4096),
+def model_shapes(tokens: int, config: Any) -> dict[str, tuple[int, int, int]]:
+    """Return the (a, b, c) of the products (a, b) x (b, c) of a layer, for so many tokens."""
+    hidden = config.hidden_size
+    inner = inner_size(config)
+    return {
         "projection": (tokens, hidden, hidden),
         "feed_forward_in": (tokens, hidden, inner),
         "feed_forward_out": (tokens, inner, hidden),
     }
-    if masked:
-        shapes["vocabulary"] = (masked, hidden, config.vocab_size)
-    return shapes
 
 
 def measure_rates(
@@ -212,8 +203,7 @@ def best_rate(config: Any, tokens: int, precision: str, device: torch.device) ->
         tflops = DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device))
         if tflops is not None:
             return tflops * 1e12
-    shapes = model_shapes(tokens, 0, config)
-    del shapes["square"]  # slow on a CPU
+    shapes = model_shapes(tokens, config)
     rates = measure_rates(shapes, precision, device)
     return max(rate["gflops"] for rate in rates.values()) * 1e9
 
@@ -355,20 +345,20 @@ class ThroughputMeter:
         # A reading inside of the block has started the next interval already.
         self._since += time.perf_counter() - max(start, self._since)
 
-    def read(self, accelerator: Accelerator) -> dict[str, float]:
+    def read(
+        self, accelerator: Accelerator, loss_names: Sequence[str] = ("mlm_loss", "nsp_loss")
+    ) -> dict[str, float]:
         """Return the means since the last reading; the sums start again.
 
-        Losses in nats; `data_wait_share` is the fraction of the time (0 to 1) for which the model
-        waited for its data.
+        The losses, in nats, are named in the order of `add_losses`. `data_wait_share` is the
+        fraction of the time (0 to 1) for which the model waited for its data.
         """
         sums = accelerator.reduce(self._losses.clone(), reduction="mean")
-        mlm_loss, nsp_loss = (sums / max(self._steps, 1)).tolist()
-        has_mlm_loss, has_nsp_loss = self._has_loss
+        mean_losses = (sums / max(self._steps, 1)).tolist()
         means = {}
-        if has_mlm_loss:
-            means["mlm_loss"] = mlm_loss
-        if has_nsp_loss:
-            means["nsp_loss"] = nsp_loss
+        for name, loss, has_loss in zip(loss_names, mean_losses, self._has_loss, strict=True):
+            if has_loss:
+                means[name] = loss
         now = time.perf_counter()
         work = BatchStats(*map(round, self._work.tolist()))
         self.interval = None

@@ -23,6 +23,7 @@ from accelerate.utils import gather_object, patch_environment
 from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
+from tqdm import tqdm
 from transformers import (
     PreTrainedModel,
     PrinterCallback,
@@ -64,7 +65,7 @@ from bert_recipes.training.engines import (
     name_engine,
     set_up_engine,
 )
-from bert_recipes.training.late_number import LateNumber
+from bert_recipes.training.late_number import LateNumber, PreviousNumber
 from bert_recipes.training.optimization import (
     MuonSettings,
     Schedule,
@@ -97,6 +98,10 @@ RECIPE_SETTINGS: dict[str, Any] = {
     "random_replacements": 0.0,
     "resume": "no",
     "allow_changes": False,
+    "estimate": False,
+    "hub_is_checked": False,
+    "sampled_softmax": False,
+    "save_at_epochs": None,
     "energy": EnergySettings(),
 }
 
@@ -218,7 +223,7 @@ class RecipeTrainer(Trainer):
 
         # Only with max_minutes.
         self.clock = 0.0  # fraction of the minutes that is over, the same in all processes
-        self._clock_numbers: list[LateNumber] = []  # the clock of the last two steps
+        self._shared_clock = PreviousNumber()
         # Seconds of logging, saving and evaluating after a step, at most.
         self._longest_pause = 0.0
 
@@ -242,6 +247,13 @@ class RecipeTrainer(Trainer):
         if self.args.max_minutes is not None:
             return self.clock
         return self.state.global_step / self.state.max_steps
+
+    def show_progress(self, batches: Any, description: str) -> Any:
+        """Return the batches with a progress bar, in the main process and on a terminal alone."""
+        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        # None leaves it to tqdm, which draws on a terminal alone.
+        disable = True if is_quiet else None
+        return tqdm(batches, desc=description, leave=False, disable=disable)
 
     @property
     def precision(self) -> str:
@@ -269,7 +281,7 @@ class RecipeTrainer(Trainer):
             args.world_size,
             self.global_batch_size,
         )
-        if args.push_to_hub and not getattr(args, "hub_is_checked", False):
+        if args.push_to_hub and not args.hub_is_checked:
             logger.warning(
                 "push_to_hub is true: nothing is pushed before you call trainer.push_to_hub()"
             )
@@ -482,7 +494,7 @@ class RecipeTrainer(Trainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """Return the micro-batches of a step, and its `num_items` with 1 instead of 0.
+        """Return the micro-batches of a step, and its `num_items`.
 
         The items are float64 (K,), over all micro-batches and processes, and on the CPU where there
         is one process. Nothing waits for the device.
@@ -497,7 +509,7 @@ class RecipeTrainer(Trainer):
         for number, batch in enumerate(batches):
             if isinstance(batch, BatchBuffer):
                 batches[number] = self._prepare_input(batch)
-        return batches, torch.where(items > 0, items, 1.0)
+        return batches, items
 
     def _count_step(
         self, batches: Sequence[Any], device: torch.device
@@ -518,7 +530,7 @@ class RecipeTrainer(Trainer):
         """Return the counts of all processes, and the elapsed fraction of the step before.
 
         The request to stop and the clock travel with the counts: no second collective in each
-        step. Reading this step's fraction would make the host wait.
+        step. Reading this step's numbers would make the host wait.
         """
         is_asked = self.stop_request.signal is not None
         share = fraction / self.args.world_size
@@ -526,13 +538,8 @@ class RecipeTrainer(Trainer):
         all_counts = torch.cat([counts, extra_counts]).to(device, non_blocking=True)
         all_counts = self.accelerator.reduce(all_counts, reduction="sum")
         num_asked, fraction_now = all_counts[-2:]
-        self.stop_request.stop_counts.append(LateNumber(num_asked))
-        self._clock_numbers.append(LateNumber(fraction_now))
-        # [0] is the step before, whose number is here by now; in the first step there is only
-        # this one.
-        fraction_before = self._clock_numbers[0].read()
-        del self._clock_numbers[:-1]
-        return all_counts[:-2], fraction_before
+        self.stop_request.is_asked = self.stop_request.num_asked.swap(num_asked) > 0
+        return all_counts[:-2], self._shared_clock.swap(fraction_now)
 
     def _counts_of(self, batch: Any) -> torch.Tensor:
         """Return int64 (K + NUM_WORK_COUNTS,), `num_items` and `count_work` of a micro-batch.
