@@ -53,10 +53,14 @@ else ifeq ($(LAUNCH),single_gpu)
 LAUNCHER := CUDA_VISIBLE_DEVICES=$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES)) 0) $(PYTHON)
 else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
-# A process for each GPU that is seen; processes on CPUs and on several machines have the number of their file.
-ifeq ($(filter ddp_cpu ddp_multi_node,$(LAUNCH)),)
-NUM_GPUS := $(if $(CUDA_VISIBLE_DEVICES),$(words $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES))),$(shell nvidia-smi -L 2>/dev/null | grep -c GPU))
-LAUNCHER += $(if $(filter-out 0,$(NUM_GPUS)),--num_processes $(NUM_GPUS))
+# A process for each GPU that is seen. Without one, and with a file of your own, the number is that of the file.
+ifneq ($(filter ddp fsdp deepspeed_%,$(LAUNCH)),)
+ifeq ($(origin CUDA_VISIBLE_DEVICES),undefined)
+GPUS := $(shell nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)
+else
+GPUS := $(filter-out -1,$(subst $(comma), ,$(CUDA_VISIBLE_DEVICES)))
+endif
+LAUNCHER += $(if $(GPUS),--num_processes $(words $(GPUS)))
 endif
 endif
 

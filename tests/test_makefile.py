@@ -72,6 +72,8 @@ def test_a_mistake_is_one_line(repository, words, message):
         (["pretrain", "MODEL=a"], "quickstart.yaml  --model_name_or_path a"),
         (["pretrain", "LAUNCH=single_gpu"], "CUDA_VISIBLE_DEVICES=0 true"),
         (["pretrain", "LAUNCH=ddp", "CUDA_VISIBLE_DEVICES=0,2,3"], "ddp.yaml --num_processes 3"),
+        (["pretrain", "LAUNCH=fsdp", "CUDA_VISIBLE_DEVICES=-1"], "fsdp.yaml recipes/"),
+        (["pretrain", "LAUNCH=ddp", "CUDA_VISIBLE_DEVICES="], "ddp.yaml recipes/"),
         (["pretrain", "LAUNCH=ddp_cpu", "CUDA_VISIBLE_DEVICES=0,2"], "ddp_cpu.yaml recipes/"),
         (["push", "RUN=runs/x", "REPO=me/x"], "recipes/push_to_hub.py --run runs/x --repo me/x"),
         (

@@ -27,6 +27,7 @@ from bert_recipes.sweeps.sweep import (
     choose_seeds,
     combination_name,
     expand_grid,
+    finetuning_command,
     read_range,
     read_sweep,
     replace_flags,
@@ -545,6 +546,16 @@ def model(tmp_path, shared_data):
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def test_a_launch_on_gpus_has_a_process_for_each(repository, monkeypatch):
+    script = repository / "recipes" / "finetune.py"
+    for num_gpus, words in ((3, ["--num_processes", "3"]), (0, [])):
+        monkeypatch.setattr("torch.cuda.device_count", lambda num_gpus=num_gpus: num_gpus)
+        command = list(finetuning_command(script, "ddp"))
+        assert command[-1 - len(words) : -1] == words
+        assert "--num_processes" not in finetuning_command(script, "ddp_cpu")
+        assert ("--num_processes" in command) is bool(words)
 
 
 @pytest.mark.slow

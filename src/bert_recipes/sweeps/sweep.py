@@ -343,7 +343,10 @@ def _last_words(log: Path) -> str:
 
 
 def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
-    """Return the command without its flags: one process, or accelerate with a configuration."""
+    """Return the command without its flags: one process, or accelerate with a configuration.
+
+    The shipped ones for GPUs start a process for each GPU that is seen, as make does.
+    """
     if launch is None:
         return (sys.executable, str(script))
     folder = script.parent.parent / "accelerate_configs"
@@ -351,15 +354,16 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
     if not file.is_file():
         names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
         raise InputError(f"launch: no configuration {file}; there are: {names}")
-    launcher = (
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--quiet",
-        "--config_file",
-        str(file),
-    )
-    return (*launcher, str(script))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
+    command += ["--config_file", str(file)]
+    if re.fullmatch("ddp|fsdp|deepspeed_zero.*", launch):
+        # Takes seconds.
+        import torch
+
+        num_gpus = torch.cuda.device_count()
+        if num_gpus:
+            command += ["--num_processes", str(num_gpus)]
+    return (*command, str(script))
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:

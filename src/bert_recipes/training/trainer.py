@@ -337,6 +337,7 @@ class RecipeTrainer(Trainer):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
         self.clock = self._loaded_state.get("clock", 0.0)
+        self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
 
