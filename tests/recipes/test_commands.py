@@ -37,7 +37,8 @@ NOT_TYPED = {
     r"^bert-recipes": "out of a wheel: tests/test_command.py",
     r"^make demo|recipes/demo\.py": "serves until Ctrl-C: test_demo.py",
     r"^make push|--push_to_hub": "the Hub: test_push_to_hub.py, on loopback",
-    r"LAUNCH=(ddp|deepspeed)|launch.*--(config_file|multi_gpu)": "several GPUs: test_engines.py, over gloo",
+    r"LAUNCH=(ddp|deepspeed)"
+    r"|launch.*--(config_file|multi_gpu)": "several GPUs: test_engines.py, over gloo",
     r"^make (benchmark|speedrun)|benchmarks/|tools/": "measures: tests/benchmarks",
     r"^make babylm": "a night: tests/recipes/test_train_tokenizer.py, tests/test_makefile.py",
     r"^make paper|runs/paper|profiles": "the papers' runs: tests/paper",
