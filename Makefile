@@ -54,7 +54,7 @@ LAUNCHER := CUDA_VISIBLE_DEVICES=$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_D
 else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 # A process for each GPU that is seen. Without one, and with a file of your own, the number is that of the file.
-ifneq ($(filter ddp fsdp deepspeed_%,$(LAUNCH)),)
+ifneq ($(filter ddp fsdp deepspeed_zero%,$(LAUNCH)),)
 ifeq ($(origin CUDA_VISIBLE_DEVICES),undefined)
 GPUS := $(shell nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)
 else

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import quality
@@ -10,13 +11,14 @@ import sides
 import torch
 from lengths import TASK_LIMITS
 from measuring import measure
-from sample import MAX_WARMUP_STEPS, OURS, STOCK_DEFAULTS, Sample
+from sample import BUDGET, MAX_WARMUP_STEPS, OURS, STOCK_DEFAULTS, Sample
 from side_by_side import describe_failure, run_sample
 from sides import LikeLengths, make_side, stock_configurations
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.training.pretraining import load_data
+from bert_recipes.training.arguments import DistillationArguments
+from bert_recipes.training.pretraining import build_model, load_data, make_trainer
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
@@ -236,6 +238,25 @@ def test_a_run_to_a_quality_trains_with_the_switches_of_its_record(
     sampler = trainer._get_train_sampler()
     assert list(sampler) != list(trainer._get_train_sampler())
     assert isinstance(sampler, LengthGroupedSampler) == is_grouped
+
+
+def test_the_budget_of_a_run_to_a_quality_is_the_quickstart_by_the_clock(sample, small_store):
+    """All others have the paper's masks; the clock of all sides is also the trainer's."""
+    config = str(CONFIGS / "pretrain" / "quickstart.yaml")
+    sample = replace(sample, kind="quality", config=config, minutes=3.0)
+    found = []
+    for side in (BUDGET, OURS):
+        work = replace(sample, side=side)
+        model_args, data_args, args = quality.quickstart_settings(work, small_store)
+        rates = data_args.mlm_probability, data_args.mlm_probability_end
+        found.append((args.max_minutes, model_args.word_vectors, rates, args.flat_until))
+    assert found == [(3.0, True, (0.3, 0.15), 0.3), (3.0, False, (0.15, None), 0.0)]
+
+    data = load_data(data_args, args.seed)
+    model = build_model(model_args, DistillationArguments(), data, None, args.seed)
+    trainer = make_trainer(model, args, data, 10, quality.TimedTrainer)
+    trainer.timed_run = SimpleNamespace(share=lambda: 0.375)
+    assert trainer._elapsed_fraction() == 0.375
 
 
 @pytest.mark.slow

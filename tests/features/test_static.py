@@ -313,7 +313,10 @@ def test_mentions_are_numbered_among_all_words():
             labels=(0, 3),
         ),
     ]
-    assert find_mentions(examples, LABELS) == {"Jordan": [("PER", 1), ("PER", 2), ("LOC", 4)]}
+    mentions = {"Jordan": [("PER", 1), ("PER", 2), ("LOC", 4)]}
+    assert find_mentions(examples, LABELS) == mentions
+    without_prefixes = [label.removeprefix("B-").removeprefix("I-") for label in LABELS]
+    assert find_mentions(examples, without_prefixes) == mentions
 
 
 def test_figures_of_words():

@@ -55,6 +55,20 @@ def test_deepspeed_with_an_optimiser_or_a_schedule_of_its_own_is_refused(open_tr
         open_trainer({}, deepspeed_plugin=plugin)
 
 
+def test_each_training_by_the_clock_begins_at_0(open_trainer):
+    """A step has the fraction of the step before; the first one of a training has its own."""
+    trainer = open_trainer({})
+    counts = torch.ones(3, dtype=torch.float64)
+    fractions = []
+    for elapsed in (0.25, 1.0, None, 0.125):
+        if elapsed is None:
+            trainer._start_from(None)
+            continue
+        _, fraction = trainer._share_counts(counts, elapsed, torch.device("cpu"))
+        fractions.append(fraction)
+    assert fractions == [0.25, 0.25, 0.125]
+
+
 def test_the_tokens_of_a_step_are_counted_by_one_thread(open_trainer):
     num_threads = []
 
