@@ -148,7 +148,7 @@ class Cases:
 
     def __init__(self, args: BenchmarkArguments, work_dir: Path) -> None:
         # Imported only now, for it takes seconds.
-        from sides import stock_configurations
+        from sides import section_of_machine, stock_configurations
 
         self.args = args
         self.is_all = args.suite == "all"
@@ -159,7 +159,7 @@ class Cases:
             use_cpu=args.use_cpu,
             budget_seconds=args.budget_seconds,
         )
-        self.stock = stock_configurations("cpu" if self.base.on_cpu else "gpu")
+        self.stock = stock_configurations(section_of_machine(on_cpu=self.base.on_cpu))
 
     def of_suite(self) -> list[Case]:
         """Return the cases of the suite, or of all suites."""

@@ -59,6 +59,7 @@ from bert_recipes.training.arguments import (
     PreTrainingArguments,
 )
 from bert_recipes.training.objectives import OBJECTIVES
+from bert_recipes.training.optimization import bfloat16_units
 from bert_recipes.training.pretraining import (
     PreTrainingData,
     load_data,
@@ -102,9 +103,16 @@ MODEL_CLASSES = {
 }
 
 
-def stock_configurations(device: str) -> dict[str, dict[str, Any]]:
-    """Return side -> its settings, of stock.yaml, for "cpu" or "gpu"."""
-    return yaml.safe_load(STOCK_FILE.read_text(encoding="utf-8"))[device]
+def stock_configurations(section: str) -> dict[str, dict[str, Any]]:
+    """Return side -> its settings, of a section of stock.yaml."""
+    return yaml.safe_load(STOCK_FILE.read_text(encoding="utf-8"))[section]
+
+
+def section_of_machine(*, on_cpu: bool) -> str:
+    """Return the section of stock.yaml for this machine: cpu, cpu_without_bf16 or gpu."""
+    if not on_cpu:
+        return "gpu"
+    return "cpu" if bfloat16_units("cpu") else "cpu_without_bf16"
 
 
 def command_line(config: str, flags: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ import sys
 
 import benchmark
 import pytest
+import sides
 from benchmark import BenchmarkArguments, Cases, SuiteRun
 from generated import write_text
 from results import read_results
@@ -70,6 +71,7 @@ def run(tmp_path, monkeypatch):
     """
 
     machine = describe_machine()
+    monkeypatch.setattr(sides, "bfloat16_units", lambda device: ["AMX"])
 
     def run_suite(rates=RATES, **settings):
         started = []
@@ -107,6 +109,19 @@ def test_sides_take_turns_and_after_a_round_only_the_fastest_of_stock(run):
     assert [record["round"] for record in samples] == [0] * 5 + [1] * 3 + [2] * 3
     assert samples[1]["spec"]["switches"] == stock_configurations("cpu")["stock_bf16"]
     assert {record["case"] for record in records} == {"tiny-128"}
+
+
+@pytest.mark.parametrize(
+    ("units", "on_cpu", "section"),
+    [(["AMX"], True, "cpu"), ([], True, "cpu_without_bf16"), ([], False, "gpu")],
+)
+def test_stock_at_its_best_has_the_precision_that_suits_the_machine(
+    monkeypatch, units, on_cpu, section
+):
+    monkeypatch.setattr(sides, "bfloat16_units", lambda device: units)
+    assert sides.section_of_machine(on_cpu=on_cpu) == section
+    has_bf16 = any(settings.get("bf16") for settings in stock_configurations(section).values())
+    assert has_bf16 == (section != "cpu_without_bf16")
 
 
 def test_what_is_finished_stays_and_what_failed_is_measured_again(run):

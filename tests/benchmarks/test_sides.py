@@ -260,9 +260,13 @@ def test_the_budget_of_a_run_to_a_quality_is_the_quickstart_by_the_clock(sample,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", stock_configurations("cpu"))
-def test_every_configuration_of_stock_trains(sample, task_sample, name):
-    switches = stock_configurations("cpu")[name]
+@pytest.mark.parametrize("section", ["cpu", "cpu_without_bf16"])
+def test_every_configuration_of_stock_trains(sample, task_sample, section):
+    for name, switches in stock_configurations(section).items():
+        check_that_it_trains(sample, task_sample, name, switches)
+
+
+def check_that_it_trains(sample, task_sample, name, switches):
     for work in (sample, task_sample):
         result = measure(replace(work, side=name, switches=switches))
         assert result["precision"] == ("bf16" if switches.get("bf16") else "fp32")
