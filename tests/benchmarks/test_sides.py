@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import measuring
 import pytest
 import quality
 import sides
@@ -178,9 +179,13 @@ def test_predictions_are_timed_on_each_side(task_sample, side):
     assert result["examples_per_second"] > 0
 
 
-def test_rates_of_matrix_products_are_measured_in_both_precisions(sample):
-    result = measure(replace(sample, kind="matmul", variant="small"))
-    assert set(result["best_gflops"]) == {"fp32", "bf16"}
+@pytest.mark.parametrize(("units", "precisions"), [(["AMX"], {"fp32", "bf16"}), ([], {"fp32"})])
+def test_rates_of_matrix_products_are_measured_in_the_precisions_of_the_machine(
+    sample, monkeypatch, units, precisions
+):
+    monkeypatch.setattr(measuring, "bfloat16_units", lambda device: units)
+    result = measure(replace(sample, kind="matmul", variant="small", use_cpu=True))
+    assert set(result["best_gflops"]) == precisions
     rates = result["rates"]["fp32"].values()
     assert result["best_gflops"]["fp32"] == max(rate["gflops"] for rate in rates)
 
