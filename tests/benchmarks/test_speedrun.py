@@ -15,6 +15,7 @@ from transformers import TrainerControl
 from bert_recipes.config import field_types
 from bert_recipes.data.quickstart_corpus import dependencies
 from bert_recipes.errors import InputError
+from bert_recipes.files import write_json
 from bert_recipes.training import arguments
 from bert_recipes.yaml_files import read_tree
 
@@ -100,6 +101,15 @@ def test_a_run_may_end_without_the_goals():
 
 
 # The judge
+
+
+def test_a_verdict_names_no_folder_of_the_machine(tmp_path, monkeypatch):
+    def evaluate(command, **settings):
+        results = {"model": str(tmp_path), "eval_mlm_loss": 2.99}
+        write_json(tmp_path / "measured.json", results)
+
+    monkeypatch.setattr(speedrun_judge.subprocess, "run", evaluate)
+    assert speedrun_judge.measure(tmp_path) == {"eval_mlm_loss": 2.99}
 
 
 def runs(seconds, loss=2.99, accuracy=0.845, **changes):
