@@ -255,6 +255,8 @@ class Cases:
         for case in self.pretraining():
             samples = {STOCK_DEFAULTS: case.samples[STOCK_DEFAULTS]}
             for side, (_, switches) in STEPS.items():
+                if switches.get("precision", "fp32") not in self.base.precisions:
+                    continue
                 samples[side] = replace(
                     case.samples[OURS],
                     side=side,
@@ -336,7 +338,7 @@ class Cases:
         """
         cases, lengths = [], self._lengths("sst2")
         for size in self.args.sizes or ["base"]:
-            for precision in ("fp32", "bf16"):
+            for precision in self.base.precisions:
                 sample = replace(
                     self.base,
                     kind="inference",

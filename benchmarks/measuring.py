@@ -23,7 +23,6 @@ from transformers import TrainerCallback
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.training.batch_buffer import BatchBuffer
-from bert_recipes.training.optimization import bfloat16_units
 from bert_recipes.training.speed import (
     DENSE_PEAK_TFLOPS,
     BatchStats,
@@ -268,11 +267,7 @@ def _data_wait_share(trainer: Any) -> float | None:
 
 
 def measure_matmul(sample: Sample) -> Result:
-    """Measure the machine's matrix products at the shapes of the case.
-
-    In float32, and in bfloat16 but for a CPU that has it not in hardware: there the large product
-    takes minutes.
-    """
+    """Measure the machine's matrix products at the shapes of the case."""
     config = sides.stock_config(sample.size, sample.vocab_size)
     num_masked = round(0.15 * sample.tokens_per_step) if sample.variant == "pretraining" else 0
     shapes = {}
@@ -284,8 +279,7 @@ def measure_matmul(sample: Sample) -> Result:
     device = torch.device("cpu" if sample.on_cpu else "cuda")
     rates: dict[str, Any] = {}
     best_gflops: dict[str, float] = {}
-    is_emulated = sample.on_cpu and not bfloat16_units("cpu")
-    for precision in ["fp32"] if is_emulated else ["bf16", "fp32"]:
+    for precision in sample.precisions:
         rates[precision] = measure_rates(shapes, precision, device)
         best_gflops[precision] = max(rate["gflops"] for rate in rates[precision].values())
     gpu_name = "" if sample.on_cpu else torch.cuda.get_device_name(0)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from bert_recipes.training.optimization import bfloat16_units
+
 
 OURS, STOCK_DEFAULTS = "ours", "stock_defaults"
 # Ours, one step after the other: side -> what it is, and the settings with which it is ours without
@@ -74,6 +76,16 @@ class Sample:
     def on_cpu(self) -> bool:
         """Return whether the sample runs on the CPU."""
         return self.use_cpu or not torch.cuda.is_available()
+
+    @property
+    def precisions(self) -> list[str]:
+        """Return the precisions to measure.
+
+        Without bfloat16 on a CPU that emulates it: there a large product takes minutes.
+        """
+        if self.on_cpu and not bfloat16_units("cpu"):
+            return ["fp32"]
+        return ["fp32", "bf16"]
 
     @property
     def pairs_per_step(self) -> int:

@@ -8,6 +8,7 @@ import sys
 
 import benchmark
 import pytest
+import sample
 import sides
 from benchmark import BenchmarkArguments, Cases, SuiteRun
 from generated import write_text
@@ -63,6 +64,12 @@ RATES = {
 }
 
 
+def set_units(monkeypatch, units):
+    """Say what computes in bfloat16 in hardware."""
+    for module in (sides, sample):
+        monkeypatch.setattr(module, "bfloat16_units", lambda device: units)
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs a suite with a stand-in for the processes, in which every side has a rate.
@@ -71,7 +78,7 @@ def run(tmp_path, monkeypatch):
     """
 
     machine = describe_machine()
-    monkeypatch.setattr(sides, "bfloat16_units", lambda device: ["AMX"])
+    set_units(monkeypatch, ["AMX"])
 
     def run_suite(rates=RATES, **settings):
         started = []
@@ -124,6 +131,18 @@ def test_stock_at_its_best_has_the_precision_that_suits_the_machine(
     assert has_bf16 == (section != "cpu_without_bf16")
 
 
+@pytest.mark.parametrize("units", [["AMX"], []])
+def test_steps_and_predictions_are_in_bfloat16_where_the_cpu_has_it(monkeypatch, tmp_path, units):
+    set_units(monkeypatch, units)
+    args = BenchmarkArguments(sizes=["tiny"], use_cpu=True)
+    cases = Cases(args, tmp_path)
+    (steps,) = cases.steps()
+    assert ("ours_bf16" in steps.samples) == bool(units)
+    assert {STOCK_DEFAULTS, "ours_fp32", OURS, "muon"} <= steps.samples.keys()
+    predictions = [case.samples[OURS].precision for case in cases.inference()]
+    assert predictions == (["fp32", "bf16"] if units else ["fp32"])
+
+
 def test_what_is_finished_stays_and_what_failed_is_measured_again(run):
     _, before = run({**RATES, "stock_eager": 0.0}, rounds=1)
     assert [record.get("error") for record in before].count("exit code 1") == 1
@@ -152,7 +171,8 @@ def test_a_run_to_a_quality_gives_stock_its_fastest_configuration(run):
     assert records[-1]["spec"]["switches"] == stock_configurations("cpu")["stock_like_lengths"]
 
 
-def test_a_case_is_named_by_what_is_not_the_default(tmp_path):
+def test_a_case_is_named_by_what_is_not_the_default(tmp_path, monkeypatch):
+    set_units(monkeypatch, ["AMX"])
     settings = {
         "documents": "mixed",
         "tokens_per_step": 256,

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import measuring
 import pytest
 import quality
 import sides
@@ -183,7 +182,7 @@ def test_predictions_are_timed_on_each_side(task_sample, side):
 def test_rates_of_matrix_products_are_measured_in_the_precisions_of_the_machine(
     sample, monkeypatch, units, precisions
 ):
-    monkeypatch.setattr(measuring, "bfloat16_units", lambda device: units)
+    monkeypatch.setattr("sample.bfloat16_units", lambda device: units)
     result = measure(replace(sample, kind="matmul", variant="small", use_cpu=True))
     assert set(result["best_gflops"]) == precisions
     rates = result["rates"]["fp32"].values()
