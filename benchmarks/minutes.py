@@ -3,7 +3,7 @@
     python benchmarks/minutes.py --store data/books --minutes 4 --output_dir docs/results/minutes
 
 Each run is recipes/pretrain.py with the base configuration, what its row changes, and
---max_minutes; the machine should do nothing else.
+--max_minutes; the machine should do nothing else. Rows of another file: --rows_file.
 Finished runs are kept: the same command does the rest. --report_only true makes the table again.
 """
 
@@ -29,7 +29,6 @@ from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
 
 Values = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
-ROWS_FILE = Path(__file__).with_name("minutes.yaml")
 RESULTS_FILE = "results.json"
 RECORDED = (
     "train_steps",
@@ -37,6 +36,7 @@ RECORDED = (
     "tokens_per_second",
     "eval_mlm_loss",
     "eval_mlm_accuracy",
+    "eval_mlm_bits_per_character",
     "eval_nsp_loss",
     "eval_nsp_accuracy",
     "eval_unigram_loss",
@@ -57,7 +57,11 @@ class MinutesArguments:
         "paper/configs/pretrain/books_30_minutes.yaml", "what the rows have in common"
     )
     minutes: float = option(4.0, "of a run, evaluations included", above=0)
-    rows: list[str] | None = option(None, "rows of minutes.yaml; default: all")
+    rows_file: str = option("benchmarks/minutes.yaml", "what each row changes")
+    rows: list[str] | None = option(None, "rows of that file; default: all")
+    whole_word: bool = option(
+        False, "measure with whole words masked, which is the same for every vocabulary"
+    )
     seeds: list[int] | None = option(
         None,
         "default: 12345",
@@ -92,7 +96,7 @@ def run(script: str, config: str, flags: Values, results_file: Path) -> Values:
 def train(settings: Values, args: MinutesArguments) -> Values:
     """Train one row with one seed; return what its all_results.json says.
 
-    It is measured as the base configuration is.
+    It is measured as the base configuration is, with whole words masked where that is asked for.
     """
     base = str(Path(args.base).resolve())
     with tempfile.TemporaryDirectory(prefix="bert-recipes-minutes-") as folder:
@@ -111,14 +115,16 @@ def train(settings: Values, args: MinutesArguments) -> Values:
             Path(folder) / "all_results.json",
         )
         # Masks or lengths that are not those of the base.
-        if set(EVALUATION_FIELDS) & set(settings):
+        if args.whole_word or set(EVALUATION_FIELDS) & set(settings):
             file = Path(folder) / "measured_as_base.json"
             flags = {
                 "model_name_or_path": folder,
-                "store": args.store,
+                "store": settings.get("store", args.store),
                 "output_dir": folder,
                 "results_file": file,
             }
+            if args.whole_word:
+                flags["whole_word"] = True
             results.update(run("evaluate_checkpoint.py", base, flags, file))
 
     return {name: results[name] for name in RECORDED if name in results}
@@ -171,6 +177,8 @@ def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArgu
                 "base": args.base,
                 "settings": row,
             }
+            if args.whole_word:
+                key["whole_word"] = True
             if any(key.items() <= record.items() for record in records):
                 continue
             results = train({**row, "seed": seed}, args)
@@ -184,7 +192,7 @@ def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArgu
 def main() -> None:
     """Train what is not there yet, and write the table."""
     (args,) = parse_arguments(MinutesArguments)
-    rows: dict[str, Values] = yaml.safe_load(ROWS_FILE.read_text(encoding="utf-8"))
+    rows: dict[str, Values] = yaml.safe_load(Path(args.rows_file).read_text(encoding="utf-8"))
     names = args.rows or list(rows)
     unknown = sorted(set(names) - rows.keys())
     if unknown:

@@ -1,17 +1,39 @@
-"""The rows of the study of minutes are settings of recipes/pretrain.py, each under a name of its
+"""The rows of the studies of minutes are settings of recipes/pretrain.py, each under a name of its
 own.
 """
+
+import minutes
+import pytest
+from minutes import MinutesArguments
 
 from bert_recipes.config import field_types
 from bert_recipes.training import arguments
 from bert_recipes.yaml_files import read_tree
 
 
-def test_every_row_changes_settings_that_there_are(repository):
-    rows, _ = read_tree(repository / "benchmarks" / "minutes.yaml")  # refuses a name twice
+@pytest.mark.parametrize("name", ["minutes.yaml", "vocabularies.yaml"])
+def test_every_row_changes_settings_that_there_are(repository, name):
+    rows, _ = read_tree(repository / "benchmarks" / name)  # refuses a name twice
     names = set()
     for kind in ("ModelArguments", "DataArguments", "PreTrainingArguments", "PhaseArguments"):
         names |= set(field_types(getattr(arguments, kind)))
     for row, settings in rows.items():
         assert set(settings) <= names, row
-    assert rows["budget"] == {}
+
+
+def test_vocabularies_are_measured_by_whole_words_on_their_own_store(monkeypatch):
+    calls = []
+
+    def run(script, config, flags, results_file):
+        calls.append((script, flags))
+        return {"eval_mlm_bits_per_character": float(len(calls))}
+
+    monkeypatch.setattr(minutes, "run", run)
+    args = MinutesArguments(store="books", whole_word=True)
+    results = minutes.train({"store": "books_8192", "max_steps": 5}, args)
+    (_, training), (script, measured) = calls
+    assert "max_minutes" not in training
+    assert "whole_word" not in training
+    assert script == "evaluate_checkpoint.py"
+    assert (measured["store"], measured["whole_word"]) == ("books_8192", True)
+    assert results == {"eval_mlm_bits_per_character": 2.0}
