@@ -10,6 +10,7 @@ Finished runs are kept: the same command does the rest. --report_only true makes
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -132,7 +133,7 @@ def train(settings: Values, args: MinutesArguments) -> Values:
 
 HEAD = (
     "| row | what it changes | minutes | seeds | steps | held-out masked-LM loss | masked-LM "
-    "accuracy | next-sentence accuracy |"
+    "accuracy | bits per character | next-sentence accuracy |"
 )
 
 
@@ -141,10 +142,11 @@ def table(records: list[Values]) -> str:
     rows: dict[tuple[float, str], list[Values]] = {}
     for record in records:
         rows.setdefault((record["minutes"], record["row"]), []).append(record)
-    lines = [HEAD, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    lines = [HEAD, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for (minutes, name), runs in sorted(rows.items(), key=lambda item: item[0][0]):
         losses = [run["eval_mlm_loss"] for run in runs]
         accuracy = statistics.mean(run["eval_mlm_accuracy"] for run in runs)
+        bits = [run.get("eval_mlm_bits_per_character", math.nan) for run in runs]
         pair_accuracy = statistics.mean(run["eval_nsp_accuracy"] for run in runs)
         steps = statistics.mean(run["train_steps"] for run in runs)
         spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(runs) > 1 else ""
@@ -157,6 +159,7 @@ def table(records: list[Values]) -> str:
             f"{round(steps):,}",
             f"{statistics.mean(losses):.2f}{spread}",
             f"{accuracy:.1%}",
+            f"{statistics.mean(bits):.3f}",
             f"{pair_accuracy:.1%}",
         )
         lines.append(f"| {' | '.join(cells)} |")

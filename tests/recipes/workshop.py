@@ -57,6 +57,8 @@ def write_texts(folder: Path, rng: random.Random) -> None:
             write(folder / "corpus" / "books" / f"{author}_{number}.txt", document(rng) + "\n")
     for name in ("Mill_On_Liberty", "Smith"):
         write(folder / "corpus" / "nonfiction" / f"{name}.txt", document(rng) + "\n")
+    for number in (6, 7):
+        write(folder / "corpus" / "articles" / f"squad_0{number}.txt", document(rng) + "\n")
     articles = "\n\n".join(document(rng) for _ in range(12))
     write(folder / "corpus" / "wiki" / "squad_train_articles.txt", articles + "\n")
     wikitext = "\n".join(f" = Article {number} = \n {document(rng)}" for number in range(12))

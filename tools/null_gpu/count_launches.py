@@ -120,7 +120,8 @@ def count_steps(script: str, flags: list[str], gpu: NullGpu) -> list[tuple[dict[
         RuntimeError,
         ValueError,
         IndexError,
-    ) as error:  # a shape that was computed on the device
+        ZeroDivisionError,
+    ) as error:  # a shape or a sum that was computed on the device
         print(f"ended by {type(error).__name__}: {str(error)[:300]}")
     return steps
 
