@@ -159,7 +159,7 @@ class Cases:
             use_cpu=args.use_cpu,
             budget_seconds=args.budget_seconds,
         )
-        self.stock = stock_configurations(section_of_machine(on_cpu=self.base.on_cpu))
+        self.stock = stock_configurations(section_of_machine(self.base))
 
     def of_suite(self) -> list[Case]:
         """Return the cases of the suite, or of all suites."""

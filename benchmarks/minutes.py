@@ -10,7 +10,6 @@ Finished runs are kept: the same command does the rest. --report_only true makes
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -31,13 +30,14 @@ from bert_recipes.training.bert_trainer import EVALUATION_FIELDS
 Values = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS_FILE = "results.json"
+BITS = "eval_mlm_bits_per_character"
 RECORDED = (
     "train_steps",
     "train_seconds",
     "tokens_per_second",
     "eval_mlm_loss",
     "eval_mlm_accuracy",
-    "eval_mlm_bits_per_character",
+    BITS,
     "eval_nsp_loss",
     "eval_nsp_accuracy",
     "eval_unigram_loss",
@@ -58,7 +58,7 @@ class MinutesArguments:
         "paper/configs/pretrain/books_30_minutes.yaml", "what the rows have in common"
     )
     minutes: float = option(4.0, "of a run, evaluations included", above=0)
-    rows_file: str = option("benchmarks/minutes.yaml", "what each row changes")
+    rows_file: str = option("benchmarks/minutes.yaml", "row -> the settings that it changes")
     rows: list[str] | None = option(None, "rows of that file; default: all")
     whole_word: bool = option(
         False, "measure with whole words masked, which is the same for every vocabulary"
@@ -146,7 +146,8 @@ def table(records: list[Values]) -> str:
     for (minutes, name), runs in sorted(rows.items(), key=lambda item: item[0][0]):
         losses = [run["eval_mlm_loss"] for run in runs]
         accuracy = statistics.mean(run["eval_mlm_accuracy"] for run in runs)
-        bits = [run.get("eval_mlm_bits_per_character", math.nan) for run in runs]
+        # Older records have none.
+        bits = [run[BITS] for run in runs if BITS in run]
         pair_accuracy = statistics.mean(run["eval_nsp_accuracy"] for run in runs)
         steps = statistics.mean(run["train_steps"] for run in runs)
         spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(runs) > 1 else ""
@@ -159,7 +160,7 @@ def table(records: list[Values]) -> str:
             f"{round(steps):,}",
             f"{statistics.mean(losses):.2f}{spread}",
             f"{accuracy:.1%}",
-            f"{statistics.mean(bits):.3f}",
+            f"{statistics.mean(bits):.3f}" if bits else "",
             f"{pair_accuracy:.1%}",
         )
         lines.append(f"| {' | '.join(cells)} |")

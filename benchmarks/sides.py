@@ -59,7 +59,6 @@ from bert_recipes.training.arguments import (
     PreTrainingArguments,
 )
 from bert_recipes.training.objectives import OBJECTIVES
-from bert_recipes.training.optimization import bfloat16_units
 from bert_recipes.training.pretraining import (
     PreTrainingData,
     load_data,
@@ -108,11 +107,11 @@ def stock_configurations(section: str) -> dict[str, dict[str, Any]]:
     return yaml.safe_load(STOCK_FILE.read_text(encoding="utf-8"))[section]
 
 
-def section_of_machine(*, on_cpu: bool) -> str:
-    """Return the section of stock.yaml for this machine: cpu, cpu_without_bf16 or gpu."""
-    if not on_cpu:
+def section_of_machine(sample: Sample) -> str:
+    """Return the section of stock.yaml for where it runs: cpu, cpu_without_bf16 or gpu."""
+    if not sample.on_cpu:
         return "gpu"
-    return "cpu" if bfloat16_units("cpu") else "cpu_without_bf16"
+    return "cpu" if "bf16" in sample.precisions else "cpu_without_bf16"
 
 
 def command_line(config: str, flags: Mapping[str, Any]) -> list[str]:

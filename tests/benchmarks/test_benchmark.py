@@ -8,12 +8,11 @@ import sys
 
 import benchmark
 import pytest
-import sample
 import sides
 from benchmark import BenchmarkArguments, Cases, SuiteRun
 from generated import write_text
 from results import read_results
-from sample import BUDGET, OURS, STOCK_DEFAULTS
+from sample import BUDGET, OURS, STOCK_DEFAULTS, Sample
 from sides import stock_configurations
 
 from bert_recipes.training.speed import describe_machine
@@ -66,8 +65,7 @@ RATES = {
 
 def set_units(monkeypatch, units):
     """Say what computes in bfloat16 in hardware."""
-    for module in (sides, sample):
-        monkeypatch.setattr(module, "bfloat16_units", lambda device: units)
+    monkeypatch.setattr("sample.bfloat16_units", lambda device: units)
 
 
 @pytest.fixture
@@ -119,14 +117,15 @@ def test_sides_take_turns_and_after_a_round_only_the_fastest_of_stock(run):
 
 
 @pytest.mark.parametrize(
-    ("units", "on_cpu", "section"),
+    ("units", "use_cpu", "section"),
     [(["AMX"], True, "cpu"), ([], True, "cpu_without_bf16"), ([], False, "gpu")],
 )
 def test_stock_at_its_best_has_the_precision_that_suits_the_machine(
-    monkeypatch, units, on_cpu, section
+    monkeypatch, units, use_cpu, section
 ):
-    monkeypatch.setattr(sides, "bfloat16_units", lambda device: units)
-    assert sides.section_of_machine(on_cpu=on_cpu) == section
+    set_units(monkeypatch, units)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert sides.section_of_machine(Sample(kind="", use_cpu=use_cpu)) == section
     has_bf16 = any(settings.get("bf16") for settings in stock_configurations(section).values())
     assert has_bf16 == (section != "cpu_without_bf16")
 

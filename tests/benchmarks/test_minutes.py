@@ -21,6 +21,11 @@ def test_every_row_changes_settings_that_there_are(repository, name):
         assert set(settings) <= names, row
 
 
+def test_the_first_row_changes_nothing(repository):
+    rows, _ = read_tree(repository / "benchmarks" / "minutes.yaml")
+    assert rows["budget"] == {}
+
+
 def test_vocabularies_are_measured_by_whole_words_on_their_own_store(monkeypatch):
     calls = []
 
@@ -37,3 +42,18 @@ def test_vocabularies_are_measured_by_whole_words_on_their_own_store(monkeypatch
     assert script == "evaluate_checkpoint.py"
     assert (measured["store"], measured["whole_word"]) == ("books_8192", True)
     assert results == {"eval_mlm_bits_per_character": 2.0}
+
+
+def test_a_record_without_bits_per_character_has_an_empty_cell():
+    record = {
+        "row": "budget",
+        "minutes": 4.0,
+        "settings": {},
+        "train_steps": 5,
+        "eval_mlm_loss": 4.0,
+        "eval_mlm_accuracy": 0.3,
+        "eval_nsp_accuracy": 0.8,
+    }
+    assert minutes.table([record]).endswith("| 4.00 | 30.0% |  | 80.0% |\n")
+    measured = record | {"eval_mlm_bits_per_character": 1.75}
+    assert minutes.table([measured]).endswith("| 4.00 | 30.0% | 1.750 | 80.0% |\n")

@@ -23,6 +23,11 @@ from bert_recipes.training.pretraining import build_model, load_data, make_train
 
 CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
 SIDES = pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
+STOCK_ON_CPUS = [
+    (section, name)
+    for section in ("cpu", "cpu_without_bf16")
+    for name in stock_configurations(section)
+]
 
 
 @pytest.fixture
@@ -264,13 +269,9 @@ def test_the_budget_of_a_run_to_a_quality_is_the_quickstart_by_the_clock(sample,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("section", ["cpu", "cpu_without_bf16"])
-def test_every_configuration_of_stock_trains(sample, task_sample, section):
-    for name, switches in stock_configurations(section).items():
-        check_that_it_trains(sample, task_sample, name, switches)
-
-
-def check_that_it_trains(sample, task_sample, name, switches):
+@pytest.mark.parametrize(("section", "name"), STOCK_ON_CPUS)
+def test_every_configuration_of_stock_trains(sample, task_sample, section, name):
+    switches = stock_configurations(section)[name]
     for work in (sample, task_sample):
         result = measure(replace(work, side=name, switches=switches))
         assert result["precision"] == ("bf16" if switches.get("bf16") else "fp32")
