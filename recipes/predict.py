@@ -49,7 +49,7 @@ def main() -> None:
                 if predictor.task.kind == "token_classification":
                     columns = stack.enter_context(replacing(path.with_suffix(".conll")))
             for chunk, predictions in predictor.predict_chunks(
-                read_chunks(Path(args.input_file), predictor.task)
+                read_chunks(Path(args.input_file), predictor.task, id_column=args.id_column)
             ):
                 if not is_main:
                     continue

@@ -513,6 +513,10 @@ class Reader:
 
     # CSV and TSV
 
+    def _allow_long_cells(self) -> None:
+        """Raise Python's own limit, which would refuse long documents."""
+        csv.field_size_limit(self.max_line_bytes)
+
     def _csv_separator(self, path: Path) -> str:
         lines = self._uncounted().lines(path)
         header = next((line for _, line in lines if line.strip()), "")
@@ -525,9 +529,8 @@ class Reader:
 
     def _split_csv(self, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
         """Yield the line on which each row starts, and its cells."""
-        # Python's own limit would refuse long documents; strict quoting finds quotes that are not
-        # closed.
-        csv.field_size_limit(self.max_line_bytes)
+        # Strict quoting finds quotes that are not closed.
+        self._allow_long_cells()
         lines: Iterator[str] = (f"{line}\n" for _, line in self.lines(path))
         first = next(lines, "")
         has_separator_line = _SEPARATOR_LINE.fullmatch(first.strip()) is not None
@@ -549,6 +552,7 @@ class Reader:
             ) from error
 
     def _split_tsv(self, path: Path) -> Iterator[tuple[int, list[str]]]:
+        self._allow_long_cells()
         if _is_quoted(line for _, line in self._uncounted().lines(path)):
             logger.info("%s: its cells are quoted as in a .csv file", path)
             return self._split_csv(path, "\t")

@@ -21,9 +21,11 @@ from bert_recipes.features.extract import (
     extract_features,
     open_encoder,
     open_extractor,
+    pool,
     read_inputs,
 )
 from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.others import train_byte_bpe
 
 
 # Layers
@@ -268,6 +270,17 @@ def test_an_input_has_the_vector_of_cls_or_a_mean(checkpoint, stock_states, pool
         np.testing.assert_allclose(vector, states.mean(0), atol=1e-5, rtol=0)
         cases.add((any(words), any(item.token_type_ids)))
     assert cases == {(True, True), (True, False), (False, False)}
+
+
+def test_robertas_pairs_have_two_separators_and_one_segment():
+    tokenizer = train_byte_bpe(["the best cost"] * 9, vocab_size=262, show_progress=False)[0]
+    for max_length, is_truncated in ((8, False), (7, True)):
+        item = encode_input(("a", "b"), tokenizer, max_length)
+        assert item.special_places == [0, 3, 4, len(item.input_ids) - 1]
+        assert item.is_truncated == is_truncated
+        tokens = np.arange(len(item.input_ids), dtype=np.float32)[:, None]
+        words = [tokens[1], tokens[2], *tokens[5:-1]]
+        assert pool(tokens, item, "mean") == np.mean(words)
 
 
 def test_chunks_follow_each_other_and_are_bounded(checkpoint, monkeypatch):

@@ -11,6 +11,8 @@ from bert_recipes.finetuning.augmentation import Augmenter, as_line
 from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import TextExample
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -105,3 +107,25 @@ def test_a_copy_of_one_text_of_a_pair_stands_beside_the_other_as_it_was(make):
 def test_rows_are_written_as_their_task_reads_them(task, label, expected):
     line = as_line(get_task(task), TextExample(idx=7, text="a", text_pair="b", label=label))
     assert json.loads(line) == {"sentence1": "a", "sentence2": "b", "idx": 7} | expected
+
+
+MULTI = "problem_type: multi_label_classification\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows"),
+    [
+        ("labels: {1: 0, 2: 1}\n", [{"label": 2}, {"label": 1}]),
+        (f"{MULTI}label_columns: [wet, cold]\n", [{"wet": 0, "cold": 1}, {"wet": 0, "cold": 0}]),
+        (f"{MULTI}labels: [wet, cold]\n", [{"label": ["cold"]}, {"label": []}]),
+    ],
+)
+def test_written_rows_mean_what_the_task_read(tmp_path, keys, rows):
+    keys = f"kind: sequence_classification\ntext_columns: text\nfiles: {{train: a.jsonl}}\n{keys}"
+    (tmp_path / "own.yaml").write_text(keys)
+    lines = [json.dumps({"text": "a"} | row) for row in rows]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    task = read_task_file(tmp_path / "own.yaml")
+    examples = load_split(task, "train", data_dir=None).examples
+    (tmp_path / "a.jsonl").write_text("".join(as_line(task, example) for example in examples))
+    assert load_split(task, "train", data_dir=None).examples == examples

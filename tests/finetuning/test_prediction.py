@@ -18,7 +18,7 @@ from bert_recipes.finetuning.arguments import (
     PredictionArguments,
     read_trained_settings,
 )
-from bert_recipes.finetuning.prediction import load_predictor, read_chunks
+from bert_recipes.finetuning.prediction import chunk_of_rows, load_predictor, read_chunks
 from bert_recipes.metrics.entities import find_entities
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -131,6 +131,36 @@ def test_words_may_be_a_line_of_text_or_conll_columns(tiny_runs, tmp_path):
     assert_same(predict(run, tmp_path / "in.conll"), predicted_in_training(run))
 
 
+def test_columns_of_words_never_take_the_place_of_the_input(tmp_path):
+    """They are written beside the output, under its name."""
+    flags = (
+        f"--model_name_or_path m --input_file {tmp_path}/a.conll --output_file {tmp_path}/a.json"
+    )
+    with pytest.raises(InputError, match=r"a\.conll is the input file; give another name"):
+        parse_arguments(PredictionArguments, argv=flags.split())
+
+
+def test_tables_with_a_word_a_row_are_read_as_in_training(tmp_path):
+    task = Task(
+        name="t",
+        kind="token_classification",
+        text_columns=("word",),
+        label_column="tag",
+        labels=("O", "B-X"),
+        sentence_column="sentence",
+        id_column="sentence",
+    )
+    (tmp_path / "in.csv").write_text("sentence,word\ns1,a\ns1,b\ns2,c\n")
+    (tmp_path / "in.txt").write_text("a b\nc\n")
+    (tmp_path / "in.conll").write_text("a\nb\n\nc\n")
+    in_memory = chunk_of_rows(task, [{"word": "a b"}, {"word": "c"}], "demo")
+    for name, ids in (("csv", ["s1", "s2"]), ("txt", [0, 1]), ("conll", [0, 1])):
+        (chunk,) = read_chunks(tmp_path / f"in.{name}", task)
+        assert [example.tokens for example in chunk.split.examples] == [("a", "b"), ("c",)]
+        assert chunk.ids == ids
+    assert [example.tokens for example in in_memory.split.examples] == [("a", "b"), ("c",)]
+
+
 def test_a_document_is_not_cut_between_two_chunks(tmp_path):
     file = tmp_path / "in.conll"
     file.write_text("-DOCSTART- O\n\na O\n\nb O\n\nc O\n\n-DOCSTART- O\n\nd O\n\ne O\n")
@@ -213,8 +243,9 @@ def test_an_input_that_does_not_fit_is_named_with_its_row(
     [
         ({"text_columns": "first"}, r"names 1 columns; .* was trained on 2: first, second"),
         ({"choice_columns": "a b"}, "is for multiple choice"),
-        ({"output_file": "validation.jsonl"}, "is the input file"),
+        ({"output_file": "validation.jsonl"}, "validation.jsonl is the input file"),
         ({"output_file": "out.csv"}, "out.csv: predictions are JSON Lines; name it .jsonl"),
+        ({"output_file": "out.conll"}, "out.conll: predictions are JSON Lines; name it .jsonl"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"id_column": "nowhere"}, r"line 1: no column 'nowhere'; columns present: first, second"),
     ],

@@ -6,6 +6,8 @@ import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.entities import entity_scores, find_entities
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task_file import read_task_file
 
 
 LABELS = "labels: [O, B-PER, I-PER, B-LOC, I-LOC]\n"
@@ -124,11 +126,22 @@ def test_numbers_of_sentences_are_no_tags_where_labels_are_not_named(read_tags):
             "Mara B-PER\n# two words\nsails O\n",
             r"line 2: 3 columns .*; a comment stands before the first word",
         ),
+        ("1 Mara B-PER\n2 sails O\nOslo B-LOC\n", "line 3: 2 columns .*, but the first word has 3"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_line(read_tags, content, message):
     with pytest.raises(InputError, match=message):
         read_tags(LABELS, content)
+
+
+@pytest.mark.parametrize("column", ["tags", "1", "3", "-1"])
+def test_a_test_file_may_have_words_alone(write, column):
+    keys = f"kind: token_classification\n{LABELS}label_column: {column}\n"
+    write("test.txt", "Mara\nsails\n\nOle\n")
+    task = read_task_file(write("own.yaml", f"{keys}files: {{test: test.txt}}\n"))
+    examples = load_split(task, "test", data_dir=None).examples
+    assert [example.tokens for example in examples] == [("Mara", "sails"), ("Ole",)]
+    assert [example.labels for example in examples] == [None, None]
 
 
 # Schemes: the entities of MARA and OLE in each

@@ -2,6 +2,7 @@
 two ways is refused.
 """
 
+import csv
 import json
 import logging
 
@@ -191,11 +192,24 @@ def test_rows_that_nobody_annotated_or_somebody_rejected_are_no_sentences_withou
         assert "1 of 2 rows have no label and are left out (the first: line 2)" in caplog.text
         caplog.clear()
     rejected = {"text": TEXT, "spans": [], "answer": "reject"}
-    _, examples = read(
-        SPANS, [{"text": TEXT, "spans": [[0, 9, "PER"]], "answer": "accept"}, rejected]
-    )
-    assert len(examples) == 1
+    accepted = {"text": TEXT, "spans": [[0, 9, "PER"]], "answer": "accept"}
+    _, examples = read(SPANS, [rejected, accepted])
+    # Its number is that of its row.
+    assert [example.idx for example in examples] == [1]
     assert "1 rows were rejected or ignored by their annotators" in caplog.text
+
+
+def test_classes_that_their_annotators_rejected_are_left_out(read, caplog):
+    rows = []
+    for answer in ("accept", "reject", "ignore", "accept"):
+        rows.append({"text": answer, "label": "SPORT", "answer": answer, "_task_hash": 1})
+    _, examples = read(CLASSES + "labels: [SPORT, OTHER]\n", rows)
+    assert [example.idx for example in examples] == [0, 3]
+    assert "2 rows were rejected or ignored by their annotators" in caplog.text
+    # A column of that name may be one's own.
+    rows = [{"text": "Do you?", "label": "SPORT", "answer": "reject"}]
+    _, examples = read(CLASSES + "labels: [SPORT, OTHER]\n", rows)
+    assert len(examples) == 1
 
 
 def test_words_may_be_numbers(read):
@@ -249,6 +263,10 @@ def test_a_quoted_line_break_in_a_tsv_goes_on(read, caplog):
     )
     assert task.labels == ("0", "1")
     assert [example.text for example in examples] == ["one line\nanother\tline", "bye"]
+    long = "a long cell " * 20_000
+    csv.field_size_limit(131_072)  # Python's own
+    _, examples = read(CLASSES, f'label\ttext\n1\t"{long}"\n0\t"a ""b"""\n', "train.tsv")
+    assert [example.text for example in examples] == [long, 'a "b"']
     # Quotes of a text are text.
     _, examples = read(CLASSES, 'label\ttext\n1\t"No", she said.\n0\t"Yes."\n', "train.tsv")
     assert [example.text for example in examples] == ['"No", she said.', '"Yes."']

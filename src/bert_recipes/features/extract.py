@@ -239,6 +239,7 @@ class EncodedInput(NamedTuple):
 
     input_ids: list[int]
     token_type_ids: list[int]
+    special_places: list[int]  # of [CLS] and [SEP]
     is_truncated: bool
 
 
@@ -256,12 +257,16 @@ def encode_input(
     """
     first = tokenizer.encode_ids(texts[0])
     second = tokenizer.encode_ids(texts[1] or "")
-    num_specials = 3 if second else 2
-    is_truncated = len(first) + len(second) + num_specials > max_seq_length
+    num_pieces = len(first) + len(second)
+    layout = tokenizer.layout
     if second:
-        truncate_pair(first, second, max_seq_length - 3)
+        truncate_pair(first, second, max_seq_length - layout.num_special)
     feature = join_texts(tokenizer, first, second or None, max_seq_length)
-    return EncodedInput(feature["input_ids"], feature["token_type_ids"], is_truncated)
+    input_ids = feature["input_ids"]
+    special_ids = {*layout.prefix, *layout.middle, *layout.suffix}
+    special_places = [place for place, piece in enumerate(input_ids) if piece in special_ids]
+    is_truncated = len(special_places) + num_pieces > len(input_ids)
+    return EncodedInput(input_ids, feature["token_type_ids"], special_places, is_truncated)
 
 
 # Vectors
@@ -371,11 +376,9 @@ def pool(tokens: np.ndarray, item: EncodedInput, pooling: str) -> np.ndarray:
         return tokens
     if pooling == "cls":
         return tokens[0]
-    # [CLS] text [SEP] second text [SEP]; a mean is of the text, unless there is none.
-    first_sep = len(tokens) - sum(item.token_type_ids) - 1
-    specials = {0, first_sep, len(tokens) - 1}
-    if pooling == "mean" and len(specials) < len(tokens):
-        tokens = np.delete(tokens, list(specials), axis=0)
+    # A mean is of the text, unless there is none.
+    if pooling == "mean" and len(item.special_places) < len(tokens):
+        tokens = np.delete(tokens, item.special_places, axis=0)
     return tokens.mean(0)
 
 

@@ -365,12 +365,15 @@ class PredictionArguments:
         check_limits(self)
         if self.output_file is None:
             return
-        if Path(self.output_file).resolve() == Path(self.input_file).resolve():
-            raise InputError(f"output_file {self.output_file} is the input file; give another one")
-        if format_suffix(Path(self.output_file)) in (".csv", ".tsv", ".parquet", ".xlsx"):
-            raise InputError(
-                f"output_file {self.output_file}: predictions are JSON Lines; name it .jsonl"
-            )
+        output = Path(self.output_file)
+        if format_suffix(output) in (".csv", ".tsv", ".parquet", ".xlsx", ".conll"):
+            raise InputError(f"output_file {output}: predictions are JSON Lines; name it .jsonl")
+        # The tags of words are also written as columns, beside the output.
+        for written in (output, output.with_suffix(".conll")):
+            if written.resolve() == Path(self.input_file).resolve():
+                raise InputError(
+                    f"output_file {output}: {written} is the input file; give another name"
+                )
 
     def run_arguments(self, folder: str) -> FineTuningArguments:
         """Return the settings of a Trainer that only predicts.

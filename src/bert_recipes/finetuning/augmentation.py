@@ -180,16 +180,21 @@ def as_line(task: Task, example: Any) -> str:
     """Return an example as a line of JSON that the task reads.
 
     Args:
-        task: Names columns and labels.
+        task: Names columns and labels, and says how its files write them.
         example: A text or a pair.
     """
+    values = {name: value for value, name in task.column_labels.items()}
+    names = [values.get(name, name) for name in task.labels]
     texts = (example.text, example.text_pair or "")
     row: dict[str, Any] = dict(zip(task.text_columns, texts, strict=False))
     if task.id_column is not None:
         row[task.id_column] = example.idx
     label = example.label
-    if isinstance(label, tuple):
-        row[task.label_column] = [task.labels[number] for number in label]
+    if task.label_columns and label is not None:
+        for number, column in enumerate(task.label_columns):
+            row[column] = int(number in label)
+    elif isinstance(label, tuple):
+        row[task.label_column] = [names[number] for number in label]
     elif label is not None:
-        row[task.label_column] = task.labels[label] if task.labels else label
+        row[task.label_column] = names[label] if names else label
     return json.dumps(row, ensure_ascii=False) + "\n"

@@ -76,8 +76,8 @@ def read_chunks(
         rows = Rows(str(path), "line", _text_rows(path, [*task.text_columns, *task.choice_columns]))
     else:
         rows = open_file(replace(task, label_column=""), path)
-    if is_tagging:
-        rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
+        if is_tagging:
+            rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
     yield from _chunks(task, rows, chunk_size, id_column)
 
 
@@ -136,7 +136,13 @@ def _read_inputs(
 ) -> Split:
     """Return inputs as a task's test split, read without ids: here they may repeat."""
     unlabelled = replace(
-        task, test_splits=(INPUT,), id_column=None, files={}, label_column="", label_columns=()
+        task,
+        test_splits=(INPUT,),
+        id_column=None,
+        files={},
+        label_column="",
+        label_columns=(),
+        sentence_column=None,
     )
     table = Rows(rows.source, rows.unit, numbered_rows)
     examples = read_examples(unlabelled, INPUT, table).examples
@@ -221,6 +227,7 @@ class Predictor:
         kind = self.trainer.kind
         max_length = kind.settings.max_seq_length
         may_be_cut = self.task.kind in ("sequence_classification", "multiple_choice")
+        may_be_cut = may_be_cut and kind.settings.long_documents != "windows"
         num_full = 0
         has_warned = False
         for chunk in chunks:

@@ -113,7 +113,7 @@ def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
         if not words and layout.is_comment(line):
             continue
         cells = layout.split(line)
-        if layout.has_ranges and not cells[0].isdecimal():
+        if layout.has_ranges and (_RANGE.fullmatch(cells[0]) or line.startswith("#")):
             continue
         if len(cells) != layout.width:
             hint = "; a comment stands before the first word of its sentence"
@@ -244,6 +244,8 @@ def _find_tags(
 
     It is the one that the task names, else the last behind the words that can be.
     """
+    if survey.width == 1:
+        return None
     number = _find_column(path, column, names, survey.width)
     if number is not None:
         return number

@@ -35,7 +35,14 @@ from bert_recipes.tasks.labels import (
     parse_cell,
 )
 from bert_recipes.tasks.questions import AnswerOffsets, answers_by_text, read_answers
-from bert_recipes.tasks.tagging import TaggedRow, TaggedRows, document_of, places_of_words
+from bert_recipes.tasks.tagging import (
+    REJECTED,
+    TaggedRow,
+    TaggedRows,
+    document_of,
+    is_rejected,
+    places_of_words,
+)
 from bert_recipes.tasks.task import Task
 
 
@@ -75,12 +82,17 @@ def _may_lack_label(task: Task, row: Row, split: str) -> bool:
 # One reader a kind: task, rows, split -> number and example of every row.
 
 
-def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, TextExample]]:
-    """Read texts with their label, row by row."""
+def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, TextExample | None]]:
+    """Read texts with their label, row by row; None for one that its annotator rejected."""
     table = list(rows.rows)
     labels = _labels_of_table(task, table, rows, split)
     num_empty = 0
+    num_rejected = 0
     for index, (number, row) in enumerate(table):
+        if is_rejected(row):
+            num_rejected += 1
+            yield number, None
+            continue
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
         num_empty += sum(not text.strip() for text in texts)
@@ -95,6 +107,8 @@ def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, Tex
         )
         yield number, example
 
+    if num_rejected:
+        logger.warning(REJECTED, rows.source, num_rejected)
     if num_empty:
         logger.info(
             "%s: %d texts are empty; they are kept, as every row counts", rows.source, num_empty
@@ -321,16 +335,16 @@ def tagged_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, T
     labels = ClassLabels(task)
     sentences = TaggedRows(task, rows, is_test=split in task.test_splits)
     stray: list[str] = []
-    for index, sentence in enumerate(sentences):
+    for sentence in sentences:
         where = rows.where(sentence.number)
         offsets = None
         if sentence.offsets is not None:
             offsets = tuple(sentence.offsets)
         example = TaggedExample(
-            idx=example_id(task, sentence.row, index, where),
+            idx=example_id(task, sentence.row, sentence.index, where),
             tokens=tuple(sentence.words),
             labels=_tags_of(task, rows, sentence, labels, stray),
-            document=document_of(sentence, index),
+            document=document_of(sentence),
             offsets=offsets,
         )
         yield sentence.number, example

@@ -222,18 +222,26 @@ def tag_spans(
 
 # Rows
 
+REJECTED = "%s: %d rows were rejected or ignored by their annotators and are left out"
 # What is counted while rows are read, and what a warning says of it.
 _WARNINGS = {
     "overlap": "%s: %d spans overlap a longer one and are left out: a word has one tag",
-    "rejected": "%s: %d rows were rejected or ignored by their annotators and are left out",
+    "rejected": REJECTED,
     "inside": "%s: %d times a span begins or ends inside a word, which is cut there",
 }
+
+
+def is_rejected(row: Row) -> bool:
+    """Return whether a row of Prodigy was rejected or ignored by its annotator."""
+    is_of_prodigy = "spans" in row or "_task_hash" in row
+    return is_of_prodigy and row.get("answer") in ("reject", "ignore")
 
 
 @dataclass
 class TaggedRow:
     """A sentence as its row has it: words with their tags, as files write them."""
 
+    index: int  # from 0, among all rows
     number: int
     row: Row
     words: list[str]
@@ -255,13 +263,14 @@ class TaggedRows:
     counts: Counter[str] = field(default_factory=Counter)
 
     def __iter__(self) -> Iterator[TaggedRow]:
-        for number, row in join_words(self.task, self.rows, self.is_test):
-            if row.get("answer") in ("reject", "ignore") and "spans" in row:  # Prodigy
+        numbered = join_words(self.task, self.rows, self.is_test)
+        for index, (number, row) in enumerate(numbered):
+            if is_rejected(row):
                 self.counts["rejected"] += 1
             else:
-                yield self._read(number, row, self.rows.where(number))
+                yield self._read(index, number, row, self.rows.where(number))
 
-    def _read(self, number: int, row: Row, where: str) -> TaggedRow:
+    def _read(self, index: int, number: int, row: Row, where: str) -> TaggedRow:
         column = self.task.text_columns[0]
         words = parse_cell(column_value(row, column, where))
         tags = self._tags_of(row, where)
@@ -279,20 +288,23 @@ class TaggedRows:
                 f"{where}: column '{column}' has no word, or an empty one: {words!r:.60}"
             )
         check_characters("".join(texts), column, where)
+        offsets = None
         if isinstance(words, str):
-            return self._read_text(number, row, words, tags, where)
-        return TaggedRow(number, row, words, _tags_of_words(tags, len(words), where))
-
-    def _read_text(self, number: int, row: Row, text: str, tags: Any, where: str) -> TaggedRow:
-        if tags is None:
-            offsets = split_text(text)
-        elif are_spans(tags):
-            offsets, tags = tag_spans(text, read_spans(tags, text, where), self.task, self.counts)
+            text = words
+            offsets, tags = self._cut_text(text, tags, where)
+            words = [text[start:end] for start, end in offsets]
         else:
-            offsets = [word.span() for word in re.finditer(r"\S+", text)]
-            tags = _tags_of_words(tags, len(offsets), where)
-        words = [text[start:end] for start, end in offsets]
-        return TaggedRow(number, row, words, tags, offsets)
+            tags = _tags_of_words(tags, len(words), where)
+        return TaggedRow(index, number, row, words, tags, offsets)
+
+    def _cut_text(self, text: str, tags: Any, where: str) -> tuple[list[Offsets], Any]:
+        """Return the words of a text, and their tags."""
+        if tags is None:
+            return split_text(text), None
+        if are_spans(tags):
+            return tag_spans(text, read_spans(tags, text, where), self.task, self.counts)
+        offsets = [word.span() for word in re.finditer(r"\S+", text)]
+        return offsets, _tags_of_words(tags, len(offsets), where)
 
     def _tags_of(self, row: Row, where: str) -> Any:
         column = label_column_of(self.task, row)
@@ -406,7 +418,11 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> NumberedRows:
             cells_before.add(cell)
             last_cell = cell
         if is_next or not sentences:
-            sentences.append({name: [] for name in (LINES, *columns)})
+            sentence: dict[str, Any] = {name: [] for name in (LINES, *columns)}
+            # A sentence has the id of its first word.
+            if task.id_column is not None and task.id_column in row:
+                sentence[task.id_column] = row[task.id_column]
+            sentences.append(sentence)
         sentences[-1][LINES].append(number)
         for column in columns:
             value = column_value(row, column, where)
@@ -433,6 +449,8 @@ def _sentence_column(
     if not start:
         return None
     number, first = start[0]
+    if LINES in first:
+        return None
     if task.sentence_column is not None:
         column_value(first, task.sentence_column, rows.where(number))
         return task.sentence_column
@@ -479,6 +497,6 @@ def places_of_words(rows: Rows, row: TaggedRow) -> list[str]:
     return [f"{rows.where(row.number)}, word {number}" for number in range(1, len(row.words) + 1)]
 
 
-def document_of(row: TaggedRow, index: int) -> int:
+def document_of(row: TaggedRow) -> int:
     """Return the document that a sentence belongs to: its file's mark, else one of its own."""
-    return int(row.row.get(DOCUMENT, index))
+    return int(row.row.get(DOCUMENT, row.index))
