@@ -302,8 +302,10 @@ class TaggedRows:
         if tags is None:
             return split_text(text), None
         if are_spans(tags):
-            return tag_spans(text, read_spans(tags, text, where), self.task, self.counts)
-        offsets = [word.span() for word in re.finditer(r"\S+", text)]
+            spans = read_spans(tags, text, where)
+            return tag_spans(text, spans, self.task, self.counts)
+        words = re.finditer(r"\S+", text)
+        offsets = [word.span() for word in words]
         return offsets, _tags_of_words(tags, len(offsets), where)
 
     def _tags_of(self, row: Row, where: str) -> Any:
