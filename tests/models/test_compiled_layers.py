@@ -11,12 +11,16 @@ from packed_models import (
     LENGTHS,
     assert_gradients_alike,
     distance,
+    gradients_of,
     make_batch,
     make_model,
     planned,
     run,
 )
+from torch import distributed as dist
+from torch._dynamo.backends.distributed import DDPOptimizer
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
@@ -45,6 +49,24 @@ def test_compiled_layers_are_the_same_function(name):
     output, gradients = run(make_model(), batch, "compiled")
     torch.testing.assert_close(output.loss, expected.loss)
     assert_gradients_alike(gradients, eager_gradients, 1e-5)
+
+
+@pytest.mark.slow
+def test_layers_are_compiled_whole_under_ddp(tmp_path, monkeypatch):
+    """Dynamo would cut them at the ends of DDP's buckets, of which the first has 1 MB."""
+    monkeypatch.setattr(DDPOptimizer, "compile_fn", lambda *args: pytest.fail("cut into parts"))
+    torch._dynamo.reset()
+    batch = planned(make_batch(RAGGED))
+    shape = {"hidden_size": 192, "intermediate_size": 768, "initializer_range": 0.05}
+    _, expected = run(make_model(**shape), batch, "eager")
+    model = make_model(**shape)
+    model.bert.use_fast_layers("compiled")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/sync", rank=0, world_size=1)
+    try:
+        DistributedDataParallel(model)(**batch).loss.backward()
+    finally:
+        dist.destroy_process_group()
+    assert_gradients_alike(gradients_of(model), expected, 1e-5)
 
 
 def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_plan():

@@ -100,6 +100,9 @@ class CompiledLayers:
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     limit = max(torch._dynamo.config.recompile_limit, RECOMPILE_LIMIT)
     torch._dynamo.config.recompile_limit = limit
+    # Under DDP dynamo would cut a function where a bucket of gradients ends, so that they can be
+    # summed during the backward pass; layer by layer, they can.
+    torch._dynamo.config.optimize_ddp = False
     options: dict[str, Any] = {"triton.mix_order_reduction_split_size": ROWS_PER_PROGRAM}
     return torch.compile(function, options=options)
 
