@@ -88,3 +88,20 @@ def test_a_unigram_vocabulary_has_alberts_ids_and_loads_in_stock(tmp_path):
         assert stock(text)["input_ids"] == [2, *tokenizer.encode_ids(text), 3]
     again, _ = train_unigram(TEXTS * 3, vocab_size=60, show_progress=False)
     assert again.get_vocab() == tokenizer.get_vocab()
+
+
+def test_padding_and_truncation_of_a_call_before_a_folder_was_saved_are_left_out(
+    tokenizer, tmp_path
+):
+    tokenizer.save_pretrained(tmp_path / "saved")
+    stock = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    stock("the best", padding="max_length", truncation=True, max_length=4)
+    stock.save_pretrained(tmp_path / "called")
+    assert '"Fixed": 4' in (tmp_path / "called" / "tokenizer.json").read_text()
+    loaded = load_tokenizer(tmp_path / "called")
+    for text in ("men", "the best cost of the best menu"):
+        assert loaded.encode_ids(text) == tokenizer.encode_ids(text)
+        assert loaded.encode_word(text) == tokenizer.encode_word(text)
+    loaded.save_pretrained(tmp_path / "store")
+    stored = load_tokenizer(tmp_path / "store")
+    assert tokenizer.fingerprint == loaded.fingerprint == stored.fingerprint

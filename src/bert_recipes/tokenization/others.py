@@ -40,7 +40,10 @@ SMALLEST = 256 + len(FIRST_TOKENS) + 1
 
 @dataclass(frozen=True)
 class LibraryEncoder:
-    """Return ids of texts by a tokenizer.json, for bulk work; can be sent to another process."""
+    """Return ids of texts by a tokenizer.json, for bulk work; can be sent to another process.
+
+    The file has neither truncation nor padding.
+    """
 
     serialized: str
     prefix: str = ""  # of every text: a space before words that stand alone
@@ -49,7 +52,6 @@ class LibraryEncoder:
     def _tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer.from_str(self.serialized)
         tokenizer.encode_special_tokens = True
-        tokenizer.no_truncation()
         return tokenizer
 
     def __reduce__(self) -> tuple:
@@ -82,6 +84,9 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     `extra_tokens`.
     """
     backend = tokenizer.backend_tokenizer
+    # A folder has those of the last call before it was saved.
+    backend.no_truncation()
+    backend.no_padding()
     serialized = backend.to_str()
     tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
     tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
