@@ -59,7 +59,7 @@ from bert_recipes.data.store import (
     write_metadata,
 )
 from bert_recipes.errors import InputError
-from bert_recipes.files import put_in_place, sync_paths, write_json
+from bert_recipes.files import check_place, put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
 from bert_recipes.rows import (
     DEFAULT_MAX_LINE_BYTES,
@@ -381,6 +381,7 @@ def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, P
 
 def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuse an output folder that is not empty, but for a store that `overwrite` replaces."""
+    check_place(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
 

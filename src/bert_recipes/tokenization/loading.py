@@ -13,7 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, check_new_folder, read_json_object
+from bert_recipes.files import atomic_dir, check_empty, check_place, read_json_object
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.others import open_stock_tokenizer
@@ -405,12 +405,13 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     is_tokenizer = bool(names) and names <= _OUR_FILES
     if not is_tokenizer:
-        check_new_folder(folder)
+        check_empty(folder)
     elif not overwrite:
         raise InputError(
             f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to "
             "replace it"
         )
+    check_place(folder)
 
 
 def write_tokenizer_folder(
