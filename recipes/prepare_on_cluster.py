@@ -5,7 +5,7 @@ r"""Text -> token-id store, the shards made by tasks on one machine, by Slurm or
         --tokenizer my_tokenizer/ --output_dir my_store/ --executor slurm --partition cpu \
         --time 04:00:00
 
-Takes all fields of recipes/prepare_corpus.py, and the store is the same, byte for byte. Needs pip
+Takes all fields of recipes/prepare_corpus.py (--names too), and the store is the same, byte for byte. Needs pip
 install 'bert-recipes[cluster]'.
 All fields: --help, or src/bert_recipes/data/cluster.py.
 """
@@ -26,10 +26,15 @@ def main() -> None:
     configs = ROOT / "recipes" / "configs" / "corpus"
     corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments, configs=configs)
     from bert_recipes.tokenization.loading import load_tokenizer
+    from bert_recipes.tokenization.others import load_names_tokenizer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     exit_on_sigterm()
-    print(prepare_on_cluster(corpus, executors, load_tokenizer(corpus.tokenizer)))
+    if corpus.names is None:
+        tokenizer = load_tokenizer(corpus.tokenizer)
+    else:
+        tokenizer = load_names_tokenizer(corpus.names)
+    print(prepare_on_cluster(corpus, executors, tokenizer))
 
 
 if __name__ == "__main__":
