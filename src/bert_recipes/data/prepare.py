@@ -183,7 +183,8 @@ class CorpusArguments:
     seed: int = option(12345, "decides which documents validation_fraction holds out", **SEEDS)
     shard_gigabytes: float = option(
         1.0,
-        "a larger corpus is prepared in shards of about this much text, each kept once done",
+        "larger files are prepared in shards of about this much text, each kept once done; "
+        "--dataset_name is one shard",
         above=0,
         is_common=True,
     )
