@@ -5,7 +5,7 @@ r"""Text -> token-id store, the shards made by tasks on one machine, by Slurm or
         --tokenizer my_tokenizer/ --output_dir my_store/ --executor slurm --partition cpu \
         --time 04:00:00
 
-Takes all fields of recipes/prepare_corpus.py (--names too), and the store is the same, byte for byte. Needs pip
+Takes all fields of recipes/prepare_corpus.py, and the store is the same, byte for byte. Needs pip
 install 'bert-recipes[cluster]'.
 All fields: --help, or src/bert_recipes/data/cluster.py.
 """

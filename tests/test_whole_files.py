@@ -126,9 +126,9 @@ def test_a_place_where_no_folder_can_be_put_is_refused_before_any_work(
     (tmp_path / "file").touch()
     (tmp_path / "volume").mkdir()
     monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "volume")
-    with pytest.raises(InputError, match="new: cannot be written: .*Not a directory"):
+    with pytest.raises(InputError, match=r"new: cannot be written: .*Not a directory"):
         check(tmp_path / "file" / "new")
-    with pytest.raises(InputError, match="volume is a mount point.* give a folder in it"):
+    with pytest.raises(InputError, match=r"volume is a mount point.* give a folder in it"):
         check(tmp_path / "volume")
     check(tmp_path / "volume" / "models" / "new")
     assert {path.name for path in tmp_path.rglob("*")} == {"file", "volume"}

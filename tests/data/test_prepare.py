@@ -152,7 +152,7 @@ def test_a_shard_is_not_written_beside_the_plan_of_a_later_command(
 
     monkeypatch.setattr(StoreWriter, "add_batch", add_batch_after_the_later_command)
     with (
-        pytest.raises(InputError, match="is now of a preparation with other settings"),
+        pytest.raises(InputError, match="belongs to a later command with other settings"),
         preparation.claimed(),
     ):
         preparation.write_shard(0)

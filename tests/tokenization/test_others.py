@@ -71,7 +71,7 @@ def test_what_cannot_be_trained_or_opened_is_one_line(tmp_path):
     with pytest.raises(InputError, match="no word in the 1 texts"):
         train_byte_bpe([" "], vocab_size=300, show_progress=False)
     # 14 letters, the mark of a word's beginning and 5 special tokens.
-    with pytest.raises(InputError, match="vocab_size: 19 was given, .* 14 characters.* 20 at least"):
+    with pytest.raises(InputError, match=r"19 was given, .* 14 characters.* 20 at least"):
         train_unigram(TEXTS, vocab_size=19, show_progress=False)
     with pytest.raises(InputError, match="vocab_size: 3 was given"):
         train_unigram(TEXTS, vocab_size=3, show_progress=False)

@@ -638,8 +638,8 @@ class Preparation:
             # A second command may have begun anew while a job of the first wrote its first shard.
             if (self.folder / PLAN_FILE).read_bytes() != plan:
                 raise InputError(
-                    f"{self.folder}: is now of a preparation with other settings, which began after "
-                    "this one; its shards are made by that one"
+                    f"{self.folder}: belongs to a later command with other settings now, which "
+                    "makes its shards"
                 )
             writer.finish(**shard_counts.describe(counts_by_split))
 
