@@ -26,10 +26,15 @@ def main() -> None:
     configs = ROOT / "recipes" / "configs" / "corpus"
     corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments, configs=configs)
     from bert_recipes.tokenization.loading import load_tokenizer
+    from bert_recipes.tokenization.others import load_names_tokenizer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     exit_on_sigterm()
-    print(prepare_on_cluster(corpus, executors, load_tokenizer(corpus.tokenizer)))
+    if corpus.names is None:
+        tokenizer = load_tokenizer(corpus.tokenizer)
+    else:
+        tokenizer = load_names_tokenizer(corpus.names)
+    print(prepare_on_cluster(corpus, executors, tokenizer))
 
 
 if __name__ == "__main__":

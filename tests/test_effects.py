@@ -8,6 +8,7 @@ import runpy
 import pytest
 
 from bert_recipes.config import field_types, parse_arguments
+from bert_recipes.data.prepare import CorpusArguments
 from bert_recipes.effects import read_effects
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import (
@@ -177,6 +178,13 @@ def test_instance_files_have_their_own_pairs_and_masks(say):
         "--train_file a --tokenizer b --whole_word true --mlm_probability 0.2 --dupe_factor 2",
     )
     assert said == "mlm_probability 0.2, whole_word true, dupe_factor 2 (only without --train_file)"
+
+
+def test_a_data_set_of_the_hub_is_one_shard(say):
+    flags = "--tokenizer x --shard_gigabytes 0.5"
+    said = say((CorpusArguments,), f"{flags} --dataset_name owner/name")
+    assert said.startswith("shard_gigabytes 0.5 (only without --dataset_name")
+    assert say((CorpusArguments,), f"{flags} --files a") == ""
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,20 @@
 import os
 import stat
 import threading
+from functools import partial
 
 import pytest
 
 from bert_recipes.data.instances import check_instance_outputs, write_instances
+from bert_recipes.data.prepare import check_output
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, build_once, put_in_place, write_json
+from bert_recipes.files import (
+    atomic_dir,
+    build_once,
+    check_new_folder,
+    put_in_place,
+    write_json,
+)
 from bert_recipes.finetuning.prediction import replacing
 from bert_recipes.tokenization.loading import (
     check_tokenizer_folder,
@@ -101,3 +109,26 @@ def test_folders_keep_links(tmp_path, tiny_checkpoint):
     assert (tmp_path / "model on disk" / "file").read_text() == "a"
     assert (tmp_path / "tokenizer").is_symlink()
     assert (tmp_path / "tokenizer on disk" / "vocab.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_new_folder,
+        partial(check_tokenizer_folder, overwrite=True),
+        partial(check_output, overwrite=True),
+    ],
+    ids=["model", "tokenizer", "store"],
+)
+def test_a_place_where_no_folder_can_be_put_is_refused_before_any_work(
+    tmp_path, monkeypatch, check
+):
+    (tmp_path / "file").touch()
+    (tmp_path / "volume").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "volume")
+    with pytest.raises(InputError, match=r"new: cannot be written: .*Not a directory"):
+        check(tmp_path / "file" / "new")
+    with pytest.raises(InputError, match=r"volume is a mount point.* give a folder in it"):
+        check(tmp_path / "volume")
+    check(tmp_path / "volume" / "models" / "new")
+    assert {path.name for path in tmp_path.rglob("*")} == {"file", "volume"}

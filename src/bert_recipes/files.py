@@ -134,7 +134,7 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
 
     The lock is a hidden file beside the folder, which may be replaced; `patience` is in seconds.
     """
-    path = folder.absolute()
+    path = Path(os.path.realpath(folder))  # links to it are the same folder
     if path in _HELD:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,12 +165,34 @@ def _try_lock(descriptor: int, folder: Path) -> bool:
     return True
 
 
-def check_new_folder(folder: Path) -> None:
+def check_empty(folder: Path) -> None:
     """Refuse, before any work, a folder that holds something."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"output_dir: {folder} is not empty; give a new folder")
+
+
+def check_place(folder: Path) -> None:
+    """Refuse, before any work, a place where no complete folder can be put."""
+    folder = Path(os.path.realpath(folder))
+    if os.path.ismount(folder):
+        raise InputError(
+            f"output_dir: {folder} is a mount point, which no new folder can replace; give a "
+            f"folder in it, such as {folder / 'new'}"
+        )
+    parent = folder.parent
+    with saving(folder):
+        while not parent.exists():
+            parent = parent.parent
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=parent):
+            pass
+
+
+def check_new_folder(folder: Path) -> None:
+    """Refuse, before any work, a folder that `atomic_dir` cannot make."""
+    check_empty(folder)
+    check_place(folder)
 
 
 def put_in_place(new: Path, target: Path, aside: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from transformers import AlbertTokenizer
 
 from bert_recipes.data.original import (
     OriginalSettings,
@@ -172,3 +173,34 @@ def test_shuffle_draws_as_the_standard_library_does():
         assert items == expected
 
     assert rng.getstate() == standard.getstate()
+
+
+def test_words_of_a_sentencepiece_vocabulary_stay_whole(tmp_path):
+    """google-research/albert create_pretraining_data.py, `_is_start_piece_sp`."""
+    pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "\u2581m", "en", "\u2581so"]
+    tokenizer = AlbertTokenizer(vocab=[(piece, -1.0) for piece in pieces])
+    start, end = pieces.index("\u2581m"), pieces.index("en")
+    file = tmp_path / "a.txt"
+    file.write_text("men so men men\nso men so so men\n\nmen so\nso so men men so\n")
+    documents = read_documents(
+        [file], lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
+    )
+    settings = OriginalSettings(
+        max_seq_length=24,
+        short_seq_prob=0.1,
+        dupe_factor=20,
+        masked_lm_prob=0.4,
+        max_predictions_per_seq=6,
+        whole_word=True,
+    )
+    instances = create_training_instances(documents, tokenizer, settings, random.Random(1))
+    num_words = 0
+    for instance in instances:
+        predicted = dict(zip(instance.masked_positions, instance.masked_ids, strict=True))
+        for position, number in predicted.items():
+            if number == start:
+                num_words += 1
+                assert predicted[position + 1] == end
+            if number == end:
+                assert predicted[position - 1] == start
+    assert num_words > 50

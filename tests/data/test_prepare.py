@@ -1,7 +1,10 @@
 """A corpus becomes a store: what the recipes' own tests do not reach without the network."""
 
+import errno
+import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 from small_corpora import write_vocabulary
@@ -102,3 +105,76 @@ def test_shards_of_other_rules_are_not_mixed(preparation, monkeypatch):
 
     with pytest.raises(InputError, match="earlier preparation with other versions"):
         preparation.check_plan()
+
+
+def test_a_join_that_fails_at_its_end_keeps_the_plan(preparation, tmp_path, monkeypatch):
+    def fail(*folders):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    arguments = preparation.arguments
+    with monkeypatch.context() as context:
+        context.setattr("bert_recipes.data.prepare.put_in_place", fail)
+        with pytest.raises(OSError, match="busy"):
+            prepare_store(arguments, preparation.tokenizer)
+
+    with pytest.raises(InputError, match="earlier preparation with other settings"):
+        prepare_store(replace(arguments, sentences="lines"), preparation.tokenizer)
+    assert prepare_store(arguments, preparation.tokenizer).kept_shards == 1
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {
+        "shards",
+        "store.json",
+        "tokenizer",
+    }
+
+
+def test_shards_without_a_plan_are_not_taken_for_those_of_this_one(preparation, tmp_path):
+    with preparation.claimed():
+        preparation.write_shard(0)
+    (tmp_path / ".store.shards" / "plan.json").unlink()
+
+    with (
+        pytest.raises(InputError, match=r"plan\.json: missing.*delete .*\.store\.shards"),
+        preparation.claimed(),
+    ):
+        pass
+
+
+def test_a_shard_is_not_written_beside_the_plan_of_a_later_command(
+    preparation, tmp_path, monkeypatch
+):
+    """A job of Slurm reads its first shard while the text is given again with other settings."""
+    later = Preparation(replace(preparation.arguments, sentences="lines"), preparation.tokenizer)
+    add_batch = StoreWriter.add_batch
+
+    def add_batch_after_the_later_command(*arguments):
+        (tmp_path / ".store.shards" / "plan.json").write_text(json.dumps(later.plan()))
+        add_batch(*arguments)
+
+    monkeypatch.setattr(StoreWriter, "add_batch", add_batch_after_the_later_command)
+    with (
+        pytest.raises(InputError, match="belongs to a later command with other settings"),
+        preparation.claimed(),
+    ):
+        preparation.write_shard(0)
+    assert not list(tmp_path.glob(".store.shards/shards/[0-9]*"))
+
+
+def test_shards_of_other_sampling_weights_are_not_mixed(preparation, tmp_path):
+    """The same files are two sources, or three."""
+    for name in ("en/0.txt", "en/1.txt", "sw/0.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("The red apple falls.\n\nA tree grows.\n")
+    sources = replace(
+        preparation.arguments,
+        files=[str(tmp_path / "en"), str(tmp_path / "sw")],
+        sampling_exponent=0.7,
+    )
+    two_sources = Preparation(sources, preparation.tokenizer)
+    files = [str(path) for _, path in two_sources.files]
+    three_sources = Preparation(replace(sources, files=files), preparation.tokenizer)
+    with two_sources.claimed():
+        two_sources.write_shard(0)
+
+    assert three_sources.files == two_sources.files
+    with pytest.raises(InputError, match="earlier preparation with other sampling_weights"):
+        three_sources.check_plan()

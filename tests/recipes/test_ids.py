@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from small_corpora import contents_of
 
 from bert_recipes.data.store import open_store
 from bert_recipes.models.checkpoints import open_checkpoint
@@ -73,6 +74,17 @@ def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, 
     assert tokens_of("c.npy") == [0, 1, 5, 3, 3, 3, 3]
     vocabulary = (tmp_path / "store-c.npy" / "tokenizer" / "vocab.txt").read_text().split()
     assert vocabulary[5:] == names.read_text().split()
+
+
+def test_tasks_on_a_cluster_make_the_store_of_ids(call_recipe, names, tmp_path):
+    pytest.importorskip("datatrove", reason="datatrove is an extra")
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"{number} 1 5\n2 2\n", encoding="utf-8")
+    flags = f"--names {names} --files {tmp_path}/?.txt --num_processes 1 --shard_gigabytes 1e-9"
+    call_recipe("prepare_corpus", flags, f"--output_dir {tmp_path}/store")
+    call_recipe("prepare_on_cluster", flags, f"--output_dir {tmp_path}/of_tasks --workers 1")
+
+    assert contents_of(tmp_path / "of_tasks") == contents_of(tmp_path / "store")
 
 
 @pytest.mark.parametrize(

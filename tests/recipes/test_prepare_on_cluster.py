@@ -162,6 +162,11 @@ def test_one_shard_is_refused(vocabulary, texts, tmp_path):
     with pytest.raises(InputError, match=r"one shard.*set shard_gigabytes \(1\.0\) lower"):
         prepare_on_cluster(corpus, ExecutorArguments(), load_tokenizer(vocabulary))
 
+    options = {"files": None, "dataset_name": "owner/name", "document_boundary": "row"}
+    corpus = settings(vocabulary, texts, tmp_path / "store", **options)
+    with pytest.raises(InputError, match="owner/name: a data set of the Hub is one shard"):
+        prepare_on_cluster(corpus, ExecutorArguments(), load_tokenizer(vocabulary))
+
 
 # The command
 

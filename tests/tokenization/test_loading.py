@@ -1,5 +1,6 @@
 """`load_tokenizer`: folders, bare vocabularies, Hub names, and files that are none of these."""
 
+import json
 import logging
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
-from transformers import BertTokenizerFast
+from transformers import AlbertTokenizer, BertTokenizerFast
 
 from bert_recipes import hub_access
 from bert_recipes.errors import InputError
@@ -238,3 +239,34 @@ def test_more_pieces_than_rows_are_another_models(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt"))
     with pytest.raises(InputError, match="of 4, the tokenizer 5 pieces: they do not belong"):
         check_vocabulary("m", 4, tokenizer)
+
+
+def test_rules_of_a_tokenizer_json_that_are_not_berts_are_named(tmp_path: Path, caplog) -> None:
+    """Text is cut by BERT's."""
+    OriginalBertTokenizer(vocab=HELLO).save_pretrained(tmp_path)
+    load_tokenizer(tmp_path)
+    assert "not BERT's" not in caplog.text
+    file = tmp_path / "tokenizer.json"
+    serialized = json.loads(file.read_text())
+    serialized["normalizer"] = {"type": "Lowercase"}
+    serialized["pre_tokenizer"] = None
+    file.write_text(json.dumps(serialized))
+    load_tokenizer(tmp_path)
+    assert (
+        "not BERT's (normalizer Lowercase, not BertNormalizer; pre_tokenizer none, not "
+        "BertPreTokenizer)" in caplog.text
+    )
+
+
+@pytest.mark.parametrize(("is_lower", "stored"), [(True, "uncased"), (False, "cased")])
+def test_a_case_that_a_unigram_tokenizer_does_not_have_is_a_warning(
+    tmp_path: Path, caplog, is_lower: bool, stored: str
+) -> None:
+    pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "\u2581", "a", "A"]
+    tokenizer = AlbertTokenizer(vocab=[(piece, -1.0) for piece in pieces], do_lower_case=is_lower)
+    tokenizer.save_pretrained(tmp_path)
+    load_tokenizer(tmp_path, do_lower_case=is_lower)
+    assert "has no effect" not in caplog.text
+    load_tokenizer(tmp_path, do_lower_case=not is_lower)
+    assert f"do_lower_case={not is_lower} has no effect" in caplog.text
+    assert f"its own rules, which are {stored}" in caplog.text

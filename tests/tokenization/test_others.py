@@ -70,6 +70,12 @@ def test_what_cannot_be_trained_or_opened_is_one_line(tmp_path):
         train_byte_bpe(TEXTS, vocab_size=260, show_progress=False)
     with pytest.raises(InputError, match="no word in the 1 texts"):
         train_byte_bpe([" "], vocab_size=300, show_progress=False)
+    # 14 letters, the mark of a word's beginning and 5 special tokens.
+    with pytest.raises(InputError, match=r"19 was given, .* 14 characters.* 20 at least"):
+        train_unigram(TEXTS, vocab_size=19, show_progress=False)
+    with pytest.raises(InputError, match="vocab_size: 3 was given"):
+        train_unigram(TEXTS, vocab_size=3, show_progress=False)
+    assert len(train_unigram(["\ufb01n"], vocab_size=9, show_progress=False)[0]) == 9
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE({"a": 0}, []))).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="its tokenizer has no cls_token"):
         load_tokenizer(tmp_path)
@@ -88,3 +94,30 @@ def test_a_unigram_vocabulary_has_alberts_ids_and_loads_in_stock(tmp_path):
         assert stock(text)["input_ids"] == [2, *tokenizer.encode_ids(text), 3]
     again, _ = train_unigram(TEXTS * 3, vocab_size=60, show_progress=False)
     assert again.get_vocab() == tokenizer.get_vocab()
+
+
+def test_padding_and_truncation_of_a_call_before_a_folder_was_saved_are_left_out(
+    tokenizer, tmp_path
+):
+    tokenizer.save_pretrained(tmp_path / "saved")
+    stock = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    stock("the best", padding="max_length", truncation=True, max_length=4)
+    stock.save_pretrained(tmp_path / "called")
+    assert '"Fixed": 4' in (tmp_path / "called" / "tokenizer.json").read_text()
+    loaded = load_tokenizer(tmp_path / "called")
+    for text in ("men", "the best cost of the best menu"):
+        assert loaded.encode_ids(text) == tokenizer.encode_ids(text)
+        assert loaded.encode_word(text) == tokenizer.encode_word(text)
+    loaded.save_pretrained(tmp_path / "store")
+    stored = load_tokenizer(tmp_path / "store")
+    assert tokenizer.fingerprint == loaded.fingerprint == stored.fingerprint
+
+
+def test_words_are_measured_of_the_first_texts_alone(monkeypatch):
+    """Those of all texts may take more memory than there is."""
+    texts = ["a b", *TEXTS]
+    monkeypatch.setattr("bert_recipes.tokenization.others.MEASURED_CHARACTERS", 3)
+    _, report = train_byte_bpe(texts, vocab_size=290, show_progress=False)
+    assert report["pieces_per_word"] == 1
+    assert report["words"] == 67
+    assert report["characters"] == sum(map(len, texts))

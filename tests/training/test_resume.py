@@ -319,8 +319,11 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
     command = [sys.executable, "-c", LOCK_RUN, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(InputError, match=r"run: another process runs in it; wait for its end"):
-            lock_run(folder, patience=0.2)
+        (tmp_path / "link").symlink_to(folder)
+        for name in ("run", "link"):
+            message = f"{name}: another process runs in it; wait for its end"
+            with pytest.raises(InputError, match=message):
+                lock_run(tmp_path / name, patience=0.2)
         process.kill()
     # However it ended.
     assert claim(folder) == str(folder / "checkpoint-2")

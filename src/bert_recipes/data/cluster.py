@@ -278,6 +278,11 @@ def prepare_on_cluster(
     start = time.perf_counter()
     preparation = Preparation(corpus, tokenizer)
     num_shards = len(preparation.shards)
+    if num_shards == 1 and corpus.dataset_name:
+        raise InputError(
+            f"dataset_name {corpus.dataset_name}: a data set of the Hub is one shard, which cannot "
+            "be split: use recipes/prepare_corpus.py, or give its files with --files"
+        )
     if num_shards == 1:
         raise InputError(
             "the corpus is one shard, which cannot be split: set shard_gigabytes "

@@ -37,7 +37,7 @@ class OriginalSettings:
         masked_lm_prob: Fraction of an input's tokens that is predicted, special tokens counted; one
             token is predicted in any case.
         max_predictions_per_seq: Most tokens that are predicted.
-        whole_word: Pieces that start with ## are masked together with the piece before them.
+        whole_word: The pieces of a word are masked together.
         is_ordered: As in `build_sentence_pairs`.
         ngram: ALBERT's runs: words of the longest one; None = words or tokens.
         draw_ngram_length: Returns the numbers in [0, 1) that decide the lengths of ALBERT's runs,
@@ -62,18 +62,20 @@ class OriginalMasking:
     settings: OriginalSettings
     mask_id: int
     random_word_ids: Sequence[int]  # the vocabulary in file order, special and unused entries too
-    is_continuation: Sequence[bool]  # for each id, whether its piece starts with ##
+    is_continuation: Sequence[bool]  # for each id, whether its piece goes on with a word
 
     @classmethod
     def from_tokenizer(cls, settings: OriginalSettings, tokenizer: Any) -> OriginalMasking:
         """Take the vocabulary of any BERT tokenizer."""
+        from bert_recipes.data.collator import find_continuations  # takes torch, and seconds
+
         id_of_piece = tokenizer.get_vocab()
         pieces = sorted(id_of_piece, key=id_of_piece.__getitem__)
         return cls(
             settings,
             mask_id=tokenizer.mask_token_id,
             random_word_ids=[id_of_piece[piece] for piece in pieces],
-            is_continuation=[piece.startswith("##") for piece in pieces],
+            is_continuation=find_continuations(id_of_piece, len(pieces)).tolist(),
         )
 
 

@@ -59,7 +59,7 @@ from bert_recipes.data.store import (
     write_metadata,
 )
 from bert_recipes.errors import InputError
-from bert_recipes.files import put_in_place, sync_paths, write_json
+from bert_recipes.files import check_place, put_in_place, sync_paths, write_json
 from bert_recipes.progress import Progress
 from bert_recipes.rows import (
     DEFAULT_MAX_LINE_BYTES,
@@ -183,7 +183,8 @@ class CorpusArguments:
     seed: int = option(12345, "decides which documents validation_fraction holds out", **SEEDS)
     shard_gigabytes: float = option(
         1.0,
-        "a larger corpus is prepared in shards of about this much text, each kept once done",
+        "larger files are prepared in shards of about this much text, each kept once done; "
+        "--dataset_name is one shard",
         above=0,
         is_common=True,
     )
@@ -381,6 +382,7 @@ def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, P
 
 def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuse an output folder that is not empty, but for a store that `overwrite` replaces."""
+    check_place(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
 
@@ -518,7 +520,13 @@ class Preparation:
         shards = []
         for shard in self.shards:
             shards.append([[split, str(path), path.stat().st_size] for split, path in shard])
-        return {**self._origin(), "tokenizer": self.tokenizer.fingerprint, "shards": shards}
+        return {
+            **self._origin(),
+            "tokenizer": self.tokenizer.fingerprint,
+            "shards": shards,
+            # They follow from the entries of --files too, which the shards do not have.
+            "sampling_weights": self.weights or None,
+        }
 
     def _origin(self) -> dict[str, Any]:
         """Return the settings and versions that decide about the token ids."""
@@ -552,7 +560,7 @@ class Preparation:
                 f"{self.target}: another process prepares it; wait for its end"
             ) from None
         try:
-            if not (self.folder / PLAN_FILE).is_file() or not self._has_shards():
+            if not self._has_shards():
                 write_json(self.folder / PLAN_FILE, self.plan())
             self.check_plan()
             yield
@@ -576,8 +584,8 @@ class Preparation:
         file = self.folder / PLAN_FILE
         if not file.is_file():
             raise InputError(
-                f"{file}: missing, so the preparation has ended or was removed; give its command "
-                "again"
+                f"{file}: missing, so the preparation has ended or was removed; delete "
+                f"{self.folder}, if it is there, and give the command again"
             )
 
         written_plan = json.loads(file.read_bytes())
@@ -604,6 +612,7 @@ class Preparation:
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
             shutil.rmtree(leftover, ignore_errors=True)
         self._write_file_states(number)
+        plan = (self.folder / PLAN_FILE).read_bytes()
 
         arguments = self.arguments
         counts_by_split = {split: CorpusCounts() for split in SPLITS}
@@ -626,6 +635,12 @@ class Preparation:
                 corpus_counts = counts_by_split.values()
                 num_bytes = sum(counts.source_bytes for counts in corpus_counts)
                 progress.update(num_bytes - progress.n)
+            # A second command may have begun anew while a job of the first wrote its first shard.
+            if (self.folder / PLAN_FILE).read_bytes() != plan:
+                raise InputError(
+                    f"{self.folder}: belongs to a later command with other settings now, which "
+                    "makes its shards"
+                )
             writer.finish(**shard_counts.describe(counts_by_split))
 
         return sum(counts.text_bytes for counts in counts_by_split.values())
@@ -662,7 +677,7 @@ class Preparation:
     def _changed_file(self, number: int) -> Path | None:
         """Return the first file that is no longer what the shard was made of."""
         file = self._file_states_file(number)
-        # Shards of an earlier release have none, and those whose joining was cut off.
+        # Shards of an earlier release have none.
         if not file.is_file():
             return None
         states = json.loads(file.read_bytes())
@@ -776,14 +791,15 @@ class Preparation:
         self._warn_of_documents(metadata)
         self.tokenizer.save_pretrained(self.folder / "tokenizer")
         write_metadata(self.folder, metadata)
-        (self.folder / PLAN_FILE).unlink()
-        shutil.rmtree(self.folder / FILE_STATES_FOLDER, ignore_errors=True)
         sync_paths(self.folder.glob("*.json"))
         sync_paths((self.folder / "tokenizer").glob("*"))
         sync_paths([self.folder])
         check_output(self.target, overwrite=self.arguments.overwrite)
         aside = self.target.with_name(f".{self.target.name}.old-{os.getpid()}")
         put_in_place(self.folder, self.target, aside)
+        # The last: what was cut off before needs them to go on.
+        (self.target / PLAN_FILE).unlink()
+        shutil.rmtree(self.target / FILE_STATES_FOLDER, ignore_errors=True)
         return metadata
 
     def _join_metadata(self) -> dict[str, Any]:

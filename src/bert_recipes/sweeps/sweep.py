@@ -21,7 +21,7 @@ from urllib.parse import quote
 from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text
 from bert_recipes.errors import InputError
 from bert_recipes.files import (
-    check_new_folder,
+    check_empty,
     hash_of,
     lock_run,
     read_json_object,
@@ -389,7 +389,7 @@ def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> N
     """Make a folder of runs with one set of settings (`file_name`), for one process at a time."""
     file = folder / file_name
     if not file.is_file():
-        check_new_folder(folder)
+        check_empty(folder)
     lock_run(folder, patience=0)
     before = read_json_object(file) if file.is_file() else settings
     for name, value in settings.items():

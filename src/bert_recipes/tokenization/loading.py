@@ -13,7 +13,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, check_new_folder, read_json_object
+from bert_recipes.files import atomic_dir, check_empty, check_place, read_json_object
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.others import open_stock_tokenizer
@@ -42,6 +42,9 @@ _REPEATED = re.compile(r".*\[line \d+, again on line \d+\]", re.DOTALL)
 
 # Of an added token: where in a text it is recognised.
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+
+# How BERT's tokenizer.json changes and splits text.
+_RULES = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
 
 # transformers' "no limit" is a number of 31 digits.
 _NO_LIMIT = 2**31
@@ -244,7 +247,18 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
     # prefix.
     model_type = model.get("type", "WordPiece")
     if model_type in ("BPE", "Unigram"):
-        return open_stock_tokenizer(folder)
+        tokenizer = open_stock_tokenizer(folder)
+        is_lower = tokenizer.encode_ids("A") == tokenizer.encode_ids("a")
+        if do_lower_case not in (None, is_lower):
+            logger.warning(
+                "%s: do_lower_case=%s has no effect: a %s tokenizer has its own rules, which are "
+                "%s",
+                path,
+                do_lower_case,
+                model_type,
+                "uncased" if is_lower else "cased",
+            )
+        return tokenizer
     if model_type != "WordPiece" or model.get("continuing_subword_prefix") != "##":
         raise InputError(
             f"{path}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but "
@@ -259,9 +273,26 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
             "strip_accents": normalizer.get("strip_accents"),
         }
         settings = {**stored, **settings}
+    _warn_of_other_rules(serialized, path)
     tokenizer = _build(vocabulary, settings, do_lower_case, path)
     _add_tokens(tokenizer, serialized.get("added_tokens", []), path)
     return tokenizer
+
+
+def _warn_of_other_rules(serialized: Mapping[str, Any], path: Path) -> None:
+    """Warn where a tokenizer.json has rules for text that are not BERT's, and are not used."""
+    other_rules = []
+    for part, type_of_bert in _RULES.items():
+        rule = (serialized.get(part) or {}).get("type", "none")
+        if rule != type_of_bert:
+            other_rules.append(f"{part} {rule}, not {type_of_bert}")
+    if other_rules:
+        logger.warning(
+            "%s: its rules for text are not BERT's (%s); text is normalised and split by BERT's, "
+            "so ids may be other ones than those of stock transformers",
+            path,
+            "; ".join(other_rules),
+        )
 
 
 def _serialized_vocabulary(ids: Any, path: Path) -> dict[str, int]:
@@ -405,12 +436,13 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     is_tokenizer = bool(names) and names <= _OUR_FILES
     if not is_tokenizer:
-        check_new_folder(folder)
+        check_empty(folder)
     elif not overwrite:
         raise InputError(
             f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to "
             "replace it"
         )
+    check_place(folder)
 
 
 def write_tokenizer_folder(

@@ -36,11 +36,16 @@ MASK = "<mask>"
 ALBERT_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 # 256 bytes, four special tokens and <mask>.
 SMALLEST = 256 + len(FIRST_TOKENS) + 1
+# Our choice: the different words of this much text take some 300 MB at most.
+MEASURED_CHARACTERS = 100_000_000
 
 
 @dataclass(frozen=True)
 class LibraryEncoder:
-    """Return ids of texts by a tokenizer.json, for bulk work; can be sent to another process."""
+    """Return ids of texts by a tokenizer.json, for bulk work; can be sent to another process.
+
+    The file has neither truncation nor padding.
+    """
 
     serialized: str
     prefix: str = ""  # of every text: a space before words that stand alone
@@ -49,7 +54,6 @@ class LibraryEncoder:
     def _tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer.from_str(self.serialized)
         tokenizer.encode_special_tokens = True
-        tokenizer.no_truncation()
         return tokenizer
 
     def __reduce__(self) -> tuple:
@@ -82,6 +86,9 @@ def with_bulk_encoding(tokenizer: Any) -> Any:
     `extra_tokens`.
     """
     backend = tokenizer.backend_tokenizer
+    # A folder has those of the last call before it was saved.
+    backend.no_truncation()
+    backend.no_padding()
     serialized = backend.to_str()
     tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
     tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
@@ -137,31 +144,35 @@ class _CountedTexts:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = texts
-        self._counts: Counter[str] = Counter()  # texts, characters
-        self._words: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()  # texts, characters, words
+        self._words: Counter[str] = Counter()  # of the first texts
 
     def __iter__(self) -> Iterator[str]:
         for text in self._texts:
-            self._counts.update(texts=1, characters=len(text))
-            self._words.update(text.split())
+            words = text.split()
+            if self._counts["characters"] < MEASURED_CHARACTERS:
+                self._words.update(words)
+            self._counts.update(texts=1, characters=len(text), words=len(words))
             yield replace_surrogates(text)
 
     def train(self, trainee: Tokenizer, trainer: Any) -> dict[str, Any]:
         """Train, and return what the library's model holds."""
         trainee.train_from_iterator(iter(self), trainer=trainer)
-        if not self._words:
+        if not self._counts["words"]:
             raise InputError(
                 f"no word in the {self._counts['texts']} texts to train on; a vocabulary needs text"
             )
         return json.loads(trainee.to_str())["model"]
 
     def measure(self, tokenizer: Any) -> dict[str, float]:
-        """Return the numbers of texts, characters, words (between spaces), pieces per word."""
+        """Return the numbers of texts, characters, words (between spaces), pieces per word.
+
+        The last is of the first `MEASURED_CHARACTERS` alone.
+        """
         num_pieces = 0
         for word, count in self._words.items():
             num_pieces += count * len(tokenizer.encode_ids(word))
-        num_words = self._words.total()
-        return {**self._counts, "words": num_words, "pieces_per_word": num_pieces / num_words}
+        return {**self._counts, "pieces_per_word": num_pieces / self._words.total()}
 
 
 def train_byte_bpe(
@@ -240,7 +251,7 @@ def train_unigram(
 
     special = [(token, 0.0) for token in ALBERT_TOKENS]
     rules = AlbertTokenizer(vocab=[*special, ("\u2581", -1.0)]).backend_tokenizer
-    counted_texts = _CountedTexts(texts)
+    counted_texts = _CountedTexts(_with_room_for(texts, rules.normalizer, vocab_size))
     trainee = Tokenizer(Unigram())
     trainee.normalizer = rules.normalizer
     trainee.pre_tokenizer = rules.pre_tokenizer
@@ -262,6 +273,22 @@ def train_unigram(
             vocab_size,
         )
     return tokenizer, counted_texts.measure(tokenizer)
+
+
+def _with_room_for(texts: Iterable[str], normalizer: Any, vocab_size: int) -> Iterator[str]:
+    """Yield texts, and refuse at their end a vocabulary without room for their characters."""
+    characters: set[str] = set()
+    for text in texts:
+        characters.update(text)
+        yield text
+    normalized = normalizer.normalize_str(replace_surrogates(" ".join(characters)))
+    num_characters = len(set("".join(normalized.split())))
+    smallest = num_characters + len(ALBERT_TOKENS) + 1  # the mark of a word's beginning
+    if vocab_size < smallest:
+        raise InputError(
+            f"vocab_size: {vocab_size} was given, the text has {num_characters} characters, for "
+            f"which Unigram needs {smallest} at least"
+        )
 
 
 # Names, whose texts are numbers
