@@ -73,6 +73,7 @@ PAPERS_ADAM = {
     "optimizer": "bert_adam",
     "weight_init": "truncated_normal",
     "word_vectors": "false",
+    "sampled_softmax": "false",
     "mlm_probability": PAPERS_RATE,
     "learning_rate": 1e-3,
     "warmup_steps": WARMUP_SHARE,

@@ -18,7 +18,7 @@ from table import UNTRAINED, Column, Row, Table
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import lock_run, read_json_object, strict, write_json
-from bert_recipes.run_folder import RESULTS_FILE, TASK_FILE
+from bert_recipes.run_folder import RESULTS_FILE, STATE_FILE, TASK_FILE
 from bert_recipes.sweeps.sweep import RunLauncher, as_flags, figure_of
 
 
@@ -138,8 +138,7 @@ class Runs:
         if not needs_weights:
             return
         if row.checkpoint:
-            checkpoints = sorted(model.glob("checkpoint-*"), key=_step)
-            model = checkpoints[int(row.checkpoint) - 1]
+            model = regular_checkpoint(model, int(row.checkpoint))
         settings = {"model_name_or_path": str(model), **self._settings(row, column, seed)}
         settings.pop("store", None)
         folder = self.folder / key
@@ -340,8 +339,11 @@ def _untrained(row: Row) -> Row:
     return replace(row, pretrain={**row.pretrain, **UNTRAINED}, teacher=teacher)
 
 
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
+def regular_checkpoint(run: Path, number: int) -> Path:
+    """Return one of a run's regular checkpoints, from 1; a stopped run may have others beside."""
+    state = read_json_object(run / STATE_FILE)
+    step = min(number * int(state["save_steps"]), int(state["max_steps"]))
+    return run / f"checkpoint-{step}"
 
 
 def _config_file(name: str) -> Path:

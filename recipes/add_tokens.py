@@ -102,10 +102,15 @@ def main() -> None:
             "same folder"
         )
     tokenizer = load_tokenizer(folder)
+    if not isinstance(tokenizer, OriginalBertTokenizer):
+        raise InputError(
+            f"model_name_or_path: {args.model_name_or_path} has no WordPiece tokenizer; words are "
+            "added to BERT's"
+        )
+    with opening(args.model_name_or_path):
+        model, _ = open_checkpoint(args.model_name_or_path, cached_only=cached_only, member="bert")
     words, gain = find_words(args, tokenizer)
     larger = extend_tokenizer(tokenizer, words)
-    with opening(args.model_name_or_path):
-        model, _ = open_checkpoint(args.model_name_or_path, cached_only=cached_only)
     pieces = {len(tokenizer) + number: new.piece_ids for number, new in enumerate(words)}
     add_tokens(model, pieces, len(larger))
     shown = {

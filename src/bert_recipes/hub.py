@@ -64,6 +64,9 @@ MODEL_FILES = (
     "vocab.txt",
     "special_tokens_map.json",
     "added_tokens.json",
+    # of ELECTRA
+    "generator/config.json",
+    "generator/model*.safetensors",
 )
 # Beside it: card, settings, metrics, report. What a run predicts is its data.
 OTHER_FILES = (

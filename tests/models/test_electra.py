@@ -2,6 +2,8 @@
 google-research/electra run_pretraining.py.
 """
 
+import shutil
+
 import pytest
 import torch
 import transformers
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
+from bert_recipes.hub import list_files
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.models.electra import DISCRIMINATOR_WEIGHT, ElectraForPreTraining, sample_words
@@ -32,6 +35,29 @@ def make_model(**changes):
         **(settings | changes),
     )
     return ElectraForPreTraining(config).train()
+
+
+@pytest.mark.parametrize("has_generator", [True, False])
+def test_a_pushed_generator_is_found_under_the_name_of_its_discriminator(
+    tmp_path, monkeypatch, has_generator
+):
+    model = make_model()
+    repository = tmp_path / "models--me--electra"
+    snapshot = repository / "snapshots" / "abc"
+    model.save_pretrained(tmp_path / "run")
+    for name in list_files(tmp_path / "run"):
+        if has_generator or not name.startswith("generator/"):
+            (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(tmp_path / "run" / name, snapshot / name)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    opened, missing = open_checkpoint("me/electra", cached_only=True)
+    assert bool(missing) is not has_generator
+    same = [
+        torch.equal(*pair) for pair in zip(opened.parameters(), model.parameters(), strict=True)
+    ]
+    assert all(same) is has_generator
 
 
 def make_electra_batch(lengths):

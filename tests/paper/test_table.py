@@ -1,12 +1,13 @@
 """Tables of a paper: what they may say, what is a run, and which runs are shared and kept."""
 
+import json
 import shutil
 from dataclasses import replace
 
 import pytest
 import yaml
 from table import Column, Row, read_table
-from table_runs import Runs
+from table_runs import Runs, regular_checkpoint
 
 from bert_recipes.errors import InputError
 
@@ -34,6 +35,16 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
     for file in files:
         for profile in yaml.safe_load((folder / "profiles.yaml").read_text(encoding="utf-8")):
             assert read_table(file, profile).rows
+
+
+def test_eighths_of_a_run_are_found_by_their_steps(tmp_path):
+    """A signal leaves a checkpoint beside them, as the end of a first phase does."""
+    state = {"save_steps": 125, "max_steps": 999}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    for step in (125, 137, 250, 375, 500, 625, 750, 875, 900, 999):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    steps = [regular_checkpoint(tmp_path, eighth).name for eighth in (1, 2, 4, 8)]
+    assert steps == ["checkpoint-125", "checkpoint-250", "checkpoint-500", "checkpoint-999"]
 
 
 COLUMN = "columns: {c: {metric: x}}"

@@ -1,6 +1,7 @@
 """recipes/add_tokens.py, and pre-training that goes on from what it writes."""
 
 import json
+import shutil
 
 import transformers
 
@@ -40,11 +41,17 @@ def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_p
 
 def test_mistakes_are_one_line(call_recipe, tiny_checkpoint, tmp_path):
     (tmp_path / "words.txt").write_text("infarct\n")
+    other = shutil.copytree(tiny_checkpoint, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"model_type": "distilbert"}))
     model, words = f"--model_name_or_path {tiny_checkpoint}", f"--tokens_file {tmp_path}/words.txt"
     cases = {
         "is not empty": f"{model} {words} --output_dir {tmp_path}",
         "no folder nowhere": f"{words} --model_name_or_path nowhere/at/all",
         "give either --files": model,
+        "is no BERT: the model_type in its config.json is 'distilbert'": (
+            f"{words} --model_name_or_path {other}"
+        ),
     }
     for message, flags in cases.items():
         output = call_recipe("add_tokens", "--output_dir", tmp_path / "new", flags, code=1)

@@ -222,27 +222,42 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
     ) -> Any:
         """Open a discriminator as stock does, with its generator.
 
-        The generator is in the state_dict that is given, in the discriminator's folder, or new.
+        The generator is in the state_dict that is given, beside the discriminator, or new.
         """
         name = pretrained_model_name_or_path
         model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
         state_dict = kwargs.get("state_dict") or {}
         has_generator = any(key.startswith(GENERATOR_PREFIX) for key in state_dict)
         if not has_generator and name is not None:
-            has_generator = model.load_generator(Path(name))
+            is_offline = bool(kwargs.get("local_files_only"))
+            has_generator = model.load_generator(name, local_files_only=is_offline)
         if not has_generator:
             lacking = f"{GENERATOR_PREFIX}generator_predictions.dense.weight"
             info["missing_keys"] = {*info["missing_keys"], lacking}
         return (model, info) if output_loading_info else model
 
-    def load_generator(self, folder: Path) -> bool:
-        """Load the generator from a discriminator's folder; return whether it is there."""
-        generator_folder = folder / GENERATOR_FOLDER
-        if not generator_folder.is_dir():
+    def load_generator(self, name: str | Path, *, local_files_only: bool = False) -> bool:
+        """Load the generator beside a discriminator; return whether it is there.
+
+        Args:
+            name: The discriminator's folder or Hub name.
+            local_files_only: Ask the local Hub cache only.
+        """
+        has_folder = (Path(name) / GENERATOR_FOLDER).is_dir()
+        if Path(name).is_dir() and not has_folder:
             return False
-        stock = transformers.ElectraForMaskedLM.from_pretrained(
-            generator_folder, dtype=torch.float32
-        )
+        try:
+            stock = transformers.ElectraForMaskedLM.from_pretrained(
+                name,
+                subfolder=GENERATOR_FOLDER,
+                dtype=torch.float32,
+                local_files_only=local_files_only,
+            )
+        except OSError:
+            # google/electra-* are discriminators alone.
+            if has_folder:
+                raise
+            return False
         self.generator.load_state_dict(stock.state_dict())
         return True
 
