@@ -266,7 +266,8 @@ def format_predictions(task: Task, file: Path, num_rows: int) -> str:
             f"submission: no predictions {file}; the zip needs all nine tasks, none of which "
             "diverged, with --do_predict true"
         )
-    lines = file.read_text(encoding="utf-8").splitlines()
+    with file.open(encoding="utf-8") as stream:
+        lines = list(stream)
     if len(lines) != num_rows:
         raise InputError(
             f"submission: {file} has {len(lines)} predictions; the published test split has "
