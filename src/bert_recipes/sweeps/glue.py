@@ -235,14 +235,14 @@ def check_submission(folder: Path, runs: Mapping[str, CheckedRun]) -> None:
 
     A task that is not run now needs the predictions of an earlier call.
     """
-    others = [name for name in TASKS if name not in runs]
-    missing = [name for name in others if not (folder / name / SWEEP_FILE).is_file()]
+    earlier_tasks = [name for name in TASKS if name not in runs]
+    missing = [name for name in earlier_tasks if not (folder / name / SWEEP_FILE).is_file()]
     if missing:
         raise InputError(
             f"submission: the zip needs all nine tasks; {folder} has no runs of "
             f"{', '.join(missing)}: name them in --tasks too, or leave out --submission"
         )
-    for name in others:
+    for name in earlier_tasks:
         _format_files(folder, name)
     for name, run in runs.items():
         if not run.args.do_predict or run.task_args.max_predict_examples is not None:

@@ -273,8 +273,11 @@ def hashes_of_files(flags: Sequence[str]) -> dict[str, str]:
     if config_flags:  # a name, or --config=NAME
         name = config_flags[-1].removeprefix("--config=")
         paths.append(find_config(name, CONFIGS))
-    files = [path for path in paths if path.suffix in (".yaml", ".yml") and path.is_file()]
-    return {str(file): hash_of(file) for file in files}
+    hashes = {}
+    for path in paths:
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            hashes[str(path)] = hash_of(path)
+    return hashes
 
 
 def _run_fields() -> dict[str, Any]:
