@@ -175,10 +175,13 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
+# Not inside a folder called as a model of the Hub: it would hide the model.
+BLIMP_RESULTS = $(if $(wildcard $(MODEL)/.),$(MODEL)/blimp,runs/blimp/$(MODEL))
+
 blimp: $(READY)  ## grammar by minimal pairs: MODEL=runs/my_bert BLIMP=blimp/data
 	$(call need,MODEL,a checkpoint with a masked-LM head)
 	$(call need,BLIMP,the folder data/ of github.com/alexwarstadt/blimp)
-	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --blimp_dir $(BLIMP) --output_dir $(MODEL)/blimp $(ARGS)
+	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --blimp_dir $(BLIMP) --output_dir $(BLIMP_RESULTS) $(ARGS)
 
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
 	$(call need,RUN,the folder of a finished run)

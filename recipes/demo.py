@@ -46,16 +46,16 @@ class DemoArguments:
 def find_address(args: DemoArguments) -> tuple[int, bool]:
     """The port, and whether only this machine reaches it; asked before anything heavy is done."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(
-            args.host, args.port, type=socket.SOCK_STREAM
+        # Of IPv6, Gradio makes an address that it cannot open itself.
+        _, _, _, _, address = socket.getaddrinfo(
+            args.host, args.port, family=socket.AF_INET, type=socket.SOCK_STREAM
         )[0]
-        with socket.create_server(address[:2], family=family) as listener:
+        with socket.create_server(address) as listener:
             return listener.getsockname()[1], ipaddress.ip_address(address[0]).is_loopback
     except (OSError, UnicodeError) as error:
         raise InputError(
-            f"host {args.host}, port {args.port}: {error}; give an address of this machine "
-            "(--host) and a free port of 1024 or "
-            "more (--port; make: PORT=), 0 for any"
+            f"host {args.host}, port {args.port}: {error}; give an IPv4 address or a name of this "
+            "machine (--host) and a free port of 1024 or more (--port; make: PORT=), 0 for any"
         ) from None
 
 

@@ -14,7 +14,6 @@ an interruption; with other seeds it adds them, and the table is that of the see
 import logging
 import shlex
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from bert_recipes.sweeps.glue import (
 )
 from bert_recipes.sweeps.processes import end_with_children
 from bert_recipes.sweeps.sweep import (
+    CheckedRun,
     RunLauncher,
     check_flag_names,
     check_flags,
@@ -37,7 +37,6 @@ from bert_recipes.sweeps.sweep import (
     choose_seeds,
     finetuning_command,
     given_flags,
-    hashes_of_files,
     read_sweep,
     replace_flags,
     run_sweep,
@@ -101,18 +100,19 @@ def check_run_flags(flags: list[str]) -> None:
     check_flags(flags, ("task", "task_file"))
 
 
-def make_sweeps(
+def check_tasks(
     args: GlueArguments, flags: list[str], task_flags: dict[str, list[str]]
-) -> dict[str, tuple[RunLauncher, dict[str, list[str]]]]:
-    """Return what launches the runs of each task, and their grid, after a check of all."""
-    command = finetuning_command(HERE / "finetune.py", args.launch)
-    sweeps = {}
+) -> dict[str, CheckedRun]:
+    """Return the runs of each task, after a check of all."""
+    folder = Path(args.output_dir)
+    runs = {}
     for name in args.tasks:
         run_flags = replace_flags(flags, ["--task", name, *task_flags[name]])
         grid = {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, run_flags)
-        check_run(run_flags, grid)
-        sweeps[name] = (RunLauncher(command, tuple(run_flags)), grid)
-    return sweeps
+        runs[name] = check_run(run_flags, grid, folder / name)
+    if args.submission:
+        check_submission(folder, runs)
+    return runs
 
 
 def main() -> None:
@@ -127,26 +127,18 @@ def main() -> None:
     if args.submission and "do_predict" not in given_flags(flags):
         flags += ["--do_predict", "true"]
     task_flags = {name: split_quoted(name, getattr(args, name)) for name in TASKS}
-    if args.submission:
-        all_flags = sum(task_flags.values(), flags)
-        check_submission(Path(args.output_dir), args.tasks, all_flags)
-    sweeps = make_sweeps(args, flags, task_flags)
+    command = finetuning_command(HERE / "finetune.py", args.launch)
+    runs = check_tasks(args, flags, task_flags)
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.finish import report_sweep
 
     end_with_children()
     folder = Path(args.output_dir)
-    for name, (launcher, grid) in sweeps.items():
-        run_sweep(folder / name, launcher, grid, seeds, report_sweep)
-    settings = {
-        "flags": flags,
-        "task_flags": task_flags,
-        "files": hashes_of_files(sum(task_flags.values(), flags)),
-        "sweep": args.sweep,
-        "date": time.strftime("%Y-%m-%d"),
-    }
-    runs = {name: read_best_runs(folder / name, seeds) for name in TASKS}
-    print(write_table(folder, runs, settings))
+    for name, run in runs.items():
+        launcher = RunLauncher(command, run.flags)
+        run_sweep(folder / name, launcher, run.grid, seeds, report_sweep)
+    results = {name: read_best_runs(folder / name, seeds) for name in TASKS}
+    print(write_table(folder, results))
     print(f"{folder}/glue.md, glue.json")
     if args.submission:
         write_submission(folder / "submission.zip", folder)

@@ -53,7 +53,7 @@ def main() -> None:
         collect_files,
         open_target,
         push,
-        push_command,
+        push_command_of,
         warn_of_readers,
     )
 
@@ -84,8 +84,9 @@ def main() -> None:
     try:
         page = push(target, folder, names, args.message or f"Upload of {content}")
     except PushError as error:
+        command = push_command_of(sys.argv[1:])
         raise PushError(
-            f"{error}; what is uploaded already is not sent again: {push_command(folder, target)}"
+            f"{error}; what is uploaded already is not sent again: {command}"
         ) from error
     print(page)
 

@@ -5,9 +5,9 @@ python recipes/sweep_finetuning.py --sweep paper --num_seeds 5 --output_dir runs
     --model_name_or_path google-bert/bert-base-uncased
 
 Every flag that is not listed here goes to each run of recipes/finetune.py. The same command resumes
-after an interruption; with more seeds it adds them. At the end: report.html, sweep.json, and best/,
-the best run on the development set. Only it keeps its weights; all keep their results and
-predictions.
+after an interruption; with more seeds it adds them, or trials to a search. At the end: report.html,
+sweep.json, and best/, the best run on the development set. Only it keeps its weights; all keep
+their results and predictions.
 """
 
 import logging
@@ -61,13 +61,14 @@ def main() -> None:
     seeds = choose_seeds(args.num_seeds, args.seeds)
     configs = HERE / "configs" / "sweep"
     grid = read_sweep(args.sweep, configs, flags, is_search=args.num_trials is not None)
-    launcher = RunLauncher(finetuning_command(HERE / "finetune.py", args.launch), tuple(flags))
-    check_run(flags, grid)
+    command = finetuning_command(HERE / "finetune.py", args.launch)
+    folder = Path(args.output_dir)
+    run = check_run(flags, grid, folder)
     end_with_children()
     text = run_sweep(
-        Path(args.output_dir),
-        launcher,
-        grid,
+        folder,
+        RunLauncher(command, run.flags),
+        run.grid,
         seeds,
         report_sweep,
         metric=args.metric,

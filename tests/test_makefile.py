@@ -62,7 +62,8 @@ def test_a_mistake_is_one_line(repository, words, message):
         ),
         (["speedrun"], "true benchmarks/speedrun.py"),
         (["speedrun", "RECIPE=mine.yaml"], "speedrun_judge.py --candidate mine.yaml"),
-        (["blimp", "MODEL=runs/a", "BLIMP=b"], "--blimp_dir b --output_dir runs/a/blimp"),
+        (["blimp", "MODEL=tests/hub", "BLIMP=b"], "--blimp_dir b --output_dir tests/hub/blimp"),
+        (["blimp", "MODEL=me/bert", "BLIMP=b"], "--blimp_dir b --output_dir runs/blimp/me/bert"),
         (["glue", "TASK=mrpc", "SWEEP=paper"], "--sweep paper --output_dir runs/mrpc_paper "),
         (
             ["glue", "TASK=mrpc", "SWEEP=conf/my.yaml"],

@@ -49,6 +49,7 @@ from bert_recipes.run_folder import (
     TASK_FILE,
     WEIGHTS_FILE,
 )
+from bert_recipes.shipped import command_hint
 
 
 logger = logging.getLogger(__name__)
@@ -505,7 +506,7 @@ def _add_tags(folder: Path, tags: Sequence[str]) -> None:
 def push_command(folder: Path, target: PushTarget) -> str:
     """Return what pushes a model afterwards; whose the repository is may not be known yet."""
     name = target.repo_id if "/" in target.repo_id else f"NAMESPACE/{target.repo_id}"
-    words = ["python", "recipes/push_to_hub.py", "--run", str(folder), "--repo", name]
+    words = ["--run", str(folder), "--repo", name]
     if target.revision is not None:
         words += ["--revision", target.revision]
     if not target.private:
@@ -514,4 +515,12 @@ def push_command(folder: Path, target: PushTarget) -> str:
         words += ["--overwrite", "true"]
     if target.tags:
         words += ["--tags", *target.tags]
-    return shlex.join(words)
+    return push_command_of(words)
+
+
+def push_command_of(flags: Sequence[str]) -> str:
+    """Return the command that pushes with these flags."""
+    command = command_hint(
+        checkout="python recipes/push_to_hub.py", wheel="bert-recipes push-to-hub"
+    )
+    return f"{command} {shlex.join(flags)}"

@@ -251,6 +251,7 @@ MISTAKES = [
     ("sequence_classification", views.classify, ("ab", ""), "second is empty"),
     ("token_classification", views.tag_words, (" ",), "the sentence is empty"),
     ("multiple_choice", views.choose, ("ab", "cd"), "the choices are 1; give 2"),
+    ("multiple_choice", views.choose, ("ab", "cd\u2028ef"), "the choices are 1; give 2"),
     ("multiple_choice", views.choose, ("ab", "cd\n" * 21), "the choices are 21; give 2 to 20"),
 ]
 

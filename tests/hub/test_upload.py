@@ -8,6 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import BertForPreTraining
 
+from bert_recipes import shipped
 from bert_recipes.checkpointing import may_replace_card, seal_card
 from bert_recipes.errors import PushError
 from bert_recipes.hub import PushTarget, collect_files, open_target, push, push_command
@@ -112,7 +113,7 @@ def test_tags_without_a_card_are_left_out_with_a_warning(hub, run_folder: Path, 
     assert CARD_FILE not in there(hub)
 
 
-def test_the_command_for_afterwards_says_everything(tmp_path: Path):
+def test_the_command_for_afterwards_says_everything(tmp_path: Path, monkeypatch):
     place = PushTarget("me/x", "trial", private=False, overwrite=True, tags=("a", "b"))
     command = push_command(tmp_path / "my run", place)
     assert command.startswith(
@@ -121,3 +122,6 @@ def test_the_command_for_afterwards_says_everything(tmp_path: Path):
     assert command.endswith("--private false --overwrite true --tags a b")
     command = push_command(tmp_path, PushTarget("x", private=None))
     assert command.endswith("--repo NAMESPACE/x --private null")
+    monkeypatch.setattr(shipped, "IS_CHECKOUT", False)  # as in a wheel
+    command = push_command(tmp_path, PushTarget("x"))
+    assert command == f"bert-recipes push-to-hub --run {tmp_path} --repo NAMESPACE/x"

@@ -89,6 +89,13 @@ def test_another_host_is_served_with_a_warning(repository, tiny_checkpoint, tmp_
     assert "whoever reaches this machine can use the page" in log
 
 
+def test_an_address_that_is_not_served_is_refused_before_the_model_is_opened(call_recipe):
+    message = call_recipe("demo", "--model_name_or_path no/model --host ::1 --port 0", code=1)
+    assert message.startswith("error: host ::1, port 0: ")
+    assert "give an IPv4 address or a name of this machine (--host)" in message
+    assert message.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_a_mistake_is_one_line():
     done = run_python("recipes/demo.py --model_name_or_path tests --port 0", code=1)

@@ -9,6 +9,8 @@ import pytest
 from huggingface_hub.utils import close_session
 from in_process import keep_last
 
+from bert_recipes import shipped
+
 
 SMALL = (
     "--max_seq_length 32 --max_steps 4 --warmup_steps 1 --per_device_train_batch_size 4 "
@@ -82,6 +84,18 @@ def test_a_push_of_a_folder_lists_it_and_knows_it_again(hub, call_recipe, tiny_c
     output = call_recipe(*flags, "--overwrite true")
     assert output.splitlines()[-1] == f"{hub.url}/me/bert"
     assert hub.count("PUT", "/storage/") == 1
+
+
+def test_the_command_after_a_push_that_failed_is_the_one_that_was_given(
+    hub, call_recipe, tiny_checkpoint, monkeypatch
+):
+    hub.fail("POST", "/commit/", 403, times=999)
+    flags = f"--run {tiny_checkpoint} --repo me/bert --checkpoints true --message mine"
+    error = call_recipe("push_to_hub", flags, code=3)
+    assert error.endswith(f"not sent again: python recipes/push_to_hub.py {flags}\n")
+    monkeypatch.setattr(shipped, "IS_CHECKOUT", False)  # as in a wheel
+    error = call_recipe("push_to_hub", flags, code=3)
+    assert error.endswith(f"not sent again: bert-recipes push-to-hub {flags}\n")
 
 
 @pytest.mark.parametrize(

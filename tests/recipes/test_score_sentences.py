@@ -7,7 +7,8 @@ import english_runs
 import pytest
 
 from bert_recipes.data.store import open_store
-from bert_recipes.features.arguments import LikelihoodArguments
+from bert_recipes.errors import InputError
+from bert_recipes.features.arguments import LikelihoodArguments, SentenceArguments
 from bert_recipes.features.blimp_curve import count_words
 from bert_recipes.features.likelihood import open_scorer
 
@@ -35,6 +36,28 @@ def test_sentences_and_pairs_have_their_files(call_recipe, tiny_checkpoint, tmp_
     flags = ("--model_name_or_path", tiny_checkpoint, *files, *folders)
     message = call_recipe("score_sentences", *flags, code=1)
     assert message == "error: give either --input_file FILE or --blimp_dir FOLDER\n"
+
+
+def test_a_model_that_is_not_there_leaves_no_folder_that_would_hide_it(
+    call_recipe, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    pair = {"sentence_good": "a b", "sentence_bad": "c d", "linguistics_term": "island"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(pair))
+    flags = ["--model_name_or_path", "me/bert", "--blimp_dir", tmp_path]
+    message = call_recipe("score_sentences", *flags, "--output_dir", "me/bert/blimp", code=1)
+    assert message.startswith("error: model_name_or_path: no folder me/bert, no model")
+    assert not (tmp_path / "me").exists()
+
+
+def test_scores_do_not_replace_the_sentences(tmp_path):
+    texts = str(tmp_path / "texts.txt")
+    with pytest.raises(InputError, match="is the input file; give another one"):
+        SentenceArguments(
+            model_name_or_path="me/bert",
+            input_file=texts,
+            output_file=f"{tmp_path}/../{tmp_path.name}/texts.txt",
+        )
 
 
 def test_every_checkpoint_of_a_run_is_a_point_of_a_curve(call_recipe, tmp_path):

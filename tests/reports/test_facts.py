@@ -273,6 +273,18 @@ def test_of_many_classes_the_most_frequent_mistakes_are_listed():
     assert (facts["classes"][1]["recall"], facts["classes"][1]["support"]) == (0.0, 3)
 
 
+def test_the_scores_of_one_label_are_those_of_the_label_and_not_of_its_absence():
+    task = task_of(
+        labels=("x",),
+        problem_type="multi_label_classification",
+        metrics=("multi_label",),
+    )
+    shares = [([], {"x": share}) for share in (0.9, 0.8, 0.1, 0.2)]
+    facts = split_facts(task, "validation", texts([(0,), (), (), ()]), predictions_of(shares))
+    (scores,) = facts["classes"]
+    assert scores == {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1}
+
+
 def test_the_calibration_error_is_that_of_the_definition():
     # Guo et al. 2017, equation 3: bins of 1/15, each weighted by its predictions.
     measured = calibration([0.30, 0.32, 0.95, 1.0, 1.0 + 1e-9], [True, False, True, True, False])

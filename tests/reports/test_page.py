@@ -209,6 +209,26 @@ def test_a_report_is_that_of_the_snapshot(tmp_path, name):
         assert words in page
 
 
+def test_every_choice_has_a_column_where_rows_have_different_numbers_of_them(report_of):
+    rows = []
+    for num_choices in (2, 4, 3):
+        choices = [
+            [str(number), f"{number} of {num_choices}"] for number in range(1, num_choices + 1)
+        ]
+        row = {"texts": [["context", "c"], *choices], "said": "1", "truth": "2", "is_right": False}
+        rows.append(row)
+    split = {"name": "validation", "examples": 3, "first": rows}
+    facts = {"kind": "finetuning", "task": "mine", "splits": [split]}
+    text, _ = report_of(results={"task": "mine", "eval_accuracy": 0.0}, facts=facts)
+    lines = text.splitlines()
+    start = lines.index("| context | 1 | 2 | 3 | 4 | prediction | truth |")
+    assert lines[start + 2 : start + 5] == [
+        "| c | 1 of 2 | 2 of 2 |  |  | 1 | 2 |",
+        "| c | 1 of 4 | 2 of 4 | 3 of 4 | 4 of 4 | 1 | 2 |",
+        "| c | 1 of 3 | 2 of 3 | 3 of 3 |  | 1 | 2 |",
+    ]
+
+
 def test_a_run_without_evaluation_log_and_facts_still_gives_a_report(report_of):
     text, page = report_of(
         history=[

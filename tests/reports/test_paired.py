@@ -3,6 +3,7 @@ finds them.
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -121,6 +122,20 @@ def test_other_data_is_refused_and_the_comparison_says_why_it_has_no_bootstrap(b
         (None, "| accuracy | better - run | +"),
     ):
         assert words in compare_runs(read_runs(folders), data_dir)["report.md"].decode()
+
+    (folders[1] / "predictions_validation.jsonl").unlink()
+    text = compare_runs(read_runs(folders))["report.md"].decode()
+    assert re.search(r"No paired bootstrap: no .*better/predictions_validation\.jsonl", text)
+
+
+def test_an_answer_may_have_the_line_separators_of_unicode(beside):
+    folders, _ = beside(QUESTIONS, 0)
+    file = folders[1] / "predictions_validation.jsonl"
+    lines = read_lines(file)
+    lines[0]["prediction"] = "a\u2028b\u0085c"
+    texts = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
+    file.write_text("".join(texts), encoding="utf-8")
+    assert paired_bootstrap(read_runs(folders), None)
 
 
 def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_answer():

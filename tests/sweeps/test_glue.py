@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -284,10 +285,15 @@ def test_predictions_that_are_missing_or_cut_are_named_and_nothing_is_written(co
     assert not list(tmp_path.glob("*.zip*"))
 
 
+@pytest.fixture
+def with_test_splits(bench):
+    for task in map(get_task, (*TASKS, "ax")):
+        for split in task.test_splits:
+            (bench.recipes.parent / task.local_name / f"{split}.jsonl").touch()
+
+
+@pytest.mark.usefixtures("with_test_splits")
 def test_a_submission_predicts_the_test_splits(bench, figures):
-    for name in TASKS:
-        for split in get_task(name).test_splits:
-            (bench.recipes.parent / get_task(name).local_name / f"{split}.jsonl").touch()
     bench.plan(figures=figures)
     failed = bench.run(
         "glue_all.py",
@@ -304,11 +310,16 @@ def test_a_submission_predicts_the_test_splits(bench, figures):
     ("flags", "message"),
     [
         (("--tasks", "wnli"), "the zip needs all nine tasks; .* has no runs of rte, mrpc"),
-        (("--qqp", "--max_predict_examples 5"), "the zip needs all test rows"),
-        (("--max_predict_examples=5",), "the zip needs all test rows"),
+        (("--qqp", "--max_predict_examples 5"), "the zip needs all test rows of qqp"),
+        (("--max_predict_examples=5",), "the zip needs all test rows of wnli"),
+        (("--config", "some.yaml"), "the zip needs all test rows of wnli"),
+        (("--do_predict", "false"), "the zip needs all test rows of wnli"),
+        (("--rte", "--do_predict false"), "the zip needs all test rows of rte"),
     ],
 )
+@pytest.mark.usefixtures("with_test_splits")
 def test_a_submission_that_could_not_be_complete_is_refused_before_any_run(bench, flags, message):
+    Path("some.yaml").write_text("model_name_or_path: bert\ndata_dir: .\nmax_predict_examples: 9\n")
     bench.plan()
     refused = bench.run(
         "glue_all.py",
@@ -320,6 +331,36 @@ def test_a_submission_that_could_not_be_complete_is_refused_before_any_run(bench
     )
     assert re.search(message, refused.stderr)
     assert not bench.calls()
+
+
+@pytest.mark.usefixtures("with_test_splits")
+def test_a_submission_needs_the_predictions_of_the_tasks_that_are_not_run_now(bench, figures):
+    bench.plan(figures=figures)
+    flags = ("--output_dir", bench.output)
+    assert bench.run("glue_all.py", *flags).returncode == 0
+    refused = bench.run("glue_all.py", *flags, "--submission", "true", "--tasks", "rte")
+    assert re.search(r"no predictions .*wnli/best/predictions_test\.jsonl", refused.stderr)
+    shutil.rmtree(bench.output)
+
+    (bench.recipes.parent / get_task("ax").local_name / "test.jsonl").unlink()
+    refused = bench.run("glue_all.py", *flags, "--submission", "true")
+    assert "task ax, split 'test': no file" in refused.stderr
+    assert len(bench.calls()) == len(TASKS)
+
+
+def test_the_flags_under_the_table_are_those_of_each_tasks_runs(bench, figures):
+    bench.plan(figures=figures)
+    flags = ("--output_dir", bench.output)
+    bench.run("glue_all.py", *flags, "--tasks", "rte", "--max_seq_length", "64")
+    bench.run("glue_all.py", *flags, "--tasks", "cola", "--cola", "--weight_decay 0.2")
+    lines = (bench.output / "glue.md").read_text().splitlines()
+    (rte,) = [line for line in lines if line.startswith("- rte: ")]
+    (cola,) = [line for line in lines if line.startswith("- cola: ")]
+    assert rte.endswith("--max_seq_length 64 --task rte")
+    assert cola.endswith("--task cola --weight_decay 0.2")
+    settings = json.loads((bench.output / "glue.json").read_text())["settings"]
+    assert settings["rte"]["flags"][-4:] == ["--max_seq_length", "64", "--task", "rte"]
+    assert list(settings) == ["rte", "cola"]
 
 
 @pytest.mark.parametrize("name", ["sst2", "mrpc", "stsb"])

@@ -173,6 +173,13 @@ def test_a_diverged_run_is_worse_than_every_number():
     assert diverged.best_run.seed == 2
 
 
+def test_where_no_median_is_a_number_the_best_run_decides():
+    diverged = combination("diverged", math.nan, math.nan)
+    half = combination("half", 0.9, math.nan)
+    assert choose_best([diverged, half]) is half
+    assert half.best_run.seed == 1
+
+
 def test_seeds_are_a_number_or_a_list():
     assert choose_seeds(3, None) == [1, 2, 3]
     assert choose_seeds(1, [7, 5]) == [7, 5]
@@ -376,6 +383,10 @@ def test_a_metric_that_is_not_there_names_those_that_are(bench, sweep):
         (["--model_name_or_path", "no/such/model"], "no folder no/such/model"),
         (["--lerning_rate", "3"], "unknown option --lerning_rate; did you mean --learning_rate?"),
         (["--launch", "gpu"], "launch: no configuration"),
+        (["--estimate", "true"], "--estimate cannot be given here: give it to recipes/finetune.py"),
+        (["--resume", "no"], "--resume cannot be given here: a sweep resumes by itself"),
+        (["--config", "no_such_name"], "--config: there is no file no_such_name"),
+        (["--config", "quick.yaml"], "estimate is in the --config file, for every run: give it"),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_folder_is_claimed(
@@ -384,8 +395,82 @@ def test_what_cannot_work_is_refused_before_the_folder_is_claimed(
     flags,
     words,
 ):
+    Path("quick.yaml").write_text("estimate: true\n")
     assert words in sweep(*flags).stderr
     assert not bench.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "words"),
+    [
+        (
+            "optimizer: [bert_adam, lion]\n",
+            (),
+            "optimizer: lion in the sweep: optimizer is 'lion'; allowed: ",
+        ),
+        (
+            "max_seq_length: [128, 4]\n",
+            (),
+            "max_seq_length: 4 in the sweep: max_seq_length is 4; allowed: ",
+        ),
+        ("precision: [fp32, fp61]\n", (), "precision: fp61 in the sweep: precision is 'fp61'; "),
+        ("model_name_or_path: [bert, brt]\n", (), "model_name_or_path: brt in the sweep: "),
+        (
+            "warmup_steps: 0\nlabel_smoothing_factor: [0, 1.5, linear]\n",
+            ("--num_trials", "4"),
+            "label_smoothing_factor: 1.5 in the sweep: ",
+        ),
+        # No field says that these two cannot be together.
+        (
+            "eval_strategy: ['no', epoch]\nearly_stopping_patience: [null, 2]\n",
+            (),
+            "early_stopping_patience: 2 in the sweep: ",
+        ),
+    ],
+)
+def test_every_value_of_a_sweep_is_checked_before_the_first_run(bench, text, flags, words):
+    if flags:
+        pytest.importorskip("optuna")
+    Path("mine.yaml").write_text(text)
+    task = TASK[:4] if "model_name_or_path" in text else TASK
+    common = ("--sweep", "mine.yaml", *task, "--output_dir", bench.output)
+    refused = bench.run("sweep_finetuning.py", *common, *flags)
+    assert refused.stderr.startswith(f"error: {words}")
+    assert not bench.output.exists()
+
+
+def test_all_runs_of_a_sweep_start_from_the_checkpoint_that_was_found_first(bench, sweep):
+    """Without a name it is the newest pre-training run, and there may be a newer one meanwhile."""
+    flags = [*FLAGS[:6], *FLAGS[8:]]
+    make_pretraining_run("old")
+    bench.plan(scores=SCORES, fail_at=2)
+    failed = sweep("--output_dir", "swept", num_seeds=1, flags=flags)
+    assert "Other settings or another sweep file need another --output_dir" in failed.stderr
+
+    make_pretraining_run("new")
+    bench.plan(scores=SCORES)
+    done = sweep("--output_dir", "swept", num_seeds=1, flags=flags)
+    assert done.returncode == 0, done.stderr
+    assert {call["model_name_or_path"] for call in bench.calls()} == {"runs/old"}
+    plan = json.loads(Path("swept/sweep_plan.json").read_text())
+    assert plan["flags"] == [*flags[2:], "--model_name_or_path", "runs/old"]
+
+
+def make_pretraining_run(name):
+    folder = Path("runs") / name
+    folder.mkdir(parents=True)
+    config = {"architectures": ["BertForPreTraining"], "model_type": "bert"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").touch()
+    (folder / "all_results.json").write_text("{}")
+
+
+def test_a_configuration_has_a_name_as_for_one_run(bench, sweep):
+    done = sweep(num_seeds=1, flags=[*FLAGS, "--config", "glue"])
+    assert done.returncode == 0, done.stderr
+    assert bench.calls()[0]["config"] == "glue"
+    (file,) = json.loads((bench.output / "sweep_plan.json").read_text())["files"]
+    assert file.endswith("configs/finetune/glue.yaml")
 
 
 def test_diverged_runs_are_said_and_never_best(bench, sweep):
@@ -397,6 +482,10 @@ def test_diverged_runs_are_said_and_never_best(bench, sweep):
     shutil.rmtree(bench.output)
     bench.plan(scores=dict.fromkeys(SCORES, math.nan))
     assert "all are NaN" in sweep(num_seeds=1).stderr
+    shutil.rmtree(bench.output)
+    bench.plan(scores={**dict.fromkeys(SCORES, math.nan), "3e-5 2": 0.9})
+    done = sweep(num_seeds=2)
+    assert "learning_rate-3e-5 has the best run; half of the seeds or more" in done.stdout
 
 
 def test_a_closed_terminal_ends_a_sweep_but_not_under_nohup():
@@ -524,6 +613,10 @@ def test_a_search_tries_settings_within_the_ranges_and_resumes(bench):
     assert len(json.loads((bench.output / "sweep.json").read_text())["combinations"]) == 5
     # More trials are added to those that there are.
     assert bench.run("sweep_finetuning.py", *flags, "--num_trials", 6).returncode == 0
+    assert len(bench.calls()) == 7
+    # More seeds would change the medians, and so what is tried.
+    refused = bench.run("sweep_finetuning.py", *flags, "--num_trials", 6, "--num_seeds", 2)
+    assert "runs with other settings (seeds: was [1], is [1, 2])" in refused.stderr
     assert len(bench.calls()) == 7
 
 

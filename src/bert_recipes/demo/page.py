@@ -123,7 +123,7 @@ def launch_page(
 
     Args:
         model: The checkpoint.
-        host: Name or address to listen on.
+        host: Name or IPv4 address to listen on.
         port: 0 for any free one.
         is_local: Only this machine reaches the address. Then no other name than its own is
             answered, or a site whose name is made to point here (DNS rebinding) could read the
@@ -136,13 +136,8 @@ def launch_page(
 
     names = ["*"]
     if is_local:
-        names = [
-            host,
-            f"[{host}]",
-            "localhost",
-            "127.0.0.1",
-            "[::1]",
-        ]
+        # The last: the other end of a tunnel may have it.
+        names = [host, "localhost", "127.0.0.1", "[::1]"]
     # Gradio's own themes fetch fonts, and pages of FastAPI load their scripts from elsewhere.
     theme = gr.themes.Base(
         font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]

@@ -269,7 +269,7 @@ def _longest(model: DemoModel, texts: Sequence[str]) -> str:
 
 def _read_choices(text: str) -> list[str]:
     """Return the lines of a text that are not blank."""
-    lines = check_text(text, "the list of choices").splitlines()
+    lines = check_text(text, "the list of choices").split("\n")
     choices = [line.strip() for line in lines if line.strip()]
     if not 2 <= len(choices) <= MAX_CHOICES:
         raise InputError(f"the choices are {len(choices)}; give 2 to {MAX_CHOICES}, one per line")

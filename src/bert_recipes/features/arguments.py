@@ -296,3 +296,7 @@ class SentenceArguments(LikelihoodArguments):
             )
         if (self.input_file is None) == (self.blimp_dir is None):
             raise InputError("give either --input_file FILE or --blimp_dir FOLDER")
+        if self.input_file is None or self.output_file is None:
+            return
+        if Path(self.output_file).resolve() == Path(self.input_file).resolve():
+            raise InputError(f"output_file {self.output_file} is the input file; give another one")

@@ -156,6 +156,9 @@ def label_scores(gold: ArrayLike, predicted: ArrayLike, numbers: Sequence[int]) 
         predicted: The same of the predictions.
         numbers: Of all classes or labels.
     """
+    gold = np.asarray(gold)
+    if gold.ndim == 2 and gold.shape[1] == 1:
+        numbers = [1]  # scikit-learn takes flags of one column for classes
     scores = precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0)
     names = ("precision", "recall", "f1", "support")
     # Support is a count.

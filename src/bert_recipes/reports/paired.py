@@ -170,8 +170,11 @@ def _make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
     assert run.task is not None
     task, examples = _load_examples(run, run.task, split, data_dir)
     file = run.folder / f"predictions_{split}.jsonl"
-    lines = file.read_text(encoding="utf-8").splitlines()
-    values = [json.loads(line)["prediction"] for line in lines]
+    if not file.is_file():
+        raise InputError(f"no {file}; a run that diverged, or came from the Hub, has none")
+    # Not str.splitlines(), which also cuts where a prediction has U+2028.
+    with file.open(encoding="utf-8") as lines:
+        values = [json.loads(line)["prediction"] for line in lines]
     if task.kind == "question_answering":
         return _answer_scorer(task, examples, values)
 

@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 import statistics
+import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write, read_json_object, strict, write_json
 from bert_recipes.run_folder import SWEEP_FILE
+from bert_recipes.sweeps.sweep import CheckedRun
 from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.sources import check_source
 from bert_recipes.tasks.task import Task
 
 
@@ -189,13 +192,19 @@ def _format_rows(rows: int | None, published_rows: int | None) -> str:
     return f"{rows:,}" if published_rows in (None, rows) else f"{rows:,} of {published_rows:,}"
 
 
-def write_table(folder: Path, runs: Results, settings: Mapping[str, Any]) -> str:
-    """Write glue.md and glue.json, with the settings of all runs; return the table as Markdown."""
+def write_table(folder: Path, runs: Results) -> str:
+    """Write glue.md and glue.json, with the settings of each task; return the table as Markdown."""
     table = make_table(runs)
     text = format_table(table)
     models = set()
     machine = None
-    for results in runs.values():
+    settings = {}
+    lines = []
+    for name, results in runs.items():
+        if not results:
+            continue
+        settings[name] = read_json_object(folder / name / SWEEP_FILE)["settings"]
+        lines.append(f"- {name}: {shlex.join(settings[name]['flags'])}")
         for run in results:
             models.add(str(run["model"]))
             machine = run.get("machine")
@@ -206,12 +215,13 @@ def write_table(folder: Path, runs: Results, settings: Mapping[str, Any]) -> str
                 **table,
                 "settings": settings,
                 "machine": machine,
+                "date": time.strftime("%Y-%m-%d"),
             }
         ),
     )
+    flags = "\n".join(lines)
     (folder / "glue.md").write_text(
-        f"# GLUE\n\n{text}\nModel: {', '.join(sorted(models))}\n\n"
-        f"Flags of every run: {shlex.join(settings['flags'])}\n",
+        f"# GLUE\n\n{text}\nModel: {', '.join(sorted(models))}\n\nFlags of the runs:\n\n{flags}\n",
         encoding="utf-8",
     )
     return text
@@ -220,36 +230,36 @@ def write_table(folder: Path, runs: Results, settings: Mapping[str, Any]) -> str
 # The submission
 
 
-def check_submission(folder: Path, tasks: Sequence[str], flags: Sequence[str]) -> None:
+def check_submission(folder: Path, runs: Mapping[str, CheckedRun]) -> None:
     """Refuse, before any run, a submission that could not be complete.
 
-    A task that is not run now needs the finished runs of an earlier call.
+    A task that is not run now needs the predictions of an earlier call.
     """
-    missing = [
-        name for name in TASKS if name not in tasks and not (folder / name / SWEEP_FILE).is_file()
-    ]
+    earlier_tasks = [name for name in TASKS if name not in runs]
+    missing = [name for name in earlier_tasks if not (folder / name / SWEEP_FILE).is_file()]
     if missing:
         raise InputError(
             f"submission: the zip needs all nine tasks; {folder} has no runs of "
             f"{', '.join(missing)}: name them in --tasks too, or leave out --submission"
         )
-    if any(flag.partition("=")[0] == "--max_predict_examples" for flag in flags):
-        raise InputError(
-            "submission: the zip needs all test rows; leave out --max_predict_examples or "
-            "--submission"
-        )
+    for name in earlier_tasks:
+        _format_files(folder, name)
+    for name, run in runs.items():
+        if not run.args.do_predict or run.task_args.max_predict_examples is not None:
+            raise InputError(
+                f"submission: the zip needs all test rows of {name}; leave out do_predict and "
+                "max_predict_examples, or --submission"
+            )
+    if "mnli" in runs:
+        diagnostic = get_task("ax")
+        check_source(diagnostic, runs["mnli"].task_args.data_dir, diagnostic.test_splits)
 
 
 def write_submission(path: Path, folder: Path) -> None:
     """Write the zip from the test predictions of each task's best run, complete or not at all."""
     texts = {}
-    for name in (*TASKS, "ax"):
-        task = get_task(name)
-        for split, file_name in task.submission_files.items():
-            # The diagnostic set is predicted by the model of MNLI.
-            run = "mnli/best/predictions_ax" if name == "ax" else f"{name}/best/predictions_{split}"
-            rows = task.published_rows[split]
-            texts[file_name] = format_predictions(task, folder / f"{run}.jsonl", rows)
+    for name in TASKS:
+        texts.update(_format_files(folder, name))
     with (
         saving(path),
         atomic_write(path) as aside,
@@ -259,6 +269,22 @@ def write_submission(path: Path, folder: Path) -> None:
             archive.writestr(file_name, text)
 
 
+def _format_files(folder: Path, name: str) -> dict[str, str]:
+    """Return the files of a task in the zip; the diagnostic set is predicted by MNLI's model."""
+    best = folder / name / "best"
+    task = get_task(name)
+    texts = {}
+    for split, file_name in task.submission_files.items():
+        file = best / f"predictions_{split}.jsonl"
+        texts[file_name] = format_predictions(task, file, task.published_rows[split])
+    if name == "mnli":
+        diagnostic = get_task("ax")
+        file = best / "predictions_ax.jsonl"
+        num_rows = diagnostic.published_rows["test"]
+        texts[diagnostic.submission_files["test"]] = format_predictions(diagnostic, file, num_rows)
+    return texts
+
+
 def format_predictions(task: Task, file: Path, num_rows: int) -> str:
     """Return the predictions of a run as the leaderboard's TSV."""
     if not file.is_file():
@@ -266,7 +292,8 @@ def format_predictions(task: Task, file: Path, num_rows: int) -> str:
             f"submission: no predictions {file}; the zip needs all nine tasks, none of which "
             "diverged, with --do_predict true"
         )
-    lines = file.read_text(encoding="utf-8").splitlines()
+    with file.open(encoding="utf-8") as stream:
+        lines = list(stream)
     if len(lines) != num_rows:
         raise InputError(
             f"submission: {file} has {len(lines)} predictions; the published test split has "

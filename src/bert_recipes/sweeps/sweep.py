@@ -33,6 +33,7 @@ from bert_recipes.finetuning.arguments import (
     TaskArguments,
     TeachingArguments,
     check_access,
+    choose_checkpoint,
 )
 from bert_recipes.run_folder import (
     NO_WEIGHTS_FILE,
@@ -41,6 +42,8 @@ from bert_recipes.run_folder import (
     TASK_FILE,
     UNFINISHED_FILE,
 )
+from bert_recipes.settings import check_value, metadata_of
+from bert_recipes.shipped import ROOT, find_config
 from bert_recipes.sweeps.processes import run_process
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.yaml_files import read_tree
@@ -48,6 +51,9 @@ from bert_recipes.yaml_files import read_tree
 
 logger = logging.getLogger(__name__)
 
+# Whose files --config takes by name.
+CONFIGS = ROOT / "recipes" / "configs" / "finetune"
+PLAN_FILE = "sweep_plan.json"
 # What a sweep decides itself, or what would make its runs incomparable -> what to do instead.
 RESERVED = {
     "seed": "give --num_seeds or --seeds to the sweep",
@@ -56,6 +62,8 @@ RESERVED = {
     "task_file": "one sweep measures one task",
     "config": "one configuration serves every run",
     "resume_from_checkpoint": "a sweep resumes by itself when the same command is given again",
+    "resume": "a sweep resumes by itself when the same command is given again",
+    "estimate": "give it to recipes/finetune.py, which estimates one run",
     "push_to_hub": "push the best run when the sweep is done: make push RUN=... REPO=...",
     "overwrite_run": "a sweep resumes by itself; for a new one give another --output_dir",
 }
@@ -164,24 +172,89 @@ def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
         )
 
 
-def check_run(flags: Sequence[str], grid: Mapping[str, Sequence[str]]) -> None:
-    """Read the flags of the first run, and see that its task, checkpoint and data are there."""
-    settings = {name: values[0] for name, values in grid.items()}
-    flags = replace_flags(flags, as_flags({**settings, **_ON_THE_CPU}))
+class CheckedRun(NamedTuple):
+    """Flags of every run, which name a checkpoint, the grid, and the settings of the first run."""
+
+    flags: tuple[str, ...]
+    grid: dict[str, list[str]]
+    task_args: TaskArguments
+    args: FineTuningArguments
+
+
+def check_run(flags: Sequence[str], grid: dict[str, list[str]], folder: Path) -> CheckedRun:
+    """Read the settings as the runs will, and see that task, checkpoint and data are there.
+
+    Each value of the grid is read beside the first ones of the other fields, of a range both ends.
+    All runs start from one checkpoint: where none is named, the one that the sweep in `folder`
+    began with, or else the one that is found now.
+    """
+    flags = _add_planned_checkpoint(flags, folder)
+    first = {name: values[0] for name, values in grid.items()}
+    task_args, args = _parse_run(flags, first)
+    if task_args.model_name_or_path is None:
+        task_args.model_name_or_path = choose_checkpoint(None)
+        flags = [*flags, "--model_name_or_path", task_args.model_name_or_path]
+    check_access(task_args, with_tests=args.do_predict)
+
+    fields = _run_fields()
+    logging.disable(logging.WARNING)  # the first run's stand for all
+    try:
+        for name, values in grid.items():
+            num_values = 2 if is_range(values, fields[name]) else len(values)
+            for value in values[1:num_values]:
+                _check_value(flags, {**first, name: value}, name)
+    finally:
+        logging.disable(logging.NOTSET)
+    return CheckedRun(tuple(flags), grid, task_args, args)
+
+
+def _add_planned_checkpoint(flags: Sequence[str], folder: Path) -> list[str]:
+    """Add the checkpoint of a sweep that has begun with these flags, where they name none."""
+    file = folder / PLAN_FILE
+    if not file.is_file():
+        return list(flags)
+    planned = read_json_object(file)["flags"]
+    _, without_checkpoint = split_flags(planned, ["model_name_or_path"])
+    return planned if without_checkpoint == list(flags) else list(flags)
+
+
+def _check_value(flags: Sequence[str], settings: Mapping[str, str], name: str) -> None:
+    """Refuse a value of the grid that a run would refuse."""
+    try:
+        task_args, args = _parse_run(flags, settings)
+        check_access(task_args, with_tests=args.do_predict)
+    except InputError as error:
+        raise InputError(f"{name}: {settings[name]} in the sweep: {error}") from error
+
+
+def _parse_run(
+    flags: Sequence[str], settings: Mapping[str, str]
+) -> tuple[TaskArguments, FineTuningArguments]:
+    """Parse the flags of a run, on the CPU."""
+    for name in settings.keys() & _ON_THE_CPU.keys():
+        value = read_text(_run_fields()[name], settings[name])
+        check_value(name, value, metadata_of(FineTuningArguments)[name])
+    argv = replace_flags(flags, as_flags({**settings, **_ON_THE_CPU}))
     environment = dict(os.environ)
     try:
         # A library prints a line when it is imported; stdout is the report's.
         with redirect_stdout(sys.stderr):
             task_args, args, _ = parse_arguments(
-                TaskArguments, FineTuningArguments, TeachingArguments, argv=flags
+                TaskArguments, FineTuningArguments, TeachingArguments, argv=argv, configs=CONFIGS
             )
     finally:
         # Precision and compilation are handed on in the environment, which the runs inherit.
         os.environ.clear()
         os.environ.update(environment)
-    if args.push_to_hub:  # of a --config file
-        raise InputError(f"push_to_hub is true, for every run; {RESERVED['push_to_hub']}")
-    check_access(task_args, with_tests=args.do_predict)
+    in_file = {
+        "push_to_hub": args.push_to_hub,
+        "estimate": args.estimate,
+        "resume": args.resume != "auto",
+    }
+    for name, is_set in in_file.items():
+        if is_set:
+            raise InputError(f"{name} is in the --config file, for every run: {RESERVED[name]}")
+    return task_args, args
 
 
 def choose_seeds(num_seeds: int, seeds: Sequence[int] | None) -> list[int]:
@@ -196,8 +269,15 @@ def choose_seeds(num_seeds: int, seeds: Sequence[int] | None) -> list[int]:
 def hashes_of_files(flags: Sequence[str]) -> dict[str, str]:
     """Hash the YAML files that flags name, so that a changed configuration is seen."""
     paths = [Path(argument.split("=", 1)[-1]) for argument in flags]
-    files = [path for path in paths if path.suffix in (".yaml", ".yml") and path.is_file()]
-    return {str(file): hash_of(file) for file in files}
+    config_flags, _ = split_flags(flags, ["config"])
+    if config_flags:  # a name, or --config=NAME
+        name = config_flags[-1].removeprefix("--config=")
+        paths.append(find_config(name, CONFIGS))
+    hashes = {}
+    for path in paths:
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            hashes[str(path)] = hash_of(path)
+    return hashes
 
 
 def _run_fields() -> dict[str, Any]:
@@ -325,7 +405,8 @@ class RunLauncher(NamedTuple):
         if code or results is None:
             raise InputError(
                 f"the run {folder} failed (exit code {code}: {_last_words(log)}); its log is "
-                f"{log}; mend the cause and give the same command again: finished runs are kept"
+                f"{log}; mend the cause and give the same command again: finished runs are kept. "
+                "Other settings or another sweep file need another --output_dir"
             )
         if not self.keeps_checkpoints:
             for checkpoint in folder.glob("checkpoint-*"):
@@ -393,11 +474,12 @@ def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> N
     lock_run(folder, patience=0)
     before = read_json_object(file) if file.is_file() else settings
     for name, value in settings.items():
-        if before.get(name) != value:
+        planned = before.get(name, value)  # a plan of an earlier version may lack it
+        if planned != value:
             raise InputError(
-                f"output_dir {folder} is of runs with other settings ({name}: was "
-                f"{before.get(name)!r}, is {value!r}); give the same settings to resume, or "
-                "another --output_dir, or remove the folder"
+                f"output_dir {folder} is of runs with other settings ({name}: was {planned!r}, is "
+                f"{value!r}); give the same settings to resume, or another --output_dir, or remove "
+                "the folder"
             )
     write_json(file, dict(settings))
 
@@ -438,13 +520,14 @@ class Combination(NamedTuple):
 
 
 def choose_best(combinations: Iterable[Combination]) -> Combination:
-    """Return the combination with the greatest median; of equal ones the first.
+    """Return the combination with the greatest median; of equal ones that of the best run.
 
     With one seed this is the paper's rule: the setting that is best on the development set (Devlin
     et al. 2019, section 4.1). The median over seeds is ours: it is not moved by a run that failed
-    to train, of which the paper says that they happen on small data sets.
+    to train, of which the paper says that they happen on small data sets. Where half of the runs
+    diverged in every combination, no median is a number, and the best run decides.
     """
-    return max(combinations, key=lambda combination: combination.median)
+    return max(combinations, key=lambda entry: (entry.median, max(entry.values)))
 
 
 def run_sweep(
@@ -459,7 +542,8 @@ def run_sweep(
 ) -> str:
     """Run what is not finished, link FOLDER/best to the best run and write sweep.json and a report.
 
-    A folder that holds a sweep with the same settings is resumed; seeds and trials may be added.
+    A folder that holds a sweep with the same settings is resumed. Seeds may be added, to a search
+    trials instead.
     Each run has `FOLDER/<combination>/seed-<seed>`. Without num_trials, of a search with Optuna,
     every combination is run. `report` makes the report of a folder with a sweep.json and returns
     its files, the text first, or none.
@@ -476,7 +560,10 @@ def run_sweep(
         "files": hashes_of_files(launcher.flags),
         "is_search": num_trials is not None,
     }
-    claim_folder(folder, "sweep_plan.json", settings)
+    if num_trials is not None:
+        # What a search tries next depends on the medians over the seeds.
+        settings["seeds"] = list(seeds)
+    claim_folder(folder, PLAN_FILE, settings)
     varying = [name for name, values in grid.items() if len(values) > 1]
     sweep = Sweep(
         folder,
@@ -566,14 +653,16 @@ class Sweep:
     def describe(self) -> dict[str, Any]:
         """Return the sweep as strict JSON: what is not finite is null."""
         best = self.best
+        reason = "has the greatest median over the seeds on the development set"
+        if math.isinf(best.median):
+            reason = "has the best run; half of the seeds or more diverged in every combination"
         described = {
             "metric": self.metric,
             "best": best.name,
             "best_run": os.path.relpath(best.best_run.folder, self.folder),
             "how_chosen": (
-                f"{best.name} has the greatest median over the seeds on the development set; on "
-                "other examples expect less. Other runs keep their results and predictions, not "
-                "their weights."
+                f"{best.name} {reason}; on other examples expect less. Other runs keep their "
+                "results and predictions, not their weights."
             ),
             "combinations": [self._describe(entry) for entry in self.combinations.values()],
             "machine": best.best_run.results.get("machine"),
