@@ -651,6 +651,15 @@ def test_a_launch_on_gpus_has_a_process_for_each(repository, monkeypatch):
         assert ("--num_processes" in command) is bool(words)
 
 
+@pytest.mark.parametrize(("seen", "gpu"), [(None, "0"), ("3", "3"), ("2,3", "2")])
+def test_one_gpu_is_the_first_that_is_seen(repository, monkeypatch, seen, gpu):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if seen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    script = repository / "recipes" / "finetune.py"
+    assert finetuning_command(script, "single_gpu")[-3:-1] == ("--gpu_ids", gpu)
+
+
 @pytest.mark.slow
 def test_a_sweep_of_real_runs_reports_what_they_measured(
     repository,

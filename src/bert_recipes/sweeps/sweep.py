@@ -437,6 +437,10 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
         raise InputError(f"launch: no configuration {file}; there are: {names}")
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
     command += ["--config_file", str(file)]
+    if launch == "single_gpu":
+        # The number in its file would be another GPU than the first one that is seen.
+        first_gpu, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
+        command += ["--gpu_ids", first_gpu]
     if re.fullmatch("ddp|fsdp|deepspeed_zero.*", launch):
         # Takes seconds.
         import torch
