@@ -213,10 +213,9 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(
     assert epochs[0] < 1.0 < epochs[-1]
 
 
-def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_that_are_left(
-    run, tmp_path, monkeypatch
-):
-    """A step takes a second here: warm-up and decay by the fraction of the time that is over."""
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds, in a list: a step takes one."""
     clock = [0.0]
     num_items = BertTrainer.num_items
 
@@ -227,6 +226,14 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     for module in (emissions, trainer):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(BertTrainer, "num_items", tick)
+    return clock
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_that_are_left(
+    run, tmp_path
+):
+    """Warm-up and decay are by the fraction of the time that is over."""
     by_clock = {"max_minutes": 0.2, "max_steps": -1, "warmup_steps": 0.25}
     settings = by_clock | SAVING | {"save_steps": 5, "per_device_train_batch_size": 8}
     straight = run("a", **settings)
@@ -238,6 +245,41 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     resumed = run("b", resume_from=str(tmp_path / "a" / "checkpoint-5"), **settings)
     assert resumed["trainer"].state.global_step == 12
     assert logged(resumed["history"], "learning_rate") == pytest.approx(rates)
+    ended = run("c", resume_from=str(tmp_path / "a" / "checkpoint-12"), **settings)
+    assert not ended["rows"]
+    assert ended["trainer"].state.max_steps == 12
+    assert without_times(ended["history"]) == without_times(straight["history"])
+    # It may be given more minutes.
+    settings |= {"max_minutes": 0.25, "allow_changes": True}
+    longer = run("d", resume_from=str(tmp_path / "a" / "checkpoint-12"), **settings)
+    assert longer["trainer"].state.global_step == 15
+
+
+class SlowSaves(TrainerCallback):
+    """Lets a checkpoint take two seconds, and keeps the clock of each step."""
+
+    def __init__(self, clock):
+        self.seconds = clock
+        self.clocks = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.clocks.append(self.trainer.clock)
+
+    def on_save(self, args, state, control, **kwargs):
+        self.seconds[0] += 2.0
+
+
+def test_the_clock_of_a_resumed_run_does_not_go_back(run, tmp_path, clock):
+    """The last pause is taken to be as long as the longest one, those before the resume too."""
+    by_clock = {"max_minutes": 0.2, "max_steps": -1, "warmup_steps": 0.25}
+    settings = by_clock | SAVING | {"save_steps": 3, "per_device_train_batch_size": 8}
+    straight = SlowSaves(clock)
+    run("a", **settings, callbacks=[straight])
+    assert straight.clocks[5] == pytest.approx(8 / (12 - 2))
+    resumed = SlowSaves(clock)
+    checkpoint = tmp_path / "a" / "checkpoint-6"
+    run("b", resume_from=str(checkpoint), **settings, callbacks=[resumed])
+    assert resumed.clocks[0] == pytest.approx(9 / (12 - 2))
 
 
 @pytest.mark.slow

@@ -296,11 +296,15 @@ class RecipeTrainer(Trainer):
             eval_on_start = args.eval_on_start and self.num_resumed_steps == 0
             # At the end stock would delete all checkpoints but the best; `rotate` has deleted old
             # ones.
-            stock_settings = _overridden(
-                args, push_to_hub=False, save_total_limit=None, eval_on_start=eval_on_start
-            )
+            settings = {
+                "push_to_hub": False,
+                "save_total_limit": None,
+                "eval_on_start": eval_on_start,
+            }
+            if self._minutes_are_over():
+                settings["max_steps"] = self.num_resumed_steps  # no step is left
             resume_from_checkpoint = None if checkpoint is None else str(checkpoint)
-            with self.stop_request.listening(), stock_settings:
+            with self.stop_request.listening(), _overridden(args, **settings):
                 try:
                     output = super().train(resume_from_checkpoint, **kwargs)
                 except BaseException:
@@ -337,9 +341,20 @@ class RecipeTrainer(Trainer):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
         self.clock = self._loaded_state.get("clock", 0.0)
+        self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
         self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
+
+    def _minutes_are_over(self) -> bool:
+        """Return whether the checkpoint is that of the last step of a run by the clock.
+
+        With allow_changes the run may have other minutes than before.
+        """
+        minutes = self.args.max_minutes
+        if minutes is None or self.clock < 1.0:
+            return False
+        return minutes <= self._loaded_state.get("max_minutes", minutes)
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
         """Return the folder that stock's `resume_from_checkpoint` means.
@@ -910,6 +925,8 @@ class RecipeTrainer(Trainer):
             "evaluation_is_due": self._evaluation_is_due,
             "cost": self.run_time.state_dict(),
             "clock": self.clock,
+            "max_minutes": self.args.max_minutes,
+            "longest_pause": self._longest_pause,
             "kept_steps": self.kept_steps,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
