@@ -296,15 +296,11 @@ class RecipeTrainer(Trainer):
             eval_on_start = args.eval_on_start and self.num_resumed_steps == 0
             # At the end stock would delete all checkpoints but the best; `rotate` has deleted old
             # ones.
-            settings = {
-                "push_to_hub": False,
-                "save_total_limit": None,
-                "eval_on_start": eval_on_start,
-            }
-            if self._minutes_are_over():
-                settings["max_steps"] = self.num_resumed_steps  # no step is left
+            stock_settings = _overridden(
+                args, push_to_hub=False, save_total_limit=None, eval_on_start=eval_on_start
+            )
             resume_from_checkpoint = None if checkpoint is None else str(checkpoint)
-            with self.stop_request.listening(), _overridden(args, **settings):
+            with self.stop_request.listening(), stock_settings:
                 try:
                     output = super().train(resume_from_checkpoint, **kwargs)
                 except BaseException:
@@ -346,7 +342,7 @@ class RecipeTrainer(Trainer):
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
 
-    def _minutes_are_over(self) -> bool:
+    def minutes_were_over(self) -> bool:
         """Return whether the checkpoint is that of the last step of a run by the clock.
 
         With allow_changes the run may have other minutes than before.
@@ -515,6 +511,8 @@ class RecipeTrainer(Trainer):
         The items are float64 (K,), over all micro-batches and processes, and on the CPU where there
         is one process. Nothing waits for the device.
         """
+        if self.control.should_training_stop:  # the run was over before it was resumed
+            return [], None
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
         seconds_waited = time.perf_counter() - start
@@ -1081,6 +1079,9 @@ class _RestoreAndSave(TrainerCallback):
         loaded_state = self.trainer._loaded_state
         if loaded_state:
             self.trainer.load_state_dict(loaded_state)
+        if self.trainer.minutes_were_over():
+            state.max_steps = state.global_step
+            control.should_training_stop = True
         if loaded_state.get("evaluation_is_due") and args.eval_strategy != "no":
             self.trainer.run_missed_evaluation()
 
