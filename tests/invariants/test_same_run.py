@@ -333,6 +333,33 @@ def test_another_precision_or_store_is_refused_unless_it_is_wanted(run, checkpoi
     assert "the run is resumed with it, as allow_changes is true" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"), [("muon", "bert_linear"), ("trainer", "trainer")]
+)
+def test_another_rate_or_decay_that_is_wanted_is_that_of_the_coming_steps(
+    run, tmp_path, optimizer, schedule
+):
+    settings = {"optimizer": optimizer, "schedule": schedule, "max_steps": 4}
+    changes = {
+        "learning_rate": 2e-3,
+        "weight_decay": 0.1,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.95,
+        "adam_epsilon": 1e-5,
+    }
+    run("before", **settings, **SAVING)
+    checkpoint = str(tmp_path / "before" / "checkpoint-2")
+    fresh = run("fresh", **settings, **changes)
+    resumed = run("resumed", **settings, **changes, resume_from=checkpoint, allow_changes=True)
+    rates = logged(fresh["history"], "learning_rate")
+    assert logged(resumed["history"], "learning_rate")[2:] == pytest.approx(rates[2:])
+    names = ("lr", "initial_lr", "betas", "eps", "weight_decay", "rate_ratio")
+    groups = fresh["trainer"].optimizer.param_groups
+    for group, resumed_group in zip(groups, resumed["trainer"].optimizer.param_groups, strict=True):
+        for name in names:
+            assert resumed_group.get(name) == group.get(name), name
+
+
 def test_pairs_of_another_seed_are_counted_anew(run, checkpoint, train_data):
     """The numbers of pairs in a checkpoint are those of its seed."""
     progress = read(checkpoint, "progress.json")

@@ -71,6 +71,7 @@ from bert_recipes.training.optimization import (
     Schedule,
     create_optimizer,
     set_peak_rate,
+    settings_of_groups,
     skips_on_device,
 )
 from bert_recipes.training.resume import read_trainer_state, state_of_process
@@ -204,6 +205,8 @@ class RecipeTrainer(Trainer):
         self._globalstep_last_logged = 0  # stock sets it in `train`
 
         self.num_resumed_steps = 0  # before this call of train()
+        # Of the optimiser that this Trainer made; none of one that it was given.
+        self._settings_of_groups: list[dict[str, Any]] = []
         # Name of a file -> the function that writes it into each checkpoint, for a resumed run.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
         # Name of a file -> a module of the model whose weights it holds, apart from stock's.
@@ -645,9 +648,11 @@ class RecipeTrainer(Trainer):
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimiser that `args.optimizer` names."""
         args = self.args
+        if self.optimizer is not None:
+            return self.optimizer
         if args.optimizer == "trainer":
-            return super().create_optimizer(model)
-        if self.optimizer is None:
+            super().create_optimizer(model)
+        else:
             self.optimizer = create_optimizer(
                 args.optimizer,
                 model or self.model,
@@ -661,6 +666,7 @@ class RecipeTrainer(Trainer):
                     args.muon_weight_decay,
                 ),
             )
+        self._settings_of_groups = settings_of_groups(self.optimizer)
         return self.optimizer
 
     def create_scheduler(
@@ -700,9 +706,18 @@ class RecipeTrainer(Trainer):
         )
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load as stock, but keep this run's settings, which may be others with allow_changes."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and self.args.schedule != "trainer":
+        if checkpoint is None:
+            return
+        if self._settings_of_groups:
+            groups = self.optimizer.param_groups
+            for group, settings in zip(groups, self._settings_of_groups, strict=True):
+                group.update(settings)
+        if self.args.schedule != "trainer":
             set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
+        elif isinstance(self.lr_scheduler, LambdaLR):
+            set_peak_rate(self.lr_scheduler)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Return the norm as stock, and skip the step if it is not finite."""
