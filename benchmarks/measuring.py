@@ -192,7 +192,7 @@ def resident_mb() -> float:
     """
     file = Path("/proc/self/status")
     if not file.is_file():
-        return peak_memory_mb()
+        return peak_memory_mb(torch.device("cpu"))
     for line in file.read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 2**10

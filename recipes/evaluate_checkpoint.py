@@ -142,7 +142,9 @@ def measure_pretraining(
     objective = OBJECTIVES["electra" if model.config.model_type == "electra" else "bert"]
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs, objective.trainer_class())
     results = trainer.measure_all()
-    return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}
+    results["model"] = model_args.model_name_or_path
+    results["machine"] = describe_machine(args.device)
+    return results
 
 
 if __name__ == "__main__":

@@ -483,7 +483,7 @@ class RecipeTrainer(Trainer):
             batch_sampler=batches,
             collate_fn=self.device_collator(self.data_collator),
             num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
+            pin_memory=args.dataloader_pin_memory and args.device.type != "cpu",
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             # A worker that cannot hand a batch over (shared memory is full) prints an error and
