@@ -25,6 +25,7 @@ from bert_recipes.models import bert_model, packed_attention
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.compiled_layers import encode_layer
+from bert_recipes.models.kernels import loading
 from bert_recipes.models.packed_attention import attend, choose_flash_kernel
 from bert_recipes.models.padding_free import RowOffsets, plan_rows, planned_layout
 from bert_recipes.models.sizes import pretraining_config
@@ -172,6 +173,7 @@ def as_on_gpu(monkeypatch, tmp_path):
         )
         monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(loading, "_can_compile", lambda device: True)
         return args
 
     return make_arguments
