@@ -360,6 +360,15 @@ def test_another_rate_or_decay_that_is_wanted_is_that_of_the_coming_steps(
             assert resumed_group.get(name) == group.get(name), name
 
 
+def test_a_process_that_was_not_there_before_a_resume_has_dropout_of_its_own(run, checkpoint):
+    """The state of its generator is in no file; with the seed it would begin as at step 0."""
+    settings = {"resume_from": str(checkpoint), "max_steps": 3}
+    same = run("same", **settings)["settings"]["seed"]
+    (checkpoint / "rng_state.pth").rename(checkpoint / "rng_state_0.pth")
+    seeds = [run(name, **settings)["settings"]["seed"] for name in ("other", "again")]
+    assert seeds[0] == seeds[1] != same
+
+
 def test_pairs_of_another_seed_are_counted_anew(run, checkpoint, train_data):
     """The numbers of pairs in a checkpoint are those of its seed."""
     progress = read(checkpoint, "progress.json")

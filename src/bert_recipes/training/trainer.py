@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object, patch_environment
 from safetensors.torch import load_file, save_file
@@ -820,6 +821,21 @@ class RecipeTrainer(Trainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         for name, module in self.module_files.items():
             module.load_state_dict(load_file(Path(resume_from_checkpoint) / name))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Load as stock; a process without a file, as of another number of them, gets a new seed.
+
+        With the seed of the start it would repeat the dropout of the first steps.
+        """
+        super()._load_rng_state(checkpoint)
+        if checkpoint is None:
+            return
+        args = self.args
+        name = "rng_state.pth" if args.world_size == 1 else f"rng_state_{args.process_index}.pth"
+        if not (Path(checkpoint) / name).is_file():
+            entropy = [args.seed, args.process_index, self.state.global_step]
+            (seed,) = np.random.SeedSequence(entropy).generate_state(1).tolist()
+            torch.manual_seed(seed)
 
     def read_weights(self, checkpoint: Path) -> dict[str, torch.Tensor]:
         """Return the weights of a checkpoint by their names in the model."""
