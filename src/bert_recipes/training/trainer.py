@@ -652,9 +652,9 @@ class RecipeTrainer(Trainer):
         if self.optimizer is not None:
             return self.optimizer
         if args.optimizer == "trainer":
-            super().create_optimizer(model)
+            optimizer = super().create_optimizer(model)
         else:
-            self.optimizer = create_optimizer(
+            optimizer = create_optimizer(
                 args.optimizer,
                 model or self.model,
                 learning_rate=args.learning_rate,
@@ -667,8 +667,9 @@ class RecipeTrainer(Trainer):
                     args.muon_weight_decay,
                 ),
             )
-        self._settings_of_groups = settings_of_groups(self.optimizer)
-        return self.optimizer
+        self.optimizer = optimizer
+        self._settings_of_groups = settings_of_groups(optimizer)
+        return optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
