@@ -398,15 +398,22 @@ def read_early(argv: Sequence[str], *names: str) -> dict[str, Any]:
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("config", *names):
-        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", const="")
-    flags = vars(parser.parse_known_args(argv)[0])
-    config = flags.pop("config")
-    settings: dict[str, Any] = {}
-    if config and Path(config).is_file():
-        in_file, _ = read_tree(Path(config))
-        settings = {name: in_file[name] for name in names if name in in_file}
-    typed = {name: text for name, text in flags.items() if text is not None}
-    return {**settings, **typed}
+        flag = f"--{name}"
+        other_flag = flag.replace("_", "-")
+        parser.add_argument(flag, other_flag, nargs="?", const="")
+    flags, _ = parser.parse_known_args(argv)
+
+    in_file: dict[str, Any] = {}
+    if flags.config and Path(flags.config).is_file():
+        in_file, _ = read_tree(Path(flags.config))
+    settings = {}
+    for name in names:
+        typed = getattr(flags, name)
+        if typed is not None:
+            settings[name] = typed
+        elif name in in_file:
+            settings[name] = in_file[name]
+    return settings
 
 
 DEFAULT_MODEL = "google-bert/bert-base-uncased"
