@@ -248,8 +248,8 @@ def main() -> None:
         "train_steps": steps,
         "train_seconds": seconds,
         **evaluate_stock(run, trainer),
-        "peak_memory_mb": round(peak_memory_mb(), 1),
-        "machine": describe_machine(),
+        "peak_memory_mb": round(peak_memory_mb(args.device), 1),
+        "machine": describe_machine(args.device),
         "date": time.strftime("%Y-%m-%d"),
     }
 

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -134,12 +135,19 @@ class BatchCounter:
         fetch, train = trainer.get_batch_samples, trainer.training_step
 
         def get_batch_samples(iterator: Any, num_batches: int, device: Any) -> Any:
-            # Before they go to the device.
-            batches = list(itertools.islice(iterator, num_batches))
+            batches: list[Any] = []  # as they are before they go to the device
+
+            def keep() -> Iterator[Any]:
+                for batch in iterator:
+                    batches.append(batch)
+                    yield batch
+
+            # The Trainer reads them: it measures for how long it waits.
+            samples = fetch(keep(), num_batches, device)
             if batches:
                 with single_thread():
                     self._count(batches)
-            return fetch(iter(batches), num_batches, device)
+            return samples
 
         def training_step(*args: Any, **kwargs: Any) -> torch.Tensor:
             loss = train(*args, **kwargs)
@@ -184,7 +192,7 @@ def resident_mb() -> float:
     """
     file = Path("/proc/self/status")
     if not file.is_file():
-        return peak_memory_mb()
+        return peak_memory_mb(torch.device("cpu"))
     for line in file.read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 2**10

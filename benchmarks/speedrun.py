@@ -126,7 +126,7 @@ def main() -> None:
         "is_corpus_of_the_table": hashes == track.sha256,
         "corpus_sha256": hashes,
         "curve": clock.curve,
-        "machine": describe_machine(),
+        "machine": describe_machine(args.device),
     }
     write_json(Path(args.output_dir) / "result.json", result)
     last = "{mlm_loss:.3f} nats, {nsp_accuracy:.1%}, {step} steps".format_map(clock.curve[-1])

@@ -14,14 +14,19 @@ needs no data; it writes bias_probe.json into the checkpoint's folder.
 import logging
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bert_recipes.config import parse_arguments
+from bert_recipes.config import parse_arguments, read_text
 from bert_recipes.errors import InputError, run_cli, saving
-from bert_recipes.finetuning.arguments import FineTuningArguments, ScoringArguments, names_a_task
+from bert_recipes.finetuning.arguments import (
+    FineTuningArguments,
+    ScoringArguments,
+    names_a_task,
+    read_early,
+)
 from bert_recipes.settings import option
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.training.speed import describe_machine
@@ -50,13 +55,22 @@ class EvaluateArguments:
             raise InputError(f"results_file {self.results_file} is a folder; give a file in it")
 
 
+def asks_for_probe(argv: Sequence[str]) -> bool:
+    """Return whether `probe_bias` is true; what is no truth value is left to the parser."""
+    text = str(read_early(argv, "probe_bias").get("probe_bias", "false"))
+    try:
+        return text == "" or read_text(bool, text)
+    except ValueError:
+        return False
+
+
 def main() -> None:
     """Parse; make no folder in the working directory for a Trainer that only evaluates."""
     on_task = names_a_task(sys.argv[1:])
     types: tuple[type, ...] = (ModelArguments, DataArguments, PreTrainingArguments)
     if on_task:
         types = (ScoringArguments, FineTuningArguments)
-    elif "--probe_bias true" in " ".join(sys.argv):
+    elif asks_for_probe(sys.argv[1:]):
         types = (ModelArguments, PreTrainingArguments)  # a probe needs no data
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
     # Imported only now, for it takes seconds.
@@ -128,7 +142,9 @@ def measure_pretraining(
     objective = OBJECTIVES["electra" if model.config.model_type == "electra" else "bert"]
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs, objective.trainer_class())
     results = trainer.measure_all()
-    return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}
+    results["model"] = model_args.model_name_or_path
+    results["machine"] = describe_machine(args.device)
+    return results
 
 
 if __name__ == "__main__":

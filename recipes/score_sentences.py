@@ -97,6 +97,7 @@ def score_blimp(args: SentenceArguments, folder: Path) -> None:
 def draw_curve(args: SentenceArguments, folder: Path) -> None:
     """Write and print BLiMP at each checkpoint of a run: curve.json, curve.md, curve.png."""
     from bert_recipes.features.blimp_curve import curve_table, measure_checkpoints
+    from bert_recipes.features.extract import choose_device
     from bert_recipes.reports.plots import Line, Panel, panels_png
     from bert_recipes.training.speed import describe_machine
 
@@ -111,7 +112,8 @@ def draw_curve(args: SentenceArguments, folder: Path) -> None:
     chance = Line("chance", places, [0.5] * len(places))
     line = Line("BLiMP", places, accuracies)
     panel = Panel("BLiMP", "fraction of the pairs that is right", [line], [chance], x_label=x_label)
-    curve = {"points": points, "machine": describe_machine(), "date": time.strftime("%Y-%m-%d")}
+    machine = describe_machine(choose_device(use_cpu=args.use_cpu))
+    curve = {"points": points, "machine": machine, "date": time.strftime("%Y-%m-%d")}
     with saving(folder):
         write_json(folder / "curve.json", curve)
         (folder / "curve.md").write_text(table, encoding="utf-8")

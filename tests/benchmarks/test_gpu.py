@@ -1,11 +1,15 @@
 """The prepared steps of the GPU path, tried on a CPU."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gpu
 import pytest
+import torch
+from measuring import BatchCounter
 
 
 def make_args(tmp_path, **changes):
@@ -86,6 +90,28 @@ def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path, our_sample):
     record = json.loads((tmp_path / "gpu_step2_base.json").read_text())
     assert record["machine"]["torch"]
     assert record["date"]
+
+
+def test_the_trainer_itself_reads_its_batches_and_so_measures_its_waits():
+    batch = {"input_ids": torch.ones(2, 3), "attention_mask": torch.ones(2, 3, dtype=torch.long)}
+    batches_read = []
+
+    def read_slowly():
+        for number in range(4):
+            batches_read.append(number)
+            yield batch
+
+    def fetch(iterator, num_batches, device):
+        assert not batches_read
+        return list(itertools.islice(iterator, num_batches)), None
+
+    trainer = SimpleNamespace(get_batch_samples=fetch, training_step=lambda: torch.tensor(0.5))
+    counter = BatchCounter(trainer, masked_lm=False)
+    samples, _ = trainer.get_batch_samples(read_slowly(), 2, torch.device("cpu"))
+    assert len(samples) == len(batches_read) == 2
+    trainer.training_step()
+    works, positions, _ = counter.read(0, 1)
+    assert (works[0].tokens, works[0].sequences, positions) == (12, 4, [12])
 
 
 def test_a_profile_names_what_takes_most(our_sample):

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from transformers.trainer_utils import IntervalStrategy
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, Interrupted
 from bert_recipes.finetuning import trainer
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.trainer import FineTuningTrainer
@@ -87,9 +88,40 @@ def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resu
     state = read_state(tmp_path / "a" / "run")
     assert state["global_step"] == 4
     assert state["best_model_checkpoint"].endswith("checkpoint-1")
-    checkpoint = tmp_path / "a" / "run" / "checkpoint-3"
+    # Of the last one the evaluations say already that it is over.
+    for step in (3, 4):
+        checkpoint = tmp_path / "a" / "run" / f"checkpoint-{step}"
+        folder = tmp_path / f"after-{step}"
+        run = train_run(*start, folder, *flags.split(), "--resume", checkpoint)
+        assert run.trainer.num_resumed_steps == step
+        assert read_state(folder / "run")["global_step"] == 4
+        assert (folder / "run" / "checkpoint-4").is_dir() == (step == 3)
+
+
+def test_a_signal_in_the_evaluation_that_ends_a_run_does_not_let_it_train_on(
+    tiny_checkpoint, tmp_path, monkeypatch
+):
+    flags = (
+        "--max_steps 9 --eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1 "
+        "--learning_rate 0 --early_stopping_patience 1"
+    )
+    start = ("sequence_classification", tiny_checkpoint)
+    evaluate = FineTuningTrainer.evaluate
+
+    def evaluate_until_step_2(self, *args, **kwargs):
+        if self.state.global_step == 2:
+            self.stop_request.signal = signal.SIGTERM
+        return evaluate(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FineTuningTrainer, "evaluate", evaluate_until_step_2)
+        with pytest.raises(Interrupted, match="after step 2 of 9"):
+            train_run(*start, tmp_path / "a", *flags.split())
+    checkpoint = tmp_path / "a" / "run" / "checkpoint-2"
     train_run(*start, tmp_path / "b", *flags.split(), "--resume", checkpoint)
-    assert read_state(tmp_path / "b" / "run")["global_step"] == 4
+    state = read_state(tmp_path / "b" / "run")
+    assert state["global_step"] == 2
+    assert state["best_global_step"] == 1
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.distillation import DistillationTrainer, make_student
 from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.pretraining import load_data, load_model
+from bert_recipes.training.tinybert import TinyBertTrainer
 
 
 pytestmark = pytest.mark.gpu
@@ -50,6 +51,7 @@ DISTILLATION = DistillationArguments(
     alpha_mlm=2.0,
     alpha_cos=1.0,
 )
+IMITATION = DistillationArguments(teacher="it", alpha_attn=1.0, alpha_hidn=1.0, alpha_embd=1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +203,11 @@ def test_a_step_makes_nobody_wait(small_store, tmp_path, monkeypatch):
     assert len(waits) <= 4, waits
 
 
-def test_a_distillation_learns(small_store, tmp_path):
+@pytest.mark.parametrize(
+    ("trainer_class", "settings"),
+    [(DistillationTrainer, DISTILLATION), (TinyBertTrainer, IMITATION)],
+)
+def test_a_distillation_learns(small_store, tmp_path, trainer_class, settings):
     args = PreTrainingArguments(
         output_dir=str(tmp_path),
         max_steps=30,
@@ -216,13 +222,15 @@ def test_a_distillation_learns(small_store, tmp_path):
     data = load_data(data_args, args.seed)
     model_args = ModelArguments(size="tiny", dropout=0.0)
     teacher = load_model(model_args, data.tokenizer, 48, args.seed).eval()
-    student = make_student(teacher, DISTILLATION, seed=1)
-    trainer = DistillationTrainer(
+    student = load_model(model_args, data.tokenizer, 48, args.seed + 1)
+    if trainer_class is DistillationTrainer:
+        student = make_student(teacher, settings, seed=1)
+    trainer = trainer_class(
         student,
         args,
         data.collator,
         teacher=teacher,
-        settings=DISTILLATION,
+        settings=settings,
         train_dataset=data.train,
     )
     trainer.train()

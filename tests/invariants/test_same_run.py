@@ -213,10 +213,9 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(
     assert epochs[0] < 1.0 < epochs[-1]
 
 
-def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_that_are_left(
-    run, tmp_path, monkeypatch
-):
-    """A step takes a second here: warm-up and decay by the fraction of the time that is over."""
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds, in a list: a step takes one."""
     clock = [0.0]
     num_items = BertTrainer.num_items
 
@@ -227,6 +226,14 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     for module in (emissions, trainer):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(BertTrainer, "num_items", tick)
+    return clock
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_that_are_left(
+    run, tmp_path
+):
+    """Warm-up and decay are by the fraction of the time that is over."""
     by_clock = {"max_minutes": 0.2, "max_steps": -1, "warmup_steps": 0.25}
     settings = by_clock | SAVING | {"save_steps": 5, "per_device_train_batch_size": 8}
     straight = run("a", **settings)
@@ -238,6 +245,41 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     resumed = run("b", resume_from=str(tmp_path / "a" / "checkpoint-5"), **settings)
     assert resumed["trainer"].state.global_step == 12
     assert logged(resumed["history"], "learning_rate") == pytest.approx(rates)
+    ended = run("c", resume_from=str(tmp_path / "a" / "checkpoint-12"), **settings)
+    assert not ended["rows"]
+    assert ended["trainer"].state.max_steps == 12
+    assert without_times(ended["history"]) == without_times(straight["history"])
+    # It may be given more minutes.
+    settings |= {"max_minutes": 0.25, "allow_changes": True}
+    longer = run("d", resume_from=str(tmp_path / "a" / "checkpoint-12"), **settings)
+    assert longer["trainer"].state.global_step == 15
+
+
+class SlowSaves(TrainerCallback):
+    """Lets a checkpoint take two seconds, and keeps the clock of each step."""
+
+    def __init__(self, clock):
+        self.seconds = clock
+        self.clocks = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.clocks.append(self.trainer.clock)
+
+    def on_save(self, args, state, control, **kwargs):
+        self.seconds[0] += 2.0
+
+
+def test_the_clock_of_a_resumed_run_does_not_go_back(run, tmp_path, clock):
+    """The last pause is taken to be as long as the longest one, those before the resume too."""
+    by_clock = {"max_minutes": 0.2, "max_steps": -1, "warmup_steps": 0.25}
+    settings = by_clock | SAVING | {"save_steps": 3, "per_device_train_batch_size": 8}
+    straight = SlowSaves(clock)
+    run("a", **settings, callbacks=[straight])
+    assert straight.clocks[5] == pytest.approx(8 / (12 - 2))
+    resumed = SlowSaves(clock)
+    checkpoint = tmp_path / "a" / "checkpoint-6"
+    run("b", resume_from=str(checkpoint), **settings, callbacks=[resumed])
+    assert resumed.clocks[0] == pytest.approx(9 / (12 - 2))
 
 
 @pytest.mark.slow
@@ -289,6 +331,42 @@ def test_another_precision_or_store_is_refused_unless_it_is_wanted(run, checkpoi
         run("refused", **settings)
     run("resumed", **settings, allow_changes=True)
     assert "the run is resumed with it, as allow_changes is true" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"), [("muon", "bert_linear"), ("trainer", "trainer")]
+)
+def test_another_rate_or_decay_that_is_wanted_is_that_of_the_coming_steps(
+    run, tmp_path, optimizer, schedule
+):
+    settings = {"optimizer": optimizer, "schedule": schedule, "max_steps": 4}
+    changes = {
+        "learning_rate": 2e-3,
+        "weight_decay": 0.1,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.95,
+        "adam_epsilon": 1e-5,
+    }
+    run("before", **settings, **SAVING)
+    checkpoint = str(tmp_path / "before" / "checkpoint-2")
+    fresh = run("fresh", **settings, **changes)
+    resumed = run("resumed", **settings, **changes, resume_from=checkpoint, allow_changes=True)
+    rates = logged(fresh["history"], "learning_rate")
+    assert logged(resumed["history"], "learning_rate")[2:] == pytest.approx(rates[2:])
+    names = ("lr", "initial_lr", "betas", "eps", "weight_decay", "rate_ratio")
+    groups = fresh["trainer"].optimizer.param_groups
+    for group, resumed_group in zip(groups, resumed["trainer"].optimizer.param_groups, strict=True):
+        for name in names:
+            assert resumed_group.get(name) == group.get(name), name
+
+
+def test_a_process_that_was_not_there_before_a_resume_has_dropout_of_its_own(run, checkpoint):
+    """The state of its generator is in no file; with the seed it would begin as at step 0."""
+    settings = {"resume_from": str(checkpoint), "max_steps": 3}
+    same = run("same", **settings)["settings"]["seed"]
+    (checkpoint / "rng_state.pth").rename(checkpoint / "rng_state_0.pth")
+    seeds = [run(name, **settings)["settings"]["seed"] for name in ("other", "again")]
+    assert seeds[0] == seeds[1] != same
 
 
 def test_pairs_of_another_seed_are_counted_anew(run, checkpoint, train_data):

@@ -300,6 +300,35 @@ def test_a_missing_tool_is_named(monkeypatch, tmp_path, tool, advice):
     assert advice in reason
 
 
+@pytest.mark.parametrize(
+    ("package", "capability", "compiler", "reason"),
+    [
+        (None, (9, 0), "gcc", "the package triton is not installed"),
+        ("triton", (6, 1), "gcc", "Triton needs a GPU of compute capability 7.0 or higher"),
+        ("triton", (9, 0), None, "no C compiler found; install gcc"),
+        ("triton", (7, 0), "gcc", None),
+        ("triton", (9, 0), "clang", None),
+    ],
+)
+def test_where_triton_cannot_work_nothing_is_compiled_and_the_log_says_why(
+    monkeypatch, caplog, package, capability, compiler, reason
+):
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: package)
+    monkeypatch.setattr(loading.sys, "platform", "linux")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(loading.shutil, "which", lambda name: name if name == compiler else None)
+    monkeypatch.delenv("CC", raising=False)
+    loading._can_compile.cache_clear()
+    with caplog.at_level("WARNING"):
+        for name in ("auto", "compiled"):
+            kernels = load_kernels(name, torch.device("cuda"))
+            assert kernels.is_compiled == (reason is None)
+    loading._can_compile.cache_clear()
+    messages = [record.message for record in caplog.records]
+    expected = [f"nothing is compiled for the GPU ({reason}), which is slower"]
+    assert messages == ([] if reason is None else expected)
+
+
 def test_off_and_other_devices_have_none():
     assert load_kernels("off", torch.device("cpu")) is None
     assert load_kernels("auto", torch.device("meta")) is None

@@ -108,6 +108,15 @@ def test_a_task_is_named_on_the_command_line_or_in_the_configuration(
     assert names_a_task(argv.split()) == is_named
 
 
+@pytest.mark.parametrize(
+    "flags", ["--probe_bias", "--probe_bias=true", "--probe-bias Yes", "--config {folder}/a.yaml"]
+)
+def test_a_probe_needs_no_data_however_it_is_asked_for(call_recipe, tmp_path, flags):
+    (tmp_path / "a.yaml").write_text("probe_bias: on\n")
+    said = call_recipe("evaluate_checkpoint", flags.format(folder=tmp_path), code=1)
+    assert "give the checkpoint to probe" in said
+
+
 def test_what_cannot_be_measured_is_refused(score, tiny_runs, tmp_path):
     run = tiny_runs("sequence_classification")
     with pytest.raises(InputError, match="model_name_or_path is missing"):

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import signal
 from collections import defaultdict
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from transformers import (
 from bert_recipes.data.collator import DataCollatorForPreTraining, count_characters
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import open_store
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, Interrupted
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.checkpoints import MEMBERS
 from bert_recipes.models.kernels.loading import load_kernels
@@ -454,6 +455,20 @@ def test_pairs_of_before_are_measured_whenever_those_of_the_run_are(tmp_path):
         sums, running_sums = trainer.held_out_sums
         assert torch.equal(sums.values, running_sums[-1])
         assert "eval_old_pairs" not in trainer.evaluate(old)
+
+
+def test_a_signal_in_an_evaluation_leaves_torchs_generator_as_the_whole_evaluation(tmp_path):
+    """A resumed run makes up for the evaluation, and its steps draw on from there."""
+    given = {"old_dataset": rows(6)}
+    trainer = stock_trainer(tmp_path, rows(15), default_data_collator, given=given)
+    torch.manual_seed(5)
+    trainer.evaluate()
+    state = torch.get_rng_state()
+    torch.manual_seed(5)
+    trainer.stop_request.signal = signal.SIGTERM
+    with pytest.raises(Interrupted):
+        trainer.evaluate()
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_to_the_user(

@@ -14,7 +14,13 @@ from transformers import BertConfig
 
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.training import speed
-from bert_recipes.training.speed import BatchStats, describe_machine, forward_flops, training_flops
+from bert_recipes.training.speed import (
+    BatchStats,
+    describe_machine,
+    forward_flops,
+    peak_memory_mb,
+    training_flops,
+)
 
 
 CONFIG = BertConfig(
@@ -101,6 +107,15 @@ def test_the_first_processor_is_described(tmp_path: Path, monkeypatch, text, mod
     assert described.get("processor_model") == model
     assert described.get("instructions") == instructions
     assert described["processor"]
+
+
+def test_a_gpu_that_does_not_compute_is_not_described(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 0)
+    for device, gpu in (("cpu", None), ("cuda", "a GPU")):
+        assert describe_machine(torch.device(device))["gpu"] == gpu
+        assert (peak_memory_mb(torch.device(device)) == 0) == (gpu is not None)
 
 
 class Libc:

@@ -173,6 +173,16 @@ def test_without_padding_the_loss_is_the_originals_which_depends_on_padding(make
         assert abs(original(padded) - original(longer)) > 0.01 * original(padded)
 
 
+def test_counts_on_the_cpu_divide_losses_on_another_device(make_trainer, monkeypatch):
+    """With one process the counts of a step stay on the CPU, also where a GPU trains."""
+    trainer = make_trainer(make_teacher(), make_model(1))
+    teacher = trainer.teacher
+    teacher.weights = teacher.weights.to("meta")
+    monkeypatch.setattr(teacher, "losses", lambda *_: torch.ones(3, device="meta"))
+    loss, _ = teacher.micro_batch_loss(trainer.model, {}, torch.tensor([0.0, 5.0, 9.0]))
+    assert loss.device.type == "meta"
+
+
 def test_the_teacher_has_no_dropout_and_gives_one_answer(make_trainer):
     teacher, student = make_teacher(dropout=0.5).train(), make_model(1)
     trainer = make_trainer(teacher, student)

@@ -86,6 +86,11 @@ def test_the_tokens_of_a_step_are_counted_by_one_thread(open_trainer):
     assert torch.get_num_threads() == num_threads_before
 
 
+def test_batches_that_stay_on_the_cpu_are_not_pinned(open_trainer):
+    loader = open_trainer({}).train_loader(lambda *_: [], num_samples=8, dataset=[])
+    assert not loader.pin_memory
+
+
 def test_a_machine_that_was_busy_while_it_was_measured_is_measured_again(open_trainer, monkeypatch):
     measured = iter([10.0, 100.0])
     monkeypatch.setattr(base_trainer, "best_rate", lambda *_: next(measured))

@@ -391,17 +391,32 @@ class PredictionArguments:
 
 def names_a_task(argv: Sequence[str]) -> bool:
     """Return whether a command line, or the --config file on it, says `task` or `task_file`."""
+    return bool(read_early(argv, "task", "task_file"))
+
+
+def read_early(argv: Sequence[str], *names: str) -> dict[str, Any]:
+    """Return settings that decide which others there are, as a user has written them.
+
+    A flag wins over the --config file; one without a value is an empty text.
+    """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--task", nargs="?", const="")
-    parser.add_argument("--task_file", "--task-file", nargs="?", const="")
-    parser.add_argument("--config", nargs="?", const="")
+    for name in ("config", *names):
+        flag = f"--{name}"
+        other_flag = flag.replace("_", "-")
+        parser.add_argument(flag, other_flag, nargs="?", const="")
     flags, _ = parser.parse_known_args(argv)
-    if flags.task is not None or flags.task_file is not None:
-        return True
-    if not flags.config or not Path(flags.config).is_file():
-        return False
-    values, _ = read_tree(Path(flags.config))
-    return "task" in values or "task_file" in values
+
+    in_file: dict[str, Any] = {}
+    if flags.config and Path(flags.config).is_file():
+        in_file, _ = read_tree(Path(flags.config))
+    settings = {}
+    for name in names:
+        typed = getattr(flags, name)
+        if typed is not None:
+            settings[name] = typed
+        elif name in in_file:
+            settings[name] = in_file[name]
+    return settings
 
 
 DEFAULT_MODEL = "google-bert/bert-base-uncased"

@@ -425,6 +425,6 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
         folder.mkdir(parents=True, exist_ok=True)
         write_predictions(run, folder)
     results.pop("epoch", None)  # nothing was trained
-    results["machine"] = describe_machine()
+    results["machine"] = describe_machine(args.device)
     results["date"] = time.strftime("%Y-%m-%d")
     return results

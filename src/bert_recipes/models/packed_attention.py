@@ -22,6 +22,8 @@ MAX_HEAD_SIZE = 256
 FLASH_3_CAPABILITY = 9
 FLASH_3_MODULE = "flash_attn_interface"
 
+_any_dropout = False  # of a model of this process
+
 
 def attend(
     query: torch.Tensor,
@@ -86,11 +88,14 @@ def _sequence_numbers(offsets: torch.Tensor, num_rows: int) -> torch.Tensor:
 def choose_flash_kernel(*, has_dropout: bool, capability: tuple[int, int]) -> str:
     """Let torch's flash operation use the fastest kernel that fits, and return its name.
 
-    FlashAttention-3 has no dropout. The choice holds for all models of the process.
+    FlashAttention-3 has no dropout. The choice holds for all models of the process: a teacher
+    without dropout must not make it for its student.
     """
+    global _any_dropout
+    _any_dropout = _any_dropout or has_dropout
     is_installed = importlib.util.find_spec(FLASH_3_MODULE) is not None
     is_active = attention.current_flash_attention_impl() == "FA3"
-    if is_installed and not has_dropout and capability[0] == FLASH_3_CAPABILITY:
+    if is_installed and not _any_dropout and capability[0] == FLASH_3_CAPABILITY:
         if not is_active:
             attention.activate_flash_attention_impl("FA3")
         return "FlashAttention-3"

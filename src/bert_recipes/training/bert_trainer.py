@@ -714,25 +714,34 @@ class BertTrainer(RecipeTrainer):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
-        held_out_sums = self._sum_held_out(dataloader, description)
-        metrics = held_out_sums.sums.metrics(metric_key_prefix, self.pairs_task)
+        # An iterator draws from torch's generator: all do before the first batch, so that a signal
+        # in the evaluation changes nothing in the steps after it.
+        batches = iter(dataloader)
+        old_dataloader = None
         if self.old_dataset is not None and without_epochs(sampler.dataset) is self.eval_dataset:
             old_dataloader = self.get_eval_dataloader(self.old_dataset)
-            old_sums = self._sum_held_out(old_dataloader, description).sums
+            old_batches = iter(old_dataloader)
+        held_out_sums = self._sum_held_out(dataloader, batches, description)
+        metrics = held_out_sums.sums.metrics(metric_key_prefix, self.pairs_task)
+        if old_dataloader is not None:
+            old_sums = self._sum_held_out(old_dataloader, old_batches, description).sums
             metrics.update(old_sums.metrics(f"{metric_key_prefix}_old", self.pairs_task))
         self.held_out_sums = held_out_sums
         return EvalLoopOutput(
             predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs
         )
 
-    def _sum_held_out(self, dataloader: DataLoader, description: str) -> HeldOutSums:
+    def _sum_held_out(
+        self, dataloader: DataLoader, batches: Iterator[Any], description: str
+    ) -> HeldOutSums:
+        """Measure the batches that an iterator of the loader has."""
         sampler: Any = dataloader.batch_sampler
         model = self.model
         was_training = model.training
         model.eval()
         sums = self.new_sums()
         running_sums = [sums.values.clone()]
-        batches = self.show_progress(dataloader, description)
+        batches = self.show_progress(batches, description)
         with self.stoppable():
             for batch, is_padding_batch in zip(batches, sampler.is_padding_batch, strict=True):
                 self.check_stop()

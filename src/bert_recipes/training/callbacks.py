@@ -174,8 +174,12 @@ class EarlyStopping(TrainerCallback):
         self.is_training = False
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Ignore evaluations before training."""
+        """Ignore evaluations before training, and stop at once where those before a resume say so.
+
+        One that was made up for at the resume is among them.
+        """
         self.is_training = True
+        self.on_evaluate(args, state, control)
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where the best value lies `patience` evaluations back.

@@ -49,7 +49,7 @@ class _StepTimer(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the time when the step is computed."""
-        if torch.cuda.is_available():
+        if args.device.type == "cuda":
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
         control.should_save = False
@@ -88,7 +88,8 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
     if args.max_minutes is not None:
         steps = 60 * args.max_minutes / seconds
         hours = args.max_minutes / 60
-    return Estimate(seconds, statistics.median(rates), steps, hours, peak_memory_mb())
+    memory_mb = peak_memory_mb(args.device)
+    return Estimate(seconds, statistics.median(rates), steps, hours, memory_mb)
 
 
 def print_estimate(trainer: RecipeTrainer) -> None:

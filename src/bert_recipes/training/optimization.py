@@ -30,6 +30,8 @@ MUON_MOMENTUM = 0.95
 MUON_START_MOMENTUM = 0.85
 # What a group of matrices has beside its rate.
 MATRIX_SETTINGS = ("momentum", "row_beta", "weight_decay")
+# What the settings of a run decide in a group; a checkpoint may have the values of others.
+GROUP_SETTINGS = ("betas", "eps", "weight_decay", "rate_ratio")
 # The least mean square of a row of an update that NorMuon divides by.
 MIN_ROW_SQUARE = 1e-10
 
@@ -507,13 +509,26 @@ def momentum_of_muon(progress: float, warmup: float) -> float:
     return MUON_START_MOMENTUM + (MUON_MOMENTUM - MUON_START_MOMENTUM) * progress / warmup
 
 
-def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
-    """Set the peak of the coming phase in a scheduler that was loaded from a checkpoint."""
+def settings_of_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return what the settings of a run decide in each group of its new optimiser."""
+    all_settings = []
+    for group in optimizer.param_groups:
+        settings = {name: group[name] for name in GROUP_SETTINGS if name in group}
+        all_settings.append({**settings, "initial_lr": group["lr"]})
+    return all_settings
+
+
+def set_peak_rate(scheduler: LambdaLR, learning_rate: float | None = None) -> None:
+    """Set the peak from now on in a scheduler that was loaded from a checkpoint.
+
+    None: each group has its own, `initial_lr`.
+    """
     scheduler.base_lrs = []
     scheduler._last_lr = []
     for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        peak = learning_rate * group.get("rate_ratio", 1.0)
-        group["initial_lr"] = peak
+        if learning_rate is not None:
+            group["initial_lr"] = learning_rate * group.get("rate_ratio", 1.0)
+        peak = group["initial_lr"]
         group["lr"] = peak * factor(scheduler.last_epoch)
         scheduler.base_lrs.append(peak)
         scheduler._last_lr.append(group["lr"])

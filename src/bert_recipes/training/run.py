@@ -253,10 +253,10 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
     results.update(cost_facts(trainer.run_time, trainer.args.energy))
     results.update(trainer.measure_all())
     results.update(speed_of(trainer.state.log_history))
-    results["peak_memory_mb"] = round(peak_memory_mb(), 1)
+    results["peak_memory_mb"] = round(peak_memory_mb(trainer.args.device), 1)
     results["processes"] = trainer.args.world_size
     results["precision"] = trainer.precision
-    results["machine"] = describe_machine()
+    results["machine"] = describe_machine(trainer.args.device)
     results["date"] = time.strftime("%Y-%m-%d")
     return results
 

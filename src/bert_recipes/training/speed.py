@@ -108,12 +108,15 @@ _NUMBERS = {
 }
 
 
-def describe_machine() -> dict[str, Any]:
-    """Return machine and versions, for results files.
+def describe_machine(device: torch.device | None = None) -> dict[str, Any]:
+    """Return machine and versions, for results files; a GPU only where it is the device.
 
     `processor` is the name the system gives; virtual machines often hide all but the maker, so
     `processor_model` (family and model, or part, as the processor numbers itself) and
     `instructions` tell those of one name apart, where the system says them.
+
+    Args:
+        device: What computes; None: a GPU where there is one.
     """
     cpu_facts = _read_cpu_facts()
     flags = (cpu_facts.get("flags") or cpu_facts.get("Features") or "").split()
@@ -126,11 +129,12 @@ def describe_machine() -> dict[str, Any]:
         machine["processor_model"] = ", ".join(numbers)
     if instructions:
         machine["instructions"] = instructions
+    has_gpu = torch.cuda.is_available() and (device is None or device.type == "cuda")
     return {
         **machine,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "gpu": torch.cuda.get_device_name(device) if has_gpu else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -266,13 +270,10 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def peak_memory_mb() -> float:
-    """Return the peak memory of this process in MB.
-
-    The memory is resident memory, or allocated GPU memory where there is a GPU.
-    """
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
+def peak_memory_mb(device: torch.device) -> float:
+    """Return the peak memory of this process in MB: resident memory, or what a GPU allocated."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return usage / 2**20 if sys.platform == "darwin" else usage / 2**10
 

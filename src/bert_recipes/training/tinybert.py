@@ -195,8 +195,10 @@ class LayerTeacher:
         self, model: Any, inputs: Any, counts: torch.Tensor
     ) -> tuple[torch.Tensor, Any]:
         """Return the weighted sum of the three losses."""
+        # On the CPU where there is one process; a number from there divides on a GPU, a row cannot.
         _, tokens, pairs = counts
-        losses = self.losses(model, inputs) / torch.stack([pairs, tokens, tokens])
+        score_loss, state_loss, embedding_loss = self.losses(model, inputs)
+        losses = torch.stack([score_loss / pairs, state_loss / tokens, embedding_loss / tokens])
         return (losses * self.weights).sum(), {}
 
 

@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object, patch_environment
 from safetensors.torch import load_file, save_file
@@ -71,6 +72,7 @@ from bert_recipes.training.optimization import (
     Schedule,
     create_optimizer,
     set_peak_rate,
+    settings_of_groups,
     skips_on_device,
 )
 from bert_recipes.training.resume import read_trainer_state, state_of_process
@@ -204,6 +206,8 @@ class RecipeTrainer(Trainer):
         self._globalstep_last_logged = 0  # stock sets it in `train`
 
         self.num_resumed_steps = 0  # before this call of train()
+        # Of the optimiser that this Trainer made; none of one that it was given.
+        self._settings_of_groups: list[dict[str, Any]] = []
         # Name of a file -> the function that writes it into each checkpoint, for a resumed run.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
         # Name of a file -> a module of the model whose weights it holds, apart from stock's.
@@ -337,9 +341,20 @@ class RecipeTrainer(Trainer):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
         self.clock = self._loaded_state.get("clock", 0.0)
+        self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
         self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
+
+    def minutes_were_over(self) -> bool:
+        """Return whether the checkpoint is that of the last step of a run by the clock.
+
+        With allow_changes the run may have other minutes than before.
+        """
+        minutes = self.args.max_minutes
+        if minutes is None or self.clock < 1.0:
+            return False
+        return minutes <= self._loaded_state.get("max_minutes", minutes)
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
         """Return the folder that stock's `resume_from_checkpoint` means.
@@ -469,7 +484,7 @@ class RecipeTrainer(Trainer):
             batch_sampler=batches,
             collate_fn=self.device_collator(self.data_collator),
             num_workers=args.dataloader_num_workers,
-            pin_memory=args.dataloader_pin_memory,
+            pin_memory=args.dataloader_pin_memory and args.device.type != "cpu",
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             # A worker that cannot hand a batch over (shared memory is full) prints an error and
@@ -500,6 +515,8 @@ class RecipeTrainer(Trainer):
         The items are float64 (K,), over all micro-batches and processes, and on the CPU where there
         is one process. Nothing waits for the device.
         """
+        if self.control.should_training_stop:  # the run was over before it was resumed
+            return [], None
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
         seconds_waited = time.perf_counter() - start
@@ -632,10 +649,12 @@ class RecipeTrainer(Trainer):
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimiser that `args.optimizer` names."""
         args = self.args
+        if self.optimizer is not None:
+            return self.optimizer
         if args.optimizer == "trainer":
-            return super().create_optimizer(model)
-        if self.optimizer is None:
-            self.optimizer = create_optimizer(
+            optimizer = super().create_optimizer(model)
+        else:
+            optimizer = create_optimizer(
                 args.optimizer,
                 model or self.model,
                 learning_rate=args.learning_rate,
@@ -648,7 +667,9 @@ class RecipeTrainer(Trainer):
                     args.muon_weight_decay,
                 ),
             )
-        return self.optimizer
+        self.optimizer = optimizer
+        self._settings_of_groups = settings_of_groups(optimizer)
+        return optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
@@ -687,9 +708,18 @@ class RecipeTrainer(Trainer):
         )
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load as stock, but keep this run's settings, which may be others with allow_changes."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and self.args.schedule != "trainer":
+        if checkpoint is None:
+            return
+        if self._settings_of_groups:
+            groups = self.optimizer.param_groups
+            for group, settings in zip(groups, self._settings_of_groups, strict=True):
+                group.update(settings)
+        if self.args.schedule != "trainer":
             set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
+        elif isinstance(self.lr_scheduler, LambdaLR):
+            set_peak_rate(self.lr_scheduler)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Return the norm as stock, and skip the step if it is not finite."""
@@ -792,6 +822,21 @@ class RecipeTrainer(Trainer):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         for name, module in self.module_files.items():
             module.load_state_dict(load_file(Path(resume_from_checkpoint) / name))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Load as stock; a process without a file, as of another number of them, gets a new seed.
+
+        With the seed of the start it would repeat the dropout of the first steps.
+        """
+        super()._load_rng_state(checkpoint)
+        if checkpoint is None:
+            return
+        args = self.args
+        name = "rng_state.pth" if args.world_size == 1 else f"rng_state_{args.process_index}.pth"
+        if not (Path(checkpoint) / name).is_file():
+            entropy = [args.seed, args.process_index, self.state.global_step]
+            (seed,) = np.random.SeedSequence(entropy).generate_state(1).tolist()
+            torch.manual_seed(seed)
 
     def read_weights(self, checkpoint: Path) -> dict[str, torch.Tensor]:
         """Return the weights of a checkpoint by their names in the model."""
@@ -910,6 +955,8 @@ class RecipeTrainer(Trainer):
             "evaluation_is_due": self._evaluation_is_due,
             "cost": self.run_time.state_dict(),
             "clock": self.clock,
+            "max_minutes": self.args.max_minutes,
+            "longest_pause": self._longest_pause,
             "kept_steps": self.kept_steps,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
@@ -1064,6 +1111,9 @@ class _RestoreAndSave(TrainerCallback):
         loaded_state = self.trainer._loaded_state
         if loaded_state:
             self.trainer.load_state_dict(loaded_state)
+        if self.trainer.minutes_were_over():
+            state.max_steps = state.global_step
+            control.should_training_stop = True
         if loaded_state.get("evaluation_is_due") and args.eval_strategy != "no":
             self.trainer.run_missed_evaluation()
 

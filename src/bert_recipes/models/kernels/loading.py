@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import logging
 import os
 import platform
@@ -29,6 +30,8 @@ SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
 HEADER = Path(__file__).with_name("cpu") / "common.h"
 # Rows of the sum that a compiled library must get right before it is used.
 CHECKED_ROWS = 65_536
+# The least compute capability for which Triton makes kernels.
+TRITON_CAPABILITY = (7, 0)
 # Flags of the compiler.
 FLAGS = (
     "-O3",
@@ -46,8 +49,8 @@ def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | 
     Args:
         name: "auto": the kernels for a CPU where they can be compiled, otherwise None;
             `CompiledLayers` on a GPU. "compiled": `CompiledLayers`. "eager": the same operations
-            one by one. "plain": the operations of the CPU's kernels in torch (slow, for
-            comparison), as "eager" on a GPU. "off": None.
+            one by one, as on a GPU for which torch.compile cannot work. "plain": the operations of
+            the CPU's kernels in torch (slow, for comparison), as "eager" on a GPU. "off": None.
         device: The device of the model.
 
     Returns:
@@ -56,13 +59,35 @@ def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | 
     """
     if name == "off":
         return None
+    if device.type == "cuda":
+        return CompiledLayers(is_compiled=name in ("auto", "compiled") and _can_compile(device))
     if name in ("compiled", "eager"):
         return CompiledLayers(is_compiled=name == "compiled")
-    if device.type == "cuda":
-        return CompiledLayers(is_compiled=name == "auto")
     if name == "plain":
         return plain
     return _compiled() if device.type == "cpu" else None
+
+
+@functools.cache
+def _can_compile(device: torch.device) -> bool:
+    """Return whether torch.compile can work for a GPU; a log line says why it cannot."""
+    reason = why_not_triton(device)
+    if reason is not None:
+        logger.warning("nothing is compiled for the GPU (%s), which is slower", reason)
+    return reason is None
+
+
+def why_not_triton(device: torch.device) -> str | None:
+    """Return why Triton, with which torch.compile makes a GPU's kernels, cannot; None if it can."""
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
+    if torch.cuda.get_device_capability(device) < TRITON_CAPABILITY:
+        return "Triton needs a GPU of compute capability 7.0 or higher"
+    compilers = [os.environ.get("CC", "cc"), "gcc", "clang"]
+    # The package for Windows brings a compiler with it.
+    if sys.platform != "win32" and not any(map(shutil.which, compilers)):
+        return "no C compiler found; install gcc"
+    return None
 
 
 @functools.cache
