@@ -157,12 +157,11 @@ swag: check-names no-sweep $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_
 ner: check-names no-sweep $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
 
-# A first run that is finished stays, also one with settings of its own.
 tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two runs: TASK=sst2 TEACHER=runs/sst2 MODEL=runs/my_student ARGS="--data_dir augmented"
 	$(call need,TASK,a task of texts: sst2)
 	$(call need,TEACHER,a model that is fine-tuned on the task)
 	$(call need,MODEL,the student: a run of --objective tinybert)
-	test -f runs/$(TASK)_layers/all_results.json || $(FINETUNE)/tinybert_intermediate.yaml --task $(TASK) $(MODEL_FLAG) --teacher $(TEACHER) --output_dir runs/$(TASK)_layers $(ARGS)
+	$(FINETUNE)/tinybert_intermediate.yaml --task $(TASK) $(MODEL_FLAG) --teacher $(TEACHER) --output_dir runs/$(TASK)_layers $(ARGS)
 	$(FINETUNE)/tinybert_prediction.yaml --task $(TASK) --model_name_or_path runs/$(TASK)_layers --teacher $(TEACHER) --output_dir runs/$(TASK)_tinybert $(ARGS)
 
 ## Look and predict

@@ -20,7 +20,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
-from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.features.arguments import SentenceArguments
@@ -35,9 +34,12 @@ def main() -> None:
     )
     if args.blimp_dir is not None:
         folder = Path(args.output_dir)
-        if not args.every_checkpoint:
-            # First: a folder inside MODEL would hide the model of that name on the Hub.
-            check_checkpoint(args.model_name_or_path)
+        model = Path(args.model_name_or_path)
+        if model in folder.parents and not model.is_dir():
+            raise InputError(
+                f"output_dir {folder} lies in {model}, which is no folder; for a model of the Hub "
+                "give another one, which does not hide it"
+            )
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
         if args.every_checkpoint:

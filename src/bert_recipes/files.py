@@ -135,6 +135,8 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     The lock is a hidden file beside the folder, which may be replaced; `patience` is in seconds.
     """
     path = Path(os.path.realpath(folder))  # links to it are the same folder
+    if path.parent.exists() and not os.access(path.parent, os.W_OK):
+        path = folder.absolute()
     if path in _HELD:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

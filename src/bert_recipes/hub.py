@@ -300,7 +300,7 @@ def _check_links(folder: Path, names: Sequence[str]) -> None:
 
 def _check_weights(folder: Path, names: Sequence[str]) -> None:
     """Refuse a folder without configuration or all weights, which must open as safetensors."""
-    weights = [name for name in names if name.endswith(".safetensors")]
+    weights = [name for name in names if Path(name).match("model*.safetensors")]
     if INDEX_FILE in names and WEIGHTS_FILE not in names:
         weights = _weights_of_index(folder / INDEX_FILE)
     if MODEL_CONFIG_FILE not in names or not weights:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from logged_history import without_times
 from python_process import run_python
-from small_run import small_run
+from small_run import RecordingTrainer, small_run
 from transformers import TrainerCallback
 from two_processes import assert_same_gradients, load_gradients, run_two
 
@@ -253,6 +253,8 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     settings |= {"max_minutes": 0.25, "allow_changes": True}
     longer = run("d", resume_from=str(tmp_path / "a" / "checkpoint-12"), **settings)
     assert longer["trainer"].state.global_step == 15
+    rates = logged(longer["history"], "learning_rate")
+    assert rates[12:] == pytest.approx([3e-3 / 15, 2e-3 / 15, 1e-3 / 15], rel=1e-4)
 
 
 class SlowSaves(TrainerCallback):
@@ -358,6 +360,24 @@ def test_another_rate_or_decay_that_is_wanted_is_that_of_the_coming_steps(
     for group, resumed_group in zip(groups, resumed["trainer"].optimizer.param_groups, strict=True):
         for name in names:
             assert resumed_group.get(name) == group.get(name), name
+
+
+def test_groups_and_rates_of_a_subclass_are_kept_at_a_resume(run, tmp_path, monkeypatch):
+    make_optimizer = RecordingTrainer.create_optimizer
+
+    def with_a_slower_group(trainer, model=None):
+        optimizer = make_optimizer(trainer, model)
+        slower = optimizer.param_groups[-1]
+        moved = {**slower, "params": [slower["params"].pop()], "lr": slower["lr"] / 10}
+        optimizer.add_param_group(moved)
+        return optimizer
+
+    monkeypatch.setattr(RecordingTrainer, "create_optimizer", with_a_slower_group)
+    settings = {"optimizer": "adamw", "schedule": "trainer", "max_steps": 4}
+    straight = run("straight", **settings, **SAVING)
+    checkpoint = str(tmp_path / "straight" / "checkpoint-2")
+    resumed = run("resumed", **settings, resume_from=checkpoint)
+    torch.testing.assert_close(resumed["weights"], straight["weights"], rtol=0, atol=0)
 
 
 def test_a_process_that_was_not_there_before_a_resume_has_dropout_of_its_own(run, checkpoint):

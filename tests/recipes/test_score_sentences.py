@@ -46,7 +46,7 @@ def test_a_model_that_is_not_there_leaves_no_folder_that_would_hide_it(
     (tmp_path / "a.jsonl").write_text(json.dumps(pair))
     flags = ["--model_name_or_path", "me/bert", "--blimp_dir", tmp_path]
     message = call_recipe("score_sentences", *flags, "--output_dir", "me/bert/blimp", code=1)
-    assert message.startswith("error: model_name_or_path: no folder me/bert, no model")
+    assert message.startswith("error: output_dir me/bert/blimp lies in me/bert, which is no folder")
     assert not (tmp_path / "me").exists()
 
 

@@ -126,6 +126,7 @@ def test_numbers_of_sentences_are_no_tags_where_labels_are_not_named(read_tags):
             "Mara B-PER\n# two words\nsails O\n",
             r"line 2: 3 columns .*; a comment stands before the first word",
         ),
+        ("# global.columns = ID FORM NER\n1 Mara B-PER\n_ sails O\n", "line 3: '_' .* counts them"),
         ("1 Mara B-PER\n2 sails O\nOslo B-LOC\n", "line 3: 2 columns .*, but the first word has 3"),
     ],
 )

@@ -206,7 +206,10 @@ def test_classes_that_their_annotators_rejected_are_left_out(read, caplog):
     _, examples = read(CLASSES + "labels: [SPORT, OTHER]\n", rows)
     assert [example.idx for example in examples] == [0, 3]
     assert "2 rows were rejected or ignored by their annotators" in caplog.text
-    # A column of that name may be one's own.
+    # The answer may be what is predicted, and a column of that name one's own.
+    answers = "label_column: answer\nlabels: [reject, ignore, accept]\n"
+    _, examples = read(CLASSES + answers, rows)
+    assert [example.label for example in examples] == [2, 0, 1, 2]
     rows = [{"text": "Do you?", "label": "SPORT", "answer": "reject"}]
     _, examples = read(CLASSES + "labels: [SPORT, OTHER]\n", rows)
     assert len(examples) == 1

@@ -183,8 +183,8 @@ def as_line(task: Task, example: Any) -> str:
         task: Names columns and labels, and says how its files write them.
         example: A text or a pair.
     """
-    values = {name: value for value, name in task.column_labels.items()}
-    names = [values.get(name, name) for name in task.labels]
+    spellings = {name: spelling for spelling, name in task.column_labels.items()}
+    names = [spellings.get(name, name) for name in task.labels]
     texts = (example.text, example.text_pair or "")
     row: dict[str, Any] = dict(zip(task.text_columns, texts, strict=False))
     if task.id_column is not None:

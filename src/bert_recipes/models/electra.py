@@ -19,7 +19,9 @@ from transformers.models.electra.modeling_electra import (
     ElectraDiscriminatorPredictions,
     ElectraGeneratorPredictions,
 )
+from transformers.utils import CONFIG_NAME
 from transformers.utils.generic import can_return_tuple
+from transformers.utils.hub import cached_file
 
 from bert_recipes.models.bert import (
     BertForPreTrainingOutput,
@@ -36,6 +38,8 @@ DISCRIMINATOR_WEIGHT = 50.0
 GENERATOR_SIZE = 0.25
 # The generator's folder in the discriminator's, and the beginning of its weights' names.
 GENERATOR_FOLDER = "generator"
+# Of from_pretrained: where a Hub name is looked up.
+HUB_SETTINGS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 GENERATOR_PREFIX = "generator."
 SHARED_WEIGHTS = (
     "electra.embeddings.word_embeddings.weight",
@@ -229,35 +233,33 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         state_dict = kwargs.get("state_dict") or {}
         has_generator = any(key.startswith(GENERATOR_PREFIX) for key in state_dict)
         if not has_generator and name is not None:
-            is_offline = bool(kwargs.get("local_files_only"))
-            has_generator = model.load_generator(name, local_files_only=is_offline)
+            hub_settings = {key: kwargs[key] for key in HUB_SETTINGS if key in kwargs}
+            has_generator = model.load_generator(name, **hub_settings)
         if not has_generator:
             lacking = f"{GENERATOR_PREFIX}generator_predictions.dense.weight"
             info["missing_keys"] = {*info["missing_keys"], lacking}
         return (model, info) if output_loading_info else model
 
-    def load_generator(self, name: str | Path, *, local_files_only: bool = False) -> bool:
+    def load_generator(self, name: str | Path, **hub_settings: Any) -> bool:
         """Load the generator beside a discriminator; return whether it is there.
 
         Args:
             name: The discriminator's folder or Hub name.
-            local_files_only: Ask the local Hub cache only.
+            hub_settings: Of `HUB_SETTINGS`.
         """
-        has_folder = (Path(name) / GENERATOR_FOLDER).is_dir()
-        if Path(name).is_dir() and not has_folder:
+        config_file = cached_file(
+            name,
+            CONFIG_NAME,
+            subfolder=GENERATOR_FOLDER,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=not hub_settings.get("local_files_only"),
+            **hub_settings,
+        )
+        if config_file is None:  # google/electra-* are discriminators alone
             return False
-        try:
-            stock = transformers.ElectraForMaskedLM.from_pretrained(
-                name,
-                subfolder=GENERATOR_FOLDER,
-                dtype=torch.float32,
-                local_files_only=local_files_only,
-            )
-        except OSError:
-            # google/electra-* are discriminators alone.
-            if has_folder:
-                raise
-            return False
+        stock = transformers.ElectraForMaskedLM.from_pretrained(
+            name, subfolder=GENERATOR_FOLDER, dtype=torch.float32, **hub_settings
+        )
         self.generator.load_state_dict(stock.state_dict())
         return True
 

@@ -193,7 +193,8 @@ def check_run(flags: Sequence[str], grid: dict[str, list[str]], folder: Path) ->
     task_args, args = _parse_run(flags, first)
     if task_args.model_name_or_path is None:
         task_args.model_name_or_path = choose_checkpoint(None)
-        flags = [*flags, "--model_name_or_path", task_args.model_name_or_path]
+        if not (folder / PLAN_FILE).is_file():  # one of an earlier version names none
+            flags = [*flags, "--model_name_or_path", task_args.model_name_or_path]
     check_access(task_args, with_tests=args.do_predict)
 
     fields = _run_fields()

@@ -121,6 +121,11 @@ def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
                 f"{path}, line {number}: {len(cells)} columns ('{line[:60]}'), but the first word "
                 f"has {layout.width}{hint if line.startswith('#') else ''}"
             )
+        if layout.has_ranges and not cells[0].isdecimal():
+            raise InputError(
+                f"{path}, line {number}: '{cells[0]}' ('{line[:60]}'); the first column of the "
+                "other words counts them"
+            )
         words.append((number, cells))
 
     if words:

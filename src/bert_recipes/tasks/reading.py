@@ -84,15 +84,20 @@ def _may_lack_label(task: Task, row: Row, split: str) -> bool:
 
 def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, TextExample | None]]:
     """Read texts with their label, row by row; None for one that its annotator rejected."""
-    table = list(rows.rows)
-    labels = _labels_of_table(task, table, rows, split)
-    num_empty = 0
+    table: list[NumberedRow] = []
+    indices: list[int] = []
     num_rejected = 0
-    for index, (number, row) in enumerate(table):
-        if is_rejected(row):
+    for index, (number, row) in enumerate(rows.rows):
+        if is_rejected(task, row):
             num_rejected += 1
             yield number, None
-            continue
+        else:
+            table.append((number, row))
+            indices.append(index)
+
+    labels = _labels_of_table(task, table, rows, split)
+    num_empty = 0
+    for index, (number, row), label in zip(indices, table, labels, strict=True):
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
         num_empty += sum(not text.strip() for text in texts)
@@ -103,7 +108,7 @@ def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, Tex
             idx=example_id(task, row, index, where),
             text=texts[0],
             text_pair=text_pair,
-            label=labels[index],
+            label=label,
         )
         yield number, example
 

@@ -32,7 +32,7 @@ from bert_recipes.tasks.examples import (
 from bert_recipes.tasks.labels import find_labels
 from bert_recipes.tasks.questions import expand_articles
 from bert_recipes.tasks.reading import label_of, read_examples
-from bert_recipes.tasks.tagging import TaggedRows, label_column_of
+from bert_recipes.tasks.tagging import TaggedRows, is_rejected, label_column_of
 from bert_recipes.tasks.task import HELD_OUT_SPLIT, Task, TsvLayout
 
 
@@ -169,7 +169,8 @@ def _label_cells(task: Task, rows: Rows) -> Iterator[Any]:
             yield sentence.tags
         return
     for number, row in rows.rows:
-        yield column_value(row, task.label_column, rows.where(number))
+        if not is_rejected(task, row):
+            yield column_value(row, task.label_column, rows.where(number))
 
 
 def _sample(examples: list[Example], max_examples: int | None) -> Sequence[Example]:

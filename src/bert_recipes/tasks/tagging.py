@@ -231,10 +231,15 @@ _WARNINGS = {
 }
 
 
-def is_rejected(row: Row) -> bool:
-    """Return whether a row of Prodigy was rejected or ignored by its annotator."""
+def is_rejected(task: Task, row: Row) -> bool:
+    """Return whether a row of Prodigy was rejected or ignored by its annotator.
+
+    The answer may also be what the task predicts.
+    """
     is_of_prodigy = "spans" in row or "_task_hash" in row
-    return is_of_prodigy and row.get("answer") in ("reject", "ignore")
+    if not is_of_prodigy or task.label_column == "answer":
+        return False
+    return row.get("answer") in ("reject", "ignore")
 
 
 @dataclass
@@ -265,7 +270,7 @@ class TaggedRows:
     def __iter__(self) -> Iterator[TaggedRow]:
         numbered = join_words(self.task, self.rows, self.is_test)
         for index, (number, row) in enumerate(numbered):
-            if is_rejected(row):
+            if is_rejected(self.task, row):
                 self.counts["rejected"] += 1
             else:
                 yield self._read(index, number, row, self.rows.where(number))

@@ -716,17 +716,16 @@ class BertTrainer(RecipeTrainer):
             )
         # An iterator draws from torch's generator: all do before the first batch, so that a signal
         # in the evaluation changes nothing in the steps after it.
-        batches = iter(dataloader)
-        old_dataloader = None
+        loaders = {metric_key_prefix: dataloader}
         if self.old_dataset is not None and without_epochs(sampler.dataset) is self.eval_dataset:
-            old_dataloader = self.get_eval_dataloader(self.old_dataset)
-            old_batches = iter(old_dataloader)
-        held_out_sums = self._sum_held_out(dataloader, batches, description)
-        metrics = held_out_sums.sums.metrics(metric_key_prefix, self.pairs_task)
-        if old_dataloader is not None:
-            old_sums = self._sum_held_out(old_dataloader, old_batches, description).sums
-            metrics.update(old_sums.metrics(f"{metric_key_prefix}_old", self.pairs_task))
-        self.held_out_sums = held_out_sums
+            loaders[f"{metric_key_prefix}_old"] = self.get_eval_dataloader(self.old_dataset)
+        batches = {prefix: iter(loader) for prefix, loader in loaders.items()}
+        sums = {}
+        metrics = {}
+        for prefix, loader in loaders.items():
+            sums[prefix] = self._sum_held_out(loader, batches[prefix], description)
+            metrics.update(sums[prefix].sums.metrics(prefix, self.pairs_task))
+        self.held_out_sums = sums[metric_key_prefix]
         return EvalLoopOutput(
             predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs
         )

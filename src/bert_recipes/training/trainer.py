@@ -206,7 +206,7 @@ class RecipeTrainer(Trainer):
         self._globalstep_last_logged = 0  # stock sets it in `train`
 
         self.num_resumed_steps = 0  # before this call of train()
-        # Of the optimiser that this Trainer made; none of one that it was given.
+        self._has_own_optimizer = False  # not one that it was given
         self._settings_of_groups: list[dict[str, Any]] = []
         # Name of a file -> the function that writes it into each checkpoint, for a resumed run.
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
@@ -341,20 +341,21 @@ class RecipeTrainer(Trainer):
             self._total_at_log = 0.0
             self._steps_without_loss = self._step_of_log
         self.clock = self._loaded_state.get("clock", 0.0)
+        # The minutes may be others than before, with allow_changes.
+        minutes_before = self._loaded_state.get("max_minutes")
+        if minutes_before and self.args.max_minutes:
+            self.clock *= minutes_before / self.args.max_minutes
         self._longest_pause = self._loaded_state.get("longest_pause", 0.0)
         self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
 
     def minutes_were_over(self) -> bool:
-        """Return whether the checkpoint is that of the last step of a run by the clock.
+        """Return whether no minutes are left after the checkpoint of a run by the clock.
 
-        With allow_changes the run may have other minutes than before.
+        A checkpoint of an earlier version does not say of how many minutes its clock is.
         """
-        minutes = self.args.max_minutes
-        if minutes is None or self.clock < 1.0:
-            return False
-        return minutes <= self._loaded_state.get("max_minutes", minutes)
+        return self.clock >= 1.0 and "max_minutes" in self._loaded_state
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
         """Return the folder that stock's `resume_from_checkpoint` means.
@@ -652,9 +653,9 @@ class RecipeTrainer(Trainer):
         if self.optimizer is not None:
             return self.optimizer
         if args.optimizer == "trainer":
-            optimizer = super().create_optimizer(model)
+            self.optimizer = super().create_optimizer(model)
         else:
-            optimizer = create_optimizer(
+            self.optimizer = create_optimizer(
                 args.optimizer,
                 model or self.model,
                 learning_rate=args.learning_rate,
@@ -667,14 +668,15 @@ class RecipeTrainer(Trainer):
                     args.muon_weight_decay,
                 ),
             )
-        self.optimizer = optimizer
-        self._settings_of_groups = settings_of_groups(optimizer)
-        return optimizer
+        self._has_own_optimizer = True
+        return self.optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> Any:
         """Build the schedule that `args.schedule` names."""
+        if self._has_own_optimizer:  # with the groups and rates that a subclass has added
+            self._settings_of_groups = settings_of_groups(optimizer or self.optimizer)
         if self.args.schedule == "trainer":
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
@@ -718,7 +720,7 @@ class RecipeTrainer(Trainer):
                 group.update(settings)
         if self.args.schedule != "trainer":
             set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
-        elif isinstance(self.lr_scheduler, LambdaLR):
+        elif self._has_own_optimizer and type(self.lr_scheduler) is LambdaLR:
             set_peak_rate(self.lr_scheduler)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:

@@ -83,9 +83,9 @@ def why_not_triton(device: torch.device) -> str | None:
         return "the package triton is not installed"
     if torch.cuda.get_device_capability(device) < TRITON_CAPABILITY:
         return "Triton needs a GPU of compute capability 7.0 or higher"
-    compilers = [os.environ.get("CC", "cc"), "gcc", "clang"]
+    has_compiler = "CC" in os.environ or any(map(shutil.which, ("gcc", "clang")))
     # The package for Windows brings a compiler with it.
-    if sys.platform != "win32" and not any(map(shutil.which, compilers)):
+    if sys.platform != "win32" and not has_compiler:
         return "no C compiler found; install gcc"
     return None
 
