@@ -111,9 +111,8 @@ def check_tasks(
         grid = {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, run_flags)
         runs[name] = check_run(run_flags, grid, folder / name)
         # All tasks start from the checkpoint that the first one has found.
-        if "model_name_or_path" not in given_flags(run_flags):
-            model = str(runs[name].task_args.model_name_or_path)
-            flags = replace_flags(flags, ["--model_name_or_path", model])
+        if "model_name_or_path" in given_flags(runs[name].flags) - given_flags(run_flags):
+            flags = [*flags, "--model_name_or_path", str(runs[name].task_args.model_name_or_path)]
     if args.submission:
         check_submission(folder, runs)
     return runs

@@ -144,6 +144,21 @@ def test_glue_all_runs_the_nine_resumes_after_a_failure_and_prints_the_table(ben
     assert len(bench.calls()) == 10
 
 
+def test_all_tasks_start_from_the_checkpoint_that_was_found_first(bench, figures, tmp_path):
+    """A newer one may have ended meanwhile."""
+    (bench.recipes / "configs" / "finetune" / "glue.yaml").write_text("data_dir: .\n")
+    bench.plan(figures=figures, fail_at=2)
+    for name, code in (("old", 1), ("new", 0)):
+        run = shutil.copytree(tmp_path / "bert", tmp_path / "runs" / name)
+        config = {"architectures": ["BertForPreTraining"], "model_type": "bert"}
+        (run / "config.json").write_text(json.dumps(config))
+        (run / "all_results.json").write_text("{}")
+        done = bench.run("glue_all.py", "--output_dir", tmp_path / "glue")
+        assert done.returncode == code, done.stderr
+        bench.plan(figures=figures)
+    assert {call["model_name_or_path"] for call in bench.calls()} == {"runs/old"}
+
+
 def test_a_missing_file_of_a_later_task_is_found_before_the_first_run(bench, tmp_path):
     (tmp_path / get_task("rte").local_name / "validation.jsonl").unlink()
     for flags, split in (((), "validation"), (("--tasks", "cola", "--do_predict", "true"), "test")):

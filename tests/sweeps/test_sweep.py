@@ -455,6 +455,11 @@ def test_all_runs_of_a_sweep_start_from_the_checkpoint_that_was_found_first(benc
     plan = json.loads(Path("swept/sweep_plan.json").read_text())
     assert plan["flags"] == [*flags[2:], "--model_name_or_path", "runs/old"]
 
+    # A plan of an earlier version names none.
+    Path("swept/sweep_plan.json").write_text(json.dumps(plan | {"flags": flags[2:]}))
+    done = sweep("--output_dir", "swept", num_seeds=1, flags=flags)
+    assert done.returncode == 0, done.stderr
+
 
 def make_pretraining_run(name):
     folder = Path("runs") / name
