@@ -90,6 +90,7 @@ install: $(READY)  ## set up .venv with the versions of constraints.txt
 check-names:
 	@test -z "$(CONFIG)" || test -f "recipes/configs/pretrain/$(CONFIG).yaml" || { echo "error: no CONFIG '$(CONFIG)'; there are: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))" >&2; exit 1; }
 	@test -f "accelerate_configs/$(LAUNCH).yaml" || { echo "error: no LAUNCH '$(LAUNCH)'; there are: $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))" >&2; exit 1; }
+	@test "$(LAUNCH)" != ddp_multi_node || { echo "error: LAUNCH=ddp_multi_node: every machine gives its own rank, which make cannot; start recipes/cluster/pretrain.slurm, or accelerate launch as the head of accelerate_configs/ddp_multi_node.yaml shows" >&2; exit 1; }
 
 INPUT_FORMS := a .txt, .jsonl, .json, .csv, .tsv or .parquet file
 # $(call need,SETTING,meaning) refuses a missing setting before anything is started.
