@@ -43,7 +43,10 @@ def make(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["blimp", "MODEL=runs/my_bert"], "error: give BLIMP="),
         (["babylm", "BABYLM=no_data_yet"], "error: give TEXT="),
         (["features"], "make features was removed: use python recipes/extract_features.py"),
-        (["pretrain", "LAUNCH=ddp_multi_node"], "error: LAUNCH=ddp_multi_node: every machine gives"),
+        (
+            ["pretrain", "LAUNCH=ddp_multi_node"],
+            "error: LAUNCH=ddp_multi_node: every machine",
+        ),
         (["compare"], "error: give RUNS="),
         (["compare", "RUNS=runs/a"], "error: give RUNS="),
     ],

@@ -70,7 +70,8 @@ def test_a_new_head_is_a_cut_off_normal_without_bias_on_the_checkpoints_encoder(
         open_for(tiny_checkpoint, "conll2003", TokenClassification, seed) for seed in (1, 1, 2)
     ]
     head, again, other = [model.classifier for model in models]
-    assert head.weight.abs().max() <= 0.04
+    # Drawn anew beyond two deviations, not cut down to them.
+    assert head.weight.abs().max() < torch.tensor(0.04)
     assert head.weight.std().item() == pytest.approx(0.0176, rel=0.15)
     assert head.bias.abs().max() == 0
     assert torch.equal(head.weight, again.weight)

@@ -3,6 +3,7 @@ nothing.
 """
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -398,7 +399,7 @@ def test_pairs_of_another_seed_are_counted_anew(run, checkpoint, train_data):
     (checkpoint / "progress.json").write_text(json.dumps(progress))
     settings = {"resume_from": str(checkpoint), "max_steps": 3}
     # With the same seed they are believed, and then the table is found to have other rows.
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=r"pair \d+ of epoch 0: it has \d+"):
         run("same", **settings)
     assert run("other", **settings, seed=7, allow_changes=True)["rows"]
 
@@ -427,5 +428,8 @@ def test_the_checkpoint_of_the_last_step_stays_beside_the_best(run, tmp_path):
     """Stock deletes at its end whatever is not the best when one checkpoint is to be kept."""
     saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}
     best = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
-    run("run", **saving, **best, max_steps=3, learning_rate=1.0)
-    assert (tmp_path / "run" / "checkpoint-3").is_dir()
+    done = run("run", **saving, **best, max_steps=3, learning_rate=1.0)
+    kept = {path.name for path in (tmp_path / "run").glob("checkpoint-*")}
+    best_checkpoint = Path(done["trainer"].state.best_model_checkpoint).name
+    assert best_checkpoint != "checkpoint-3"
+    assert kept == {best_checkpoint, "checkpoint-3"}
