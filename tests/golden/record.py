@@ -263,10 +263,11 @@ def killed(work: Workspace) -> Section:
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    if (folder / "all_results.json").exists():
-        raise RuntimeError("the run had ended before it was killed")
+    if not (folder / "checkpoint-20").exists() or (folder / "all_results.json").exists():
+        raise RuntimeError("the run had ended, or had no checkpoint, before it was killed")
     work.run("recipes/pretrain.py", flags)
-    return trained(folder)
+    results = json.loads((folder / "all_results.json").read_text())
+    return {**trained(folder), "goes on": results["resumed_at_step"] >= 20}
 
 
 def phases(work: Workspace) -> Section:
