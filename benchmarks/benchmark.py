@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from generated import DOCUMENTS
 from lengths import LENGTHS_FILE, TASK_LIMITS, measure_lengths, read_lengths, write_lengths
 from report import TABLE_FILE, write_report
@@ -562,9 +563,7 @@ def main() -> None:
         print(write_lengths(LENGTHS_FILE, args.data_dir, args.tokenizer))
         return
     if not args.report_only:
-        machine = describe_machine()
-        if args.use_cpu:
-            machine["gpu"] = None
+        machine = describe_machine(torch.device("cpu") if args.use_cpu else None)
         if args.threads is not None:
             machine["threads"] = args.threads
         run = SuiteRun(args, machine)

@@ -18,16 +18,12 @@ def main() -> None:
     from bert_recipes.config import parse_arguments
     from bert_recipes.data.prepare import CorpusArguments, format_report, prepare_store
     from bert_recipes.shipped import ROOT
-    from bert_recipes.tokenization.loading import load_tokenizer
-    from bert_recipes.tokenization.others import load_names_tokenizer
+    from bert_recipes.tokenization.loading import load_corpus_tokenizer
 
     (arguments,) = parse_arguments(CorpusArguments, configs=ROOT / "recipes" / "configs" / "corpus")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     exit_on_sigterm()
-    if arguments.names is None:
-        tokenizer = load_tokenizer(arguments.tokenizer)
-    else:
-        tokenizer = load_names_tokenizer(arguments.names)
+    tokenizer = load_corpus_tokenizer(arguments.tokenizer, arguments.names)
     report = prepare_store(arguments, tokenizer)
     print(format_report(report))
 

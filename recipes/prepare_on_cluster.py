@@ -25,15 +25,11 @@ def main() -> None:
 
     configs = ROOT / "recipes" / "configs" / "corpus"
     corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments, configs=configs)
-    from bert_recipes.tokenization.loading import load_tokenizer
-    from bert_recipes.tokenization.others import load_names_tokenizer
+    from bert_recipes.tokenization.loading import load_corpus_tokenizer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     exit_on_sigterm()
-    if corpus.names is None:
-        tokenizer = load_tokenizer(corpus.tokenizer)
-    else:
-        tokenizer = load_names_tokenizer(corpus.names)
+    tokenizer = load_corpus_tokenizer(corpus.tokenizer, corpus.names)
     print(prepare_on_cluster(corpus, executors, tokenizer))
 
 

@@ -136,7 +136,7 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     """
     path = Path(os.path.realpath(folder))  # links to it are the same folder
     if path.parent.exists() and not os.access(path.parent, os.W_OK):
-        path = folder.absolute()
+        path = folder.absolute()  # beside the link: the user's place is the target alone
     if path in _HELD:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -300,10 +300,11 @@ def _check_links(folder: Path, names: Sequence[str]) -> None:
 
 def _check_weights(folder: Path, names: Sequence[str]) -> None:
     """Refuse a folder without configuration or all weights, which must open as safetensors."""
-    weights = [name for name in names if Path(name).match("model*.safetensors")]
+    weights = [name for name in names if name.endswith(".safetensors")]
     if INDEX_FILE in names and WEIGHTS_FILE not in names:
         weights = _weights_of_index(folder / INDEX_FILE)
-    if MODEL_CONFIG_FILE not in names or not weights:
+    has_weights = any("/" not in name for name in weights)  # not of ELECTRA's generator alone
+    if MODEL_CONFIG_FILE not in names or not has_weights:
         raise InputError(
             f"{folder} holds no model: it has no {MODEL_CONFIG_FILE} or no model.safetensors; "
             "weights of another form are not uploaded (of a DeepSpeed checkpoint "

@@ -93,12 +93,18 @@ def test_an_unfinished_run_is_refused_and_its_checkpoint_named(
         collect_files(run_folder)
 
 
+def keep_generator_alone(folder: Path) -> None:
+    (folder / "generator").mkdir()
+    (folder / "model.safetensors").rename(folder / "generator" / "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda f: shutil.rmtree(f), "no folder"),
         (lambda f: (f / "config.json").unlink(), "holds no model: it has no config.json"),
         (lambda f: (f / "model.safetensors").unlink(), r"has no config\.json or no model\."),
+        (keep_generator_alone, "holds no model"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x80\x04 a pickle"), "as safetensors"),
         (lambda f: os.truncate(f / "model.safetensors", 5000), "cannot be opened as safetensors"),
     ],

@@ -22,6 +22,7 @@ from bert_recipes.training.optimization import (
     create_optimizer,
     decay_groups,
     set_peak_rate,
+    settings_of_groups,
 )
 
 
@@ -376,3 +377,14 @@ def test_decay_spares_layer_norms_and_biases_and_nothing_else():
     for name, parameter in model.named_parameters():
         is_spared = "LayerNorm" in name or name.endswith("bias")
         assert decays[parameter] == (0.0 if is_spared else 0.01), name
+
+
+def test_the_peak_of_a_group_is_not_the_rate_that_its_last_step_had():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.5)
+    scheduler = LambdaLR(optimizer, lambda step: 1 - step / 2)
+    for _ in range(2):
+        optimizer.step()
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.0
+    (settings,) = settings_of_groups(optimizer)
+    assert settings == {"weight_decay": 0, "initial_lr": 0.5}

@@ -38,9 +38,9 @@ DISCRIMINATOR_WEIGHT = 50.0
 GENERATOR_SIZE = 0.25
 # The generator's folder in the discriminator's, and the beginning of its weights' names.
 GENERATOR_FOLDER = "generator"
+GENERATOR_PREFIX = "generator."
 # Of from_pretrained: where a Hub name is looked up.
 HUB_SETTINGS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
-GENERATOR_PREFIX = "generator."
 SHARED_WEIGHTS = (
     "electra.embeddings.word_embeddings.weight",
     "electra.embeddings.position_embeddings.weight",

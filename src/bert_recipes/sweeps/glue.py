@@ -271,17 +271,16 @@ def write_submission(path: Path, folder: Path) -> None:
 
 def _format_files(folder: Path, name: str) -> dict[str, str]:
     """Return the files of a task in the zip; the diagnostic set is predicted by MNLI's model."""
-    best = folder / name / "best"
     task = get_task(name)
-    texts = {}
-    for split, file_name in task.submission_files.items():
-        file = best / f"predictions_{split}.jsonl"
-        texts[file_name] = format_predictions(task, file, task.published_rows[split])
+    predictions = [(task, split, f"predictions_{split}") for split in task.submission_files]
     if name == "mnli":
-        diagnostic = get_task("ax")
-        file = best / "predictions_ax.jsonl"
-        num_rows = diagnostic.published_rows["test"]
-        texts[diagnostic.submission_files["test"]] = format_predictions(diagnostic, file, num_rows)
+        predictions.append((get_task("ax"), "test", "predictions_ax"))
+    texts = {}
+    for predicted_task, split, file_name in predictions:
+        file = folder / name / "best" / f"{file_name}.jsonl"
+        num_rows = predicted_task.published_rows[split]
+        text = format_predictions(predicted_task, file, num_rows)
+        texts[predicted_task.submission_files[split]] = text
     return texts
 
 

@@ -16,7 +16,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_dir, check_empty, check_place, read_json_object
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.rows import read_lines
-from bert_recipes.tokenization.others import open_stock_tokenizer
+from bert_recipes.tokenization.others import load_names_tokenizer, open_stock_tokenizer
 from bert_recipes.tokenization.tokenizer import (
     DEFAULT_MODEL_MAX_LENGTH,
     SPECIAL_TOKENS,
@@ -54,6 +54,14 @@ _ROUND_NUMBERS = (1, 8, 16, 32, 64, 128)
 
 
 # Open a tokenizer
+
+
+def load_corpus_tokenizer(tokenizer: str | None, names: str | None) -> Any:
+    """Open the tokenizer of a corpus: of text, or of ids that a file of names explains."""
+    if names is not None:
+        return load_names_tokenizer(names)
+    assert tokenizer is not None
+    return load_tokenizer(tokenizer)
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:

@@ -514,7 +514,8 @@ def settings_of_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]
     all_settings = []
     for group in optimizer.param_groups:
         settings = {name: group[name] for name in GROUP_SETTINGS if name in group}
-        all_settings.append({**settings, "initial_lr": group["lr"]})
+        peak = group.get("initial_lr", group["lr"])  # after a first training lr is its last rate
+        all_settings.append({**settings, "initial_lr": peak})
     return all_settings
 
 
