@@ -50,7 +50,9 @@ comma := ,
 ifeq ($(LAUNCH),cpu)
 LAUNCHER := ACCELERATE_USE_CPU=true $(PYTHON)
 else ifeq ($(LAUNCH),single_gpu)
-LAUNCHER := CUDA_VISIBLE_DEVICES=$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES)) 0) $(PYTHON)
+# Empty, it hides all GPUs.
+FIRST_GPU := $(if $(filter undefined,$(origin CUDA_VISIBLE_DEVICES)),0,$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES))))
+LAUNCHER := CUDA_VISIBLE_DEVICES=$(FIRST_GPU) $(PYTHON)
 else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 # A process for each GPU that is seen. Without one, and with a file of your own, the number is that of the file.
@@ -102,8 +104,11 @@ tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --o
 corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer my_tokenizer --output_dir my_store"
 	$(PYTHON) recipes/prepare_corpus.py $(if $(CONFIG),--config recipes/configs/corpus/$(CONFIG).yaml) $(ARGS)
 
+# Unless ARGS have one.
+STORE_FLAG = $(if $(findstring --store,$(ARGS)),,--store $(STORE))
+
 show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
-	$(PYTHON) recipes/show_data.py --store $(STORE) $(ARGS)
+	$(PYTHON) recipes/show_data.py $(STORE_FLAG) $(ARGS)
 
 # Only a STORE= that was typed: the file names one too.
 pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_store LAUNCH=ddp ARGS="--max_steps 1000"
@@ -168,7 +173,7 @@ tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two run
 ## Look and predict
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
-	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS)),,--store $(STORE))) $(ARGS)
+	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS))$(findstring --probe_bias,$(ARGS)),,$(STORE_FLAG))) $(ARGS)
 
 predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
 	$(call need,MODEL,the folder of a fine-tuning run)

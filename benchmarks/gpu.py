@@ -39,6 +39,8 @@ from bert_recipes.errors import InputError, run_cli
 from bert_recipes.settings import check_limits, option
 
 
+# What torch begins with. Stock's torch_compile sets TF32 for the process.
+FP32_PRECISION = torch.backends.fp32_precision  # type: ignore[attr-defined]
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIGS = REPOSITORY / "recipes" / "configs"
 PARTS = {
@@ -56,6 +58,8 @@ PRETRAINING_CASES = {
 TOKENS_PER_STEP = {
     "tiny": 131_072,
     "mini": 131_072,
+    "small": 131_072,
+    "medium": 131_072,
     "base": 131_072,
     "large": 65_536,
 }
@@ -99,7 +103,9 @@ class GpuArguments:
     budget_seconds: float = option(8.0, "measured seconds of a side", above=0)
     sides: list[str] | None = option(None, "which sides; default: all", choices=SIDES)
     tokens_per_step: int | None = option(None, "positions of a step; default: by size", least=1)
-    size: str | None = option(None, "instead of the part's sizes, to try a step")
+    size: str | None = option(
+        None, "instead of the part's sizes, to try a step", choices=TOKENS_PER_STEP
+    )
     store: str | None = option(None, "token-id store of step 5")
     recipe: str = option("bert_budget", "configuration of step 5, of recipes/configs/pretrain")
     minutes: float = option(8.0, "training of step 5", above=0)
@@ -218,15 +224,14 @@ def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
         matmul = measure_matmul(replace(sample, variant="small" if args.use_cpu else sample.kind))
         samples = sides_of(sample)
         sides = {side: measure_side(samples[side]) for side in args.sides or SIDES}
-        profile = profile_ours(samples["ours"])
-        cases[case] = {
-            "matmul": matmul,
-            "sides": sides,
-            "profile": profile,
-        }
+        cases[case] = {"matmul": matmul, "sides": sides}
         write_result(args, part, cases)  # what is measured is saved, whatever comes
         logger.info("%s", table_of(case, cases[case]))
-        logger.info("%s", profile_table(profile))
+        if "error" not in sides.get("ours", {"error": "it is not measured"}):
+            profile = profile_ours(samples["ours"])
+            cases[case]["profile"] = profile
+            write_result(args, part, cases)
+            logger.info("%s", profile_table(profile))
 
 
 def measure_side(sample: Sample) -> Result:
@@ -244,9 +249,10 @@ def measure_side(sample: Sample) -> Result:
 def free_memory() -> None:
     """Forget the side before.
 
-    Its model, its memory, and the precision that Accelerate keeps for a process.
+    Its model, its memory, and the precisions that Accelerate and torch keep for a process.
     """
     gc.collect()
+    torch.backends.fp32_precision = FP32_PRECISION  # type: ignore[attr-defined]
     AcceleratorState._reset_state(reset_partial_state=True)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -264,9 +270,9 @@ class ProfiledSteps(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start after the first steps; stop after some more."""
         if state.global_step == STEPS_BEFORE_PROFILE:
+            self.profiler.start()
             synchronize()
             self._start = time.perf_counter()
-            self.profiler.start()
         if state.global_step == STEPS_BEFORE_PROFILE + PROFILED_STEPS:
             synchronize()
             self.seconds = time.perf_counter() - self._start
@@ -340,9 +346,9 @@ def describe_kernel(kernel: Kernel) -> Result:
 def table_of(case: str, measured: Mapping[str, Any]) -> str:
     """Return a Markdown table of the sides of a case."""
     best = measured["matmul"]["best_gflops"]
+    rates = [f"{best[name] / 1000:,.1f} in {name}" for name in best]
     lines = [
-        f"\n{case}: this machine's products {best['bf16'] / 1000:,.1f} TFLOP/s in bfloat16, "
-        f"{best['fp32'] / 1000:,.1f} in float32",
+        f"\n{case}: this machine's products, TFLOP/s: {', '.join(rates)}",
         "| side | tokens/s | first half, second half | MFU | memory, GB | waits for data | "
         "warm-up, s | examples/s |",
         "| --- | --: | --: | --: | --: | --: | --: | --: |",
@@ -351,7 +357,8 @@ def table_of(case: str, measured: Mapping[str, Any]) -> str:
         if "error" in result:
             lines.append(f"| {side} | {result['error']} |")
             continue
-        peak = best["fp32" if result["precision"] == "fp32" else "bf16"]
+        # A CPU without bfloat16 in hardware has no rate of it.
+        peak = best.get("fp32" if result["precision"] == "fp32" else "bf16", best["fp32"])
         waits = result.get("data_wait_share")
         cells = (
             side,
@@ -444,7 +451,7 @@ def write_result(args: GpuArguments, part: str, result: Any) -> None:
         "step": args.step,
         "part": part,
         "date": time.strftime("%Y-%m-%d"),
-        "machine": describe_here(),
+        "machine": describe_here(on_cpu=args.use_cpu),
         "result": result,
     }
     file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -316,11 +316,12 @@ def measure(sample: Sample) -> Result:
     return {**result, **peak_memory(imports_mb, on_cpu=sample.on_cpu)}
 
 
-def describe_here() -> Result:
+def describe_here(*, on_cpu: bool) -> Result:
     """Return machine, versions, revision and what of the environment changes speed."""
+    device = torch.device("cpu") if on_cpu else None
     environment = {name: os.environ[name] for name in SPEED_VARIABLES if name in os.environ}
     return {
-        **describe_machine(),
+        **describe_machine(device),
         "accelerate": accelerate.__version__,
         "revision": _revision(),
         "system": f"{platform.system()} {platform.release()}",
@@ -358,6 +359,7 @@ def answer() -> None:
     values = json.loads(sample_file.read_text(encoding="utf-8"))
     for name in ("lengths", "files"):
         values[name] = tuple(values[name])
-    result = measure(Sample(**values))
-    result["machine"] = describe_here()
+    sample = Sample(**values)
+    result = measure(sample)
+    result["machine"] = describe_here(on_cpu=sample.on_cpu)
     result_file.write_text(json.dumps(result), encoding="utf-8")

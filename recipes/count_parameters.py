@@ -63,7 +63,9 @@ def main() -> None:
         )
         print(f"  {name:28}{count:>14,}{note}")
     heads = sum(count for name, count in counts.items() if name.startswith("pre-training heads"))
-    print(f"\n  {'encoder with pooler':28}{sum(counts.values()) - heads:>14,}")
+    has_pooler = args.model_type in ("bert", "albert")
+    encoder = "encoder with pooler" if has_pooler else "encoder"
+    print(f"\n  {encoder:28}{sum(counts.values()) - heads:>14,}")
     print(
         f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to "
         "the token embeddings)"

@@ -83,7 +83,7 @@ def main() -> None:
             "its metrics"
         )
     start_logging(args)
-    check_launch(args)
+    check_launch(args, trains=False)
     if evaluate.probe_bias:
         probe_bias(settings[0].model_name_or_path, evaluate.results_file)
         return

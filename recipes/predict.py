@@ -34,11 +34,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_arguments = args.run_arguments(folder)
         start_logging(run_arguments)
-        check_launch(run_arguments)
+        check_launch(run_arguments, trains=False)
 
         # 1. Checkpoint and inputs; every mistake is found here
         predictor, num_inputs = load_predictor(args, inputs, run_arguments)
         logger.info("%s: %s, %d inputs", args.model_name_or_path, predictor.task.kind, num_inputs)
+        if args.output_file is not None and predictor.task.kind == "token_classification":
+            args.check_columns_file()
 
         # 2. Predictions; every process takes part, the main one writes
         with predictor.trainer.stoppable(), ExitStack() as stack:

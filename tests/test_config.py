@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.settings import option
 from bert_recipes.yaml_files import read_tree
 
@@ -165,6 +166,20 @@ def test_training_arguments_take_mappings_and_words_that_yaml_calls_booleans(par
     result = parse(text, kind=TrainingArguments)
     assert result.lr_scheduler_kwargs == {"num_decay_steps": 10}
     assert (result.eval_strategy.value, result.save_strategy.value) == ("no", "no")
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("{0: 1, 1: 5}", {"0": 1, "1": 5}),
+        ("{no: 1, yes: 3}", {"no": 1, "yes": 3}),
+    ],
+)
+def test_names_of_classes_are_as_they_are_written(tmp_path: Path, text, weights):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"task: sst2\nclass_weights: {text}\n")
+    (result,) = parse_arguments(TaskArguments, argv=["--config", str(path)])
+    assert result.class_weights == weights
 
 
 # Mistakes

@@ -53,7 +53,12 @@ def main() -> None:
         )
         summary = format_figures(report)
     elif args.algorithm == UNIGRAM:
-        tokenizer, report = train_unigram(texts, vocab_size=args.vocab_size)
+        tokenizer, report = train_unigram(
+            texts,
+            vocab_size=args.vocab_size,
+            lowercase=args.lowercase,
+            strip_accents=args.strip_accents,
+        )
         summary = format_figures(report)
     else:
         tokenizer = train_vocabulary(texts, args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from bert_recipes.training.bert_trainer import BertTrainer
     from bert_recipes.training.optimization import Muon, MuonFactory, MuonSettings
     from bert_recipes.training.run import run_training
+
+if sys.platform == "win32":
+    raise ImportError("bert_recipes runs on Linux and macOS; on Windows in WSL (docs/install.md)")
 
 __version__ = "0.2.0"
 

@@ -21,6 +21,7 @@ import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from transformers.utils import cached_file
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import hash_of, put_in_place, read_json_object, sync_paths, write_json
@@ -312,6 +313,26 @@ def check_checkpoint(name: str) -> bool:
             f"and {reason}; give a checkpoint folder"
         )
     return reason is not None
+
+
+def find_file(name: str, file: str) -> Path | None:
+    """Return a file beside a checkpoint's weights, None where there is none.
+
+    Args:
+        name: The checkpoint's folder or Hub name.
+        file: The name of the file.
+    """
+    if Path(name).is_dir():
+        path = Path(name) / file
+        return path if path.is_file() else None
+    found = cached_file(
+        name,
+        file,
+        local_files_only=check_checkpoint(name),
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found)
 
 
 def _check_checkpoint_folder(folder: Path) -> None:

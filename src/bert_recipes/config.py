@@ -453,7 +453,11 @@ def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
 
     if isinstance(node, yaml.MappingNode):
         if _accepts(hint, dict):
-            return loader.construct_object(node, deep=True)
+            # Keys as they are written: a class may be called 0 or no.
+            values = {}
+            for key, value in node.value:
+                values[key.value] = loader.construct_object(value, deep=True)
+            return values
         raise ValueError(f"expected one value ({_describe(hint)}), got a mapping")
 
     if isinstance(node, yaml.SequenceNode) and accepts_list(hint):

@@ -65,6 +65,7 @@ MODEL_FILES = (
     "vocab.txt",
     "special_tokens_map.json",
     "added_tokens.json",
+    "fit_dense.safetensors",  # of TinyBERT
     # of ELECTRA
     "generator/config.json",
     "generator/model*.safetensors",

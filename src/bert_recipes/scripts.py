@@ -22,7 +22,7 @@ _RANGES = (
     (0x20000, 0x3FFFF),
 )
 _UNSPACED = "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES)
-_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
+UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 
 
 @cache
@@ -48,7 +48,7 @@ def is_unspaced(text: str) -> bool:
     """
     if text.isascii():
         return False
-    num_unspaced = len(_UNSPACED_CHARACTER.findall(text))
+    num_unspaced = len(UNSPACED_CHARACTER.findall(text))
     return 2 * num_unspaced > len("".join(text.split()))
 
 

@@ -16,8 +16,7 @@ def make_args(tmp_path, **changes):
     return gpu.GpuArguments(
         output_dir=str(tmp_path),
         use_cpu=True,
-        size="tiny",
-        **changes,
+        **{"size": "tiny", **changes},
     )
 
 
@@ -80,7 +79,7 @@ def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path, our_sample):
     switches = {"bf16": True, "fp16": True}
     failure = gpu.measure_side(replace(our_sample, side="stock_defaults", switches=switches))
     measured = {
-        "matmul": {"best_gflops": {"bf16": 1e6, "fp32": 1e5}},
+        "matmul": {"best_gflops": {"fp32": 1e5}},  # of a CPU without bfloat16 in hardware
         "sides": {"ours": result, "stock": failure},
     }
     table = gpu.table_of("tiny-128", measured)
@@ -90,6 +89,26 @@ def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path, our_sample):
     record = json.loads((tmp_path / "gpu_step2_base.json").read_text())
     assert record["machine"]["torch"]
     assert record["date"]
+
+
+def test_stocks_tf32_does_not_reach_the_next_side():
+    assert torch.backends.fp32_precision == gpu.FP32_PRECISION
+    torch.backends.fp32_precision = "tf32"
+    gpu.free_memory()
+    assert torch.backends.fp32_precision == gpu.FP32_PRECISION
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+def test_what_is_measured_is_saved_where_ours_fails(tmp_path, monkeypatch):
+    """It is not profiled then, nor where stock alone is asked for."""
+    monkeypatch.setattr(gpu, "measure_matmul", lambda sample: {"best_gflops": {"fp32": 1.0}})
+    monkeypatch.setattr(gpu, "measure_side", lambda sample: {"error": "out of memory"})
+    monkeypatch.setattr(gpu, "profile_ours", lambda sample: pytest.fail("it cannot work"))
+    args = make_args(tmp_path, step=2, size="small")
+    gpu.measure_part(args, "base", tmp_path)
+    record = json.loads((tmp_path / "gpu_step2_base.json").read_text())
+    assert record["result"]["small-128"]["sides"]["ours"] == {"error": "out of memory"}
+    assert record["machine"]["gpu"] is None
 
 
 def test_the_trainer_itself_reads_its_batches_and_so_measures_its_waits():

@@ -79,6 +79,8 @@ def test_what_goes_on_with_a_word_follows_the_mark_of_most_pieces(pieces, going_
     [
         (["the", "##s", "a", "[MASK]", "[", "\u4e2d", "##\u00e9s"], [3, 1, 1, 1, 1, 1, 2]),
         (["\u2581the", "s", "\u2581", "\u2581a", "<unk>", "<"], [3, 1, 0, 1, 1, 1]),
+        # Of the bytes of an é, a Hindi letter and a part of one, the first alone counts.
+        (["\u0120the", "\u0120\u00c3\u00a9s", "\u00e0\u00a4\u00b9", "\u00a4\u00b9"], [3, 2, 1, 0]),
     ],
 )
 def test_a_piece_stands_for_its_characters_without_its_mark(pieces, lengths):

@@ -1,6 +1,7 @@
 """A corpus becomes a store: what the recipes' own tests do not reach without the network."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -9,7 +10,12 @@ from dataclasses import replace
 import pytest
 from small_corpora import write_vocabulary
 
-from bert_recipes.data.prepare import CorpusArguments, Preparation, prepare_store
+from bert_recipes.data.prepare import (
+    CorpusArguments,
+    Preparation,
+    _held_out_threshold,
+    prepare_store,
+)
 from bert_recipes.data.store import StoreWriter
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -70,6 +76,51 @@ def test_a_shard_whose_text_has_changed_since_is_made_again_once(
 
     assert sizes == [size, None, size, None]
     assert caplog.text.count("a.txt has changed since; its shard is made again") == 1
+
+
+def test_an_edit_that_changes_the_size_of_a_file_makes_its_shard_again_alone(tmp_path):
+    """As a message asks for that names a broken character in the 41st shard of 60."""
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("The red apple falls.\n\nA tree grows.\n")
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt")
+    arguments = CorpusArguments(
+        tokenizer=str(vocabulary),
+        output_dir=str(tmp_path / "store"),
+        files=[str(tmp_path / f"{name}.txt") for name in "abc"],
+        shard_gigabytes=1e-9,
+        num_processes=1,
+    )
+    (tmp_path / "b.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(InputError, match="not valid UTF-8"):
+        prepare_store(arguments, load_tokenizer(vocabulary))
+    (tmp_path / "b.txt").write_text("The red apple falls. A tree grows and falls.\n")
+
+    assert prepare_store(arguments, load_tokenizer(vocabulary)).kept_shards == 1
+
+
+def test_of_a_few_documents_of_the_hub_some_are_held_out(tmp_path, monkeypatch):
+    documents = [["The red apple falls.", "A tree grows."]] * 10
+    monkeypatch.setattr(
+        "bert_recipes.data.prepare.iter_hub_documents", lambda *args, **options: iter(documents)
+    )
+    vocabulary = write_vocabulary(tmp_path / "vocab.txt")
+    arguments = CorpusArguments(
+        tokenizer=str(vocabulary),
+        output_dir=str(tmp_path / "store"),
+        dataset_name="owner/name",
+        validation_fraction=0.001,
+        num_processes=1,
+    )
+    splits = prepare_store(arguments, load_tokenizer(vocabulary)).metadata["splits"]
+
+    assert [entry["num_documents"] for entry in splits.values()] == [8, 2]
+
+
+def test_of_a_large_corpus_the_first_documents_are_read_to_know_how_many_are_held_out():
+    documents = itertools.count()
+
+    assert _held_out_threshold(0.1, "12345", documents) == 0.1
+    assert next(documents) == 20  # documents 4 and 19 are the first that are held out
 
 
 def test_a_text_that_is_edited_before_its_shard_is_written_is_read_again(

@@ -1,5 +1,9 @@
 """Languages and sources by a power of their share. Source: google-research/bert multilingual.md."""
 
+import gzip
+import itertools
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -57,6 +61,25 @@ def test_the_draw_follows_from_the_seed_and_held_out_documents_stay_once(sources
     assert len(held_out) == len(set(held_out))
     assert train.isdisjoint(held_out)
     assert documents(sources) == documents(sources, sampling_exponent=1.0)
+
+
+def test_copies_of_a_document_do_not_stand_beside_each_other(sources):
+    """Packed into one input, each would have the masked words of the other."""
+    texts = [text for _, text in documents(sources, sampling_exponent=0.3)]
+
+    assert max(Counter(texts).values()) > 2
+    assert all(first != second for first, second in itertools.pairwise(texts))
+
+
+def test_shares_of_packed_files_are_warned_of(sources, caplog):
+    sampling_weights(arguments(sources, sampling_exponent=0.7))
+    assert "packed" not in caplog.text
+
+    text = (sources / "sw" / "text.txt").read_bytes()
+    (sources / "sw" / "text.txt").unlink()
+    (sources / "sw" / "text.txt.gz").write_bytes(gzip.compress(text))
+    sampling_weights(arguments(sources, sampling_exponent=0.7))
+    assert "some of the files are packed (.gz, .txt) and others are not" in caplog.text
 
 
 def test_held_out_files_and_arrays_of_ids_are_weighed_right(sources):

@@ -264,3 +264,6 @@ def test_a_checkpoint_of_another_kind_or_with_missing_weights_is_refused(export,
     (run / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
     message = refused(export, run, folder=tmp_path / "out")
     assert "is BertModel; allowed: BertForPreTraining" in message
+    decoder = {"architectures": ["BertForSequenceClassification"], "is_decoder": True}
+    (run / "config.json").write_text(json.dumps({**config, **decoder}))
+    assert "reads from left to right" in refused(export, run, folder=tmp_path / "out")

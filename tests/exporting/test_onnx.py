@@ -3,7 +3,12 @@
 import pytest
 import torch
 import transformers
-from transformers import DistilBertConfig, DistilBertForSequenceClassification
+from transformers import (
+    DebertaV2Config,
+    DebertaV2ForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+)
 
 from bert_recipes.exporting.onnx import OnnxModel, head_of, open_stock, quantize, size_of
 from bert_recipes.finetuning.arguments import read_model_config
@@ -116,6 +121,29 @@ def test_what_stands_at_pads_changes_nothing(exported, runs, head):
     check_outputs(run_head, expected, session(**batch), mask)
     padded = {name: torch.nn.functional.pad(values, (0, 6)) for name, values in batch.items()}
     check_outputs(run_head, expected, session(**padded), mask)
+
+
+@pytest.mark.slow
+def test_a_model_that_stock_computes_without_sdpa_is_exported(tiny_checkpoint, tmp_path, export):
+    """DeBERTa, which has no segments either."""
+    tokenizer = load_tokenizer(tiny_checkpoint)
+    config = DebertaV2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        type_vocab_size=0,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        initializer_range=0.5,
+    )
+    DebertaV2ForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    _, report = export(tmp_path / "model")
+    assert report["largest_difference"] < 1e-4
 
 
 @pytest.mark.slow

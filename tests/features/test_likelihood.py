@@ -12,7 +12,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertTokenizer
 
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import LikelihoodArguments, SentenceArguments
-from bert_recipes.features.likelihood import blimp_table, measure_blimp, open_scorer
+from bert_recipes.features.likelihood import (
+    SentenceScorer,
+    blimp_table,
+    measure_blimp,
+    open_scorer,
+)
 from bert_recipes.tokenization.others import train_byte_bpe
 
 
@@ -25,6 +30,8 @@ SIZES = {
 }
 CONFIGS = {
     "bert": SIZES,
+    # A generator by itself, as google/electra-small-generator is.
+    "electra": {**SIZES, "embedding_size": 32},
     "roberta": {
         **SIZES,
         "max_position_embeddings": 42,
@@ -121,10 +128,28 @@ def test_scores_are_those_of_a_plain_loop(model_folder, whole_words):
     assert scores == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-def test_batches_change_nothing_and_whole_words_change_longer_words_only(tmp_path):
+def record_sizes(monkeypatch):
+    """The rows of each call of the model."""
+    sizes = []
+    compute = SentenceScorer._losses_of_rows
+
+    def record(scorer, input_ids, labels):
+        sizes.append(len(input_ids))
+        return compute(scorer, input_ids, labels)
+
+    monkeypatch.setattr(SentenceScorer, "_losses_of_rows", record)
+    return sizes
+
+
+def test_batches_change_nothing_and_whole_words_change_longer_words_only(tmp_path, monkeypatch):
     folder = save(tmp_path, "bert")
     plain = likelihoods(folder, SENTENCES)
+    sizes = record_sizes(monkeypatch)
     assert likelihoods(folder, SENTENCES, batch_tokens=1) == pytest.approx(plain, abs=1e-4)
+    assert set(sizes) == {1}
+    sizes.clear()
+    likelihoods(folder, SENTENCES, batch_tokens=14)
+    assert max(sizes) == 2  # of 5 to 7 tokens
     assert likelihoods(folder, SENTENCES, fast_layers="off") == pytest.approx(plain, abs=1e-4)
     rounded = likelihoods(folder, SENTENCES, precision="bf16")
     assert rounded == pytest.approx(plain, rel=0.05)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
@@ -73,7 +73,45 @@ def assert_same(lines, expected):
 def test_a_tagger_reads_what_it_read_in_training(tmp_path, text, context):
     """Runs from before the setting read documents."""
     (tmp_path / "run.yaml").write_text(text)
-    assert read_trained_settings(tmp_path)["context"] == context
+    assert read_trained_settings(str(tmp_path))["context"] == context
+
+
+def test_a_pushed_model_is_read_as_its_folder_is(tiny_runs, tmp_path, monkeypatch):
+    """task.yaml and run.yaml are in the repository: columns, labels, lengths."""
+    run = tiny_runs("sequence_classification")
+    repository = tmp_path / "models--me--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    shutil.copytree(run, repository / "snapshots" / "abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert read_trained_settings("me/tiny") == read_trained_settings(str(run))
+    assert_same(predict("me/tiny", data_of(run)), predicted_in_training(run))
+
+
+def test_a_checkpoint_of_a_run_knows_its_task(tiny_checkpoint, tmp_path):
+    saving = ("--save_strategy", "steps", "--save_steps", 1)
+    TINY["train_run"]("sequence_classification", tiny_checkpoint, tmp_path, *saving)
+    predictor = load(tmp_path / "run" / "checkpoint-2", data_of(tmp_path / "run"))
+    assert predictor.task.text_columns == ("first", "second")
+
+
+def test_other_inputs_than_windows_do_not_take_the_pool_of_training(tmp_path):
+    (tmp_path / "run.yaml").write_text("long_documents: windows\npool: max\nmax_seq_length: 64\n")
+    config = BertConfig(architectures=["BertForSequenceClassification"])
+    name = str(tmp_path)
+    assert InputArguments().resolved(config, name)["pool"] == "max"
+    assert InputArguments(long_documents="head").resolved(config, name)["pool"] is None
+
+
+def test_a_file_with_the_name_of_the_columns_of_tags_is_not_replaced(tmp_path):
+    (tmp_path / "test.conll").write_text("gold O\n")
+    args = PredictionArguments(
+        model_name_or_path="m", input_file="test.txt", output_file=str(tmp_path / "test.jsonl")
+    )
+    with pytest.raises(InputError, match=r"would also be written to .*test\.conll"):
+        args.check_columns_file()
+    (tmp_path / "test.jsonl").touch()  # an earlier prediction
+    args.check_columns_file()
 
 
 @pytest.mark.parametrize("kind", KINDS)

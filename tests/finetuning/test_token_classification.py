@@ -255,3 +255,6 @@ def test_columns_without_gold_labels_and_documents_have_two_columns(tokenizer, t
     predictions = [Prediction(0, ["O", "B-PER"]), Prediction(1, ["O"])]
     _, columns = kind.write(tmp_path, "test", examples, predictions)
     assert columns.read_text(encoding="utf-8") == "a_b O\nc B-PER\n\nd O\n\n"
+    predictions = [Prediction(0, ["O", "B-Job Title"]), Prediction(1, ["O"])]
+    _, columns = kind.write(tmp_path, "test", examples, predictions)
+    assert columns.read_text(encoding="utf-8") == "a_b O\nc B-Job_Title\n\nd O\n\n"

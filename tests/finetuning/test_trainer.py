@@ -98,6 +98,57 @@ def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resu
         assert (folder / "run" / "checkpoint-4").is_dir() == (step == 3)
 
 
+SAVING = ("--save_strategy", "steps", "--save_steps", 1)
+
+
+def test_a_run_whose_labels_were_corrected_is_not_resumed(tiny_checkpoint, tmp_path, monkeypatch):
+    """The texts and the order of training are the same."""
+    kind = "sequence_classification"
+    train_run(kind, tiny_checkpoint, tmp_path / "a", *SAVING, "--save_total_limit", 2)
+    resume = ("--resume", tmp_path / "a" / "run" / "checkpoint-1")
+    train_run(kind, tiny_checkpoint, tmp_path / "b", *SAVING, *resume)
+    make_rows = TINY_RUNS["make_rows"]
+
+    def make_corrected_rows(kind, seed):
+        first, *rows = make_rows(kind, seed)
+        return [first | {"label": (first["label"] + 1) % 3}, *rows]
+
+    monkeypatch.setitem(train_run.__globals__, "make_rows", make_corrected_rows)
+    with pytest.raises(InputError, match="training features is 23"):
+        train_run(kind, tiny_checkpoint, tmp_path / "c", *SAVING, *resume)
+
+
+@pytest.mark.parametrize("kind", ["sequence_classification", "question_answering"])
+def test_a_plateau_is_one_of_the_tasks_own_metric(tiny_checkpoint, tmp_path, kind):
+    """Questions have no loss that can be compared; the rate falls where the metric is no longer
+    higher.
+    """
+    flags = "--schedule trainer --lr_scheduler_type reduce_lr_on_plateau --eval_strategy steps"
+    steps = "--eval_steps 1 --max_steps 5 --learning_rate 1e-6 --logging_steps 1"
+    kwargs = ("--lr_scheduler_kwargs", '{"patience": 1}')
+    run = train_run(kind, tiny_checkpoint, tmp_path, *flags.split(), *steps.split(), *kwargs)
+    rates = [line["learning_rate"] for line in run.trainer.state.log_history if "loss" in line]
+    # Nothing is learned at this rate: the third evaluation is the second without a higher one.
+    assert rates[-1] < rates[0]
+    assert run.trainer.args.metric_for_best_model == run.task.best_metric
+
+
+def test_a_metric_that_the_data_does_not_have_ends_no_run(tiny_checkpoint, tmp_path, caplog):
+    flags = "--eval_strategy steps --eval_steps 1 --metric_for_best_model X_f1"
+    run = train_run("token_classification", tiny_checkpoint, tmp_path, *flags.split())
+    metrics = {"eval_f1": 0.5}
+    assert not run.trainer._determine_best_metric(metrics, None)
+    assert "the held-out data has no X_f1" in caplog.text
+
+
+def test_a_delay_in_epochs_is_one_of_epochs(tiny_checkpoint, tmp_path):
+    """Three steps are an epoch of 23 rows."""
+    flags = "--max_steps 9 --eval_strategy epoch --eval_delay 2"
+    run = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags.split())
+    steps = [line["step"] for line in run.trainer.state.log_history if "eval_accuracy" in line]
+    assert steps == [6, 9]
+
+
 def test_a_signal_in_the_evaluation_that_ends_a_run_does_not_let_it_train_on(
     tiny_checkpoint, tmp_path, monkeypatch
 ):

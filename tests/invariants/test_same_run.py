@@ -424,6 +424,33 @@ def test_a_run_that_goes_on_does_not_evaluate_at_its_start_again(run, tmp_path):
     assert without_times(straight["history"]) == without_times(resumed["history"])
 
 
+def test_the_best_step_is_kept_though_it_lies_between_two_saves(run, tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
+    best = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
+    done = run("run", **saving, **best, max_steps=4, learning_rate=1.0)
+    state = done["trainer"].state
+    losses = {line["step"]: line["eval_loss"] for line in state.log_history if "eval_loss" in line}
+    assert state.best_global_step == 1
+    assert Path(state.best_model_checkpoint) == tmp_path / "run" / "checkpoint-1"
+    assert losses[1] < min(losses[2], losses[3])
+    assert done["metrics"]["eval_loss"] == losses[1]
+    # A run that begins in another folder knows the best of the first one.
+    checkpoint = tmp_path / "run" / "checkpoint-4"
+    other = run("other", **saving, **best, max_steps=5, resume_from=str(checkpoint))
+    assert other["trainer"].state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-1")
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_last_step_of_a_run_by_the_clock_is_measured_as_it_may_be_the_best(run):
+    by_clock = {"max_minutes": 0.2, "max_steps": -1, "warmup_steps": 0.25}
+    saving = {"save_strategy": "steps", "save_steps": 5, "per_device_train_batch_size": 8}
+    best = {"eval_strategy": "steps", "eval_steps": 5, "load_best_model_at_end": True}
+    history = run("a", **by_clock, **saving, **best)["history"]
+    measured = [line["step"] for line in history if "eval_loss" in line]
+    assert measured[:3] == [5, 10, 12]
+    assert measured[3] == 12  # the best one, which is loaded
+
+
 def test_the_checkpoint_of_the_last_step_stays_beside_the_best(run, tmp_path):
     """Stock deletes at its end whatever is not the best when one checkpoint is to be kept."""
     saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}

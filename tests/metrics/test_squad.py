@@ -63,6 +63,30 @@ def test_answers_without_spaces_are_compared_by_characters():
     assert scores["f1"] == pytest.approx(75.0)
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer", "f1"),
+    [
+        ("1945\u5e748\u670815\u65e5", "8\u670815\u65e5", 80.0),
+        ("\u4e8c\u670828\u65e5", "28\u65e5", 200 / 3),
+        ("12\u4e2a\u6708", "12\u4e2a\u6708\u3002", 100.0),
+    ],
+)
+@pytest.mark.parametrize("score", [squad_scores, squad_v2_scores])
+def test_dates_and_numbers_of_such_a_language_are_compared_by_characters_too(
+    score, gold, answer, f1
+):
+    """What a language is written like is seen in all answers of a file, not in "8\u6708" alone."""
+    others = {f"q{n}": ["\u5317\u5c9b\u7684\u6e2f\u53e3"] for n in range(3)}
+    answers = {name: texts[0] for name, texts in others.items()}
+    scores = score({**others, "q": [gold]}, {**answers, "q": answer})
+    assert scores["f1"] == pytest.approx((300 + f1) / 4)
+    # The same date in an English file is one word.
+    english = {f"q{n}": ["the port of an island far away from here"] for n in range(3)}
+    answers = {name: texts[0] for name, texts in english.items()}
+    scores = score({**english, "q": ["2\u5e74"]}, {**answers, "q": "\u5e74"})
+    assert scores["f1"] == pytest.approx(75.0)
+
+
 def changed(rng, text):
     """A text that shares words with another: words dropped, repeated, added."""
     words = [word for word in text.split(" ") for _ in range(rng.choice([0, 1, 1, 1, 2]))]

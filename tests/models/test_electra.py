@@ -16,7 +16,12 @@ from bert_recipes.errors import InputError
 from bert_recipes.hub import list_files
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import open_checkpoint
-from bert_recipes.models.electra import DISCRIMINATOR_WEIGHT, ElectraForPreTraining, sample_words
+from bert_recipes.models.electra import (
+    DISCRIMINATOR_WEIGHT,
+    ElectraForPreTraining,
+    _generator_config,
+    sample_words,
+)
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 
 
@@ -180,6 +185,15 @@ def test_sizes_are_the_originals(size, discriminator, generator):
             num_weights += weight.numel()
     assert num_weights == discriminator
     assert generator in (None, model.generator.num_parameters())
+
+
+@pytest.mark.parametrize(("width", "heads"), [(896, 2), (832, 2), (1024, 4)])
+def test_a_generator_of_any_width_has_heads_that_divide_it(width, heads):
+    config = _generator_config(
+        pretraining_config(f"2/{width}", vocab_size=VOCAB, model_type="electra")
+    )
+    assert config.hidden_size == width // 4
+    assert config.num_attention_heads == heads
 
 
 def test_a_folder_is_opened_with_its_generator_or_a_new_one(tmp_path):

@@ -306,17 +306,22 @@ def test_a_missing_tool_is_named(monkeypatch, tmp_path, tool, advice):
         (None, (9, 0), "gcc", "the package triton is not installed"),
         ("triton", (6, 1), "gcc", "Triton needs a GPU of compute capability 7.0 or higher"),
         ("triton", (9, 0), None, "no C compiler found; install gcc"),
+        ("triton", (9, 0), "without headers", "no Python.h in /nowhere; install python3-dev"),
         ("triton", (7, 0), "gcc", None),
         ("triton", (9, 0), "clang", None),
     ],
 )
 def test_where_triton_cannot_work_nothing_is_compiled_and_the_log_says_why(
-    monkeypatch, caplog, package, capability, compiler, reason
+    monkeypatch, caplog, tmp_path, package, capability, compiler, reason
 ):
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: package)
     monkeypatch.setattr(loading.sys, "platform", "linux")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(loading.shutil, "which", lambda name: name if name == compiler else None)
+    tool = "gcc" if compiler == "without headers" else compiler
+    monkeypatch.setattr(loading.shutil, "which", lambda name: name if name == tool else None)
+    headers = "/nowhere" if compiler == "without headers" else tmp_path
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(loading.sysconfig, "get_path", lambda name: str(headers))
     monkeypatch.delenv("CC", raising=False)
     loading._can_compile.cache_clear()
     with caplog.at_level("WARNING"):

@@ -27,6 +27,45 @@ def test_the_loss_on_older_text_stands_beside_that_on_the_new(small_store, tmp_p
     assert json.loads(file.read_text())["eval_mlm_loss"] == pytest.approx(loss, rel=1e-4)
 
 
+def test_the_best_step_of_two_phases_is_one_of_the_second(small_store, tmp_path, call_recipe):
+    """Losses of other lengths say nothing of it; here the first step of the run has the lowest."""
+    best = "--load_best_model_at_end true --save_steps 1 --max_steps 6 --phase2_steps 3"
+    flags = f"{FLAGS} {best} --learning_rate 1 --eval_strategy steps --save_strategy steps"
+    flags = flags.replace("--eval_steps 3", "--eval_steps 1").replace("--max_steps 3 ", "", 1)
+    flags = flags.replace("--phase2_steps 1 ", "", 1)
+    call_recipe("pretrain", f"--store {small_store} --output_dir {tmp_path / 'run'} {flags}")
+    state = json.loads((tmp_path / "run" / "trainer_state.json").read_text())
+    losses = {}
+    for line in state["log_history"]:
+        if "eval_loss" in line:
+            losses.setdefault(line["step"], line["eval_loss"])
+    assert min(losses, key=losses.get) == 1
+    assert state["best_global_step"] == min((4, 5, 6), key=losses.get)
+
+
+@pytest.mark.parametrize(
+    ("objective", "metric", "message"),
+    [
+        (
+            "bert",
+            "accuracy",
+            "metric_for_best_model is 'accuracy'; allowed: mlm_loss,",
+        ),
+        ("bert", "nsp_accuracy", None),
+        ("mlm", "nsp_accuracy", "metric_for_best_model is 'nsp_accuracy'; allowed: mlm_loss"),
+        ("electra", "disc_loss", None),
+    ],
+)
+def test_the_metric_of_the_best_step_is_one_of_the_evaluation(
+    small_store, tmp_path, call_recipe, objective, metric, message
+):
+    best = "--save_strategy steps --save_steps 3 --load_best_model_at_end true"
+    flags = f"{FLAGS} {best} --metric_for_best_model {metric}"
+    flags += f" --objective {objective} --store {small_store} --output_dir {tmp_path / 'run'}"
+    output = call_recipe("pretrain", flags, code=0 if message is None else 1)
+    assert message is None or message in output
+
+
 def test_a_task_gives_the_texts_of_its_training_split_alone(tmp_path, call_recipe):
     for split in ("train", "validation"):
         rows = []

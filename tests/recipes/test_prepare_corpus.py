@@ -233,6 +233,25 @@ def test_ten_documents_are_a_corpus(prepare_text, caplog):
     assert "fewer than 2 of the 10 documents: this many are held out" in caplog.text
 
 
+def test_of_a_few_books_some_are_held_out(prepare, tmp_path, caplog):
+    """Ten books of 120 kB: of each book, a fraction of 0.1 holds out none of the first ones."""
+    book = f"{SHORT_DOCUMENT}\n" * (120_000 // len(SHORT_DOCUMENT))
+    for number in range(10):
+        (tmp_path / f"{number}.txt").write_text(book)
+    files = [tmp_path / f"{number}.txt" for number in range(10)]
+    splits = prepare("books", files, validation_fraction=0.04).metadata["splits"]
+
+    assert [entry["num_documents"] for entry in splits.values()] == [8, 2]
+    assert "this many are held out, 20 % of them" in caplog.text
+
+
+def test_sentences_that_are_longer_than_an_input_are_warned_of(prepare_text, caplog):
+    without_stops = " ".join(WORDS[:8] * 40)
+    prepare_text(f"{without_stops}\n\n" * 3)
+
+    assert "sentences have 320 tokens on average: where they end is not seen" in caplog.text
+
+
 def test_documents_that_teach_little_are_warned_of(prepare, prepare_text, tmp_path, caplog):
     prepare_text("red\ngreen\nblue\n", document_boundary="line")
 

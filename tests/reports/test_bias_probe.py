@@ -17,11 +17,13 @@ from bert_recipes.reports.bias_probe import (
     OCCUPATIONS,
     TEMPLATES,
     NoProbe,
+    _masked_ids,
     probe_checkpoint,
     refresh_probe,
 )
 from bert_recipes.run_folder import PROBE_FILE
 from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.others import train_byte_bpe
 
 
 PIECES = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))
@@ -88,6 +90,15 @@ def test_the_figures_are_those_of_the_stock_pipeline(checkpoint, tmp_path, prono
         assert row["p_she"] == pytest.approx(sum(shares) / 3, abs=1e-4)
         assert row["mass"] == pytest.approx(sum(masses) / 3, rel=1e-3)
     assert len({row["p_she"] for row in measured["rows"]}) > 10
+
+
+def test_byte_level_pieces_have_no_space_of_their_own_before_the_mask():
+    texts = ["my friend said that she is a doctor.", "he is an engineer, and she was a clerk."] * 9
+    tokenizer, _ = train_byte_bpe(texts, vocab_size=400, show_progress=False)
+    for template in TEMPLATES:
+        ids = _masked_ids(tokenizer, template, "doctor")
+        masked = template.format("a doctor").replace("[MASK]", tokenizer.mask_token)
+        assert ids == tokenizer(masked)["input_ids"]
 
 
 @pytest.mark.parametrize(

@@ -309,6 +309,20 @@ def test_what_is_no_run_of_this_project_is_refused(copy_of, name):
         write_card(folder)
 
 
+def test_a_run_without_pairs_has_its_results_and_the_command(copy_of):
+    folder = copy_of("pretraining")
+    results = json.loads((folder / RESULTS).read_text())
+    pairs = [name for name in results if "nsp" in name or name in PAIRS]
+    (folder / RESULTS).write_text(
+        json.dumps({name: value for name, value in results.items() if name not in pairs})
+    )
+    text = changed_card(folder, eval_masked_tokens=1234).text
+    assert "## Results" in text
+    assert f"{results['eval_mlm_loss']:.3f}" in text.split("## Results")[1]
+    assert "python recipes/evaluate_checkpoint.py" in text
+    assert "It was measured on 1,234 hidden tokens of held-out documents" in text
+
+
 # Limits
 
 NOT_BELOW = "masked-LM loss is not below the word-frequency baseline by more than 0.1 nats"

@@ -55,6 +55,15 @@ def test_a_failing_report_is_a_warning_and_no_older_one_stays(
     assert not list(folder.glob(".*"))
 
 
+def test_the_command_for_a_task_has_the_interpreter_of_the_checkout(make_run_folder, monkeypatch):
+    """`make pretrain` activates no environment."""
+    folder = make_run_folder()
+    monkeypatch.setattr(sys, "executable", str(shipped.ROOT / ".venv" / "bin" / "python"))
+    assert ".venv/bin/python recipes/finetune.py --task_file" in what_next(folder)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    assert " python recipes/finetune.py --task_file" in what_next(folder)
+
+
 def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
     mask = {
         "before": "a\ud83d",

@@ -5,6 +5,7 @@ two ways is refused.
 import csv
 import json
 import logging
+import math
 
 import pytest
 
@@ -309,6 +310,17 @@ def test_rows_without_a_label_are_left_out_and_counted(read, missing, caplog):
     rows[1]["label"] = "-1"
     with pytest.raises(InputError, match=r"line 2: the label is hidden .*, but line 1 has one"):
         read(task, rows)
+
+
+@pytest.mark.parametrize("missing", [None, "", math.nan])
+def test_numbers_that_are_missing_are_left_out_and_counted(read, missing, caplog):
+    """pandas writes NaN into JSON, and polars into Parquet."""
+    task = "kind: sequence_classification\ntext_columns: text\nproblem_type: regression\n"
+    rows = [{"text": str(number), "label": float(number)} for number in range(3)]
+    rows[1]["label"] = missing
+    _, examples = read(task, rows)
+    assert [example.label for example in examples] == [0.0, 2.0]
+    assert "1 of 3 rows have no label and are left out (the first: line 2)" in caplog.text
 
 
 def test_a_task_of_label_studio_has_its_labels_in_the_column_of_the_task(read):

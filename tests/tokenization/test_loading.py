@@ -106,6 +106,16 @@ def test_folder_keeps_its_settings(tmp_path: Path, settings: dict[str, bool], mi
     assert loaded.model_max_length == (512 if missing == "tokenizer_config.json" else 128)
 
 
+def test_a_vocabulary_has_the_settings_that_stand_beside_it(tmp_path: Path) -> None:
+    settings = {"do_lower_case": True, "strip_accents": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    for name in ("vocab.txt", "other.txt"):
+        write_vocabulary(tmp_path / name, "é", "e")
+
+    assert load_tokenizer(tmp_path / "vocab.txt").tokenize("É") == ["é"]
+    assert load_tokenizer(tmp_path / "other.txt").tokenize("É") == ["e"]
+
+
 def test_folder_saved_by_stock_transformers_opens(tmp_path: Path, caplog) -> None:
     BertTokenizerFast(vocab=HELLO, do_lower_case=False).save_pretrained(tmp_path)
     tokenizer = load_tokenizer(tmp_path)

@@ -65,6 +65,28 @@ def test_a_saved_folder_is_stocks_and_is_opened_again_with_the_same_ids(tokenize
     assert "\u0120" not in prompt
 
 
+HINDI = ["हिन्दी में लिखा", "एक और वाक्य है"] * 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "text", "is_warned"),
+    [
+        ({}, "हनद", True),  # every vowel sign is gone
+        ({"strip_accents": False}, "हिन्दी", False),
+        ({"lowercase": False}, "हिन्दी", False),
+    ],
+)
+def test_a_unigram_vocabulary_keeps_accents_where_it_is_told_to(
+    settings, text, is_warned, tmp_path, caplog
+):
+    tokenizer, _ = train_unigram(HINDI, vocab_size=60, show_progress=False, **settings)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+
+    assert loaded.decode(loaded.encode_ids("हिन्दी")) == text
+    assert ("Stripping accents drops" in caplog.text) is is_warned
+
+
 def test_what_cannot_be_trained_or_opened_is_one_line(tmp_path):
     with pytest.raises(InputError, match="needs 261 at least"):
         train_byte_bpe(TEXTS, vocab_size=260, show_progress=False)

@@ -201,7 +201,7 @@ def test_chinese_words_are_single_characters_unless_switched_off(split_cjk: bool
     [
         ("likelihood", ()),
         ("byte_bpe", ("lowercase false", "limit_alphabet 5")),
-        ("unigram", ("min_frequency 3", "lowercase false", "limit_alphabet 5")),
+        ("unigram", ("min_frequency 3", "limit_alphabet 5")),
     ],
 )
 def test_settings_that_another_kind_of_vocabulary_does_not_have_are_said(algorithm, names, caplog):

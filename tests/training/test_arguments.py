@@ -65,6 +65,37 @@ def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
     assert spans == [(0, 900_000, 128, 256), (900_000, 1_000_000, 512, 256)]
 
 
+@pytest.mark.parametrize("variable", ["SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"])
+def test_a_run_that_is_started_again_is_resumed_whatever_its_command_says(
+    tmp_path, monkeypatch, variable
+):
+    monkeypatch.setenv(variable, "0")
+    assert make(tmp_path, overwrite_run=True).overwrite_run
+    monkeypatch.setenv(variable, "1")
+    for settings in ({"overwrite_run": True}, {"resume": str(tmp_path)}, {"resume": "no"}):
+        args = make(tmp_path, **settings)
+        assert (args.overwrite_run, args.resume) == (False, "auto")
+
+
+@pytest.mark.parametrize(
+    ("metric", "greater_is_better"),
+    [
+        ("loss", False),
+        ("mlm_accuracy", True),
+        ("perplexity", False),
+        ("eval_mlm_bits_per_character", False),
+    ],
+)
+def test_the_best_checkpoint_has_the_lowest_perplexity(tmp_path, metric, greater_is_better):
+    args = make(tmp_path, metric_for_best_model=metric)
+    assert args.greater_is_better is greater_is_better
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_loss(tmp_path):
+    args = make(tmp_path, save_strategy="best", eval_strategy="steps")
+    assert (args.metric_for_best_model, args.greater_is_better) == ("loss", False)
+
+
 def test_without_a_global_batch_the_second_phase_still_has_its_own_micro_batch(
     tmp_path, monkeypatch
 ):
@@ -217,6 +248,9 @@ def test_steps_or_minutes_that_are_typed_replace_those_of_the_file(parse):
     assert (args.max_steps, args.max_minutes) == (300, None)
     args, _ = parse("quickstart", "--max_minutes", 2)
     assert (args.max_steps, args.max_minutes) == (NO_STEP_LIMIT, 2)
+    # Fractions of steps that nobody knows give way to the fifths of the minutes.
+    args, _ = parse("tapt", "--max_minutes", 2)
+    assert (args.eval_steps, args.save_steps) == (NO_STEP_LIMIT, NO_STEP_LIMIT)
     with pytest.raises(InputError, match="max_steps is 300 and max_minutes 2; give one of them"):
         parse("quickstart", "--max_minutes", 2, "--max_steps", 300)
 
@@ -400,6 +434,7 @@ def data_of(_, **settings):
         (make, {"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
         (make, {"logging_nan_inf_filter": True}, "leave it out: it would hide"),
         (make, {"auto_find_batch_size": True}, "the global batch would change"),
+        (make, {"save_on_each_node": True}, "output_dir is one folder of all machines"),
         (make, {"bf16": True, "precision": "fp32"}, "give one of them"),
         (make, {"hub_token": "hf_x"}, "log in with `hf auth login`"),
         (make, {"global_train_batch_size": 0}, "global batch of 0 cannot be shared"),

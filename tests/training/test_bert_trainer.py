@@ -49,6 +49,17 @@ def accuracy(logits, targets):
     return (logits.argmax(-1) == targets).float().mean().item()
 
 
+def test_a_run_in_float32_leaves_the_scaler_of_float16_alone(small_store, tmp_path):
+    """With `allow_changes`: a job of an old GPU goes on upon a newer one."""
+    settings = {"store": str(small_store), "output_dir": str(tmp_path / "run")}
+    settings |= {"save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": 16}
+    small_run(**settings, max_steps=1)
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    torch.save({"scale": 65536.0}, checkpoint / "scaler.pt")
+    result = small_run(**settings, max_steps=2, resume_from=str(checkpoint))
+    assert result["trainer"].state.global_step == 2
+
+
 class Pairs:
     def __init__(self, number):
         self.number = number

@@ -15,8 +15,10 @@ from transformers import TrainerControl, TrainerState
 from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.callbacks import (
     ClockIntervals,
+    EarlyStopping,
     LossWatch,
     StopOnSignal,
+    describe_overfitting,
     describe_spike,
     describe_stuck_discriminator,
     describe_stuck_loss,
@@ -108,6 +110,52 @@ def test_each_loss_is_warned_of_once_a_discriminators_after_half_of_the_run(tmp_
         "at step 2000 the held-out masked-LM",
         "at step 6000 the held-out replaced-token",
     ]
+
+
+def history(*losses):
+    return [{"step": 100 * n, "eval_mlm_loss": loss} for n, loss in enumerate(losses, 1)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_said"),
+    [((), False), ((3.0,), False), ((3.0, 2.5, 2.59), False), ((3.0, 2.5, 2.7), True)],
+)
+def test_a_held_out_loss_that_has_risen_is_said(losses, is_said):
+    message = describe_overfitting([{"step": 50, "loss": 1.0}, *history(*losses)])
+    assert (message is not None) is is_said
+    if is_said:
+        assert message.startswith(
+            "at step 300 the held-out masked-LM loss is 2.70, and was 2.50 at"
+        )
+
+
+@pytest.mark.parametrize(
+    ("progress", "settings", "times"),
+    [
+        (0.5, {}, 0),
+        (0.95, {}, 1),
+        (0.95, {"load_best_model_at_end": True, "eval_strategy": "steps"}, 0),
+    ],
+)
+def test_overfitting_is_said_once_near_the_end(progress, settings, times, tmp_path, caplog):
+    args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=10, use_cpu=True, **settings)
+    watch = LossWatch(SimpleNamespace(progress=progress))
+    state = TrainerState(global_step=9, max_steps=10, log_history=history(3.0, 2.5, 2.7))
+    for _ in range(2):
+        watch.on_evaluate(args, state, TrainerControl(), metrics={})
+    assert caplog.text.count("learns its text by heart") == times
+
+
+def test_evaluations_after_training_stop_no_run():
+    """The best model is measured again at the end, which is no evaluation without a better one."""
+    args = SimpleNamespace(metric_for_best_model="eval_f1", greater_is_better=True)
+    stopping, control = EarlyStopping(patience=3), TrainerControl()
+    state = TrainerState(log_history=[{"eval_f1": f1} for f1 in (0.8, 0.7, 0.75)])
+    stopping.on_train_begin(args, state, control)
+    stopping.on_train_end(args, state, control)
+    state.log_history.append({"eval_f1": 0.8})
+    stopping.on_evaluate(args, state, control)
+    assert not control.should_training_stop
 
 
 def clock_events(clocks, **settings):

@@ -19,8 +19,16 @@ from accelerate import FullyShardedDataParallelPlugin
 from accelerate.commands.launch import launch_command_parser
 from transformers import TrainingArguments
 
+from bert_recipes import shipped
+from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError, PushError
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training import launch
+from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.engines import layer_classes
 from bert_recipes.training.launch import check_gpus, run_on_main_process
 from bert_recipes.training.run import check_launch
@@ -198,6 +206,35 @@ def test_processes_that_would_each_train_alone_are_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=words):
         check_launch(args)
+
+
+def test_one_process_does_not_train_on_several_gpus_and_measures_on_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    args._n_gpu = 8
+    with pytest.raises(InputError, match="one process sees 8 GPUs; use LAUNCH=ddp"):
+        check_launch(args)
+    monkeypatch.setattr(shipped, "IS_CHECKOUT", False)
+    with pytest.raises(InputError, match="use accelerate launch --multi_gpu -m bert_recipes for"):
+        check_launch(args)
+    check_launch(args, trains=False)
+    assert args.n_gpu == 1
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_trainer_of_somebodys_own_script_takes_no_data_parallel(small_store, tmp_path, trains):
+    store = open_store(small_store)
+    data = PreTrainingDataset.from_store(store, max_seq_length=48)
+    collator = DataCollatorForPreTraining(load_tokenizer(store.tokenizer_path))
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=store.vocab_size))
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1)
+    args._n_gpu = 2
+    if trains:
+        with pytest.raises(InputError, match="one process sees 2 GPUs"):
+            BertTrainer(model, args, collator, train_dataset=data)
+    else:
+        assert BertTrainer(model, args, collator, eval_dataset=data).args.n_gpu == 1
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import set_seed
 
@@ -98,6 +99,17 @@ def states_of(model, batch):
         key = split_heads(layer.attention.self.key(states))
         scores.append(query @ key.transpose(2, 3) / math.sqrt(query.shape[-1]))
     return stock, hidden, scores
+
+
+def test_the_layer_to_the_teachers_width_is_that_of_the_best_step(make_trainer):
+    settings = {"save_strategy": "steps", "eval_strategy": "steps", "learning_rate": 1.0}
+    settings |= {"save_steps": 1, "eval_steps": 1, "load_best_model_at_end": True, "max_steps": 3}
+    trainer = make_trainer(make_teacher().eval(), make_model(1), **settings)
+    trainer.train()
+    best = Path(trainer.state.best_model_checkpoint)
+    assert best.name == "checkpoint-1"
+    fit = load_file(best / "fit_dense.safetensors")
+    torch.testing.assert_close(fit, dict(trainer.model.fit_dense.state_dict()), rtol=0, atol=0)
 
 
 def test_the_losses_and_their_gradients_are_those_of_the_plain_formulas(make_trainer):

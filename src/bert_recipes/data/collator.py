@@ -36,6 +36,9 @@ _ENGLISH = _PUNCTUATION.union(string.ascii_letters)
 _WORDPIECE = "##"
 _SENTENCEPIECE = "\u2581"
 _BYTE_LEVEL = "\u0120"
+# What a byte-level vocabulary writes for the bytes 0x80 to 0xBF, which go on with a character.
+# Source: openai/gpt-2 encoder.py, `bytes_to_unicode`.
+_INNER_BYTES = "".join(map(chr, (*range(0xA1, 0xAD), *range(0xAE, 0xC0), *range(0x122, 0x144))))
 
 
 def _mark_of(vocabulary: Mapping[str, int]) -> str:
@@ -71,15 +74,16 @@ def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
 def count_characters(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
     """Return int64 (size,), the characters of the text that each piece stands for.
 
-    Spaces, and the mark of a word's beginning or of a continuation, are none. Of a byte-level
-    vocabulary they are bytes. A special token counts as one character.
+    Spaces, and the mark of a word's beginning or of a continuation, are none. A byte-level piece
+    stands for the characters that begin in it. A special token counts as one character.
     """
     mark = _mark_of(vocabulary)
+    without_inner_bytes = str.maketrans("", "", _INNER_BYTES if mark == _BYTE_LEVEL else "")
     lengths = np.ones(size, dtype=np.int64)
     for piece, number in vocabulary.items():
         is_special = piece.startswith(("[", "<")) and len(piece) > 1
         if not is_special:
-            lengths[number] = len(piece.removeprefix(mark))
+            lengths[number] = len(piece.removeprefix(mark).translate(without_inner_bytes))
     return lengths
 
 

@@ -82,17 +82,18 @@ HELD_OUT_BYTES = 250_000
 MOST_HELD_OUT = 0.1
 # Fewer tokens make the held-out figures unreliable.
 FEW_HELD_OUT_TOKENS = 20_000
-# A document that is shorter than an input gives few pairs that follow each other.
+# A document shorter than an input gives few pairs that follow each other. Of a sentence that
+# is longer the model sees a part.
 FEW_TOKENS_OF_A_DOCUMENT = 128
-# Up to this size the documents are counted first: a fraction of so few documents may be fewer than
-# `MIN_DOCUMENTS`.
-FEW_BYTES = 1_000_000
+MANY_TOKENS_OF_A_SENTENCE = 128
+# Files whose bytes say little about the text in them.
+PACKED_SUFFIXES = ("gz", "bz2", "xz", "zst", "parquet")
 PLAN_FILE = "plan.json"
 # For each shard a file with the size and time of each text, as they were before it was read.
 FILE_STATES_FOLDER = "file_states"
 # Raised with every change of our own rules (documents, sentences, passages, what is held out), so
 # that no store mixes the shards of two.
-RULES_VERSION = 1
+RULES_VERSION = 2
 # Settings that change neither documents nor token ids stay out of the store, so that the same text
 # gives the same bytes.
 _NOT_IN_STORE = (
@@ -329,7 +330,14 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     smoothed = shares**arguments.sampling_exponent
     weights = smoothed / smoothed.sum() / shares
     for entry, share, weight in zip(entries, shares, weights, strict=True):
-        logger.info("%s: %.1f%% of the text, taken %.2f times", entry, 100 * share, weight)
+        logger.info("%s: %.1f%% of the bytes, taken %.2f times", entry, 100 * share, weight)
+    suffixes = {path.rpartition(".")[2].lower() for path in entry_of_file}
+    if len(suffixes) > 1 and not suffixes.isdisjoint(PACKED_SUFFIXES):
+        logger.warning(
+            "sampling_exponent: some of the files are packed (.%s) and others are not, so the "
+            "shares of their bytes are not those of the text; give all in one format",
+            ", .".join(sorted(suffixes)),
+        )
     return {path: float(weights[number]) for path, number in entry_of_file.items()}
 
 
@@ -339,17 +347,20 @@ def _draw(key: str) -> float:
     return int.from_bytes(digest, "little") / 2**64
 
 
-def _held_out_threshold(fraction: float, prefix: str, num_documents: int) -> float:
+def _held_out_threshold(fraction: float, prefix: str, documents: Iterable[Any]) -> float:
     """Return the draw below which documents are held out.
 
-    These are at least `MIN_DOCUMENTS`, if that is at most half of them.
+    These are at least `MIN_DOCUMENTS`, if that is at most half of them: a fraction of a few long
+    documents may be none. Of a large corpus only the first documents are read.
     """
-    if num_documents < 2 * MIN_DOCUMENTS:
-        return fraction
-
-    draws = sorted(_draw(f"{prefix}:{number}") for number in range(num_documents))
-    last_draw = draws[MIN_DOCUMENTS - 1]
-    if last_draw < fraction:
+    draws: list[float] = []
+    num_held_out = 0
+    for number, _ in enumerate(documents):
+        draws.append(_draw(f"{prefix}:{number}"))
+        num_held_out += draws[-1] < fraction
+        if num_held_out == MIN_DOCUMENTS:
+            return fraction
+    if len(draws) < 2 * MIN_DOCUMENTS:
         return fraction
 
     logger.warning(
@@ -357,9 +368,10 @@ def _held_out_threshold(fraction: float, prefix: str, num_documents: int) -> flo
         "them; with more and shorter documents, or --validation_files, more is left to train on",
         fraction,
         MIN_DOCUMENTS,
-        num_documents,
-        100 * MIN_DOCUMENTS / num_documents,
+        len(draws),
+        100 * MIN_DOCUMENTS / len(draws),
     )
+    last_draw = sorted(draws)[MIN_DOCUMENTS - 1]
     return math.nextafter(last_draw, 1.0)
 
 
@@ -560,7 +572,7 @@ class Preparation:
                 f"{self.target}: another process prepares it; wait for its end"
             ) from None
         try:
-            if not self._has_shards():
+            if not self._has_shards() or self._were_files_edited():
                 write_json(self.folder / PLAN_FILE, self.plan())
             self.check_plan()
             yield
@@ -572,6 +584,16 @@ class Preparation:
             if not self.folder.exists():
                 Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
+
+    def _were_files_edited(self) -> bool:
+        """Return whether the written plan has other sizes of the same files, and nothing else.
+
+        The shards of such files are made again (`_is_done`).
+        """
+        file = self.folder / PLAN_FILE
+        if not file.is_file():
+            return False
+        return _without_sizes(json.loads(file.read_bytes())) == _without_sizes(self.plan())
 
     def _has_shards(self) -> bool:
         return any((self.folder / SHARDS_FOLDER).glob("[0-9]*"))
@@ -710,43 +732,64 @@ class Preparation:
         for split, path in self.shards[shard]:
             files[split].append(path)
 
-        documents = self._documents_of_files(files["train"], counts_by_split["train"])
-        hub_name = self.arguments.dataset_name
-        if hub_name and shard == 0:  # instead of files
-            documents = self._documents_of_hub(hub_name, counts_by_split["train"])
-        yield from self._hold_out(documents, shard, files["train"])
+        fraction = self._held_out_fraction(files["train"])
+        most_copies = math.ceil(max(map(self._mean_copies, files["train"]), default=1.0))
+        for copy in range(most_copies):
+            # Each copy is read anew: two beside each other would tell each other's masked words.
+            counts = counts_by_split["train"] if copy == 0 else CorpusCounts()
+            documents = self._training_documents(shard, files["train"], counts)
+            for split, num_copies, document in self._hold_out(documents, shard, fraction):
+                if copy < num_copies:
+                    yield split, document
 
         held_out = self._documents_of_files(files["validation"], counts_by_split["validation"])
         for _, document in held_out:
             yield "validation", document
 
+    def _held_out_fraction(self, files: Sequence[Path]) -> float:
+        """Return the draw below which documents to train on are held out."""
+        fraction = self.arguments.validation_fraction
+        if fraction == 0 or len(self.shards) > 1:
+            return fraction
+        documents = self._training_documents(0, files, CorpusCounts())
+        return _held_out_threshold(fraction, f"{self.arguments.seed}", documents)
+
     def _hold_out(
-        self, documents: Iterable[tuple[float, list[str]]], shard: int, files: Sequence[Path]
-    ) -> Iterator[tuple[str, list[str]]]:
-        """Yield (split, document) of the text to train on: `validation_fraction` is held out.
+        self, documents: Iterable[tuple[float, list[str]]], shard: int, fraction: float
+    ) -> Iterator[tuple[str, int, list[str]]]:
+        """Yield (split, number of copies, document) of the text to train on.
 
         Args:
             documents: Mean number of copies, and document.
             shard: The number of the shard.
-            files: Of the documents; empty for a data set of the Hub.
+            fraction: The draw below which documents are held out.
         """
-        fraction = self.arguments.validation_fraction
         prefix = f"{self.arguments.seed}"
         if len(self.shards) > 1:
             prefix = f"{prefix}:{shard}"
-        if files and fraction and _size_of(files) <= FEW_BYTES:
-            documents = list(documents)
-            fraction = _held_out_threshold(fraction, prefix, len(documents))
         for number, (mean_copies, document) in enumerate(documents):
             if _draw(f"{prefix}:{number}") < fraction:
-                yield "validation", document
+                yield "validation", 1, document
                 continue
             num_copies = 1
             if mean_copies != 1.0:
                 # 2.3 is two copies, and a third one with probability 0.3.
                 num_copies = int(mean_copies + _draw(f"{prefix}:{number}:copies"))
-            for _ in range(num_copies):
-                yield "train", document
+            yield "train", num_copies, document
+
+    def _mean_copies(self, path: Path) -> float:
+        # Held-out files have no weight.
+        return self.weights.get(os.path.realpath(path), 1.0)
+
+    def _training_documents(
+        self, shard: int, files: Sequence[Path], counts: CorpusCounts
+    ) -> Iterator[tuple[float, list[str]]]:
+        """Yield (mean number of its copies, document) of files, or of the data set of the Hub."""
+        hub_name = self.arguments.dataset_name
+        if hub_name is None:
+            return self._documents_of_files(files, counts)
+        # Other shards have held-out files alone.
+        return self._documents_of_hub(hub_name, counts) if shard == 0 else iter(())
 
     def _documents_of_files(
         self, files: Iterable[Path], counts: CorpusCounts
@@ -756,8 +799,7 @@ class Preparation:
         options["document_boundary"] = self.arguments.document_boundary
         options["max_line_bytes"] = self.arguments.max_line_bytes
         for path in files:
-            # Held-out files have no weight.
-            mean_copies = self.weights.get(os.path.realpath(path), 1.0)
+            mean_copies = self._mean_copies(path)
             for document in iter_documents(path, **options):
                 yield mean_copies, document
 
@@ -849,7 +891,8 @@ class Preparation:
             advice["validation"] = self._boundary_advice()
         elif arguments.validation_fraction:
             advice["validation"] = (
-                "raise validation_fraction, or name held-out files with validation_files"
+                "raise validation_fraction, name held-out files with validation_files, or end "
+                "documents earlier (document_boundary)"
             )
         else:
             logger.info(
@@ -876,6 +919,13 @@ class Preparation:
             "row is a document, or a blank line ends one, set it to line, file, row or blank_line"
         )
 
+    def _advice_for_longer_documents(self) -> str:
+        if not self._has_text_files():
+            return "; for books and articles give rows that hold a whole one"
+        if self.arguments.document_boundary == "file":
+            return ""
+        return "; for books and articles give --document_boundary file"
+
     def _has_text_files(self) -> bool:
         return any(format_suffix(path) == ".txt" for _, path in self.files)
 
@@ -887,17 +937,24 @@ class Preparation:
         if mean_tokens < FEW_TOKENS_OF_A_DOCUMENT:
             logger.warning(
                 "documents have %d tokens on average: most second sentences will be random ones, "
-                "and parts of one text may be in training and held out; for books and articles %s",
+                "and parts of one text may be in training and held out%s",
                 mean_tokens,
-                "give --document_boundary file"
-                if self._has_text_files()
-                else "give rows that hold a whole one",
+                self._advice_for_longer_documents(),
+            )
+        mean_of_sentence = splits["train"]["num_tokens"] / splits["train"]["num_sentences"]
+        if mean_of_sentence > MANY_TOKENS_OF_A_SENTENCE:
+            logger.warning(
+                "sentences have %d tokens on average: where they end is not seen in this text, and "
+                "of one that is longer than an input the model sees a part alone; write one in a "
+                "line (--sentences lines)",
+                mean_of_sentence,
             )
         num_alone = metadata["documents_of_one_sentence"].get("train", 0)
         if num_alone > 0.9 * num_documents:
             logger.warning(
                 "%d of %d documents hold one sentence only: nothing follows it, so nearly all "
-                "pairs will be random ones and next sentence prediction learns nothing; %s",
+                "pairs will be random ones and next sentence prediction learns nothing; train with "
+                "--objective mlm, or: %s",
                 num_alone,
                 num_documents,
                 self._boundary_advice(),
@@ -922,6 +979,13 @@ class Preparation:
                     description,
                     self.arguments.tokenizer,
                 )
+
+
+def _without_sizes(plan: Mapping[str, Any]) -> dict[str, Any]:
+    shards = []
+    for shard in plan["shards"]:
+        shards.append([[split, path] for split, path, _ in shard])
+    return {**plan, "shards": shards}
 
 
 def _state_of(path: Path) -> list[int]:

@@ -7,6 +7,8 @@ unlisted abbreviation starts a new sentence.
 
 import re
 
+from bert_recipes.scripts import UNSPACED_CHARACTER
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -58,8 +60,12 @@ SENTENCE_STARTERS = _words(
 
 # Ideographic and half-width full stop, full-width ! and ?: no space follows them.
 _CJK_TERMINATORS = "\u3002\uff61\uff01\uff1f"
-# Danda and double danda: a space follows, but is often forgotten, and they stand for nothing else.
-_DANDAS = "\u0964\u0965"
+# Full stops that stand for nothing else; a space follows, but is often forgotten. Danda and double
+# danda, Armenian, Ethiopic (and its question mark), Tibetan, Burmese, Khmer, Mongolian, Ol Chiki,
+# Meetei.
+_OWN_STOPS = (
+    "\u0964\u0965\u0589\u1362\u1367\u1368\u0f0d\u0f0e\u104b\u17d4\u17d5\u1803\u1c7e\u1c7f\uabeb"
+)
 # Arabic question mark and Urdu full stop, ellipsis: like ? and . they need a space after them.
 _SPACED_TERMINATORS = ".!?\u2026\u061f\u06d4"
 _ASCII_CLOSERS = "\"')\\]}"
@@ -75,7 +81,7 @@ _OPENERS = (
 # megabyte of dots costs a megabyte's time.
 _ASCII_CANDIDATE = re.compile(rf"[.!?](?<![.!?][.!?])[.!?]*+[{_ASCII_CLOSERS}]*+\s++")
 _STOP = rf"[{_SPACED_TERMINATORS}]"
-_UNSPACED = _CJK_TERMINATORS + _DANDAS
+_UNSPACED = _CJK_TERMINATORS + _OWN_STOPS
 _CANDIDATE = re.compile(
     rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS}]*+\s++"
     rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
@@ -104,8 +110,8 @@ def split_sentences(paragraph: str) -> list[str]:
     Every character but the spaces between sentences stays as it is. A sentence ends at `. ! ?` or
     an ellipsis, with the closing quotes and brackets after it, when white space follows and the
     next word does not begin in lower case; not after titles, initials, enumerations and other
-    abbreviations. Also at the danda, the Arabic question mark, the Urdu full stop, and, without a
-    space, at the CJK full stops.
+    abbreviations. Also at the Arabic question mark and the Urdu full stop, and, without a space, at
+    the danda, the full stops of other scripts and those of CJK.
 
     Returns:
         The sentences in order, stripped, none of them empty; [] for blank text.
@@ -143,7 +149,9 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
     following = text[end]
     if first in _CJK_TERMINATORS:
         return following not in _CJK_CONTINUATIONS
-    if first in _DANDAS:
+    if first in _OWN_STOPS:
+        if following in _OWN_STOPS:  # Tibetan has two, with a space between them
+            return False
         # Verse numbers stand between two of them: no cut inside.
         return text[end - 1].isspace() or not following.isdigit()
     if following.islower():
@@ -212,7 +220,7 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 # Our own rule for "extract only the text passages": see is_passage.
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
-_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_CJK_TERMINATORS}{_DANDAS}][{_CLOSERS}]*$")
+_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_CJK_TERMINATORS}{_OWN_STOPS}][{_CLOSERS}]*$")
 # Thai and Lao have no full stop. After the last letter stand at most a year ("B.E. 2563"), a
 # number, and closing quotes and brackets.
 _END_WITHOUT_STOP = re.compile(rf"[\u0e00-\u0eff][\s0-9.({_CLOSERS}]*$")
@@ -220,7 +228,6 @@ _SCRIPT_WITHOUT_STOPS = re.compile("[\u0e00-\u0eff]")
 # Without a stop only the length separates a passage from a heading, so more is asked for: twice
 # the words, of some four characters each (vowel signs and tone marks included).
 MIN_UNSTOPPED_CHARACTERS = 2 * MIN_PASSAGE_WORDS * 4
-_UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff]")
 
 
 def is_passage(paragraph: str) -> bool:
@@ -241,5 +248,5 @@ def is_passage(paragraph: str) -> bool:
             return False
         return len(_SCRIPT_WITHOUT_STOPS.findall(text)) >= MIN_UNSTOPPED_CHARACTERS
     num_words = len(text.split())
-    num_unspaced_words = len(_UNSPACED_SCRIPT.findall(text)) // 2
+    num_unspaced_words = len(UNSPACED_CHARACTER.findall(text)) // 2
     return num_words + num_unspaced_words >= MIN_PASSAGE_WORDS

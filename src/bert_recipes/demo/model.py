@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, BertConfig
 
-from bert_recipes.checkpointing import check_checkpoint, opening
+from bert_recipes.checkpointing import check_checkpoint, find_file, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
@@ -137,7 +137,7 @@ def _open_fine_tuned(
         use_cpu=use_cpu,
     )
     task = task_of_checkpoint(config, prediction_args)
-    has_task_file = (Path(name) / TASK_FILE).is_file()
+    has_task_file = find_file(name, TASK_FILE) is not None
     second_is_optional = False
     if task.kind == "sequence_classification" and not has_task_file and _takes_pairs(config):
         second_is_optional = True

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from bert_recipes.checkpointing import find_file
 from bert_recipes.errors import InputError
 from bert_recipes.exporting.arguments import PACKAGES, ExportArguments
 from bert_recipes.exporting.onnx import (
@@ -69,7 +70,7 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
             "model": name,
             "format": args.format,
             "architecture": type(model).__name__,
-            "max_seq_length": read_trained_settings(Path(name)).get("max_seq_length", length),
+            "max_seq_length": read_trained_settings(name).get("max_seq_length", length),
             "opset": args.opset,
             "bytes": size_of(file),
             "largest_difference": difference,
@@ -139,7 +140,7 @@ def random_batches(config: PretrainedConfig, head: Head) -> Iterator[Batch]:
     """Yield batches of random pieces in both segments with pads behind them, the same each time."""
     generator = torch.Generator().manual_seed(0)
     pad = config.pad_token_id or 0
-    segments = getattr(config, "type_vocab_size", 1)
+    segments = max(1, getattr(config, "type_vocab_size", 1))  # DeBERTa has 0
     positions = num_positions(config, 512)
 
     for length in sorted({*LENGTHS, positions}):
@@ -170,8 +171,8 @@ def open_task(args: ExportArguments, work_dir: str) -> FineTuningTrainer:
     name = args.model_name_or_path
     task_file = args.task_file
     if args.task is None and task_file is None:
-        file = Path(name) / TASK_FILE
-        if not file.is_file():
+        file = find_file(name, TASK_FILE)
+        if file is None:
             raise InputError(f"{name} has no {TASK_FILE}; give --task NAME or --task_file FILE")
         task_file = str(file)
     settings = ScoringArguments(

@@ -55,6 +55,11 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
     class_name = architecture(config)
     if class_name in _PRETRAINING_CLASSES:
         return Head(PRETRAINING, "BertForPreTraining", _OUTPUTS[PRETRAINING])
+    if getattr(config, "is_decoder", False):
+        raise InputError(
+            f"model_name_or_path: {name} reads from left to right, and its head the last token; "
+            "stock transformers, which is exported, reads the first one (docs/family.md)"
+        )
     for kind, kind_class in KIND_CLASSES.items():
         if class_name.endswith(kind_class.auto_class.removeprefix("AutoModel")):
             return Head(kind, kind_class.auto_class, _OUTPUTS[kind])
@@ -69,7 +74,7 @@ def open_stock(name: str, head: Head) -> PreTrainedModel:
     """Open a checkpoint in the class that transformers has for it, in float32, to evaluate."""
     model_class = getattr(transformers, head.model_class)
     with quiet():  # what matters of the library's report is an error
-        model = open_complete(name, model_class, attn_implementation="sdpa")
+        model = open_complete(name, model_class)
     return model.eval().requires_grad_(False)
 
 

@@ -140,9 +140,20 @@ class SentenceScorer:
             for start in range(0, len(numbers), size):
                 yield numbers[start : start + size]
 
-    @torch.no_grad()
     def _losses(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return float (M,): minus log p of each label, in the order of the rows."""
+        """Return float (M,): minus log p of each label, in the order of the rows.
+
+        A long sentence is more than `batch_tokens`, and is computed in parts.
+        """
+        num_rows = max(1, self.args.batch_tokens // input_ids.shape[1])
+        losses = []
+        for start in range(0, len(input_ids), num_rows):
+            rows = slice(start, start + num_rows)
+            losses.append(self._losses_of_rows(input_ids[rows], labels[rows]))
+        return np.concatenate(losses)
+
+    @torch.no_grad()
+    def _losses_of_rows(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
         device = self.model.device
         ids = torch.from_numpy(input_ids).to(device)
         targets = torch.from_numpy(labels).to(device)
@@ -171,7 +182,9 @@ def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
 
     with opening(name):
         config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
-    if config.model_type in {kind.config_class.model_type for kind in MEMBERS.values()}:
+    is_member = config.model_type in {kind.config_class.model_type for kind in MEMBERS.values()}
+    # A generator of ELECTRA by itself is no member, which has both networks.
+    if is_member and "ElectraForMaskedLM" not in (config.architectures or ()):
         with opening(name):
             model, new_weights = open_checkpoint(name, cached_only=cached_only)
         missing = [key for key in new_weights if key.startswith(MASKED_LM_HEADS)]

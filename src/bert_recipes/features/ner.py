@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple, cast
 
@@ -318,7 +317,7 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     train = read(task.train_split, max_examples=args.max_train_sentences)
     validation = read(task.validation_splits[0], max_examples=args.max_eval_sentences)
     if args.max_seq_length is None:
-        trained = read_trained_settings(Path(args.model_name_or_path))
+        trained = read_trained_settings(args.model_name_or_path)
         args.max_seq_length = int(trained.get("max_seq_length", 512))
     encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
 

@@ -41,7 +41,6 @@ from bert_recipes.features.word_vectors import (
 )
 from bert_recipes.files import read_json_object
 from bert_recipes.finetuning.arguments import TaskArguments, check_access, read_model_config
-from bert_recipes.finetuning.run import hash_of_examples
 from bert_recipes.metrics.certainty import (
     jackknife_intervals,
     jackknife_replicates,
@@ -50,7 +49,7 @@ from bert_recipes.metrics.certainty import (
 from bert_recipes.metrics.classification import compute
 from bert_recipes.run_folder import RESULTS_FILE
 from bert_recipes.tags import are_entities, split_tag
-from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
+from bert_recipes.tasks.examples import Split, TaggedExample, TextExample, hash_of_examples
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import PROBLEM_TYPES, Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.tasks.task_file import log_found_labels

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, PretrainedConfig
 from transformers.trainer_utils import IntervalStrategy
 
-from bert_recipes.checkpointing import check_checkpoint, opening
+from bert_recipes.checkpointing import check_checkpoint, find_file, opening
 from bert_recipes.config import field_types, read_text, warn_in_main_process
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.order import STRATEGIES
@@ -202,7 +202,7 @@ class FineTuningArguments(RunArguments):
 
     # Checkpoints
     save_strategy: str = option("epoch", "checkpoints: no, steps, epoch, best")
-    save_total_limit: int | None = option(1, "checkpoints that are kept, besides the best")
+    save_total_limit: int | None = option(1, "checkpoints that are kept, the best among them")
     logging_steps: float = option(50, "steps between two log lines")
     # The default of the Trainer is the loss; here it is the task's own metric.
     metric_for_best_model: str | None = option(
@@ -268,7 +268,9 @@ class InputArguments:
             config: The checkpoint's.
             name: The checkpoint's folder or Hub name.
         """
-        trained = read_trained_settings(Path(name))
+        trained = dict(read_trained_settings(name))
+        if self.long_documents not in (None, "windows"):
+            trained.pop("pool", None)  # it is of windows
         values = {}
         for item in fields(InputArguments):
             default = TaskArguments.__dataclass_fields__[item.name].default
@@ -285,14 +287,18 @@ class InputArguments:
         return values
 
 
-def read_trained_settings(folder: Path) -> Mapping[str, Any]:
-    """Return the fields of `InputArguments` that the run.yaml of a folder has, of its last phase.
+def read_trained_settings(name: str) -> Mapping[str, Any]:
+    """Return the fields of `InputArguments` that a checkpoint's run.yaml has, of its last phase.
 
     There are none where it has no run.yaml.
+
+    Args:
+        name: The checkpoint's folder or Hub name.
     """
-    if not (folder / CONFIG_FILE).is_file():
+    file = find_file(name, CONFIG_FILE)
+    if file is None:
         return {}
-    texts, _ = read_tree(folder / CONFIG_FILE)
+    texts, _ = read_tree(file)
     hints = field_types(TaskArguments)
     values = {"context": "document"}  # what runs read that were made before the setting
     for item in fields(InputArguments):
@@ -374,6 +380,16 @@ class PredictionArguments:
                 raise InputError(
                     f"output_file {output}: {written} is the input file; give another name"
                 )
+
+    def check_columns_file(self) -> None:
+        """Refuse to replace a file that is there and has the name of the columns of tags."""
+        output = Path(str(self.output_file))
+        columns = output.with_suffix(".conll")
+        if columns.exists() and not output.exists():
+            raise InputError(
+                f"output_file {output}: the tags would also be written to {columns}, which is "
+                "there already; give another name"
+            )
 
     def run_arguments(self, folder: str) -> FineTuningArguments:
         """Return the settings of a Trainer that only predicts.

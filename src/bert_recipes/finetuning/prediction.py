@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TextIO
 
 from transformers import PretrainedConfig
 
+from bert_recipes.checkpointing import find_file
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write
 from bert_recipes.finetuning.arguments import (
@@ -320,13 +321,12 @@ def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> T
     Columns are as the user names them.
     """
     name = args.model_name_or_path
-    file = Path(name) / TASK_FILE
-    has_definition = file.is_file()
-    task = read_task_file(file) if has_definition else _task_of_config(config, name)
+    file = find_file(name, TASK_FILE)
+    task = _task_of_config(config, name) if file is None else read_task_file(file)
     columns = tuple(args.text_columns or task.text_columns)
     choices = tuple(args.choice_columns or task.choice_columns)
     numbers = [len(task.text_columns)]
-    if not has_definition and task.kind in ("sequence_classification", "multiple_choice"):
+    if file is None and task.kind in ("sequence_classification", "multiple_choice"):
         numbers.append(2)  # it may have been trained on pairs
     if len(columns) not in numbers:
         raise InputError(

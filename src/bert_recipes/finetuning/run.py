@@ -4,16 +4,15 @@ The way of a run: `prepare_run`; `training.run.run_training` trains and measures
 recipe's `finish`, which calls `write_predictions` and `reports.finish.finish_run`.
 """
 
-import hashlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import SaveStrategy
+from transformers.trainer_utils import SaveStrategy, SchedulerType
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.arguments import (
@@ -43,7 +42,7 @@ from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tasks.catalogue import get_task
-from bert_recipes.tasks.examples import Example, Split
+from bert_recipes.tasks.examples import Split, hash_of_examples
 from bert_recipes.tasks.sources import check_source, load_split
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.tasks.task_file import log_found_labels, write_task_file
@@ -156,6 +155,7 @@ def prepare_run(
         freeze_encoder=task_args.freeze_encoder,
         processing_class=tokenizer,
     )
+    trainer.checkpoint_files[TASK_FILE] = partial(write_task_file, task=task)
     encoded_tests = _encode_tests(task, trainer, task_args) if args.do_predict else {}
     return FineTuningRun(task, checkpoint, trainer, encoded_tests)
 
@@ -246,9 +246,13 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
             "--eval_strategy epoch"
         )
     metric = args.wanted_best_metric
-    if metric is None and saves_best:
+    is_plateau = args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
+    if metric is None and (saves_best or is_plateau):
         args.metric_for_best_model = task.best_metric
         args.greater_is_better = True
+    if is_plateau:
+        mode = "max" if args.greater_is_better else "min"
+        args.lr_scheduler_kwargs = {"mode": mode, **(args.lr_scheduler_kwargs or {})}
     if metric is None or not task.validation_splits:
         return
     allowed = figure_names(task.metrics, task.validation_splits, task.labels)
@@ -365,14 +369,6 @@ def _describe_split(encoded: EncodedSplit) -> dict[str, Any]:
         "source": split.source if is_of_hub else Path(split.source).name,
         "sha256": hash_of_examples(split.examples),
     }
-
-
-def hash_of_examples(examples: Sequence[Example]) -> str:
-    """Return the SHA-256 (hex) of texts, labels and ids as they were read, in their order."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(repr(example).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
 
 
 def describe_origin(run: FineTuningRun) -> dict[str, Any]:

@@ -43,22 +43,22 @@ def write_columns(
 
     A blank line ends a sentence, and a line -DOCSTART- with O in the other columns opens each
     document where documents have more than one sentence. The official scorer conlleval reads the
-    file as it is. White space inside a word becomes "_", so that the columns stay.
+    file as it is. White space inside a word or tag becomes "_", so that the columns stay.
     """
     has_documents = any(first.document == second.document for first, second in pairwise(examples))
     document: int | None = None
     for example, predicted in zip(examples, predictions, strict=True):
-        columns = [["_".join(word.split()) or "_" for word in example.tokens]]
+        columns: list[Sequence[str]] = [example.tokens]
         if example.labels is not None:
             columns.append([labels[label] for label in example.labels])
-        columns.append(list(predicted))
+        columns.append(predicted)
 
         if has_documents and example.document != document:
             document = example.document
             tags = ["O"] * (len(columns) - 1)
             file.write(" ".join([DOCUMENT, *tags]) + "\n\n")
         for cells in zip(*columns, strict=True):
-            file.write(" ".join(cells) + "\n")
+            file.write(" ".join("_".join(cell.split()) or "_" for cell in cells) + "\n")
         file.write("\n")
 
 

@@ -28,6 +28,7 @@ from bert_recipes.finetuning.kind import (
     TaskKind,
 )
 from bert_recipes.finetuning.order import num_training_steps, training_order
+from bert_recipes.tasks.examples import hash_of_examples
 from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping
@@ -99,20 +100,21 @@ class FineTuningTrainer(RecipeTrainer):
 
         if train_dataset is not None:
             self.class_weights = kind.class_weights(train_dataset)
-            self._plan_training(train_dataset.lengths)
+            self._plan_training(train_dataset)
 
-    def _plan_training(self, feature_lengths: np.ndarray) -> None:
+    def _plan_training(self, train: EncodedSplit) -> None:
         """Turn epochs into steps: the loader is one pass over the complete run, not an epoch.
 
-        Args:
-            feature_lengths: Integers (features,). The order of training is made of them; a few
-                examples more or less, another tokenizer or task change them, and a resume is
-                refused.
+        A few examples more or less, another label, tokenizer or task change the fingerprint, and a
+        resume is refused.
         """
-        lengths = np.ascontiguousarray(feature_lengths, dtype=np.int64)
-        digest = hashlib.sha256(lengths.tobytes()).hexdigest()[:12]
+        lengths = np.ascontiguousarray(train.lengths, dtype=np.int64)
+        digest = hashlib.sha256(lengths.tobytes())
+        digest.update(repr(list(self.kind.label2id)).encode())
+        digest.update(hash_of_examples(train.split.examples).encode())
         num_features = len(lengths)
-        self.resume_fingerprint["training features"] = f"{num_features} ({digest})"
+        name = f"{num_features} ({digest.hexdigest()[:12]})"
+        self.resume_fingerprint["training features"] = name
 
         args = self.args
         if args.max_steps < 0:
@@ -125,6 +127,7 @@ class FineTuningTrainer(RecipeTrainer):
         if args.eval_strategy == IntervalStrategy.EPOCH:
             args.eval_strategy = IntervalStrategy.STEPS
             args.eval_steps = steps_per_epoch
+            args.eval_delay *= steps_per_epoch
         if args.save_strategy == SaveStrategy.EPOCH:
             args.save_strategy = SaveStrategy.STEPS
             args.save_steps = steps_per_epoch

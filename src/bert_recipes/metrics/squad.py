@@ -24,20 +24,22 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalize_answer(text: str) -> str:
+def normalize_answer(text: str, *, unspaced: bool = False) -> str:
     """Return the words of a text in lower case, without ASCII punctuation, a, an and the.
 
-    In a text in a script without spaces every character is a word of its own, and all punctuation
-    is taken out.
+    With `unspaced`, for languages that are written without spaces, every character of their scripts
+    is a word of its own, and all punctuation is taken out.
 
     Source: SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer; for scripts without
     spaces facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation.
 
     Example:
-        >>> normalize_answer("The  quick, brown fox's tail"), normalize_answer("《北岛》Vik")
-        ('quick brown foxs tail', '北 岛 vik')
+        >>> normalize_answer("The  quick, brown fox's tail")
+        'quick brown foxs tail'
+        >>> normalize_answer("《北岛》Vik 8月", unspaced=True)
+        '北 岛 vik 8 月'
     """
-    if is_unspaced(text):
+    if unspaced:
         return " ".join(_split_unspaced_words(text.lower()))
     plain = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())
@@ -78,6 +80,7 @@ def squad_scores(
         {'exact_match': 50.0, 'f1': 83.33333333333333}
     """
     num_missing = _count_missing(gold, predictions)
+    unspaced = _are_unspaced(gold)
     exact = 0.0
     f1 = 0.0
     for question, answers in gold.items():
@@ -87,8 +90,8 @@ def squad_scores(
                 "data with such questions"
             )
         if question in predictions:
-            predicted = normalize_answer(predictions[question])
-            normalized = [normalize_answer(answer) for answer in answers]
+            predicted = normalize_answer(predictions[question], unspaced=unspaced)
+            normalized = [normalize_answer(answer, unspaced=unspaced) for answer in answers]
             exact += predicted in normalized
             f1 += max(_token_f1(answer, predicted) for answer in normalized)
     scores = {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)}
@@ -176,6 +179,14 @@ def _apply_threshold(
     return final
 
 
+def _are_unspaced(gold: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether the answers are of a language that is written without spaces.
+
+    All of them together: a date or a number alone does not show it.
+    """
+    return is_unspaced("".join(answer for answers in gold.values() for answer in answers))
+
+
 def _token_f1(gold: str, predicted: str) -> float:
     """Return the F1 of two bags of words; 0 where they share none, two empty ones too (v1.1)."""
     gold_words = gold.split()
@@ -195,6 +206,7 @@ def _raw_v2_scores(
 
     Figure -> question -> score, 0 to 1.
     """
+    unspaced = _are_unspaced(gold)
     exact: dict[str, float] = {}
     f1: dict[str, float] = {}
     for question, answers in gold.items():
@@ -202,8 +214,9 @@ def _raw_v2_scores(
             continue
         # Gold answers of which nothing is left do not count; where no other is there, "" is the
         # right answer.
-        normalized = list(filter(None, map(normalize_answer, answers))) or [""]
-        predicted = normalize_answer(predictions[question])
+        normalized = [normalize_answer(answer, unspaced=unspaced) for answer in answers]
+        normalized = list(filter(None, normalized)) or [""]
+        predicted = normalize_answer(predictions[question], unspaced=unspaced)
         exact[question] = float(predicted in normalized)
         f1[question] = max(_token_f1(answer, predicted) for answer in normalized)
         if not predicted:  # right only beside an empty side

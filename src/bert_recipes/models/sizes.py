@@ -211,7 +211,7 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str]) -> None:
     """Refuse a checkpoint with weights that would be dropped without a word.
 
-    Such weights belong to a BiLSTM, or to more layers than config.json says.
+    Such weights belong to a BiLSTM, to relative positions, or to more layers than config.json says.
 
     Args:
         name: The name of the checkpoint.
@@ -225,6 +225,11 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
             raise InputError(
                 f"{name} was fine-tuned with a BiLSTM, which only that run has; fine-tune without "
                 "--bilstm"
+            )
+        if "distance_embedding" in key:
+            raise InputError(
+                f"{name} has relative positions, which transformers 5 no longer computes; take a "
+                "checkpoint with absolute ones"
             )
         match = re.search(r"\blayers?\.(\d+)\b", key)
         if match and num_layers is not None and int(match[1]) >= num_layers:

@@ -107,6 +107,8 @@ def _masked_ids(tokenizer: Any, template: str, word: str) -> list[int]:
     """
     article = "an" if word[0] in "aeiou" else "a"
     texts = template.format(f"{article} {word}").split("[MASK]")
+    # A space before the mask belongs to it: byte-level BPE would make a piece of it.
+    texts[0] = texts[0].rstrip(" ")
     before, after = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return [
         tokenizer.cls_token_id,

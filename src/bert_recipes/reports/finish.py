@@ -14,7 +14,7 @@ from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import NUM_EXAMPLES, read_object, write_facts
 from bert_recipes.reports.page import write_report
 from bert_recipes.run_folder import FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, RESULTS_FILE, TASK_FILE
-from bert_recipes.shipped import command_hint
+from bert_recipes.shipped import command_hint, interpreter
 from bert_recipes.tasks.task_file import read_task_file
 
 
@@ -63,7 +63,7 @@ def finish_run(
 def what_next(folder: Path) -> str:
     """Return predictions for three held-out sentences, and the commands to go on with."""
     lines = []
-    commands = {"look": f"open {folder / PAGE_FILE}"}
+    commands = {"look": f"{folder / PAGE_FILE} (in a browser)"}
     if (folder / TASK_FILE).is_file():
         task = read_task_file(folder / TASK_FILE)
         kinds_of_texts = ("sequence_classification", "token_classification")
@@ -86,7 +86,7 @@ def what_next(folder: Path) -> str:
         )
         flags = f"--task_file my_task.yaml --model_name_or_path {folder}"
         commands["your task"] = command_hint(
-            checkout=f"python recipes/finetune.py {flags}",
+            checkout=f"{interpreter()} recipes/finetune.py {flags}",
             wheel=f"bert-recipes finetune {flags}",
         )
     commands["share"] = command_hint(

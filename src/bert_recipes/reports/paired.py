@@ -18,12 +18,13 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_dir, write_json
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Prediction
-from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
+from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.reports.finetuning_facts import score_answer
 from bert_recipes.reports.page import format_interval, words_of
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
+from bert_recipes.tasks.examples import hash_of_examples
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names
 from bert_recipes.tasks.task_file import read_task_file

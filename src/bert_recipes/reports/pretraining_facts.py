@@ -18,7 +18,11 @@ from bert_recipes.training.bert_trainer import (
     EvaluationSampler,
     epoched,
 )
-from bert_recipes.training.callbacks import describe_stuck_discriminator, describe_stuck_loss
+from bert_recipes.training.callbacks import (
+    describe_overfitting,
+    describe_stuck_discriminator,
+    describe_stuck_loss,
+)
 from bert_recipes.training.pretraining import PreTrainingData
 
 
@@ -77,8 +81,11 @@ def gather_pretraining(
 
     steps = trainer.state.max_steps
     facts["measured_on"] = None if dataset is None else fingerprint_held_out(trainer)
-    remark = describe_stuck_loss(results, steps)
-    facts["remark"] = remark or describe_stuck_discriminator(results, steps)
+    facts["remark"] = (
+        describe_stuck_loss(results, steps)
+        or describe_stuck_discriminator(results, steps)
+        or describe_overfitting(trainer.state.log_history)
+    )
     facts["corpus"] = {"training": _count_corpus(data.train)}
     if data.validation is not None:
         facts["corpus"]["held out"] = _count_corpus(data.validation)
@@ -247,14 +254,16 @@ def _pair_predictions(
     # As they were before masking.
     ids = torch.where(batch["labels"] == IGNORE_INDEX, batch["input_ids"], batch["labels"])
     predictions = []
-    for row, label in enumerate(batch["next_sentence_label"][:NUM_PAIRS].tolist()):
+    labels = batch["next_sentence_label"].tolist()
+    labelled_rows = [row for row, label in enumerate(labels) if label >= 0]
+    for row in labelled_rows[:NUM_PAIRS]:
         text = tokenizer.decode(ids[row]).removeprefix(tokenizer.cls_token)
         first, second = text.split(tokenizer.sep_token)[:2]
         prediction = {
             "first": first.strip(),
             "second": second.strip(),
             "is_next": is_next[row],
-            "truth": label == 0,
+            "truth": labels[row] == 0,
         }
         predictions.append(prediction)
     return predictions

@@ -1,5 +1,6 @@
 """Examples: rows of data, with a label where it is not hidden."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -100,3 +101,11 @@ class Split:
         """Return whether rows are missing: then scores do not compare with published ones."""
         num_rows = self.num_rows if self.published_rows is None else self.published_rows
         return len(self.examples) != num_rows
+
+
+def hash_of_examples(examples: Sequence[Example]) -> str:
+    """Return the SHA-256 (hex) of texts, labels and ids as they were read, in their order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -173,7 +173,7 @@ def number_label(task: Task, value: Any, where: str) -> float | None:
 
     That is nothing at all, or -1 where the range has no -1.
     """
-    if value is None or not str(value).strip():
+    if is_missing(value) or not str(value).strip():
         return None
     try:
         number = float(value)

@@ -72,8 +72,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
 
     Args:
         path: A folder with tokenizer.json or vocab.txt (and, if there is one,
-            tokenizer_config.json); or a vocab.txt; or the name of a model on the Hub, whose files
-            are taken from the local cache or downloaded.
+            tokenizer_config.json); or a vocab.txt, with the tokenizer_config.json beside it; or the
+            name of a model on the Hub, whose files are taken from the local cache or downloaded.
         do_lower_case: Whether to lower-case. None: as the folder says. Where nothing says it, as
             with a bare vocab.txt, the vocabulary decides: cased if a piece other than the ``[...]``
             ones holds a capital letter, else uncased. A log line tells which.
@@ -89,11 +89,14 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
                 f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt"
             )
         location = _find_hub_folder(str(path))
-    if location.is_file():
-        return _build(read_vocabulary(location), {}, do_lower_case, location)
-
-    config_file = location / CONFIG_FILE
+    folder = location.parent if location.is_file() else location
+    config_file = folder / CONFIG_FILE
     settings = read_json_object(config_file) if config_file.exists() else {}
+    if location.is_file():
+        if location.name != VOCABULARY_FILE:  # not of the folder's tokenizer
+            settings = {}
+        return _build(read_vocabulary(location), settings, do_lower_case, location)
+
     if (location / TOKENIZER_FILE).exists():
         return _load_serialized(location, settings, do_lower_case)
     vocabulary_file = location / VOCABULARY_FILE

@@ -15,10 +15,17 @@ original: its tables are those of another Unicode version, it also drops unassig
 characters, and it lower-cases a Greek capital sigma at the end of a word in another way.
 """
 
+import logging
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+
+logger = logging.getLogger(__name__)
+
+# A stray foreign word in an English corpus is worth no warning. Ours.
+_MANY_MARKS = 0.001
 
 # The eight blocks of google-research/bert tokenization.py `_is_chinese_char`: Han only. Kana and
 # Hangul are written with spaces or left alone. CJK punctuation falls under the punctuation rule.
@@ -49,6 +56,36 @@ def is_punctuation(character: str) -> bool:
 def replace_surrogates(text: str) -> str:
     """Write "?" for half a surrogate pair, which cannot be passed to the library; places stay."""
     return text.encode(errors="replace").decode()
+
+
+def decompose(characters: Mapping[str, int]) -> Counter[str]:
+    """Return the counts of characters after NFD: those of letters, and those of their marks."""
+    parts: Counter[str] = Counter()
+    for character, number in characters.items():
+        for part in unicodedata.normalize("NFD", character):
+            parts[part] += number
+    return parts
+
+
+def warn_of_marks(characters: Mapping[str, int], category: str, num_characters: int) -> None:
+    """Warn where stripping accents drops many marks: accents of letters, vowel signs.
+
+    Args:
+        characters: Counts, decomposed.
+        category: Of the characters that are dropped: "Mn", or "M" for all marks.
+        num_characters: The characters of the text.
+    """
+    num_marks = 0
+    for character, number in characters.items():
+        if unicodedata.category(character).startswith(category):
+            num_marks += number
+    share = num_marks / max(1, num_characters)
+    if share >= _MANY_MARKS:
+        logger.warning(
+            "Stripping accents drops accents or vowel signs, %.1f%% of the characters. Where they "
+            "make letters or words, keep them by strip_accents=False (--strip_accents false).",
+            100 * share,
+        )
 
 
 class _Table(dict[int, str | None]):

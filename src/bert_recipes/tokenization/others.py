@@ -17,7 +17,7 @@ from tokenizers.trainers import BpeTrainer, UnigramTrainer
 
 from bert_recipes.errors import InputError
 from bert_recipes.rows import read_lines
-from bert_recipes.tokenization.normalization import replace_surrogates
+from bert_recipes.tokenization.normalization import decompose, replace_surrogates, warn_of_marks
 from bert_recipes.tokenization.tokenizer import (
     DEFAULT_MODEL_MAX_LENGTH,
     SPECIAL_TOKENS,
@@ -234,13 +234,19 @@ def train_byte_bpe(
 
 
 def train_unigram(
-    texts: Iterable[str], *, vocab_size: int = 30000, show_progress: bool = True
+    texts: Iterable[str],
+    *,
+    vocab_size: int = 30000,
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
+    show_progress: bool = True,
 ) -> tuple[Any, dict[str, float]]:
     """Train Unigram, SentencePiece's model, with ALBERT's ids and normalisation.
 
-    The vocabulary is uncased and without accents; the `tokenizers` library trains it. Ids follow
-    the pieces' letters, not their scores: the library adds those up in changing order, and their
-    last digits differ from run to run.
+    By default the vocabulary is uncased and without accents; `strip_accents` None is as
+    `lowercase`. The `tokenizers` library trains it. Ids follow the pieces' letters, not their
+    scores: the library adds those up in changing order, and their last digits differ from run to
+    run.
 
     Returns:
         A stock `AlbertTokenizer`, and measurements as `train_byte_bpe` has them.
@@ -249,9 +255,13 @@ def train_unigram(
     """
     from transformers import AlbertTokenizer
 
+    if strip_accents is None:
+        strip_accents = lowercase
+    case: Any = {"do_lower_case": lowercase, "keep_accents": not strip_accents}
     special = [(token, 0.0) for token in ALBERT_TOKENS]
-    rules = AlbertTokenizer(vocab=[*special, ("\u2581", -1.0)]).backend_tokenizer
-    counted_texts = _CountedTexts(_with_room_for(texts, rules.normalizer, vocab_size))
+    rules = AlbertTokenizer(vocab=[*special, ("\u2581", -1.0)], **case).backend_tokenizer
+    characters: Counter[str] = Counter()
+    counted_texts = _CountedTexts(_with_room_for(texts, characters, rules.normalizer, vocab_size))
     trainee = Tokenizer(Unigram())
     trainee.normalizer = rules.normalizer
     trainee.pre_tokenizer = rules.pre_tokenizer
@@ -262,9 +272,11 @@ def train_unigram(
         show_progress=show_progress,
     )
     scores = counted_texts.train(trainee, trainer)["vocab"]
+    if strip_accents:
+        warn_of_marks(decompose(characters), "M", characters.total())
     learnt = sorted((piece, score) for piece, score in scores if piece not in ALBERT_TOKENS)
     tokenizer = with_bulk_encoding(
-        AlbertTokenizer(vocab=special + learnt, model_max_length=DEFAULT_MODEL_MAX_LENGTH)
+        AlbertTokenizer(vocab=special + learnt, model_max_length=DEFAULT_MODEL_MAX_LENGTH, **case)
     )
     if len(tokenizer) < vocab_size:
         logger.warning(
@@ -275,9 +287,13 @@ def train_unigram(
     return tokenizer, counted_texts.measure(tokenizer)
 
 
-def _with_room_for(texts: Iterable[str], normalizer: Any, vocab_size: int) -> Iterator[str]:
-    """Yield texts, and refuse at their end a vocabulary without room for their characters."""
-    characters: set[str] = set()
+def _with_room_for(
+    texts: Iterable[str], characters: Counter[str], normalizer: Any, vocab_size: int
+) -> Iterator[str]:
+    """Yield texts, and refuse at their end a vocabulary without room for their characters.
+
+    These are counted.
+    """
     for text in texts:
         characters.update(text)
         yield text

@@ -29,7 +29,11 @@ from bert_recipes.rows import DEFAULT_MAX_LINE_BYTES, MAX_LINE_BYTES_LIMIT, SURR
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check_limits, option, required
 from bert_recipes.tokenization.merges import merge_pieces
-from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
+from bert_recipes.tokenization.normalization import (
+    is_punctuation,
+    normalize_text,
+    warn_of_marks,
+)
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
@@ -42,9 +46,6 @@ UNIGRAM = "unigram"
 
 # Our choice: with less text a vocabulary is said to be large for it.
 FEW_WORDS_OF_A_PIECE = 100
-
-# A stray foreign word in an English corpus is worth no warning. Ours.
-_MANY_MARKS = 0.001
 
 # Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says
 # how many.
@@ -262,7 +263,7 @@ def train_vocabulary(
     )
     _mention_little_text(tokens.total(), len(tokenizer))
     _warn_of_unknown(tokenizer, tokens, settings.limit_alphabet)
-    _warn_of_marks(counts)
+    warn_of_marks(counts.characters, "Mn", counts.num_characters)
     measures = measure_vocabulary(tokenizer, tokens)
     tokenizer.training_report = TokenizerReport(
         num_texts=counts.num_texts,
@@ -486,18 +487,3 @@ def _warn_of_unknown(
             f"(--algorithm {UNIGRAM})"
         )
     logger.warning("%s; %s", description, advice)
-
-
-def _warn_of_marks(counts: WordCounts) -> None:
-    """Warn where stripping accents drops many marks: accents of letters, vowel signs."""
-    num_marks = 0
-    for character, number in counts.characters.items():
-        if unicodedata.category(character) == "Mn":
-            num_marks += number
-    share = num_marks / max(1, counts.num_characters)
-    if share >= _MANY_MARKS:
-        logger.warning(
-            "Stripping accents drops accents or vowel signs, %.1f%% of the characters. Where they "
-            "make letters or words, keep them by strip_accents=False (--strip_accents false).",
-            100 * share,
-        )

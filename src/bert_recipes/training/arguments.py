@@ -26,6 +26,7 @@ from bert_recipes.settings import SEEDS, changeable, check_limits, metadata_of, 
 from bert_recipes.training.batch_sizes import (
     BATCH_FACTORS,
     GLOBAL_BATCH,
+    INTERVALS,
     reconcile_batch_and_intervals,
 )
 from bert_recipes.training.emissions import EnergySettings
@@ -42,6 +43,8 @@ from bert_recipes.training.optimization import (
 logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+# Variables in which a scheduler and torch's launcher count how often they started a run again.
+_RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
 # Data-loading processes of a GPU process, at most. Four make several times the tokens that base
 # takes (`benchmarks/benchmark.py --suite data`), and leave the cores to the process itself.
 MAX_DATA_WORKERS = 4
@@ -143,7 +146,7 @@ class RunArguments(TrainingArguments):
             "advice": "--save_strategy no keeps no checkpoint",
         },
         "save_total_limit": {
-            "help": "checkpoints that are kept, besides the best",
+            "help": "checkpoints that are kept, the best among them",
             "least": 1,
             "advice": "null keeps all of them",
         },
@@ -166,6 +169,7 @@ class RunArguments(TrainingArguments):
         "auto_find_batch_size": {
             "refused": "the global batch would change with the memory at hand"
         },
+        "save_on_each_node": {"refused": "output_dir is one folder of all machines"},
         "ignore_data_skip": {"refused": "a resumed run continues where it stopped"},
         "resume_from_checkpoint": {
             "refused": "give --resume last, or --resume FOLDER",
@@ -285,6 +289,7 @@ class RunArguments(TrainingArguments):
         self.unsaved_fields: set[str] = set()
         self.hub_is_checked = False  # whether `check_push` has asked the Hub
         self.hub_replaced_files: tuple[str, ...] = ()  # the files of another model that it found
+        self._resume_restarted_run()
         self._check()
         self.energy.check()
         self._choose_device()
@@ -292,6 +297,17 @@ class RunArguments(TrainingArguments):
         self._choose_precision()
         self._split_global_batch()
         self._start_processes()
+
+    def _resume_restarted_run(self) -> None:
+        """Resume a run that its scheduler or launcher has started again.
+
+        The command is that of the first start, which may have asked for a start from scratch.
+        """
+        num_restarts = max(int(os.environ.get(name, "0")) for name in _RESTART_COUNTS)
+        if num_restarts > 0 and (self.overwrite_run or self.resume != "auto"):
+            logger.info("started again (%d times): --resume auto", num_restarts)
+            self.overwrite_run = False
+            self.resume = "auto"
 
     def _choose_device(self) -> None:
         """Set `use_cpu` where the run or its launcher asks for the CPU, or there is no GPU."""
@@ -433,6 +449,10 @@ class RunArguments(TrainingArguments):
         while share % micro:
             micro -= 1
         return micro, share // micro
+
+
+# Held-out figures that are better the lower they are, beside losses.
+_METRICS_TO_LOWER = ("perplexity", "bits_per_character")
 
 
 @dataclass
@@ -739,8 +759,15 @@ class PreTrainingArguments(RunArguments):
     def reconcile(
         cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Leave out the minutes of a file where steps are typed, and the other way round."""
+        """Leave out the minutes of a file where steps are typed, and the other way round.
+
+        Intervals that are fractions of the steps give way to the fifths of the minutes.
+        """
         values = dict(values)
+        if "max_minutes" in typed:
+            for name in INTERVALS:
+                if name not in typed and 0 < (values.get(name) or 0) < 1:
+                    values[name] = NO_STEP_LIMIT
         if "max_steps" in typed and "max_minutes" not in typed:
             values.pop("max_minutes", None)
         if "max_minutes" in typed and "max_steps" not in typed:
@@ -749,6 +776,7 @@ class PreTrainingArguments(RunArguments):
 
     def _check(self) -> None:
         super()._check()
+        self._choose_best_metric()
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if getattr(self, name) == "epoch":
                 raise InputError(
@@ -759,6 +787,14 @@ class PreTrainingArguments(RunArguments):
             self._check_clock()
             # Stock needs a number of steps; the clock ends the run long before.
             self.max_steps: int = NO_STEP_LIMIT
+
+    def _choose_best_metric(self) -> None:
+        """Set what stock does not know about the metric of the best checkpoint."""
+        if self.save_strategy == "best":
+            self.metric_for_best_model: str | None = self.metric_for_best_model or "loss"
+        # Stock takes for a score what does not end with "loss".
+        if str(self.metric_for_best_model).endswith(_METRICS_TO_LOWER):
+            self.greater_is_better: bool | None = bool(self.greater_is_better)
 
     def _check_clock(self) -> None:
         for name in ("eval_steps", "save_steps", "logging_steps"):

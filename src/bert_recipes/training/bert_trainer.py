@@ -510,6 +510,10 @@ class BertTrainer(RecipeTrainer):
         is_last_phase = self._phase is self.phases[-1]
         return not is_last_phase and self.state.global_step == self._phase.plan.end_step
 
+    def _is_start_of_phase(self) -> bool:
+        """Return whether a later phase than the first begins with the next step."""
+        return 0 < self.state.global_step == self._phase.plan.first_step
+
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """Return the schedule of the run, or that of the phase."""
         plans = [phase.plan for phase in self.phases]

@@ -28,6 +28,8 @@ STUCK_AFTER_FRACTION = 0.1
 # A model first learns word frequencies: a shorter run is warned near its end alone.
 EARLY_STEPS = 1000
 NEAR_END = 0.9  # fraction of the run
+# A last held-out loss that is this much above the lowest shows that the model learned too long.
+OVERFIT_MARGIN_NATS = 0.1
 # A discriminator whose loss is nearer than this fraction to the base rate's is stuck. Every
 # discriminator begins there, so the warning comes later.
 NEAR_BASE_RATE = 0.05
@@ -113,12 +115,32 @@ def describe_stuck_discriminator(metrics: dict[str, float], step: int) -> str | 
     )
 
 
+def describe_overfitting(log_history: Sequence[dict[str, float]]) -> str | None:
+    """Return a sentence when the last held-out MLM loss is well above the lowest, else None."""
+    evaluations = []
+    for line in log_history:
+        if "eval_mlm_loss" in line:
+            evaluations.append((line["eval_mlm_loss"], line["step"]))
+    if not evaluations:
+        return None
+    loss, step = evaluations[-1]
+    lowest, best_step = min(evaluations)
+    if not loss - lowest > OVERFIT_MARGIN_NATS:
+        return None
+    return (
+        f"at step {step} the held-out masked-LM loss is {loss:.2f}, and was {lowest:.2f} at step "
+        f"{best_step}. If the training loss has fallen since, the model learns its text by heart. "
+        "What helps: more text, fewer steps or minutes, --dropout 0.1. If it has risen too: "
+        f"{_LOWER_RATE_ADVICE}"
+    )
+
+
 class LossWatch(TrainerCallback):
     """Warns about the loss.
 
     After an evaluation that is not too early it logs `describe_stuck_loss` and
-    `describe_stuck_discriminator`, each once in a run. After a line of the training log it logs
-    `describe_spike`.
+    `describe_stuck_discriminator`, and near the end `describe_overfitting`, each once in a run.
+    After a line of the training log it logs `describe_spike`.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -129,6 +151,7 @@ class LossWatch(TrainerCallback):
             describe_stuck_loss: STUCK_AFTER_FRACTION,
             describe_stuck_discriminator: BASE_RATE_AFTER_FRACTION,
         }
+        self.is_overfitting = False  # and was warned of
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Warn when the loss jumps."""
@@ -153,6 +176,11 @@ class LossWatch(TrainerCallback):
             if message is not None and is_due:
                 logger.warning(message)
                 del self.pending_warnings[describe]
+        message = describe_overfitting(state.log_history)
+        keeps_best = args.load_best_model_at_end
+        if message is not None and is_near_end and not keeps_best and not self.is_overfitting:
+            logger.warning(message)
+            self.is_overfitting = True
 
     def _progress(self, args: Any, state: Any) -> tuple[float, float]:
         """Return the fraction of the run that is done, and that of the warm-up."""
@@ -180,6 +208,10 @@ class EarlyStopping(TrainerCallback):
         """
         self.is_training = True
         self.on_evaluate(args, state, control)
+
+    def on_train_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Ignore evaluations after training."""
+        self.is_training = False
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where the best value lies `patience` evaluations back.

@@ -76,17 +76,22 @@ def format_hours(hours: float) -> str:
 def pace_line(args: Any, state: Any, seconds: float) -> str:
     """Return the line with the time that a run will take; `seconds` is the time of a step."""
     minutes = getattr(args, "max_minutes", None)
+    steps = state.max_steps
     if minutes is None:
-        duration = format_hours(state.max_steps * seconds / 3600)
-        all_steps = f"{state.max_steps:,} steps take about {duration}, without evaluations"
+        duration = format_hours(steps * seconds / 3600)
+        all_steps = f"{steps:,} steps take about {duration}, without evaluations"
     else:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
-        if steps < FEW_STEPS:
-            all_steps += (
-                ", which are few: the smallest models learn most in their first "
-                f"{FEW_STEPS:,} (docs/books.md)"
-            )
+    if state.epoch and state.global_step:
+        passes = steps * state.epoch / state.global_step
+        number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
+        all_steps += f" ({number} passes over the data)"
+    if minutes is not None and steps < FEW_STEPS:
+        all_steps += (
+            ", which are few: the smallest models learn most in their first "
+            f"{FEW_STEPS:,} (docs/books.md)"
+        )
     pace = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
     return f"{_step_label(state.global_step, state.max_steps)}a step takes {pace} s: {all_steps}"
 

@@ -16,7 +16,7 @@ import transformers
 from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import convert_outputs_to_fp32
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from transformers import Trainer, TrainingArguments
 
 from bert_recipes.checkpointing import why_incomplete
@@ -133,6 +133,30 @@ def fsdp_groups(trainer: Trainer) -> Iterator[None]:
         yield
     finally:
         del model.get_input_embeddings, model.get_output_embeddings
+
+
+@contextmanager
+def sharded_once(trainer: Trainer) -> Iterator[None]:
+    """Let Accelerate take a model that an earlier phase has sharded, with its optimizer, as it is.
+
+    It would find the optimizer's parameters again by the addresses of their shards, and these are 0
+    for every empty shard.
+    """
+    accelerator: Any = trainer.accelerator
+    if not isinstance(trainer.model, FSDPModule):
+        yield
+        return
+
+    def register(model: Any, optimizer: Any) -> tuple[Any, Any]:
+        accelerator._models.append(model)
+        accelerator._optimizers.append(optimizer)
+        return model, optimizer
+
+    accelerator.prepare = register
+    try:
+        yield
+    finally:
+        del accelerator.prepare
 
 
 def load_fsdp_weights(trainer: Any, checkpoint: Path) -> None:

@@ -11,6 +11,7 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError, describe_os_error
+from bert_recipes.shipped import command_hint
 
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,26 @@ def check_gpus() -> None:
             "GPU(s): set num_processes, of all machines together, in the configuration of the "
             "launch, or give `accelerate launch` --num_processes"
         )
+
+
+def take_one_gpu(args: TrainingArguments, *, trains: bool) -> None:
+    """Refuse to train in one process that sees several GPUs; what only measures takes the first.
+
+    Stock would split the batches of one process by `nn.DataParallel`.
+    """
+    if args.n_gpu <= 1:
+        return
+    if trains:
+        launch = command_hint(
+            checkout="LAUNCH=ddp (accelerate_configs/ddp.yaml)",
+            wheel="accelerate launch --multi_gpu -m bert_recipes",
+        )
+        raise InputError(
+            f"one process sees {args.n_gpu} GPUs; use {launch} for one process a GPU, or "
+            "CUDA_VISIBLE_DEVICES=0 for one GPU"
+        )
+    logger.info("one of %d GPUs is used", args.n_gpu)
+    args._n_gpu = 1
 
 
 # Processes together

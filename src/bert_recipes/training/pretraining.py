@@ -528,5 +528,20 @@ def make_trainer(
         phases=data.phases,
     )
     trainer.add_callback(LossWatch(trainer))
+    _check_best_metric(trainer)
     logger.info("precision %s: %s", trainer.precision, args.precision_reason)
     return trainer
+
+
+def _check_best_metric(trainer: BertTrainer) -> None:
+    """Refuse a metric of the best checkpoint that no evaluation has."""
+    metric = trainer.args.metric_for_best_model
+    if metric is None:
+        return
+    sums = trainer.new_sums()
+    sums.values.fill_(1.0)  # as if there were some of everything
+    names = [name.removeprefix("eval_") for name in sums.metrics("eval", trainer.pairs_task)]
+    if not getattr(trainer.model, "has_pair_head", True):
+        names = [name for name in names if not name.startswith(("nsp", "majority"))]
+    if metric.removeprefix("eval_") not in names:
+        raise InputError(f"metric_for_best_model is '{metric}'; allowed: {', '.join(names)}")

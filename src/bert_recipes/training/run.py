@@ -35,6 +35,7 @@ from bert_recipes.run_folder import (
 )
 from bert_recipes.training.emissions import cost_facts
 from bert_recipes.training.engines import asks_for_fsdp
+from bert_recipes.training.launch import take_one_gpu
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 from bert_recipes.training.trackers import name_run
 from bert_recipes.training.trainer import RecipeTrainer
@@ -88,8 +89,13 @@ def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
 _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-def check_launch(args: TrainingArguments) -> None:
-    """Refuse a launch that would train something else than it seems to."""
+def check_launch(args: TrainingArguments, *, trains: bool = True) -> None:
+    """Refuse a launch that would train something else than it seems to.
+
+    Args:
+        args: Of the run.
+        trains: The script trains; another one takes the first GPU of several.
+    """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     is_alone = args.world_size != processes or args.parallel_mode != ParallelMode.DISTRIBUTED
     if processes > 1 and is_alone:
@@ -105,11 +111,7 @@ def check_launch(args: TrainingArguments) -> None:
             "output_dir; start one launcher a machine, as recipes/cluster/pretrain.slurm does, or "
             "one task"
         )
-    if args.n_gpu > 1:
-        raise InputError(
-            f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) "
-            "for one process a GPU, or CUDA_VISIBLE_DEVICES=0 for one GPU"
-        )
+    take_one_gpu(args, trains=trains)
     if args.device.type == "cpu":
         _check_cpu(args, processes)
     _end_with_launcher()

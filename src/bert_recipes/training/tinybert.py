@@ -9,7 +9,6 @@ TinyBERT/general_distill.py and task_distill.py.
 """
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from bert_recipes.checkpointing import find_file
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import PreTrainingModel
@@ -159,10 +159,12 @@ class LayerTeacher:
         self.weights = torch.tensor(weights, dtype=torch.float32, device=trainer.args.device)
         trainer.module_files[FIT_FILE] = self.fit
         if trainer.model.name_or_path:
-            self._load_fit(Path(trainer.model.name_or_path) / FIT_FILE)
+            self._load_fit(trainer.model.name_or_path)
 
-    def _load_fit(self, path: Path) -> None:
-        if not path.is_file():
+    def _load_fit(self, name: str) -> None:
+        path = find_file(name, FIT_FILE)
+        if path is None:
+            logger.info("%s has no %s; initialising a new one", name, FIT_FILE)
             return
         weights = load_file(path)
         if weights["weight"].shape == self.fit.weight.shape:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,8 +65,10 @@ from bert_recipes.training.engines import (
     load_fsdp_weights,
     name_engine,
     set_up_engine,
+    sharded_once,
 )
 from bert_recipes.training.late_number import LateNumber, PreviousNumber
+from bert_recipes.training.launch import take_one_gpu
 from bert_recipes.training.optimization import (
     MuonSettings,
     Schedule,
@@ -159,6 +161,9 @@ class RecipeTrainer(Trainer):
         for name, value in RECIPE_SETTINGS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
+        take_one_gpu(args, trains=kwargs.get("train_dataset") is not None)
+        if args.device.type == "mps":
+            raise InputError("Apple's GPU is not supported, as it has no float64: use_cpu=True")
         for library in ("DeepSpeed", "transformers.trainer_utils"):
             logging.getLogger(library).addFilter(_is_news)
         # FSDP gathers the weights of a layer when the layer is called as a module. Fast layers are
@@ -444,11 +449,17 @@ class RecipeTrainer(Trainer):
         message = f"stopped by {signal_name} {place}"
         if self.state.max_steps:  # what only measures or predicts begins again
             flags = "" if self.args.resume == "auto" else " with --resume auto"
+            if self.args.overwrite_run:
+                flags = " without --overwrite_run"
             message += f"; the same command{flags} {continuation}"
         raise Interrupted(message, 128 + number)
 
     def _is_end_of_phase(self) -> bool:
         """Return whether this step is the last one of a phase, which ends with a checkpoint."""
+        return False
+
+    def _is_start_of_phase(self) -> bool:
+        """Return whether a later phase than the first begins with the next step."""
         return False
 
     # 3. Examples of a step
@@ -822,8 +833,16 @@ class RecipeTrainer(Trainer):
             load_fsdp_weights(self, Path(resume_from_checkpoint))
             return
         super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_modules(Path(resume_from_checkpoint))
+
+    def _load_modules(self, checkpoint: Path) -> None:
         for name, module in self.module_files.items():
-            module.load_state_dict(load_file(Path(resume_from_checkpoint) / name))
+            module.load_state_dict(load_file(checkpoint / name))
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Load the state of the scaler of float16; a run in another precision has none."""
+        if self.accelerator.scaler is not None:
+            super()._load_scaler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Load as stock; a process without a file, as of another number of them, gets a new seed.
@@ -849,9 +868,12 @@ class RecipeTrainer(Trainer):
             self._load_from_checkpoint(self.state.best_model_checkpoint)
         else:
             super()._load_best_model()
+            self._load_modules(Path(self.state.best_model_checkpoint))
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        with fsdp_groups(self) if self.is_fsdp_enabled else nullcontext():
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*args, **kwargs)
+        with fsdp_groups(self), sharded_once(self):
             return super()._prepare_for_training(*args, **kwargs)
 
     # 5. Checkpoints
@@ -939,8 +961,11 @@ class RecipeTrainer(Trainer):
         if not self.state.best_global_step:
             return
         best = target.with_name(f"checkpoint-{self.state.best_global_step}")
-        is_kept = best == target or best.is_dir()
-        self.state.best_model_checkpoint = str(best) if is_kept else None
+        earlier = self.state.best_model_checkpoint
+        if best == target or best.is_dir():
+            self.state.best_model_checkpoint = str(best)
+        elif earlier is None or not Path(earlier).is_dir():
+            self.state.best_model_checkpoint = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps beside stock's files, as JSON.
@@ -1047,13 +1072,27 @@ class RecipeTrainer(Trainer):
         self._last_metrics = self.state.global_step, metrics
         return metrics
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Return whether the metrics are the best so far, as stock; such a step is saved.
+
+        A metric that this data does not have, as of a type of entities, is none.
+        """
+        name = self.args.metric_for_best_model
+        if name is not None and f"eval_{name.removeprefix('eval_')}" not in metrics:
+            logger.warning("metric_for_best_model: the held-out data has no %s", name)
+            return False
+        is_best: bool = super()._determine_best_metric(metrics, trial)
+        if is_best and self.args.load_best_model_at_end and not self._checkpoint_folder().is_dir():
+            self.control.should_save = True
+        return is_best
+
     def evaluate_at_end(self) -> dict[str, float]:
         """Return the metrics of the finished model.
 
         The model is measured now unless its step was the last one measured.
         """
         step = self.state.global_step
-        if self.args.load_best_model_at_end and self.state.best_global_step:
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             step = self.state.best_global_step
         measured_step, metrics = self._last_metrics
         return metrics if measured_step == step else self.evaluate()
@@ -1113,6 +1152,9 @@ class _RestoreAndSave(TrainerCallback):
         loaded_state = self.trainer._loaded_state
         if loaded_state:
             self.trainer.load_state_dict(loaded_state)
+        if self.trainer._is_start_of_phase():
+            # Held-out losses of shorter inputs say nothing about the best step of this phase.
+            state.best_metric = state.best_global_step = state.best_model_checkpoint = None
         if self.trainer.minutes_were_over():
             state.max_steps = state.global_step
             control.should_training_stop = True
@@ -1126,7 +1168,10 @@ class _RestoreAndSave(TrainerCallback):
         if self.trainer.clock >= 1.0:
             state.max_steps = state.global_step
             control.should_training_stop = True
-            if args.save_strategy == "steps":  # as stock at max_steps
+            # As stock at max_steps.
+            if args.save_strategy == "steps":
                 control.should_save = True
+            if args.eval_strategy == "steps":
+                control.should_evaluate = True
         if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True

@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,10 +84,11 @@ def why_not_triton(device: torch.device) -> str | None:
         return "the package triton is not installed"
     if torch.cuda.get_device_capability(device) < TRITON_CAPABILITY:
         return "Triton needs a GPU of compute capability 7.0 or higher"
-    has_compiler = "CC" in os.environ or any(map(shutil.which, ("gcc", "clang")))
-    # The package for Windows brings a compiler with it.
-    if sys.platform != "win32" and not has_compiler:
+    if "CC" not in os.environ and not any(map(shutil.which, ("gcc", "clang"))):
         return "no C compiler found; install gcc"
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        return f"no Python.h in {headers}; install python3-dev"
     return None
 
 
