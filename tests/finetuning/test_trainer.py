@@ -17,6 +17,7 @@ from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.batch_buffer import PACKING
+from bert_recipes.training.console import LogPrinter
 from bert_recipes.training.speed import training_flops
 
 
@@ -139,6 +140,14 @@ def test_a_metric_that_the_data_does_not_have_ends_no_run(tiny_checkpoint, tmp_p
     metrics = {"eval_f1": 0.5}
     assert not run.trainer._determine_best_metric(metrics, None)
     assert "the held-out data has no X_f1" in caplog.text
+
+
+def test_the_passes_that_are_printed_are_those_of_the_log(tiny_checkpoint, tmp_path):
+    flags = ("--max_steps", 4, "--logging_steps", 1)
+    trainer = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags).trainer
+    printers = [c for c in trainer.callback_handler.callbacks if isinstance(c, LogPrinter)]
+    assert [printer.epochs_at(4) for printer in printers] == [4 * 8 / 23]
+    assert trainer.state.epoch == 4 * 8 / 23
 
 
 def test_a_delay_in_epochs_is_one_of_epochs(tiny_checkpoint, tmp_path):

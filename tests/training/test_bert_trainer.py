@@ -41,12 +41,23 @@ from bert_recipes.training.bert_trainer import (
     unigram_log_probs,
 )
 from bert_recipes.training.callbacks import DrawPieces
+from bert_recipes.training.console import LogPrinter
 from bert_recipes.training.optimization import Muon
 from bert_recipes.training.speed import BatchStats
 
 
 def accuracy(logits, targets):
     return (logits.argmax(-1) == targets).float().mean().item()
+
+
+def test_the_passes_that_are_printed_are_those_of_the_log(small_store, tmp_path):
+    settings = {"store": str(small_store), "output_dir": str(tmp_path / "run")}
+    result = small_run(**settings, per_device_train_batch_size=16)
+    trainer = result["trainer"]
+    printers = [c for c in trainer.callback_handler.callbacks if isinstance(c, LogPrinter)]
+    epochs = {line["step"]: line["epoch"] for line in result["history"] if "loss" in line}
+    assert epochs[3] == 3 * 16 / trainer.train_dataset.num_pairs(0)
+    assert [printer.epochs_at(3) for printer in printers] == [epochs[3]]
 
 
 def test_a_run_in_float32_leaves_the_scaler_of_float16_alone(small_store, tmp_path):

@@ -62,12 +62,11 @@ def test_the_pace_says_how_long_the_run_will_take():
     state = TrainerState(global_step=30, max_steps=NO_STEP_LIMIT)
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
     assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
-    state.epoch = 0.5
-    line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
+    args = SimpleNamespace(max_minutes=30.0)
+    line = pace_line(args, state, 0.1, lambda step: step / 60)
     assert line.endswith("about 18,000 steps in 30 minutes (300 passes over the data)")
-    line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
+    line = pace_line(args, state, 21.23, lambda step: step / 60)
     assert "85 steps in 30 minutes (1.4 passes over the data)" in line
-    state.epoch = None
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
     assert (
         "a step takes 21 s: about 85 steps in 30 minutes, which are few: the smallest models "

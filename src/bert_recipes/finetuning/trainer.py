@@ -268,8 +268,7 @@ class FineTuningTrainer(RecipeTrainer):
             if self.args.report_to:
                 logs.update(self.throughput())
         if self.train_dataset is not None:
-            num_examples = self.state.global_step * self.global_batch_size
-            self.state.epoch = num_examples / len(self.train_dataset)
+            self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
 
     # Evaluation and prediction

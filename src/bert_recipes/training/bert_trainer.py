@@ -671,7 +671,7 @@ class BertTrainer(RecipeTrainer):
             self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
 
-    def epochs_at(self, step: int) -> float:
+    def epochs_at(self, step: float) -> float:
         """Return the passes over the data up to a step of this phase, once it has begun."""
         order: Any = self._order
         num_steps = step - self._phase.plan.first_step

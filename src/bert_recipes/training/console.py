@@ -1,7 +1,7 @@
 """Print one aligned line per logging step and per evaluation."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback
@@ -48,6 +48,7 @@ _LEFT_OUT = (
     "unigram",
     "majority",
 )
+EpochsAt = Callable[[float], float]
 # Our choices. After this time the seconds of a step are known well enough to be printed.
 FIRST_LINE_SECONDS = 3.0
 # The same where only one micro-batch is timed.
@@ -73,7 +74,7 @@ def format_hours(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds > 100 else f"{max(1, seconds)} s"
 
 
-def pace_line(args: Any, state: Any, seconds: float) -> str:
+def pace_line(args: Any, state: Any, seconds: float, epochs_at: EpochsAt | None = None) -> str:
     """Return the line with the time that a run will take; `seconds` is the time of a step."""
     minutes = getattr(args, "max_minutes", None)
     steps = state.max_steps
@@ -83,8 +84,8 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
     else:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
-    if state.epoch and state.global_step:
-        passes = steps * state.epoch / state.global_step
+    if epochs_at is not None:
+        passes = epochs_at(steps)
         number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
         all_steps += f" ({number} passes over the data)"
     if minutes is not None and steps < FEW_STEPS:
@@ -147,9 +148,16 @@ class LogPrinter(TrainerCallback):
 
     The first line comes soon and has the seconds of a step. Later ones follow each other within
     `MAX_SILENCE_SECONDS`.
+
+    Args:
+        epochs_at: Returns the passes over the data that a number of steps makes.
     """
 
     _has_printed_pace = False
+
+    def __init__(self, epochs_at: EpochsAt | None = None) -> None:
+        super().__init__()
+        self.epochs_at = epochs_at
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
@@ -178,7 +186,8 @@ class LogPrinter(TrainerCallback):
             seconds = (now - self._micro_batch_ends[0]) / num_timed
             first_line_seconds = FIRST_LINE_SECONDS
         if silence > first_line_seconds:
-            self._write_line(pace_line(args, state, seconds * args.gradient_accumulation_steps))
+            seconds *= args.gradient_accumulation_steps
+            self._write_line(pace_line(args, state, seconds, self.epochs_at))
             self._has_printed_pace = True
 
     # Time micro-batches too; within a step the bar does not move.

@@ -241,7 +241,8 @@ class RecipeTrainer(Trainer):
         stock_console = PrinterCallback if args.disable_tqdm else ProgressCallback
         if self.pop_callback(stock_console) is not None:
             has_bar = not args.disable_tqdm and sys.stderr.isatty()
-            self.add_callback(LogPrinterAboveBar() if has_bar else LogPrinter())
+            printer = LogPrinterAboveBar if has_bar else LogPrinter
+            self.add_callback(printer(self.epochs_at))
         self.stop_request = StopOnSignal()
         self.add_callback(self.stop_request)
         self.add_callback(_RestoreAndSave(self))
@@ -1005,6 +1006,10 @@ class RecipeTrainer(Trainer):
         self._name_best(self._checkpoint_folder())
 
     # 6. Log
+
+    def epochs_at(self, step: float) -> float:
+        """Return the passes over the training data up to a step."""
+        return step * self.global_batch_size / len(self.train_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as stock, but with the mean over all steps as `train_loss` at the end.
