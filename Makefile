@@ -173,7 +173,7 @@ tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two run
 ## Look and predict
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
-	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS))$(findstring --probe_bias,$(ARGS)),,$(STORE_FLAG))) $(ARGS)
+	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task,$(ARGS))$(findstring --probe_bias,$(ARGS))$(findstring --train_file,$(ARGS)),,$(STORE_FLAG))) $(ARGS)
 
 predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
 	$(call need,MODEL,the folder of a fine-tuning run)

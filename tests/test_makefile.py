@@ -81,6 +81,7 @@ def test_a_mistake_is_one_line(repository, words, message):
         (["show-data"], "recipes/show_data.py --store data/quickstart/store"),
         (["show-data", "ARGS=--store my_store"], "recipes/show_data.py  --store my_store"),
         (["evaluate", "ARGS=--store my_store"], "runs/quickstart  --store my_store"),
+        (["evaluate", "ARGS=--train_file t"], "runs/quickstart  --train_file t"),
         (["evaluate", "ARGS=--probe_bias true"], "runs/quickstart  --probe_bias true"),
         (["pretrain", "LAUNCH=ddp", "CUDA_VISIBLE_DEVICES=0,2,3"], "ddp.yaml --num_processes 3"),
         (["pretrain", "LAUNCH=fsdp", "CUDA_VISIBLE_DEVICES=-1"], "fsdp.yaml recipes/"),

@@ -325,13 +325,17 @@ def find_file(name: str, file: str) -> Path | None:
     if Path(name).is_dir():
         path = Path(name) / file
         return path if path.is_file() else None
-    found = cached_file(
-        name,
-        file,
-        local_files_only=check_checkpoint(name),
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    cached_only = check_checkpoint(name)
+    with opening(name):
+        found = cached_file(
+            name,
+            file,
+            local_files_only=cached_only,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=not cached_only,
+        )
+    if found is None and cached_only and try_to_load_from_cache(name, file) is None:
+        logger.warning("%s: the Hub may have a %s, the local cache has none", name, file)
     return None if found is None else Path(found)
 
 

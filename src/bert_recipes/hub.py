@@ -38,6 +38,7 @@ from bert_recipes.run_folder import (
     CARD_FILE,
     CARD_SETTINGS_FILE,
     CONFIG_FILE,
+    FIT_FILE,
     MANIFEST_FILE,
     MARKDOWN_FILE,
     MODEL_CONFIG_FILE,
@@ -65,7 +66,7 @@ MODEL_FILES = (
     "vocab.txt",
     "special_tokens_map.json",
     "added_tokens.json",
-    "fit_dense.safetensors",  # of TinyBERT
+    FIT_FILE,
     # of ELECTRA
     "generator/config.json",
     "generator/model*.safetensors",
@@ -304,7 +305,8 @@ def _check_weights(folder: Path, names: Sequence[str]) -> None:
     weights = [name for name in names if name.endswith(".safetensors")]
     if INDEX_FILE in names and WEIGHTS_FILE not in names:
         weights = _weights_of_index(folder / INDEX_FILE)
-    has_weights = any("/" not in name for name in weights)  # not of ELECTRA's generator alone
+    # Not ELECTRA's generator or TinyBERT's layer alone.
+    has_weights = any("/" not in name and name != FIT_FILE for name in weights)
     if MODEL_CONFIG_FILE not in names or not has_weights:
         raise InputError(
             f"{folder} holds no model: it has no {MODEL_CONFIG_FILE} or no model.safetensors; "

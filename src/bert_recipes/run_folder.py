@@ -2,6 +2,8 @@
 
 MODEL_CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+# Of TinyBERT, beside the student's weights: the layer that fits its width to the teacher's.
+FIT_FILE = "fit_dense.safetensors"
 # The resolved settings; the definition of the task; the metrics; what report and card are made of.
 CONFIG_FILE = "run.yaml"
 TASK_FILE = "task.yaml"

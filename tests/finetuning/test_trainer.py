@@ -18,6 +18,7 @@ from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.console import LogPrinter
+from bert_recipes.training.resume import read_trainer_state
 from bert_recipes.training.speed import training_flops
 
 
@@ -115,7 +116,14 @@ def test_a_run_whose_labels_were_corrected_is_not_resumed(tiny_checkpoint, tmp_p
         return [first | {"label": (first["label"] + 1) % 3}, *rows]
 
     monkeypatch.setitem(train_run.__globals__, "make_rows", make_corrected_rows)
-    with pytest.raises(InputError, match="training features is 23"):
+    # A checkpoint of an earlier release does not know its examples.
+    progress = tmp_path / "a" / "run" / "checkpoint-2" / "progress.json"
+    state = json.loads(progress.read_text())
+    del state["identity"]["training examples"]
+    progress.write_text(json.dumps(state))
+    checkpoint = tmp_path / "a" / "run" / "checkpoint-2"
+    read_trainer_state(checkpoint, {"training examples": "x"}, "none", 1, allow_changes=False)
+    with pytest.raises(InputError, match=r"training examples is .* was made with"):
         train_run(kind, tiny_checkpoint, tmp_path / "c", *SAVING, *resume)
 
 
@@ -146,7 +154,7 @@ def test_the_passes_that_are_printed_are_those_of_the_log(tiny_checkpoint, tmp_p
     flags = ("--max_steps", 4, "--logging_steps", 1)
     trainer = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags).trainer
     printers = [c for c in trainer.callback_handler.callbacks if isinstance(c, LogPrinter)]
-    assert [printer.epochs_at(4) for printer in printers] == [4 * 8 / 23]
+    assert [printer.passes_of(4) for printer in printers] == [4 * 8 / 23]
     assert trainer.state.epoch == 4 * 8 / 23
 
 

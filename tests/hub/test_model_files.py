@@ -98,6 +98,15 @@ def keep_generator_alone(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "generator" / "model.safetensors")
 
 
+def keep_fit_alone(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "fit_dense.safetensors")
+
+
+def test_the_layer_of_tinybert_goes_with_its_student(run_folder: Path):
+    shutil.copy(run_folder / "model.safetensors", run_folder / "fit_dense.safetensors")
+    assert "fit_dense.safetensors" in map(str, collect_files(run_folder))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -105,6 +114,7 @@ def keep_generator_alone(folder: Path) -> None:
         (lambda f: (f / "config.json").unlink(), "holds no model: it has no config.json"),
         (lambda f: (f / "model.safetensors").unlink(), r"has no config\.json or no model\."),
         (keep_generator_alone, "holds no model"),
+        (keep_fit_alone, "holds no model"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\x80\x04 a pickle"), "as safetensors"),
         (lambda f: os.truncate(f / "model.safetensors", 5000), "cannot be opened as safetensors"),
     ],

@@ -321,7 +321,9 @@ def test_where_triton_cannot_work_nothing_is_compiled_and_the_log_says_why(
     monkeypatch.setattr(loading.shutil, "which", lambda name: name if name == tool else None)
     headers = "/nowhere" if compiler == "without headers" else tmp_path
     (tmp_path / "Python.h").touch()
-    monkeypatch.setattr(loading.sysconfig, "get_path", lambda name: str(headers))
+    monkeypatch.setattr(loading.sysconfig, "get_path", lambda *names: str(headers))
+    monkeypatch.delenv("CPATH", raising=False)
+    monkeypatch.delenv("C_INCLUDE_PATH", raising=False)
     monkeypatch.delenv("CC", raising=False)
     loading._can_compile.cache_clear()
     with caplog.at_level("WARNING"):

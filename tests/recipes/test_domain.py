@@ -43,6 +43,18 @@ def test_the_best_step_of_two_phases_is_one_of_the_second(small_store, tmp_path,
     assert state["best_global_step"] == min((4, 5, 6), key=losses.get)
 
 
+def test_the_end_of_a_phase_is_saved_where_only_the_best_steps_are(
+    small_store, tmp_path, call_recipe
+):
+    """At this rate the first evaluation is the best, and the first phase ends with the third."""
+    flags = f"{FLAGS} --save_strategy best --max_steps 6 --phase2_steps 3 --learning_rate 1"
+    flags = flags.replace("--eval_steps 3", "--eval_steps 1").replace("--max_steps 3 ", "", 1)
+    flags = flags.replace("--phase2_steps 1 ", "", 1)
+    call_recipe("pretrain", f"--store {small_store} --output_dir {tmp_path / 'run'} {flags}")
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert results["train_steps"] == 6
+
+
 @pytest.mark.parametrize(
     ("objective", "metric", "message"),
     [

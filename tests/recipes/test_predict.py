@@ -40,6 +40,10 @@ def test_the_recipe_writes_the_predictions_of_the_training_run(
         ):
             tags = [row.split()[-1] for row in text.splitlines()]
             assert tags == json.loads(line)["prediction"]
+        # Without the predictions beside them they may be somebody's own.
+        output.unlink()
+        error = call_recipe("predict", *flags_of(run), *flags, code=1)
+        assert f"the tags would also be written to {columns}" in error
 
 
 def test_without_an_output_file_predictions_and_nothing_else_go_to_stdout(call_recipe, tiny_runs):

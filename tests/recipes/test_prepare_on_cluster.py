@@ -25,6 +25,7 @@ from bert_recipes.tokenization.loading import load_tokenizer
 pytest.importorskip("datatrove", reason="datatrove is an extra")
 from bert_recipes.data.cluster import (
     ExecutorArguments,
+    JoinShards,
     LocalExecutor,
     WriteShards,
     prepare_on_cluster,
@@ -155,6 +156,21 @@ def test_a_task_works_on_the_plan_that_was_made_only(vocabulary, texts, tmp_path
     with pytest.raises(InputError, match=message):
         step.run(None, 0, 1)
     assert not (tmp_path / ".store.shards" / "shards").exists()
+
+
+def test_a_text_that_was_edited_after_its_shard_is_not_joined(vocabulary, texts, tmp_path):
+    """The store would say that it is of the new text."""
+    files = shutil.copytree(texts, tmp_path / "texts")
+    arguments = settings(vocabulary, files, tmp_path / "store")
+    preparation = Preparation(arguments, load_tokenizer(vocabulary))
+    with preparation.claimed():
+        for number in range(len(preparation.shards)):
+            preparation.write_shard(number)
+    (files / "03.txt").write_text("Another text.\n")
+
+    with pytest.raises(InputError, match="other shards"):
+        JoinShards(preparation).run()
+    assert not (tmp_path / "store").exists()
 
 
 def test_one_shard_is_refused(vocabulary, texts, tmp_path):

@@ -436,6 +436,13 @@ def test_predictions_of_held_out_inputs_are_the_models(trained):
     pieces = tokenizer.convert_ids_to_tokens(probabilities.topk(5).indices.tolist())
     assert [piece for piece, _ in mask["guesses"]] == pieces
     assert f"{mask['before']} [MASK] {mask['after']}".strip() in tokenizer.decode(ids)
+    # A chunk of one sentence has no order, and is not shown.
+    first, *others = batch["next_sentence_label"].tolist()
+    batch["next_sentence_label"][1] = -100
+    without_second = predict_held_out(trainer.model, tokenizer, batch)["verdicts"]
+    assert [verdict["truth"] for verdict in without_second] == [
+        label == 0 for label in [first, *others[1:8]]
+    ]
     verdict = facts["verdicts"][0]
     text = f"[CLS] {verdict['first']} [SEP] {verdict['second']} [SEP]"
     assert tokenizer.decode(torch.where(labels == -100, ids, labels)).startswith(text)

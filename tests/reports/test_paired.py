@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from bert_recipes.errors import InputError
-from bert_recipes.metrics.squad import squad_v2_scores
+from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.reports.compare import compare_runs, read_runs
 from bert_recipes.reports.page import words_of
 from bert_recipes.reports.paired import _answer_scorer, join_answers, paired_bootstrap
@@ -136,6 +136,29 @@ def test_an_answer_may_have_the_line_separators_of_unicode(beside):
     texts = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
     file.write_text("".join(texts), encoding="utf-8")
     assert paired_bootstrap(read_runs(folders), None)
+
+
+@pytest.mark.parametrize("metric", ["squad", "squad_v2"])
+def test_answers_without_spaces_have_the_figures_of_the_run(metric):
+    """A date alone does not show that its language has no spaces; the file does."""
+    task = Task(
+        name="t",
+        kind="question_answering",
+        text_columns=("question", "context"),
+        label_column="answers",
+        metrics=(metric,),
+    )
+    texts = {"q0": "北岛的港口", "q1": "12个月"}
+    answers = {"q0": "北岛的", "q1": "12个月。"}
+    examples = []
+    for idx, text in texts.items():
+        gold_answers = (Answer(text=text, answer_start=0),)
+        example = QuestionExample(idx=idx, question="?", context="", answers=gold_answers)
+        examples.append(example)
+    figures = _answer_scorer(task, examples, list(answers.values()))(np.arange(2))
+    score = squad_scores if metric == "squad" else squad_v2_scores
+    assert figures["f1"] == score({idx: [text] for idx, text in texts.items()}, answers)["f1"]
+    assert figures["f1"] == 87.5
 
 
 def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_answer():

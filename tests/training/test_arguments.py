@@ -65,16 +65,17 @@ def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
     assert spans == [(0, 900_000, 128, 256), (900_000, 1_000_000, 512, 256)]
 
 
-@pytest.mark.parametrize("variable", ["SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"])
-def test_a_run_that_is_started_again_is_resumed_whatever_its_command_says(
+@pytest.mark.parametrize("variable", ["SLURM_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"])
+def test_what_each_start_would_throw_away_is_refused_where_there_are_several(
     tmp_path, monkeypatch, variable
 ):
     monkeypatch.setenv(variable, "0")
     assert make(tmp_path, overwrite_run=True).overwrite_run
-    monkeypatch.setenv(variable, "1")
-    for settings in ({"overwrite_run": True}, {"resume": str(tmp_path)}, {"resume": "no"}):
-        args = make(tmp_path, **settings)
-        assert (args.overwrite_run, args.resume) == (False, "auto")
+    monkeypatch.setenv(variable, "3")
+    assert make(tmp_path).resume == "auto"
+    for settings in ({"overwrite_run": True}, {"resume": str(tmp_path)}):
+        with pytest.raises(InputError, match=f"{variable} is 3, and each start would throw away"):
+            make(tmp_path, **settings)
 
 
 @pytest.mark.parametrize(

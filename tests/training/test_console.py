@@ -30,7 +30,7 @@ def test_a_training_line_has_what_is_known():
     assert training_line(logs, 500, 8000) == (
         "step   500/8,000  loss 7.825  masked-LM 7.136  next-sentence 0.689  gradient 0.89  rate "
         "9.0e-04  tokens/s 58,760  "
-        "MFU 18%  30 min left"
+        "MFU 18%  epoch 0.1  30 min left"
     )
     line = training_line({"loss": 1.0, "data_wait_share": 0.2}, 9, 9)
     assert line == "step 9/9  loss 1.000  waiting for data 20%"

@@ -87,7 +87,7 @@ FEW_HELD_OUT_TOKENS = 20_000
 FEW_TOKENS_OF_A_DOCUMENT = 128
 MANY_TOKENS_OF_A_SENTENCE = 128
 # Files whose bytes say little about the text in them.
-PACKED_SUFFIXES = ("gz", "bz2", "xz", "zst", "parquet")
+PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".parquet")
 PLAN_FILE = "plan.json"
 # For each shard a file with the size and time of each text, as they were before it was read.
 FILE_STATES_FOLDER = "file_states"
@@ -308,9 +308,11 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     validation = _find_text(arguments.validation_files, arguments.names)
     held_out = set(map(os.path.realpath, validation))
     entry_of_file: dict[str, int] = {}
+    suffixes: set[str] = set()
     sizes = np.zeros(len(entries))
     for number, entry in enumerate(entries):
-        for path in map(os.path.realpath, _find_text([entry], arguments.names)):
+        for file in _find_text([entry], arguments.names):
+            path = os.path.realpath(file)
             if path in held_out:
                 continue
             if path in entry_of_file:
@@ -319,6 +321,7 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
                     "source alone"
                 )
             entry_of_file[path] = number
+            suffixes.add(file.suffix.lower())
             sizes[number] += os.path.getsize(path)
         if sizes[number] == 0:
             raise InputError(
@@ -331,12 +334,11 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
     weights = smoothed / smoothed.sum() / shares
     for entry, share, weight in zip(entries, shares, weights, strict=True):
         logger.info("%s: %.1f%% of the bytes, taken %.2f times", entry, 100 * share, weight)
-    suffixes = {path.rpartition(".")[2].lower() for path in entry_of_file}
     if len(suffixes) > 1 and not suffixes.isdisjoint(PACKED_SUFFIXES):
         logger.warning(
-            "sampling_exponent: some of the files are packed (.%s) and others are not, so the "
-            "shares of their bytes are not those of the text; give all in one format",
-            ", .".join(sorted(suffixes)),
+            "sampling_exponent: files end with %s, so the shares of their bytes are not those of "
+            "the text; give all in one format",
+            ", ".join(sorted(suffixes)),
         )
     return {path: float(weights[number]) for path, number in entry_of_file.items()}
 
@@ -555,10 +557,13 @@ class Preparation:
         return {"settings": settings, "versions": versions}
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def claimed(self, *, only_joins: bool = False) -> Iterator[None]:
         """Begin, or resume a preparation of the same plan; one process at a time.
 
         Leaves nothing if no shard was done.
+
+        Args:
+            only_joins: Make no shard again of a file that was edited: it is refused.
         """
         # `self.target` is resolved. A path like new/../store also needs `new` itself.
         Path(self.arguments.output_dir).parent.mkdir(parents=True, exist_ok=True)
@@ -572,7 +577,7 @@ class Preparation:
                 f"{self.target}: another process prepares it; wait for its end"
             ) from None
         try:
-            if not self._has_shards() or self._were_files_edited():
+            if not self._has_shards() or (not only_joins and self._were_files_edited()):
                 write_json(self.folder / PLAN_FILE, self.plan())
             self.check_plan()
             yield
@@ -942,7 +947,7 @@ class Preparation:
                 self._advice_for_longer_documents(),
             )
         mean_of_sentence = splits["train"]["num_tokens"] / splits["train"]["num_sentences"]
-        if mean_of_sentence > MANY_TOKENS_OF_A_SENTENCE:
+        if mean_of_sentence > MANY_TOKENS_OF_A_SENTENCE and self.arguments.sentences == "split":
             logger.warning(
                 "sentences have %d tokens on average: where they end is not seen in this text, and "
                 "of one that is longer than an input the model sees a part alone; write one in a "

@@ -55,13 +55,15 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
     class_name = architecture(config)
     if class_name in _PRETRAINING_CLASSES:
         return Head(PRETRAINING, "BertForPreTraining", _OUTPUTS[PRETRAINING])
-    if getattr(config, "is_decoder", False):
-        raise InputError(
-            f"model_name_or_path: {name} reads from left to right, and its head the last token; "
-            "stock transformers, which is exported, reads the first one (docs/family.md)"
-        )
     for kind, kind_class in KIND_CLASSES.items():
         if class_name.endswith(kind_class.auto_class.removeprefix("AutoModel")):
+            is_pooled = kind in ("sequence_classification", "multiple_choice")
+            if is_pooled and getattr(config, "is_decoder", False):
+                raise InputError(
+                    f"model_name_or_path: {name} reads from left to right, and its head the last "
+                    "token; stock transformers, which is exported, reads the first one "
+                    "(docs/family.md)"
+                )
             return Head(kind, kind_class.auto_class, _OUTPUTS[kind])
     heads = ", ".join(kind.auto_class.removeprefix("AutoModel") for kind in KIND_CLASSES.values())
     raise InputError(

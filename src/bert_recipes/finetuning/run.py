@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import SaveStrategy, SchedulerType
+from transformers.trainer_utils import SaveStrategy
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.arguments import (
@@ -49,6 +49,7 @@ from bert_recipes.tasks.task_file import log_found_labels, write_task_file
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
+from bert_recipes.training.trainer import SCHEDULERS_BY_METRIC
 
 
 logger = logging.getLogger(__name__)
@@ -246,13 +247,9 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
             "--eval_strategy epoch"
         )
     metric = args.wanted_best_metric
-    is_plateau = args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
-    if metric is None and (saves_best or is_plateau):
+    if metric is None and (saves_best or args.lr_scheduler_type in SCHEDULERS_BY_METRIC):
         args.metric_for_best_model = task.best_metric
         args.greater_is_better = True
-    if is_plateau:
-        mode = "max" if args.greater_is_better else "min"
-        args.lr_scheduler_kwargs = {"mode": mode, **(args.lr_scheduler_kwargs or {})}
     if metric is None or not task.validation_splits:
         return
     allowed = figure_names(task.metrics, task.validation_splits, task.labels)

@@ -32,6 +32,7 @@ from bert_recipes.tasks.examples import hash_of_examples
 from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping
+from bert_recipes.training.resume import TRAINING_EXAMPLES
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
@@ -109,12 +110,12 @@ class FineTuningTrainer(RecipeTrainer):
         resume is refused.
         """
         lengths = np.ascontiguousarray(train.lengths, dtype=np.int64)
-        digest = hashlib.sha256(lengths.tobytes())
-        digest.update(repr(list(self.kind.label2id)).encode())
-        digest.update(hash_of_examples(train.split.examples).encode())
+        digest = hashlib.sha256(lengths.tobytes()).hexdigest()[:12]
         num_features = len(lengths)
-        name = f"{num_features} ({digest.hexdigest()[:12]})"
-        self.resume_fingerprint["training features"] = name
+        self.resume_fingerprint["training features"] = f"{num_features} ({digest})"
+        labels = ", ".join(self.kind.label2id)
+        examples = f"{hash_of_examples(train.split.examples)[:12]} ({labels})"
+        self.resume_fingerprint[TRAINING_EXAMPLES] = examples
 
         args = self.args
         if args.max_steps < 0:
@@ -268,7 +269,7 @@ class FineTuningTrainer(RecipeTrainer):
             if self.args.report_to:
                 logs.update(self.throughput())
         if self.train_dataset is not None:
-            self.state.epoch = self.epochs_at(self.state.global_step)
+            self.state.epoch = self.passes_of(self.state.global_step)
         super().log(logs, start_time)
 
     # Evaluation and prediction

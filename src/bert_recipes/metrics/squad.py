@@ -12,7 +12,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bert_recipes.errors import InputError
 from bert_recipes.scripts import is_unspaced, split_unspaced
@@ -27,8 +27,8 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalize_answer(text: str, *, unspaced: bool = False) -> str:
     """Return the words of a text in lower case, without ASCII punctuation, a, an and the.
 
-    With `unspaced`, for languages that are written without spaces, every character of their scripts
-    is a word of its own, and all punctuation is taken out.
+    In a text in a script without spaces every character is a word of its own, and all punctuation
+    is taken out; `unspaced` says so of a date or a number, which does not show it.
 
     Source: SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer; for scripts without
     spaces facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation.
@@ -36,10 +36,10 @@ def normalize_answer(text: str, *, unspaced: bool = False) -> str:
     Example:
         >>> normalize_answer("The  quick, brown fox's tail")
         'quick brown foxs tail'
-        >>> normalize_answer("《北岛》Vik 8月", unspaced=True)
-        '北 岛 vik 8 月'
+        >>> normalize_answer("《北岛》Vik"), normalize_answer("8月3日", unspaced=True)
+        ('北 岛 vik', '8 月 3 日')
     """
-    if unspaced:
+    if unspaced or is_unspaced(text):
         return " ".join(_split_unspaced_words(text.lower()))
     plain = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())
@@ -58,7 +58,10 @@ def _is_no_punctuation(character: str) -> bool:
 
 
 def squad_scores(
-    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
+    gold: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    *,
+    unspaced: bool | None = None,
 ) -> dict[str, float]:
     """Return exact match and F1 of SQuAD 1.1: of each question the best over its gold answers.
 
@@ -67,6 +70,7 @@ def squad_scores(
     Args:
         gold: Question id -> texts of its gold answers, at least one.
         predictions: Question id -> text of the answer.
+        unspaced: Of `normalize_answer`; None: `are_unspaced` says it of the gold answers.
 
     Returns:
         exact_match and f1, each 0 to 100; `missing`, the number of questions without a prediction,
@@ -80,7 +84,7 @@ def squad_scores(
         {'exact_match': 50.0, 'f1': 83.33333333333333}
     """
     num_missing = _count_missing(gold, predictions)
-    unspaced = _are_unspaced(gold)
+    unspaced = are_unspaced(gold.values()) if unspaced is None else unspaced
     exact = 0.0
     f1 = 0.0
     for question, answers in gold.items():
@@ -105,6 +109,8 @@ def squad_v2_scores(
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
+    *,
+    unspaced: bool | None = None,
 ) -> dict[str, float]:
     """Return exact match and F1 of SQuAD 2.0, over all questions, and with and without answer.
 
@@ -119,6 +125,7 @@ def squad_v2_scores(
             null_odds.json of the original run_squad.py, or a probability. None: the predictions
             are taken as they are.
         threshold: The answer is "" where the odds are greater; --na-prob-thresh of the script.
+        unspaced: As of `squad_scores`.
 
     Returns:
         exact, f1 (0 to 100), total (questions), the same as HasAns_* and NoAns_* where there are
@@ -134,7 +141,8 @@ def squad_v2_scores(
     num_missing = _count_missing(gold, predictions)
     if null_odds is not None and any(map(math.isnan, (threshold, *null_odds.values()))):
         raise InputError("null odds or threshold: nan is no number to compare with")
-    raw_scores = _raw_v2_scores(gold, predictions)
+    unspaced = are_unspaced(gold.values()) if unspaced is None else unspaced
+    raw_scores = _raw_v2_scores(gold, predictions, unspaced=unspaced)
     final_scores = raw_scores
     if null_odds is not None:
         final_scores = {}
@@ -179,12 +187,15 @@ def _apply_threshold(
     return final
 
 
-def _are_unspaced(gold: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether the answers are of a language that is written without spaces.
+def are_unspaced(gold: Iterable[Sequence[str]]) -> bool:
+    """Return whether the answers of a file are of a language that is written without spaces.
 
     All of them together: a date or a number alone does not show it.
+
+    Args:
+        gold: The texts of the gold answers of each question.
     """
-    return is_unspaced("".join(answer for answers in gold.values() for answer in answers))
+    return is_unspaced("".join(map("".join, gold)))
 
 
 def _token_f1(gold: str, predicted: str) -> float:
@@ -200,13 +211,12 @@ def _token_f1(gold: str, predicted: str) -> float:
 
 
 def _raw_v2_scores(
-    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
+    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str], *, unspaced: bool
 ) -> dict[str, dict[str, float]]:
     """Return exact match and F1 of the questions that have a prediction, before any threshold.
 
     Figure -> question -> score, 0 to 1.
     """
-    unspaced = _are_unspaced(gold)
     exact: dict[str, float] = {}
     f1: dict[str, float] = {}
     for question, answers in gold.items():

@@ -17,7 +17,7 @@ from bert_recipes.metrics.entities import (
     find_entities,
     total_counts,
 )
-from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
+from bert_recipes.metrics.squad import are_unspaced, squad_scores, squad_v2_scores
 from bert_recipes.reports.facts import NUM_EXAMPLES, Facts, describe_sizes
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.examples import ChoiceExample, QuestionExample, list_texts
@@ -443,8 +443,9 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
     is_exact = []
     overlaps = []
     truths = []
+    unspaced = are_unspaced(map(gold_texts, examples))
     for example, answer in zip(examples, answers, strict=True):
-        scores = score_answer(task, example, answer)
+        scores = score_answer(task, example, answer, unspaced=unspaced)
         is_exact.append(scores.get("exact", scores.get("exact_match")) == 100)
         overlaps.append(scores["f1"] > 0)
         texts = dict.fromkeys(gold_answer.text for gold_answer in example.answers)
@@ -469,11 +470,15 @@ def _answer_facts(task: Task, examples: Sequence[Any], predictions: Sequence[Any
     return facts
 
 
-def score_answer(task: Task, example: Any, answer: str) -> dict[str, float]:
-    """Return the metrics of one answer, 0 to 100."""
-    gold = [gold_answer.text for gold_answer in example.answers or ()]
+def gold_texts(example: Any) -> list[str]:
+    """Return the texts of the gold answers of a question."""
+    return [answer.text for answer in example.answers or ()]
+
+
+def score_answer(task: Task, example: Any, answer: str, *, unspaced: bool) -> dict[str, float]:
+    """Return the metrics of one answer, 0 to 100; `unspaced` is that of all examples."""
     score = squad_v2_scores if "squad_v2" in task.metrics else squad_scores
-    return score({example.idx: gold}, {example.idx: answer})
+    return score({example.idx: gold_texts(example)}, {example.idx: answer}, unspaced=unspaced)
 
 
 GATHER_BY_FORM: dict[str, Callable[[Task, Sequence[Any], Sequence[Any]], Facts]] = {

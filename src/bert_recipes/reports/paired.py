@@ -20,8 +20,9 @@ from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
+from bert_recipes.metrics.squad import are_unspaced
 from bert_recipes.reports.facts import RunFiles, read_run
-from bert_recipes.reports.finetuning_facts import score_answer
+from bert_recipes.reports.finetuning_facts import gold_texts, score_answer
 from bert_recipes.reports.page import format_interval, words_of
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
 from bert_recipes.tasks.examples import hash_of_examples
@@ -240,8 +241,9 @@ def _answer_scorer(task: Task, examples: Sequence[Any], answers: Sequence[str]) 
         answers: Predictions, in the order of the examples.
     """
     scores = []
+    unspaced = are_unspaced(map(gold_texts, examples))
     for example, answer in zip(examples, answers, strict=True):
-        scores.append(score_answer(task, example, answer))
+        scores.append(score_answer(task, example, answer, unspaced=unspaced))
     columns = {}
     for name in sorted(set().union(*scores)):
         columns[name] = np.array([score.get(name, math.nan) for score in scores])

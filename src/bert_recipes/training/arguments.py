@@ -38,13 +38,14 @@ from bert_recipes.training.optimization import (
     SCHEDULES,
     bfloat16_units,
 )
+from bert_recipes.training.resume import RESUME_WORDS
 
 
 logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Variables in which a scheduler and torch's launcher count how often they started a run again.
-_RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
+# Variables of a scheduler that has started a run again, and of torch's launcher, which may.
+_RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
 # Data-loading processes of a GPU process, at most. Four make several times the tokens that base
 # takes (`benchmarks/benchmark.py --suite data`), and leave the cores to the process itself.
 MAX_DATA_WORKERS = 4
@@ -289,7 +290,6 @@ class RunArguments(TrainingArguments):
         self.unsaved_fields: set[str] = set()
         self.hub_is_checked = False  # whether `check_push` has asked the Hub
         self.hub_replaced_files: tuple[str, ...] = ()  # the files of another model that it found
-        self._resume_restarted_run()
         self._check()
         self.energy.check()
         self._choose_device()
@@ -297,17 +297,6 @@ class RunArguments(TrainingArguments):
         self._choose_precision()
         self._split_global_batch()
         self._start_processes()
-
-    def _resume_restarted_run(self) -> None:
-        """Resume a run that its scheduler or launcher has started again.
-
-        The command is that of the first start, which may have asked for a start from scratch.
-        """
-        num_restarts = max(int(os.environ.get(name, "0")) for name in _RESTART_COUNTS)
-        if num_restarts > 0 and (self.overwrite_run or self.resume != "auto"):
-            logger.info("started again (%d times): --resume auto", num_restarts)
-            self.overwrite_run = False
-            self.resume = "auto"
 
     def _choose_device(self) -> None:
         """Set `use_cpu` where the run or its launcher asks for the CPU, or there is no GPU."""
@@ -387,12 +376,25 @@ class RunArguments(TrainingArguments):
             )
         if self.overwrite_run and self.resume not in ("auto", "no"):
             raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
+        self._check_restarts()
         if self.hub_token is not None:
             raise InputError(
                 "hub_token: a token on the command line or in a file of settings is seen by "
                 "everybody who lists the processes, and "
                 "would be kept; log in with `hf auth login`, or set HF_TOKEN in the environment"
             )
+
+    def _check_restarts(self) -> None:
+        """Refuse what each start of a command would do again, where it is started several times."""
+        setting = "overwrite_run true" if self.overwrite_run else f"resume {self.resume}"
+        if not self.overwrite_run and self.resume in RESUME_WORDS:
+            return
+        for name in _RESTART_COUNTS:
+            if int(os.environ.get(name, "0")) > 0:
+                raise InputError(
+                    f"{setting}: {name} is {os.environ[name]}, and each start would throw away "
+                    "what was trained before; leave it out, and the run is resumed (--resume auto)"
+                )
 
     @property
     def global_batch_size(self) -> int:

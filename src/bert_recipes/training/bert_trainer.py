@@ -510,9 +510,14 @@ class BertTrainer(RecipeTrainer):
         is_last_phase = self._phase is self.phases[-1]
         return not is_last_phase and self.state.global_step == self._phase.plan.end_step
 
+    @property
+    def first_step(self) -> int:
+        """Return the steps before the phase."""
+        return self._phase.plan.first_step
+
     def _is_start_of_phase(self) -> bool:
         """Return whether a later phase than the first begins with the next step."""
-        return 0 < self.state.global_step == self._phase.plan.first_step
+        return 0 < self.state.global_step == self.first_step
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """Return the schedule of the run, or that of the phase."""
@@ -670,6 +675,10 @@ class BertTrainer(RecipeTrainer):
             # Stock counts a pass of the loader, which is a whole phase; count passes over the data.
             self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
+
+    def passes_of(self, steps: float) -> float | None:
+        """Return the passes over the data; None with two phases, as the second is unknown."""
+        return self.epochs_at(steps) if len(self.phases) == 1 else None
 
     def epochs_at(self, step: float) -> float:
         """Return the passes over the data up to a step of this phase, once it has begun."""

@@ -115,11 +115,19 @@ def describe_stuck_discriminator(metrics: dict[str, float], step: int) -> str | 
     )
 
 
-def describe_overfitting(log_history: Sequence[dict[str, float]]) -> str | None:
-    """Return a sentence when the last held-out MLM loss is well above the lowest, else None."""
+def describe_overfitting(
+    log_history: Sequence[dict[str, float]], first_step: int = 0
+) -> str | None:
+    """Return a sentence when the last held-out MLM loss is well above the lowest, else None.
+
+    Args:
+        log_history: The lines of the log.
+        first_step: With which the last phase begins; losses of other lengths do not count.
+    """
     evaluations = []
     for line in log_history:
-        if "eval_mlm_loss" in line:
+        is_of_phase = first_step == 0 or line["step"] > first_step
+        if "eval_mlm_loss" in line and is_of_phase:
             evaluations.append((line["eval_mlm_loss"], line["step"]))
     if not evaluations:
         return None
@@ -176,7 +184,7 @@ class LossWatch(TrainerCallback):
             if message is not None and is_due:
                 logger.warning(message)
                 del self.pending_warnings[describe]
-        message = describe_overfitting(state.log_history)
+        message = describe_overfitting(state.log_history, self.trainer.first_step)
         keeps_best = args.load_best_model_at_end
         if message is not None and is_near_end and not keeps_best and not self.is_overfitting:
             logger.warning(message)

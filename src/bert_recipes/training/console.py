@@ -21,6 +21,7 @@ _TRAINING = {
     "learning_rate": ("rate", "{:.1e}"),
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
     "mfu": ("MFU", "{:.0%}"),
+    "epoch": ("epoch", "{:.3g}"),
 }
 _FRACTIONS = ("accuracy", "f1", "exact", "precision", "recall")
 # Part of a metric's name -> text that is printed instead.
@@ -48,7 +49,7 @@ _LEFT_OUT = (
     "unigram",
     "majority",
 )
-EpochsAt = Callable[[float], float]
+PassesOf = Callable[[float], float | None]
 # Our choices. After this time the seconds of a step are known well enough to be printed.
 FIRST_LINE_SECONDS = 3.0
 # The same where only one micro-batch is timed.
@@ -74,7 +75,7 @@ def format_hours(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds > 100 else f"{max(1, seconds)} s"
 
 
-def pace_line(args: Any, state: Any, seconds: float, epochs_at: EpochsAt | None = None) -> str:
+def pace_line(args: Any, state: Any, seconds: float, passes_of: PassesOf | None = None) -> str:
     """Return the line with the time that a run will take; `seconds` is the time of a step."""
     minutes = getattr(args, "max_minutes", None)
     steps = state.max_steps
@@ -84,8 +85,8 @@ def pace_line(args: Any, state: Any, seconds: float, epochs_at: EpochsAt | None 
     else:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
-    if epochs_at is not None:
-        passes = epochs_at(steps)
+    passes = None if passes_of is None else passes_of(steps)
+    if passes is not None:
         number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
         all_steps += f" ({number} passes over the data)"
     if minutes is not None and steps < FEW_STEPS:
@@ -150,14 +151,14 @@ class LogPrinter(TrainerCallback):
     `MAX_SILENCE_SECONDS`.
 
     Args:
-        epochs_at: Returns the passes over the data that a number of steps makes.
+        passes_of: Returns the passes over the data that a number of steps makes.
     """
 
     _has_printed_pace = False
 
-    def __init__(self, epochs_at: EpochsAt | None = None) -> None:
+    def __init__(self, passes_of: PassesOf | None = None) -> None:
         super().__init__()
-        self.epochs_at = epochs_at
+        self.passes_of = passes_of
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
@@ -187,7 +188,7 @@ class LogPrinter(TrainerCallback):
             first_line_seconds = FIRST_LINE_SECONDS
         if silence > first_line_seconds:
             seconds *= args.gradient_accumulation_steps
-            self._write_line(pace_line(args, state, seconds, self.epochs_at))
+            self._write_line(pace_line(args, state, seconds, self.passes_of))
             self._has_printed_pace = True
 
     # Time micro-batches too; within a step the bar does not move.

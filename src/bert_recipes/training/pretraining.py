@@ -542,6 +542,8 @@ def _check_best_metric(trainer: BertTrainer) -> None:
     sums.values.fill_(1.0)  # as if there were some of everything
     names = [name.removeprefix("eval_") for name in sums.metrics("eval", trainer.pairs_task)]
     if not getattr(trainer.model, "has_pair_head", True):
-        names = [name for name in names if not name.startswith(("nsp", "majority"))]
+        names = [name for name in names if not name.startswith(("nsp", "sop", "majority"))]
+    if trainer.old_dataset is not None:
+        names += [f"old_{name}" for name in names]
     if metric.removeprefix("eval_") not in names:
         raise InputError(f"metric_for_best_model is '{metric}'; allowed: {', '.join(names)}")

@@ -67,6 +67,8 @@ RUN_FILES = (
     "wandb",
     "emissions.csv*",
 )
+# Of a fine-tuning run: texts, labels and ids. Checkpoints of earlier releases have none.
+TRAINING_EXAMPLES = "training examples"
 # Stock settings with which the remaining steps learn the same: paths, logging, saving, evaluation,
 # and how the work is split. Settings of this project have it in their metadata, {"resume": "may
 # change"}. Data, tokenizer, precision and global batch are compared by content
@@ -371,6 +373,8 @@ def read_trainer_state(
             checkpoint,
         )
     for name, value in fingerprint.items():
+        if name == TRAINING_EXAMPLES and name not in state["identity"]:
+            continue  # of an earlier release
         before = state["identity"].get(name)
         if before != value:
             message = f"{name} is {value}, {checkpoint} was made with {before}"

@@ -22,6 +22,7 @@ from bert_recipes.checkpointing import find_file
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import PreTrainingModel
+from bert_recipes.run_folder import FIT_FILE
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.distillation import take_teacher
 from bert_recipes.training.engines import NO_ENGINE
@@ -31,8 +32,6 @@ from bert_recipes.training.trainer import RecipeTrainer
 logger = logging.getLogger(__name__)
 
 SCORED = "bert_recipes_scored"
-# Stands beside the weights, which are those of a stock model.
-FIT_FILE = "fit_dense.safetensors"
 
 
 def attend(

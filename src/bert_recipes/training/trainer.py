@@ -34,7 +34,7 @@ from transformers import (
     TrainerControl,
     TrainingArguments,
 )
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import SchedulerType, TrainOutput
 
 from bert_recipes.checkpointing import (
     commit,
@@ -130,6 +130,10 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not any(words in record.getMessage() for words in _NOISE)
 
 
+# Schedules that follow `metric_for_best_model`.
+SCHEDULERS_BY_METRIC = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+
+
 class RecipeTrainer(Trainer):
     """`Trainer` with fixed examples in each step, and checkpoints that are complete or absent.
 
@@ -174,6 +178,9 @@ class RecipeTrainer(Trainer):
         if args.ddp_find_unused_parameters is None and isinstance(model.base_model, PackedModel):
             # Every pass uses all parameters; DDP would search for unused ones at each step.
             args.ddp_find_unused_parameters = False
+        if args.lr_scheduler_type in SCHEDULERS_BY_METRIC:
+            mode = "max" if args.greater_is_better else "min"
+            args.lr_scheduler_kwargs = {"mode": mode, **(args.lr_scheduler_kwargs or {})}
         prepare_trackers(args)
         # One folder, so that a resumed run continues its TensorBoard run.
         events = os.environ.get("TENSORBOARD_LOGGING_DIR", str(Path(args.output_dir) / "runs"))
@@ -242,7 +249,7 @@ class RecipeTrainer(Trainer):
         if self.pop_callback(stock_console) is not None:
             has_bar = not args.disable_tqdm and sys.stderr.isatty()
             printer = LogPrinterAboveBar if has_bar else LogPrinter
-            self.add_callback(printer(self.epochs_at))
+            self.add_callback(printer(self.passes_of))
         self.stop_request = StopOnSignal()
         self.add_callback(self.stop_request)
         self.add_callback(_RestoreAndSave(self))
@@ -327,6 +334,7 @@ class RecipeTrainer(Trainer):
         `_RestoreAndSave` when everything else is loaded.
         """
         self.num_resumed_steps = 0
+        self._last_saved_step = 0
         self._loaded_state = {}
         if checkpoint is not None:
             self.num_resumed_steps = read_step(checkpoint)
@@ -894,6 +902,11 @@ class RecipeTrainer(Trainer):
             for name, module in self.module_files.items():
                 save_file(module.state_dict(), Path(output_dir or self.args.output_dir) / name)
 
+    @property
+    def _is_saved(self) -> bool:
+        """Return whether this training has saved this step, or was resumed from it."""
+        return self.state.global_step in (self._last_saved_step, self.num_resumed_steps)
+
     def _checkpoint_folder(self) -> Path:
         return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
 
@@ -921,6 +934,7 @@ class RecipeTrainer(Trainer):
                 if self.args.should_save:
                     self._finish_checkpoint(staging / target.name, target, state)
             self.accelerator.wait_for_everyone()
+            self._last_saved_step = self.state.global_step
         finally:
             self._staging = None
             if self.args.should_save:
@@ -965,7 +979,7 @@ class RecipeTrainer(Trainer):
         earlier = self.state.best_model_checkpoint
         if best == target or best.is_dir():
             self.state.best_model_checkpoint = str(best)
-        elif earlier is None or not Path(earlier).is_dir():
+        elif earlier is None or Path(earlier).name != best.name or not Path(earlier).is_dir():
             self.state.best_model_checkpoint = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -1003,13 +1017,14 @@ class RecipeTrainer(Trainer):
     def run_missed_evaluation(self) -> None:
         """Evaluate a resumed checkpoint whose evaluation was stopped."""
         self._determine_best_metric(self._evaluate(None, None), None)
-        self._name_best(self._checkpoint_folder())
+        if self._checkpoint_folder().is_dir():  # it may be that of another run
+            self._name_best(self._checkpoint_folder())
 
     # 6. Log
 
-    def epochs_at(self, step: float) -> float:
-        """Return the passes over the training data up to a step."""
-        return step * self.global_batch_size / len(self.train_dataset)
+    def passes_of(self, steps: float) -> float | None:
+        """Return the passes over the training data of a number of steps, None if unknown."""
+        return steps * self.global_batch_size / len(self.train_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as stock, but with the mean over all steps as `train_loss` at the end.
@@ -1046,7 +1061,8 @@ class RecipeTrainer(Trainer):
             self._read_norm()
         with self.meter.paused():
             is_last = self.state.global_step >= self.state.max_steps
-            saves_first = is_last and self.control.should_evaluate and self.control.should_save
+            is_save_due = self.control.should_save
+            saves_first = is_last and self.control.should_evaluate and is_save_due
             if saves_first:
                 self._log_and_save(*args, **kwargs)
                 self.control.should_evaluate = True
@@ -1058,6 +1074,9 @@ class RecipeTrainer(Trainer):
                 self.stop_request.stop(self.control)
                 self.control.should_save = not saves_first
                 self._log_and_save(*args, **kwargs)
+            if is_save_due and not self._is_saved:
+                # Stock forgets it where save_strategy is best, and this step is not.
+                self._save_checkpoint(self.model_wrapped, None)
             if saves_first:  # it may be the best one
                 self._name_best(self._checkpoint_folder())
                 if self.args.should_save:
@@ -1087,7 +1106,7 @@ class RecipeTrainer(Trainer):
             logger.warning("metric_for_best_model: the held-out data has no %s", name)
             return False
         is_best: bool = super()._determine_best_metric(metrics, trial)
-        if is_best and self.args.load_best_model_at_end and not self._checkpoint_folder().is_dir():
+        if is_best and self.args.load_best_model_at_end and not self._is_saved:
             self.control.should_save = True
         return is_best
 
