@@ -46,13 +46,13 @@ READY := .venv/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 endif
 comma := ,
+# The first GPU that is seen. An empty list hides all of them.
+ON_ONE_GPU := CUDA_VISIBLE_DEVICES=$(if $(filter undefined,$(origin CUDA_VISIBLE_DEVICES)),0,$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES)))) $(PYTHON)
 # One process needs no launcher: a launcher takes two seconds to start and does not wait for a run that saves at SIGTERM.
 ifeq ($(LAUNCH),cpu)
 LAUNCHER := ACCELERATE_USE_CPU=true $(PYTHON)
 else ifeq ($(LAUNCH),single_gpu)
-# Empty, it hides all GPUs.
-FIRST_GPU := $(if $(filter undefined,$(origin CUDA_VISIBLE_DEVICES)),0,$(firstword $(subst $(comma), ,$(CUDA_VISIBLE_DEVICES))))
-LAUNCHER := CUDA_VISIBLE_DEVICES=$(FIRST_GPU) $(PYTHON)
+LAUNCHER := $(ON_ONE_GPU)
 else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 # A process for each GPU that is seen. Without one, and with a file of your own, the number is that of the file.
@@ -225,10 +225,10 @@ paper: $(READY)  ## tables of the paper, with their claims: [TABLE=5] PROFILE=cp
 	$(PYTHON) paper/run.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) $(if $(SEEDS),--num_seeds $(SEEDS)) $(ARGS)
 
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
-	$(PYTHON) benchmarks/benchmark.py $(ARGS)
+	$(ON_ONE_GPU) benchmarks/benchmark.py $(ARGS)
 
 speedrun: $(READY)  ## seconds to a fixed held-out loss (docs/speedrun.md): the record; or RECIPE=my_recipe.yaml, judged beside it
-	$(PYTHON) $(if $(RECIPE),benchmarks/speedrun_judge.py --candidate $(RECIPE),benchmarks/speedrun.py) $(ARGS)
+	$(ON_ONE_GPU) $(if $(RECIPE),benchmarks/speedrun_judge.py --candidate $(RECIPE),benchmarks/speedrun.py) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist worksteal $(ARGS)
