@@ -61,6 +61,17 @@ def test_layers_are_summed_put_side_by_side_or_kept_apart():
     assert joined.take(states)[0].tolist() == [1e3, 1e3, 1e4, 1e4, 1e5, 1e5, 1e6, 1e6]
 
 
+@pytest.mark.parametrize(("device", "fast_layers"), [("cuda", "off"), ("cpu", "auto")])
+def test_a_gpu_needs_no_kernels_of_the_cpu(tiny_checkpoint, monkeypatch, device, fast_layers):
+    chosen = []
+    monkeypatch.setattr(module, "choose_device", lambda **settings: torch.device(device))
+    monkeypatch.setattr(module, "choose_precision", lambda *args, **settings: None)
+    monkeypatch.setattr(module, "make_fast", lambda *args: chosen.append(args[-1]))
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *args: self)
+    open_extractor(FeatureArguments(str(tiny_checkpoint), "", layers=["last"]))
+    assert chosen == [fast_layers]
+
+
 def test_half_precision_states_are_summed_in_full():
     states = {number: torch.full((1, 1), 40_000.0, dtype=torch.float16) for number in (1, 2)}
     assert Column("x", (1, 2)).take(states).item() == 80_000
