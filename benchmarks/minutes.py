@@ -139,11 +139,13 @@ HEAD = (
 
 def table(records: list[Values]) -> str:
     """Return Markdown; the losses of a row are the mean and the extremes of its seeds."""
-    rows: dict[tuple[float, str], list[Values]] = {}
+    rows: dict[tuple[Any, ...], list[Values]] = {}
     for record in records:
-        rows.setdefault((record["minutes"], record["row"]), []).append(record)
+        others = (record.get(name) for name in ("base", "store", "whole_word", "settings"))
+        key = (record["minutes"], record["row"], *map(str, others))
+        rows.setdefault(key, []).append(record)
     lines = [HEAD, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for (minutes, name), runs in sorted(rows.items(), key=lambda item: item[0][0]):
+    for (minutes, name, *_), runs in sorted(rows.items(), key=lambda item: item[0][0]):
         losses = [run["eval_mlm_loss"] for run in runs]
         accuracy = statistics.mean(run["eval_mlm_accuracy"] for run in runs)
         # Older records have none.
@@ -168,6 +170,12 @@ def table(records: list[Values]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def is_of(record: Values, key: Values) -> bool:
+    """Return whether a record is of these settings; an older one has no store or whole words."""
+    defaults = {"store": key["store"], "whole_word": False}
+    return {**defaults, **record}.items() >= key.items()
+
+
 def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArguments) -> None:
     """Train every row and seed that has no record; write the records after each."""
     folder = Path(args.output_dir)
@@ -180,10 +188,10 @@ def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArgu
                 "minutes": args.minutes,
                 "base": args.base,
                 "settings": row,
+                "store": args.store,
+                "whole_word": args.whole_word,
             }
-            if args.whole_word:
-                key["whole_word"] = True
-            if any(key.items() <= record.items() for record in records):
+            if any(is_of(record, key) for record in records):
                 continue
             results = train({**row, "seed": seed}, args)
             records.append({**key, **results})

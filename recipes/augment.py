@@ -11,7 +11,6 @@ The folder has train.jsonl, each row followed by its copies, and the other split
 
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ class AugmentArguments:
 
 
 def read_splits(task: Task, args: AugmentArguments) -> dict[str, Split]:
-    """Read the splits of a task by name; a test split may be missing."""
+    """Read the splits of a task by name; a test split may be missing, which is logged."""
     splits = {}
     splits[task.train_split] = load_split(
         task, task.train_split, data_dir=args.data_dir, max_examples=args.max_train_examples
@@ -67,8 +66,10 @@ def read_splits(task: Task, args: AugmentArguments) -> dict[str, Split]:
     for name in task.validation_splits:
         splits[name] = load_split(task, name, data_dir=args.data_dir)
     for name in task.test_splits:
-        with suppress(InputError):
+        try:
             splits[name] = load_split(task, name, data_dir=args.data_dir)
+        except InputError as error:
+            logger.warning("left out: %s", error)
     return splits
 
 

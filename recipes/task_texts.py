@@ -42,6 +42,9 @@ class TaskTextArguments:
         """Check what belongs together."""
         if (self.task is None) == (self.task_file is None):
             raise InputError("give either --task NAME or --task_file FILE.yaml")
+        output = Path(self.output_file)
+        if output.suffix != ".jsonl":
+            raise InputError(f"output_file {output}: texts are JSON Lines; name it .jsonl")
 
 
 def main() -> None:
@@ -56,14 +59,20 @@ def main() -> None:
             f"splits: {', '.join(held_out_splits)} of {task.name} is what a model is measured on, "
             "and its texts would be known; leave it out, or give --include_held_out true"
         )
+    output = Path(args.output_file)
+    loaded = {name: load_split(task, name, data_dir=args.data_dir) for name in splits}
+    read_files = [Path(split.source).resolve() for split in loaded.values()]
+    all_splits = (task.train_split, *task.validation_splits, *task.test_splits)
+    if output.resolve() in read_files or (output.exists() and output.stem in all_splits):
+        raise InputError(f"output_file {output}: it is a file of the task; give another name")
     written_texts: set[str] = set()
     with (
         saving(args.output_file),
-        atomic_write(Path(args.output_file)) as aside,
+        atomic_write(output) as aside,
         aside.open("w", encoding="utf-8") as file,
     ):
-        for name in splits:
-            for example in load_split(task, name, data_dir=args.data_dir).examples:
+        for split in loaded.values():
+            for example in split.examples:
                 texts = []
                 for text in list_texts(example):
                     if text and text not in written_texts:

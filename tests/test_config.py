@@ -158,6 +158,22 @@ def test_several_dataclasses_share_one_flat_file(tmp_path: Path):
     assert (small.steps, needy.store, needy.size) == (3, "s", 4)
 
 
+@dataclasses.dataclass
+class Words:
+    """A list of texts, and a number."""
+
+    names: list[str] | None = None
+    threshold: float = 0.0
+
+
+def test_words_of_a_list_may_be_true_and_false_and_numbers_may_have_exponents():
+    argv = ["--names", "false", "true", "--threshold", "-1e-3"]
+    (result,) = parse_arguments(Words, argv=argv)
+    assert (result.names, result.threshold) == (["false", "true"], -0.001)
+    assert parse_arguments(Words, argv=["--names", "true"])[0].names == ["true"]
+    assert parse_arguments(Words, argv=["--threshold", "-.5"])[0].threshold == -0.5
+
+
 def test_training_arguments_take_mappings_and_words_that_yaml_calls_booleans(parse):
     text = (
         "use_cpu: true\nlr_scheduler_kwargs:\n  num_decay_steps: 10\neval_strategy: "

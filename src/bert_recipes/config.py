@@ -292,13 +292,18 @@ def read_text(hint: Any, text: str) -> Any:
 
     origins = {_origin(alternative) for alternative in alternatives}
     if origins <= {list, types.NoneType}:
-        return [read_text(element_type(hint), text)]
+        return [_read_item(element_type(hint), text)]
 
     allows_text = str in alternatives
     for alternative in sorted(alternatives, key=_order_of_reading):
         with contextlib.suppress(ValueError, TypeError):
             return _read_as(alternative, text, allows_text=allows_text)
     raise ValueError(f"expected {_describe(hint)}, got {text!r}")
+
+
+def _read_item(hint: Any, text: str) -> Any:
+    """Read an element of a list; among texts true and false are words, too."""
+    return text if hint is str else read_text(hint, text)
 
 
 def _order_of_reading(alternative: Any) -> int:
@@ -516,6 +521,10 @@ _ARGPARSE_KEYS = (
 )
 
 
+# argparse's own has no exponents: -1e-3 would be an option.
+_NEGATIVE_NUMBER = re.compile(r"^-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+
+
 class _Parser(HfArgumentParser):
     """A parser that takes fields with our metadata, and whose errors are `InputError`."""
 
@@ -562,6 +571,7 @@ def _make_parser(dataclass_types: Sequence[Any], hints: Mapping[str, Any]) -> _P
         formatter_class=_HelpFormatter,
         description=sys.modules["__main__"].__doc__,
     )
+    parser._negative_number_matcher = _NEGATIVE_NUMBER
     for settings_class in dataclass_types:
         for name, metadata in metadata_of(settings_class).items():
             if name in hints:
@@ -689,7 +699,7 @@ def _read_flag(name: str, hint: Any, value: str | bool | list[str]) -> Any:
         if len(texts) == 1:
             return read_text(hint, texts[0])
         item_hint = element_type(hint)
-        return [read_text(item_hint, text) for text in texts]
+        return [_read_item(item_hint, text) for text in texts]
     except ValueError as error:
         raise InputError(f"--{name}: {error}") from error
 

@@ -44,6 +44,27 @@ def test_vocabularies_are_measured_by_whole_words_on_their_own_store(monkeypatch
     assert results == {"eval_mlm_bits_per_character": 2.0}
 
 
+def test_other_measures_and_other_stores_are_rows_of_their_own(monkeypatch, tmp_path):
+    figures = {"train_steps": 5, "eval_mlm_accuracy": 0.3, "eval_nsp_accuracy": 0.8}
+    losses = iter((4.0, 5.0, 6.0))
+    monkeypatch.setattr(
+        minutes, "train", lambda row, args: {**figures, "eval_mlm_loss": next(losses)}
+    )
+    records = []
+    args = {"output_dir": str(tmp_path), "minutes": 4.0}
+    for settings in (
+        {"whole_word": True},
+        {"whole_word": False},
+        {"store": "other"},
+        {"whole_word": True},  # is there
+    ):
+        settings = {"store": "books", **settings}
+        minutes.train_rows({"budget": {}}, records, MinutesArguments(**args, **settings))
+    assert [record["eval_mlm_loss"] for record in records] == [4.0, 5.0, 6.0]
+    lines = minutes.table(records).splitlines()[2:]
+    assert [line.split(" | ")[5] for line in lines] == ["4.00", "5.00", "6.00"]
+
+
 def test_a_record_without_bits_per_character_has_an_empty_cell():
     record = {
         "row": "budget",

@@ -45,6 +45,14 @@ def test_abilities_of_a_stock_folder_follow_from_its_heads(
     assert (model.abilities, len(model.lacks)) == (abilities, num_lacking)
 
 
+def test_a_head_for_the_order_of_texts_answers_no_next_sentence(tiny_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
+    (folder / "run.yaml").write_text("pair_label: order\n")
+    model = open_demo_model(str(folder), tmp_path, use_cpu=True)
+    assert model.abilities == ("fill_mask",)
+    assert model.lacks == ("its head for pairs is about the order of two texts",)
+
+
 def test_the_oldest_folders_do_not_name_their_model_type(tiny_checkpoint, tmp_path):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

@@ -111,6 +111,11 @@ def test_numbers_and_several_labels_are_shown(
     )
     monkeypatch.setattr(views, "predict", lambda model, row: (prediction, ""))
     assert views.classify(fine_tuned("sequence_classification"), "a", "b") == result
+    # Nothing of a text that was read in windows was cut off.
+    monkeypatch.setattr(views, "predict", lambda model, row: (prediction, "read in 3 windows."))
+    _, note = views.classify(fine_tuned("sequence_classification"), "a " * 99, "b")
+    assert note.endswith("read in 3 windows.")
+    assert "cut off" not in note
 
 
 def test_words_are_labelled_where_they_stand(fine_tuned):

@@ -5,6 +5,7 @@ their neighbours.
 import itertools
 import json
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -253,6 +254,16 @@ def test_the_fine_tuned_row_is_read_from_its_run(finetuned, checkpoint):
     assert row["vectors"] == "fine-tuned"
     interval = results["intervals"]["accuracy"]
     assert row["figures"]["accuracy"] == [results["eval_accuracy"], *interval]
+
+
+def test_a_run_that_has_diverged_is_refused(finetuned, checkpoint, tmp_path):
+    folder = shutil.copytree(finetuned, tmp_path / "run")
+    results = json.loads((folder / "all_results.json").read_text(encoding="utf-8"))
+    results.update(eval_accuracy=None, intervals={})
+    (folder / "all_results.json").write_text(json.dumps(results), encoding="utf-8")
+    task = str(finetuned.parent / "data" / "task.yaml")
+    with pytest.raises(InputError, match="has diverged: its accuracy is not defined"):
+        compare_task(task, checkpoint, finetuned=str(folder))
 
 
 def test_a_run_on_other_examples_is_refused(

@@ -39,6 +39,24 @@ def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_p
     assert json.loads((run / "config.json").read_text())["vocab_size"] == old_size + 2
 
 
+def test_a_masked_lm_stays_one_and_a_classifier_is_refused(call_recipe, tiny_checkpoint, tmp_path):
+    """Heads that are drawn at random would look like those that have learned."""
+    (tmp_path / "words.txt").write_text("infarct\n")
+    for name, model_class in (
+        ("mlm", transformers.BertForMaskedLM),
+        ("classifier", transformers.BertForSequenceClassification),
+    ):
+        shutil.copytree(tiny_checkpoint, tmp_path / name)
+        model_class.from_pretrained(tiny_checkpoint).save_pretrained(tmp_path / name)
+    flags = f"--tokens_file {tmp_path}/words.txt --output_dir {tmp_path}/new --model_name_or_path"
+    call_recipe("add_tokens", f"{flags} {tmp_path}/mlm")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "new")
+    assert config.architectures == ["BertForMaskedLM"]
+    shutil.rmtree(tmp_path / "new")
+    error = call_recipe("add_tokens", f"{flags} {tmp_path}/classifier", code=1)
+    assert "has no masked-LM head; give a BERT as it was pre-trained" in error
+
+
 def test_mistakes_are_one_line(call_recipe, tiny_checkpoint, tmp_path):
     (tmp_path / "words.txt").write_text("infarct\n")
     other = shutil.copytree(tiny_checkpoint, tmp_path / "other")

@@ -90,6 +90,12 @@ def test_a_task_gives_the_texts_of_its_training_split_alone(tmp_path, call_recip
     assert "4 texts of train of qnli" in call_recipe("task_texts", flags)
     texts = [json.loads(line)["text"] for line in file.read_text().splitlines()]
     assert texts == ["train 0\nthe same", "train 1", "train 2"]
+    for name, words in (
+        ("texts.txt", "name it .jsonl"),
+        ("validation.jsonl", "it is a file of the task"),
+    ):
+        wrong = f"--task qnli --data_dir {tmp_path} --output_file {tmp_path / name}"
+        assert words in call_recipe("task_texts", wrong, code=1)
     flags += " --splits train validation"
     error = call_recipe("task_texts", flags, code=1)
     assert "validation of qnli is what a model is measured on" in error

@@ -161,6 +161,18 @@ def test_two_validation_splits_have_their_metrics_apart(copy_of):
     assert values == [(splits[0], 0.5), (splits[1], 0.25)]
 
 
+def test_a_measured_test_split_is_named_and_its_command_measures_it(copy_of):
+    folder = copy_of(SEQUENCES)
+    files = dict.fromkeys(("train", "validation", "test"), "rows.jsonl")
+    change_yaml(folder / "task.yaml", files=files, test_splits=["test"])
+    text = changed_card(folder).text
+    assert "It was measured on the split validation of this task" in text
+    assert "--do_predict" not in text
+    text = changed_card(folder, test_accuracy=0.5).text
+    assert "It was measured on the split validation, test of this task" in text
+    assert "--do_predict true" in text
+
+
 @pytest.mark.parametrize(("published", "dataset"), [(None, "mine"), (23, "nyu-mll/glue")])
 def test_files_of_the_user_are_not_said_to_be_the_data_set_on_the_hub(copy_of, published, dataset):
     folder = copy_of(SEQUENCES)

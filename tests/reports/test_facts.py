@@ -3,13 +3,18 @@
 import json
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.squad import AnswerPrediction
+from bert_recipes.models.checkpoints import MEMBERS
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.reports.facts import describe_sizes
 from bert_recipes.reports.finetuning_facts import calibration, class_facts, split_facts
 from bert_recipes.reports.finish import report_run
 from bert_recipes.reports.pretraining_facts import (
@@ -407,6 +412,19 @@ def test_everything_is_json_and_a_report_follows_from_the_main_process(trained, 
     (tmp_path / "empty").mkdir()
     assert report_run(tmp_path / "empty", gather, is_main=False) == []
     assert not list((tmp_path / "empty").iterdir())
+
+
+def test_the_parameters_are_those_of_the_model_that_the_folder_holds(trained):
+    """Without ELECTRA's generator; under ZeRO 3 those of all processes."""
+    model = MEMBERS["electra"](
+        pretraining_config("2/64", vocab_size=100, model_type="electra", embedding_size=32)
+    )
+    args = SimpleNamespace(bf16=False, fp16=False, world_size=1)
+    trainer = SimpleNamespace(model=model, args=args)
+    stock = transformers.ElectraForPreTraining(model.config).num_parameters()
+    assert describe_sizes(trainer, 8)["parameters"] == stock
+    next(model.parameters()).ds_numel = 10**9
+    assert describe_sizes(trainer, 8)["parameters"] > 10**9
 
 
 def test_predictions_of_held_out_inputs_are_the_models(trained):

@@ -28,9 +28,10 @@ from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
 from bert_recipes.models.sizes import num_positions
-from bert_recipes.run_folder import TASK_FILE
+from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.yaml_files import read_tree
 
 
 FILL_MASK = "fill_mask"
@@ -75,6 +76,8 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
         network = getattr(network, "generator", network)
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
         lacks = _missing_heads(config, new_weights)
+        if NEXT_SENTENCE not in lacks and _learned_order(name):
+            lacks[NEXT_SENTENCE] = "its head for pairs is about the order of two texts"
         abilities = tuple(ability for ability in (FILL_MASK, NEXT_SENTENCE) if ability not in lacks)
         model = DemoModel(
             name,
@@ -100,6 +103,15 @@ def _read_config(name: str, *, cached_only: bool) -> Any:
             f"shows {', '.join(family)}"
         )
     return AutoConfig.for_model(model_type, **values)
+
+
+def _learned_order(name: str) -> bool:
+    """Return whether a run's pairs were in order or swapped, as its run.yaml says."""
+    file = find_file(name, CONFIG_FILE)
+    if file is None:
+        return False
+    settings, _ = read_tree(file)
+    return settings.get("pair_label") == "order"
 
 
 def _missing_heads(config: Any, new_weights: Collection[str]) -> dict[str, str]:

@@ -154,9 +154,10 @@ def make_row(model: DemoModel, *texts: str) -> dict[str, Any]:
 def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str]:
     """Return the probabilities of the classes, or the number of a regression."""
     row = make_row(model, *texts)
-    prediction, _ = predict(model, row)
-    settings = model.predictor.trainer.kind.settings
-    note = note_cut(model, list(row.values()), settings.max_seq_length)
+    prediction, note = predict(model, row)
+    if not note:  # it was not read in windows
+        settings = model.predictor.trainer.kind.settings
+        note = note_cut(model, list(row.values()), settings.max_seq_length)
     if prediction.probabilities is None:
         return f"{prediction.value:.4g}", note
     if isinstance(prediction.value, list):

@@ -368,6 +368,8 @@ def read_finetuned(folder: Path, task: Task, splits: Splits) -> Row:
     figures = {}
     for name in figure_names(task.metrics, task.validation_splits):
         value = results[f"eval_{name}"]
+        if value is None:
+            raise InputError(f"finetuned: {folder} has diverged: its {name} is not defined")
         low, high = results["intervals"].get(name, (value, value))
         figures[name] = [value, low, high]
 

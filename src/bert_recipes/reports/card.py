@@ -232,6 +232,7 @@ def card_text(card: RunCard) -> str:
         probe=read_probe_of_card(card),
         metric_heads=METRIC_HEADS,
         metric_rows=metrics_of_splits(run.results),
+        is_tested=any(name.startswith("test_") for name in run.results),
         evaluation_flags=evaluation_flags(run.settings),
         max_seq_length=run.settings.get(key_in_last_phase(run.settings, "max_seq_length")),
         has_second_phase=has_second_phase(run.settings),

@@ -98,13 +98,13 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:
 def describe_sizes(trainer: Any, global_batch: int) -> Facts:
     """Return the sizes that report.json holds of a run of either kind."""
     args = trainer.args
-    model = trainer.model
-    num_parameters = model.num_parameters()
-    unsaved = model._keys_to_ignore_on_save or ()
-
-    for name, parameter in model.named_parameters():
-        if name in unsaved:
-            num_parameters -= parameter.numel()
+    unsaved = trainer.model._keys_to_ignore_on_save or ()
+    num_parameters = 0
+    for name, parameter in trainer.model.named_parameters():
+        # ELECTRA's generator is beside the model that the folder holds.
+        if name not in unsaved and not name.startswith("generator."):
+            # Under ZeRO 3 a process has a part of each.
+            num_parameters += getattr(parameter, "ds_numel", parameter.numel())
 
     precision = "fp32"
     if args.bf16:

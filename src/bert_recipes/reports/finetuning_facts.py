@@ -401,6 +401,7 @@ def _multi_label_facts(task: Task, examples: Sequence[Any], predictions: Sequenc
         "labels": list(task.labels),
         "classes": label_scores(gold, predicted, range(len(task.labels))),
         "calibration": calibration(probabilities.ravel(), gold.ravel()),
+        "labels_are_apart": True,
         "first": shown.examples(),
         "worst": errors.describe(most_confident(largest_errors, is_right)[:NUM_ERRORS]),
     }
