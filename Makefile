@@ -104,8 +104,8 @@ tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --o
 corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer my_tokenizer --output_dir my_store"
 	$(PYTHON) recipes/prepare_corpus.py $(if $(CONFIG),--config recipes/configs/corpus/$(CONFIG).yaml) $(ARGS)
 
-# Unless ARGS have one.
-STORE_FLAG = $(if $(findstring --store,$(ARGS)),,--store $(STORE))
+# ARGS may say what to read.
+STORE_FLAG = $(if $(filter --store% --task% --train_file% --probe_bias%,$(ARGS)),,--store $(STORE))
 
 show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 	$(PYTHON) recipes/show_data.py $(STORE_FLAG) $(ARGS)
@@ -173,7 +173,7 @@ tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two run
 ## Look and predict
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
-	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task,$(ARGS))$(findstring --probe_bias,$(ARGS))$(findstring --train_file,$(ARGS)),,$(STORE_FLAG))) $(ARGS)
+	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(STORE_FLAG)) $(ARGS)
 
 predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
 	$(call need,MODEL,the folder of a fine-tuning run)

@@ -131,6 +131,8 @@ def train(settings: Values, args: MinutesArguments) -> Values:
     return {name: results[name] for name in RECORDED if name in results}
 
 
+# What the seeds of a row have in common.
+SETTINGS_OF_ROW = ("minutes", "row", "base", "store", "whole_word", "settings")
 HEAD = (
     "| row | what it changes | minutes | seeds | steps | held-out masked-LM loss | masked-LM "
     "accuracy | bits per character | next-sentence accuracy |"
@@ -139,13 +141,12 @@ HEAD = (
 
 def table(records: list[Values]) -> str:
     """Return Markdown; the losses of a row are the mean and the extremes of its seeds."""
-    rows: dict[tuple[Any, ...], list[Values]] = {}
+    rows: dict[tuple[str, ...], list[Values]] = {}
     for record in records:
-        others = (record.get(name) for name in ("base", "store", "whole_word", "settings"))
-        key = (record["minutes"], record["row"], *map(str, others))
+        key = tuple(str(record.get(name)) for name in SETTINGS_OF_ROW)
         rows.setdefault(key, []).append(record)
     lines = [HEAD, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for (minutes, name, *_), runs in sorted(rows.items(), key=lambda item: item[0][0]):
+    for runs in sorted(rows.values(), key=lambda runs: runs[0]["minutes"]):
         losses = [run["eval_mlm_loss"] for run in runs]
         accuracy = statistics.mean(run["eval_mlm_accuracy"] for run in runs)
         # Older records have none.
@@ -155,9 +156,9 @@ def table(records: list[Values]) -> str:
         spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(runs) > 1 else ""
         changes = ", ".join(f"{key} {value}" for key, value in runs[-1]["settings"].items())
         cells = (
-            name,
+            runs[0]["row"],
             changes or "nothing",
-            f"{minutes:g}",
+            f"{runs[0]['minutes']:g}",
             str(len(runs)),
             f"{round(steps):,}",
             f"{statistics.mean(losses):.2f}{spread}",
@@ -170,7 +171,7 @@ def table(records: list[Values]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def is_of(record: Values, key: Values) -> bool:
+def has_settings(record: Values, key: Values) -> bool:
     """Return whether a record is of these settings; an older one has no store or whole words."""
     defaults = {"store": key["store"], "whole_word": False}
     return {**defaults, **record}.items() >= key.items()
@@ -191,7 +192,7 @@ def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArgu
                 "store": args.store,
                 "whole_word": args.whole_word,
             }
-            if any(is_of(record, key) for record in records):
+            if any(has_settings(record, key) for record in records):
                 continue
             results = train({**row, "seed": seed}, args)
             records.append({**key, **results})

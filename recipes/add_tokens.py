@@ -89,7 +89,7 @@ def main() -> None:
     """Open, choose, extend, write, report."""
     (args,) = parse_arguments(AddTokensArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.models.checkpoints import MASKED_LM_HEADS, add_tokens, open_checkpoint
+    from bert_recipes.models.checkpoints import add_tokens, open_checkpoint
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     output_dir = Path(args.output_dir)
@@ -108,14 +108,13 @@ def main() -> None:
             "added to BERT's"
         )
     with opening(args.model_name_or_path):
-        model, new_weights = open_checkpoint(
-            args.model_name_or_path, cached_only=cached_only, member="bert"
-        )
-        if any(not key.startswith(MASKED_LM_HEADS) for key in new_weights):
-            # Without a head for pairs, which would be written as if it had learned.
+        for member in ("bert", "bert_mlm"):
+            # A new head for pairs would be written as if it had learned: bert_mlm has none.
             model, new_weights = open_checkpoint(
-                args.model_name_or_path, cached_only=cached_only, member="bert_mlm"
+                args.model_name_or_path, cached_only=cached_only, member=member
             )
+            if not new_weights:
+                break
     if new_weights:
         raise InputError(
             f"model_name_or_path: {args.model_name_or_path} has no masked-LM head; give a BERT as "

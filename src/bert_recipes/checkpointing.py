@@ -334,6 +334,7 @@ def find_file(name: str, file: str) -> Path | None:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=not cached_only,
         )
+    # None of the cache: nobody asked the Hub for it yet.
     if found is None and cached_only and try_to_load_from_cache(name, file) is None:
         logger.warning("%s: the Hub may have a %s, the local cache has none", name, file)
     return None if found is None else Path(found)

@@ -13,7 +13,7 @@ from small_corpora import write_vocabulary
 from bert_recipes.data.prepare import (
     CorpusArguments,
     Preparation,
-    _held_out_threshold,
+    held_out_threshold,
     prepare_store,
 )
 from bert_recipes.data.store import StoreWriter
@@ -119,7 +119,7 @@ def test_of_a_few_documents_of_the_hub_some_are_held_out(tmp_path, monkeypatch):
 def test_of_a_large_corpus_the_first_documents_are_read_to_know_how_many_are_held_out():
     documents = itertools.count()
 
-    assert _held_out_threshold(0.1, "12345", documents) == 0.1
+    assert held_out_threshold(0.1, "12345", documents) == 0.1
     assert next(documents) == 20  # documents 4 and 19 are the first that are held out
 
 

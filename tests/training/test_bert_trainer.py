@@ -57,9 +57,9 @@ def test_the_passes_that_are_printed_are_those_of_the_log(small_store, tmp_path)
     printers = [c for c in trainer.callback_handler.callbacks if isinstance(c, LogPrinter)]
     epochs = {line["step"]: line["epoch"] for line in result["history"] if "loss" in line}
     assert epochs[3] == 3 * 16 / trainer.train_dataset.num_pairs(0)
-    assert [printer.passes_of(3) for printer in printers] == [epochs[3]]
+    assert [printer.trainer.epochs_of(3) for printer in printers] == [epochs[3]]
     trainer.phases = trainer.phases * 2
-    assert trainer.passes_of(3) is None
+    assert trainer.epochs_of(3) is None
 
 
 def test_a_run_in_float32_leaves_the_scaler_of_float16_alone(small_store, tmp_path):

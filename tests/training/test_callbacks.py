@@ -72,7 +72,7 @@ def test_too_early_and_without_a_baseline_nothing_is_said(
     clock = seconds / 60 / args.max_minutes if args.max_minutes else 0.0
     share_of_steps = step / args.max_steps
     fraction = clock if args.max_minutes else share_of_steps
-    watch = LossWatch(SimpleNamespace(progress=fraction, first_step=0))
+    watch = LossWatch(overfitting_trainer([], progress=fraction))
     state = TrainerState(global_step=step, max_steps=args.max_steps)
     watch.on_evaluate(
         args, state, TrainerControl(), metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}
@@ -95,7 +95,7 @@ def test_a_discriminator_at_the_base_rate_is_said(loss, is_said):
 
 def test_each_loss_is_warned_of_once_a_discriminators_after_half_of_the_run(tmp_path, caplog):
     args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, use_cpu=True)
-    watch = LossWatch(SimpleNamespace(progress=0.0, first_step=0))
+    watch = LossWatch(overfitting_trainer([], progress=0.0))
     control = TrainerControl()
     metrics = {
         "eval_mlm_loss": 6.7,
@@ -122,28 +122,32 @@ def history(*losses):
     [((), False), ((3.0,), False), ((3.0, 2.5, 2.59), False), ((3.0, 2.5, 2.7), True)],
 )
 def test_a_held_out_loss_that_has_risen_is_said(losses, is_said):
-    message = describe_overfitting([{"step": 50, "loss": 1.0}, *history(*losses)])
+    trainer = overfitting_trainer([{"step": 50, "loss": 1.0}, *history(*losses)])
+    message = describe_overfitting(trainer)
     assert (message is not None) is is_said
-    # Losses of an earlier phase, which are of other lengths, do not count.
-    assert describe_overfitting(history(*losses), first_step=200) is None
     if is_said:
-        assert message.startswith(
-            "at step 300 the held-out masked-LM loss is 2.70, and was 2.50 at"
-        )
+        words = "at step 300 the held-out masked-LM loss is 2.70, and was 2.50 at step 200"
+        assert message.startswith(words)
+    trainer.first_step = 200  # losses of an earlier phase, which are of other lengths
+    assert describe_overfitting(trainer) is None
+    trainer.first_step, trainer.args.load_best_model_at_end = 0, True
+    assert describe_overfitting(trainer) is None
 
 
-@pytest.mark.parametrize(
-    ("progress", "settings", "times"),
-    [
-        (0.5, {}, 0),
-        (0.95, {}, 1),
-        (0.95, {"load_best_model_at_end": True, "eval_strategy": "steps"}, 0),
-    ],
-)
-def test_overfitting_is_said_once_near_the_end(progress, settings, times, tmp_path, caplog):
-    args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=10, use_cpu=True, **settings)
-    watch = LossWatch(SimpleNamespace(progress=progress, first_step=0))
-    state = TrainerState(global_step=9, max_steps=10, log_history=history(3.0, 2.5, 2.7))
+def overfitting_trainer(log_history, **values):
+    return SimpleNamespace(
+        args=SimpleNamespace(load_best_model_at_end=False),
+        state=SimpleNamespace(log_history=log_history),
+        first_step=0,
+        **values,
+    )
+
+
+@pytest.mark.parametrize(("progress", "times"), [(0.5, 0), (0.95, 1)])
+def test_overfitting_is_said_once_near_the_end(progress, times, tmp_path, caplog):
+    args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=10, use_cpu=True)
+    watch = LossWatch(overfitting_trainer(history(3.0, 2.5, 2.7), progress=progress))
+    state = TrainerState(global_step=9, max_steps=10)
     for _ in range(2):
         watch.on_evaluate(args, state, TrainerControl(), metrics={})
     assert caplog.text.count("learns its text by heart") == times

@@ -63,9 +63,10 @@ def test_the_pace_says_how_long_the_run_will_take():
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
     assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
     args = SimpleNamespace(max_minutes=30.0)
-    line = pace_line(args, state, 0.1, lambda step: step / 60)
+    trainer = SimpleNamespace(epochs_of=lambda steps: steps / 60)
+    line = pace_line(args, state, 0.1, trainer)
     assert line.endswith("about 18,000 steps in 30 minutes (300 passes over the data)")
-    line = pace_line(args, state, 21.23, lambda step: step / 60)
+    line = pace_line(args, state, 21.23, trainer)
     assert "85 steps in 30 minutes (1.4 passes over the data)" in line
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
     assert (

@@ -264,7 +264,7 @@ class JoinShards(_CorpusStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         """Join them."""
         os.chdir(self.working_dir)
-        with messages_in_task_log(), self.preparation.claimed(only_joins=True):
+        with messages_in_task_log(), self.preparation.claimed(takes_edits=False):
             self.preparation.join_shards()
 
 

@@ -78,7 +78,8 @@ def count_characters(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
     stands for the characters that begin in it. A special token counts as one character.
     """
     mark = _mark_of(vocabulary)
-    without_inner_bytes = str.maketrans("", "", _INNER_BYTES if mark == _BYTE_LEVEL else "")
+    inner_bytes = _INNER_BYTES if mark == _BYTE_LEVEL else ""
+    without_inner_bytes = str.maketrans("", "", inner_bytes)
     lengths = np.ones(size, dtype=np.int64)
     for piece, number in vocabulary.items():
         is_special = piece.startswith(("[", "<")) and len(piece) > 1

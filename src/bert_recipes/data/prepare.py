@@ -82,9 +82,9 @@ HELD_OUT_BYTES = 250_000
 MOST_HELD_OUT = 0.1
 # Fewer tokens make the held-out figures unreliable.
 FEW_HELD_OUT_TOKENS = 20_000
-# A document shorter than an input gives few pairs that follow each other. Of a sentence that
-# is longer the model sees a part.
+# A document shorter than an input gives few pairs that follow each other.
 FEW_TOKENS_OF_A_DOCUMENT = 128
+# Of a sentence longer than an input the model sees a part.
 MANY_TOKENS_OF_A_SENTENCE = 128
 # Files whose bytes say little about the text in them.
 PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".parquet")
@@ -349,7 +349,7 @@ def _draw(key: str) -> float:
     return int.from_bytes(digest, "little") / 2**64
 
 
-def _held_out_threshold(fraction: float, prefix: str, documents: Iterable[Any]) -> float:
+def held_out_threshold(fraction: float, prefix: str, documents: Iterable[Any]) -> float:
     """Return the draw below which documents are held out.
 
     These are at least `MIN_DOCUMENTS`, if that is at most half of them: a fraction of a few long
@@ -557,13 +557,13 @@ class Preparation:
         return {"settings": settings, "versions": versions}
 
     @contextmanager
-    def claimed(self, *, only_joins: bool = False) -> Iterator[None]:
+    def claimed(self, *, takes_edits: bool = True) -> Iterator[None]:
         """Begin, or resume a preparation of the same plan; one process at a time.
 
         Leaves nothing if no shard was done.
 
         Args:
-            only_joins: Make no shard again of a file that was edited: it is refused.
+            takes_edits: Files of another size are read again; else they are refused.
         """
         # `self.target` is resolved. A path like new/../store also needs `new` itself.
         Path(self.arguments.output_dir).parent.mkdir(parents=True, exist_ok=True)
@@ -577,7 +577,8 @@ class Preparation:
                 f"{self.target}: another process prepares it; wait for its end"
             ) from None
         try:
-            if not self._has_shards() or (not only_joins and self._were_files_edited()):
+            is_new = not self._has_shards()
+            if is_new or (takes_edits and self._were_files_edited()):
                 write_json(self.folder / PLAN_FILE, self.plan())
             self.check_plan()
             yield
@@ -737,13 +738,13 @@ class Preparation:
         for split, path in self.shards[shard]:
             files[split].append(path)
 
-        fraction = self._held_out_fraction(files["train"])
-        most_copies = math.ceil(max(map(self._mean_copies, files["train"]), default=1.0))
-        for copy in range(most_copies):
+        threshold = self._held_out_threshold(files["train"])
+        means = [self._mean_copies(path) for path in files["train"]] or [1.0]
+        for copy in range(math.ceil(max(means))):
             # Each copy is read anew: two beside each other would tell each other's masked words.
             counts = counts_by_split["train"] if copy == 0 else CorpusCounts()
             documents = self._training_documents(shard, files["train"], counts)
-            for split, num_copies, document in self._hold_out(documents, shard, fraction):
+            for split, num_copies, document in self._hold_out(documents, shard, threshold):
                 if copy < num_copies:
                     yield split, document
 
@@ -751,29 +752,29 @@ class Preparation:
         for _, document in held_out:
             yield "validation", document
 
-    def _held_out_fraction(self, files: Sequence[Path]) -> float:
+    def _held_out_threshold(self, files: Sequence[Path]) -> float:
         """Return the draw below which documents to train on are held out."""
         fraction = self.arguments.validation_fraction
         if fraction == 0 or len(self.shards) > 1:
             return fraction
         documents = self._training_documents(0, files, CorpusCounts())
-        return _held_out_threshold(fraction, f"{self.arguments.seed}", documents)
+        return held_out_threshold(fraction, f"{self.arguments.seed}", documents)
 
     def _hold_out(
-        self, documents: Iterable[tuple[float, list[str]]], shard: int, fraction: float
+        self, documents: Iterable[tuple[float, list[str]]], shard: int, threshold: float
     ) -> Iterator[tuple[str, int, list[str]]]:
         """Yield (split, number of copies, document) of the text to train on.
 
         Args:
             documents: Mean number of copies, and document.
             shard: The number of the shard.
-            fraction: The draw below which documents are held out.
+            threshold: The draw below which documents are held out.
         """
         prefix = f"{self.arguments.seed}"
         if len(self.shards) > 1:
             prefix = f"{prefix}:{shard}"
         for number, (mean_copies, document) in enumerate(documents):
-            if _draw(f"{prefix}:{number}") < fraction:
+            if _draw(f"{prefix}:{number}") < threshold:
                 yield "validation", 1, document
                 continue
             num_copies = 1
@@ -987,6 +988,7 @@ class Preparation:
 
 
 def _without_sizes(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan whose shards are [split, path] of each file, without its size."""
     shards = []
     for shard in plan["shards"]:
         shards.append([[split, path] for split, path, _ in shard])

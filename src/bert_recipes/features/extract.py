@@ -525,6 +525,7 @@ def open_extractor(args: FeatureArguments) -> FeatureExtractor:
     choose_precision(args.precision, use_cpu=device.type == "cpu")
     encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
     columns = choose_columns(args.layer_names, encoder.config.num_hidden_layers)
+    # They are kernels of the CPU.
     fast_layers = args.fast_layers if device.type == "cpu" else "off"
     make_fast(encoder, max(max(column.layers) for column in columns), fast_layers)
     if device.type == "cpu":

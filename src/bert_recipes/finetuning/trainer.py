@@ -269,7 +269,7 @@ class FineTuningTrainer(RecipeTrainer):
             if self.args.report_to:
                 logs.update(self.throughput())
         if self.train_dataset is not None:
-            self.state.epoch = self.passes_of(self.state.global_step)
+            self.state.epoch = self.epochs_of(self.state.global_step)
         super().log(logs, start_time)
 
     # Evaluation and prediction
@@ -357,17 +357,6 @@ class FineTuningTrainer(RecipeTrainer):
         self.check_stop()  # raises where a signal has left the block early
         self.predictions[name] = predictions
         return metrics
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Choose as stock, but let no undefined metric be a new best.
-
-        A correlation with equal predictions is undefined.
-        """
-        name = str(self.args.metric_for_best_model).removeprefix("eval_")
-        value = metrics.get(f"eval_{name}", 0.0)
-        if math.isnan(value):
-            return False
-        return super()._determine_best_metric(metrics, trial)
 
     @torch.no_grad()
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:

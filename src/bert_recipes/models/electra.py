@@ -272,7 +272,7 @@ def _generator_config(config: Any) -> Any:
     generator_config.hidden_size = hidden_size
     generator_config.intermediate_size = 4 * hidden_size
     num_heads = max(1, hidden_size // HEAD_SIZE)
-    while hidden_size % num_heads:
+    while hidden_size % num_heads:  # heads must divide the width
         num_heads -= 1
     generator_config.num_attention_heads = num_heads
     return generator_config

@@ -81,11 +81,11 @@ def gather_pretraining(
 
     steps = trainer.state.max_steps
     facts["measured_on"] = None if dataset is None else fingerprint_held_out(trainer)
-    facts["remark"] = describe_stuck_loss(results, steps) or describe_stuck_discriminator(
-        results, steps
+    facts["remark"] = (
+        describe_stuck_loss(results, steps)
+        or describe_stuck_discriminator(results, steps)
+        or describe_overfitting(trainer)
     )
-    if facts["remark"] is None and not trainer.args.load_best_model_at_end:
-        facts["remark"] = describe_overfitting(trainer.state.log_history, trainer.first_step)
     facts["corpus"] = {"training": _count_corpus(data.train)}
     if data.validation is not None:
         facts["corpus"]["held out"] = _count_corpus(data.validation)

@@ -385,10 +385,10 @@ class RunArguments(TrainingArguments):
             )
 
     def _check_restarts(self) -> None:
-        """Refuse what each start of a command would do again, where it is started several times."""
-        setting = "overwrite_run true" if self.overwrite_run else f"resume {self.resume}"
+        """Refuse to begin anew where a scheduler starts the command again."""
         if not self.overwrite_run and self.resume in RESUME_WORDS:
             return
+        setting = "overwrite_run true" if self.overwrite_run else f"resume {self.resume}"
         for name in _RESTART_COUNTS:
             if int(os.environ.get(name, "0")) > 0:
                 raise InputError(
@@ -451,10 +451,6 @@ class RunArguments(TrainingArguments):
         while share % micro:
             micro -= 1
         return micro, share // micro
-
-
-# Held-out figures that are better the lower they are, beside losses.
-_METRICS_TO_LOWER = ("perplexity", "bits_per_character")
 
 
 @dataclass
@@ -722,6 +718,10 @@ class DistillationArguments:
         return self.temperature is not None
 
 
+# Held-out figures beside losses.
+_LOWER_IS_BETTER = ("perplexity", "bits_per_character")
+
+
 @dataclass
 class PreTrainingArguments(RunArguments):
     """The settings of a pre-training run.
@@ -763,13 +763,14 @@ class PreTrainingArguments(RunArguments):
     ) -> dict[str, Any]:
         """Leave out the minutes of a file where steps are typed, and the other way round.
 
-        Intervals that are fractions of the steps give way to the fifths of the minutes.
+        Intervals of a file that are fractions of its steps become a fifth of the minutes.
         """
         values = dict(values)
         if "max_minutes" in typed:
             for name in INTERVALS:
-                if name not in typed and 0 < (values.get(name) or 0) < 1:
-                    values[name] = NO_STEP_LIMIT
+                is_fraction = 0 < (values.get(name) or 0) < 1
+                if is_fraction and name not in typed:
+                    values[name] = NO_STEP_LIMIT  # `ClockIntervals` comes before
         if "max_steps" in typed and "max_minutes" not in typed:
             values.pop("max_minutes", None)
         if "max_minutes" in typed and "max_steps" not in typed:
@@ -794,9 +795,10 @@ class PreTrainingArguments(RunArguments):
         """Set what stock does not know about the metric of the best checkpoint."""
         if self.save_strategy == "best":
             self.metric_for_best_model: str | None = self.metric_for_best_model or "loss"
-        # Stock takes for a score what does not end with "loss".
-        if str(self.metric_for_best_model).endswith(_METRICS_TO_LOWER):
-            self.greater_is_better: bool | None = bool(self.greater_is_better)
+        is_lower_better = str(self.metric_for_best_model).endswith(_LOWER_IS_BETTER)
+        if is_lower_better and self.greater_is_better is None:
+            # Stock takes for a score what does not end with "loss".
+            self.greater_is_better: bool | None = False
 
     def _check_clock(self) -> None:
         for name in ("eval_steps", "save_steps", "logging_steps"):

@@ -676,7 +676,7 @@ class BertTrainer(RecipeTrainer):
             self.state.epoch = self.epochs_at(self.state.global_step)
         super().log(logs, start_time)
 
-    def passes_of(self, steps: float) -> float | None:
+    def epochs_of(self, steps: float) -> float | None:
         """Return the passes over the data; None with two phases, as the second is unknown."""
         return self.epochs_at(steps) if len(self.phases) == 1 else None
 

@@ -115,25 +115,23 @@ def describe_stuck_discriminator(metrics: dict[str, float], step: int) -> str | 
     )
 
 
-def describe_overfitting(
-    log_history: Sequence[dict[str, float]], first_step: int = 0
-) -> str | None:
+def describe_overfitting(trainer: Any) -> str | None:
     """Return a sentence when the last held-out MLM loss is well above the lowest, else None.
 
-    Args:
-        log_history: The lines of the log.
-        first_step: With which the last phase begins; losses of other lengths do not count.
+    Losses of an earlier phase are of other lengths, and do not count.
     """
+    if trainer.args.load_best_model_at_end:  # the lowest is what the run keeps
+        return None
     evaluations = []
-    for line in log_history:
-        is_of_phase = first_step == 0 or line["step"] > first_step
-        if "eval_mlm_loss" in line and is_of_phase:
+    for line in trainer.state.log_history:
+        if "eval_mlm_loss" in line and line["step"] > trainer.first_step:
             evaluations.append((line["eval_mlm_loss"], line["step"]))
     if not evaluations:
         return None
     loss, step = evaluations[-1]
     lowest, best_step = min(evaluations)
-    if not loss - lowest > OVERFIT_MARGIN_NATS:
+    has_risen = loss > lowest + OVERFIT_MARGIN_NATS
+    if not has_risen:
         return None
     return (
         f"at step {step} the held-out masked-LM loss is {loss:.2f}, and was {lowest:.2f} at step "
@@ -159,7 +157,7 @@ class LossWatch(TrainerCallback):
             describe_stuck_loss: STUCK_AFTER_FRACTION,
             describe_stuck_discriminator: BASE_RATE_AFTER_FRACTION,
         }
-        self.is_overfitting = False  # and was warned of
+        self.has_warned_of_overfitting = False
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Warn when the loss jumps."""
@@ -184,11 +182,11 @@ class LossWatch(TrainerCallback):
             if message is not None and is_due:
                 logger.warning(message)
                 del self.pending_warnings[describe]
-        message = describe_overfitting(state.log_history, self.trainer.first_step)
-        keeps_best = args.load_best_model_at_end
-        if message is not None and is_near_end and not keeps_best and not self.is_overfitting:
-            logger.warning(message)
-            self.is_overfitting = True
+        if is_near_end and not self.has_warned_of_overfitting:
+            message = describe_overfitting(self.trainer)
+            if message is not None:
+                logger.warning(message)
+                self.has_warned_of_overfitting = True
 
     def _progress(self, args: Any, state: Any) -> tuple[float, float]:
         """Return the fraction of the run that is done, and that of the warm-up."""

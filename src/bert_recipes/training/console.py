@@ -1,7 +1,7 @@
 """Print one aligned line per logging step and per evaluation."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import ProgressCallback, TrainerCallback
@@ -49,7 +49,6 @@ _LEFT_OUT = (
     "unigram",
     "majority",
 )
-PassesOf = Callable[[float], float | None]
 # Our choices. After this time the seconds of a step are known well enough to be printed.
 FIRST_LINE_SECONDS = 3.0
 # The same where only one micro-batch is timed.
@@ -75,7 +74,7 @@ def format_hours(hours: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds > 100 else f"{max(1, seconds)} s"
 
 
-def pace_line(args: Any, state: Any, seconds: float, passes_of: PassesOf | None = None) -> str:
+def pace_line(args: Any, state: Any, seconds: float, trainer: Any = None) -> str:
     """Return the line with the time that a run will take; `seconds` is the time of a step."""
     minutes = getattr(args, "max_minutes", None)
     steps = state.max_steps
@@ -85,7 +84,7 @@ def pace_line(args: Any, state: Any, seconds: float, passes_of: PassesOf | None 
     else:
         steps = 60 * minutes / seconds
         all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
-    passes = None if passes_of is None else passes_of(steps)
+    passes = None if trainer is None else trainer.epochs_of(steps)
     if passes is not None:
         number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.2g}"
         all_steps += f" ({number} passes over the data)"
@@ -151,14 +150,14 @@ class LogPrinter(TrainerCallback):
     `MAX_SILENCE_SECONDS`.
 
     Args:
-        passes_of: Returns the passes over the data that a number of steps makes.
+        trainer: Knows how often its data is read.
     """
 
     _has_printed_pace = False
 
-    def __init__(self, passes_of: PassesOf | None = None) -> None:
+    def __init__(self, trainer: Any = None) -> None:
         super().__init__()
-        self.passes_of = passes_of
+        self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock."""
@@ -188,7 +187,7 @@ class LogPrinter(TrainerCallback):
             first_line_seconds = FIRST_LINE_SECONDS
         if silence > first_line_seconds:
             seconds *= args.gradient_accumulation_steps
-            self._write_line(pace_line(args, state, seconds, self.passes_of))
+            self._write_line(pace_line(args, state, seconds, self.trainer))
             self._has_printed_pace = True
 
     # Time micro-batches too; within a step the bar does not move.

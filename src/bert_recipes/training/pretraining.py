@@ -539,7 +539,7 @@ def _check_best_metric(trainer: BertTrainer) -> None:
     if metric is None:
         return
     sums = trainer.new_sums()
-    sums.values.fill_(1.0)  # as if there were some of everything
+    sums.values.fill_(1.0)  # `metrics` leaves out what there is no data of
     names = [name.removeprefix("eval_") for name in sums.metrics("eval", trainer.pairs_task)]
     if not getattr(trainer.model, "has_pair_head", True):
         names = [name for name in names if not name.startswith(("nsp", "sop", "majority"))]

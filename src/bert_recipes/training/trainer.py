@@ -249,7 +249,7 @@ class RecipeTrainer(Trainer):
         if self.pop_callback(stock_console) is not None:
             has_bar = not args.disable_tqdm and sys.stderr.isatty()
             printer = LogPrinterAboveBar if has_bar else LogPrinter
-            self.add_callback(printer(self.passes_of))
+            self.add_callback(printer(self))
         self.stop_request = StopOnSignal()
         self.add_callback(self.stop_request)
         self.add_callback(_RestoreAndSave(self))
@@ -976,11 +976,13 @@ class RecipeTrainer(Trainer):
         if not self.state.best_global_step:
             return
         best = target.with_name(f"checkpoint-{self.state.best_global_step}")
-        earlier = self.state.best_model_checkpoint
-        if best == target or best.is_dir():
-            self.state.best_model_checkpoint = str(best)
-        elif earlier is None or Path(earlier).name != best.name or not Path(earlier).is_dir():
-            self.state.best_model_checkpoint = None
+        # After --resume FOLDER the best one may be in the folder of the other run.
+        earlier = Path(self.state.best_model_checkpoint or best)
+        self.state.best_model_checkpoint = None
+        for folder in (best, earlier):
+            if folder == target or (folder.name == best.name and folder.is_dir()):
+                self.state.best_model_checkpoint = str(folder)
+                break
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint keeps beside stock's files, as JSON.
@@ -1022,8 +1024,8 @@ class RecipeTrainer(Trainer):
 
     # 6. Log
 
-    def passes_of(self, steps: float) -> float | None:
-        """Return the passes over the training data of a number of steps, None if unknown."""
+    def epochs_of(self, steps: float) -> float | None:
+        """Return the passes over the training data that steps make; None if unknown."""
         return steps * self.global_batch_size / len(self.train_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -1061,8 +1063,7 @@ class RecipeTrainer(Trainer):
             self._read_norm()
         with self.meter.paused():
             is_last = self.state.global_step >= self.state.max_steps
-            is_save_due = self.control.should_save
-            saves_first = is_last and self.control.should_evaluate and is_save_due
+            saves_first = is_last and self.control.should_evaluate and self.control.should_save
             if saves_first:
                 self._log_and_save(*args, **kwargs)
                 self.control.should_evaluate = True
@@ -1074,9 +1075,6 @@ class RecipeTrainer(Trainer):
                 self.stop_request.stop(self.control)
                 self.control.should_save = not saves_first
                 self._log_and_save(*args, **kwargs)
-            if is_save_due and not self._is_saved:
-                # Stock forgets it where save_strategy is best, and this step is not.
-                self._save_checkpoint(self.model_wrapped, None)
             if saves_first:  # it may be the best one
                 self._name_best(self._checkpoint_folder())
                 if self.args.should_save:
@@ -1097,18 +1095,23 @@ class RecipeTrainer(Trainer):
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Return whether the metrics are the best so far, as stock; such a step is saved.
+        """Return whether to save this step, which stock does where save_strategy is best.
 
-        A metric that this data does not have, as of a type of entities, is none.
+        A save that is due anyway stays due. A metric that this data lacks, as of a type of
+        entities, is never the best; nor is one that is undefined, as a correlation of equal
+        predictions.
         """
         name = self.args.metric_for_best_model
-        if name is not None and f"eval_{name.removeprefix('eval_')}" not in metrics:
-            logger.warning("metric_for_best_model: the held-out data has no %s", name)
-            return False
+        if name is not None:
+            value = metrics.get(f"eval_{name.removeprefix('eval_')}")
+            if value is None:
+                logger.warning("metric_for_best_model: the held-out data has no %s", name)
+            if value is None or math.isnan(value):
+                return self.control.should_save
         is_best: bool = super()._determine_best_metric(metrics, trial)
         if is_best and self.args.load_best_model_at_end and not self._is_saved:
             self.control.should_save = True
-        return is_best
+        return is_best or self.control.should_save
 
     def evaluate_at_end(self) -> dict[str, float]:
         """Return the metrics of the finished model.

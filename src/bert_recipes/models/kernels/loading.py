@@ -86,11 +86,11 @@ def why_not_triton(device: torch.device) -> str | None:
         return "Triton needs a GPU of compute capability 7.0 or higher"
     if "CC" not in os.environ and not any(map(shutil.which, ("gcc", "clang"))):
         return "no C compiler found; install gcc"
-    # Triton looks there, and in the compiler's own folders.
+    # Source: Triton, runtime/build.py.
     scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
     headers = Path(sysconfig.get_path("include", scheme))
-    has_others = any(name in os.environ for name in ("CPATH", "C_INCLUDE_PATH"))
-    if not has_others and not (headers / "Python.h").is_file():
+    has_include_path = any(name in os.environ for name in ("CPATH", "C_INCLUDE_PATH"))
+    if not has_include_path and not (headers / "Python.h").is_file():
         return f"no Python.h in {headers}; install python3-dev"
     return None
 
