@@ -143,7 +143,7 @@ def table(records: list[Values]) -> str:
     """Return Markdown; the losses of a row are the mean and the extremes of its seeds."""
     rows: dict[tuple[str, ...], list[Values]] = {}
     for record in records:
-        key = tuple(str(record.get(name)) for name in SETTINGS_OF_ROW)
+        key = tuple(json.dumps(record.get(name), sort_keys=True) for name in SETTINGS_OF_ROW)
         rows.setdefault(key, []).append(record)
     lines = [HEAD, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for runs in sorted(rows.values(), key=lambda runs: runs[0]["minutes"]):
@@ -155,6 +155,8 @@ def table(records: list[Values]) -> str:
         steps = statistics.mean(run["train_steps"] for run in runs)
         spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(runs) > 1 else ""
         changes = ", ".join(f"{key} {value}" for key, value in runs[-1]["settings"].items())
+        if runs[0].get("whole_word"):
+            changes += " (whole words)"
         cells = (
             runs[0]["row"],
             changes or "nothing",
@@ -169,12 +171,6 @@ def table(records: list[Values]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
 
     return "\n".join(lines) + "\n"
-
-
-def has_settings(record: Values, key: Values) -> bool:
-    """Return whether a record is of these settings; an older one has no store or whole words."""
-    defaults = {"store": key["store"], "whole_word": False}
-    return {**defaults, **record}.items() >= key.items()
 
 
 def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArguments) -> None:
@@ -192,7 +188,7 @@ def train_rows(rows: dict[str, Values], records: list[Values], args: MinutesArgu
                 "store": args.store,
                 "whole_word": args.whole_word,
             }
-            if any(has_settings(record, key) for record in records):
+            if any(key.items() <= record.items() for record in records):
                 continue
             results = train({**row, "seed": seed}, args)
             records.append({**key, **results})
@@ -213,7 +209,11 @@ def main() -> None:
     if args.store is None and not args.report_only:
         raise InputError("give --store FOLDER (recipes/prepare_corpus.py); docs/books.md makes one")
     file = Path(args.output_dir) / RESULTS_FILE
-    records = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    records = []
+    if file.is_file():
+        for record in json.loads(file.read_text(encoding="utf-8")):
+            # Older ones do not name the store, and are of this one.
+            records.append({"store": args.store, "whole_word": False, **record})
     if not args.report_only:
         train_rows(
             {name: rows[name] for name in names},

@@ -108,13 +108,15 @@ def main() -> None:
             "added to BERT's"
         )
     with opening(args.model_name_or_path):
-        for member in ("bert", "bert_mlm"):
-            # A new head for pairs would be written as if it had learned: bert_mlm has none.
+        model, new_weights = open_checkpoint(
+            args.model_name_or_path, cached_only=cached_only, member="bert"
+        )
+        if new_weights:
+            # A new head for pairs would be written as if it had learned: these have none.
+            member = "bert_ltr" if model.config.is_decoder else "bert_mlm"
             model, new_weights = open_checkpoint(
                 args.model_name_or_path, cached_only=cached_only, member=member
             )
-            if not new_weights:
-                break
     if new_weights:
         raise InputError(
             f"model_name_or_path: {args.model_name_or_path} has no masked-LM head; give a BERT as "

@@ -12,6 +12,7 @@ Source: Gururangan et al. 2020, section 4.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from bert_recipes.files import atomic_write
 from bert_recipes.settings import option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import list_texts
-from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.sources import find_local, load_split
+from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import log_found_labels, read_task_file
 
 
@@ -47,6 +49,15 @@ class TaskTextArguments:
             raise InputError(f"output_file {output}: texts are JSON Lines; name it .jsonl")
 
 
+def files_of(task: Task, data_dir: str | None) -> set[Path]:
+    """Return the local files of a task; some may be missing, and a task of the Hub has none."""
+    files = set()
+    for name in task.splits:
+        with suppress(InputError, KeyError):
+            files.add(find_local(task, name, data_dir).resolve())
+    return files
+
+
 def main() -> None:
     """Read, check, write; a text that several examples share is written once."""
     (args,) = parse_arguments(TaskTextArguments)
@@ -61,9 +72,7 @@ def main() -> None:
         )
     output = Path(args.output_file)
     loaded = {name: load_split(task, name, data_dir=args.data_dir) for name in splits}
-    read_files = [Path(split.source).resolve() for split in loaded.values()]
-    all_splits = (task.train_split, *task.validation_splits, *task.test_splits)
-    if output.resolve() in read_files or (output.exists() and output.stem in all_splits):
+    if output.resolve() in files_of(task, args.data_dir):
         raise InputError(f"output_file {output}: it is a file of the task; give another name")
     written_texts: set[str] = set()
     with (

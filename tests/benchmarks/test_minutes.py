@@ -61,6 +61,7 @@ def test_other_measures_and_other_stores_are_rows_of_their_own(monkeypatch, tmp_
         settings = {"store": "books", **settings}
         minutes.train_rows({"budget": {}}, records, MinutesArguments(**args, **settings))
     assert [record["eval_mlm_loss"] for record in records] == [4.0, 5.0, 6.0]
+    assert len({line.count("whole words") for line in minutes.table(records).splitlines()}) == 2
     lines = minutes.table(records).splitlines()[2:]
     assert [line.split(" | ")[5] for line in lines] == ["4.00", "5.00", "6.00"]
 

@@ -53,6 +53,12 @@ def test_a_masked_lm_stays_one_and_a_classifier_is_refused(call_recipe, tiny_che
     config = transformers.AutoConfig.from_pretrained(tmp_path / "new")
     assert config.architectures == ["BertForMaskedLM"]
     shutil.rmtree(tmp_path / "new")
+    edit = tmp_path / "mlm" / "config.json"
+    edit.write_text(json.dumps(json.loads(edit.read_text()) | {"is_decoder": True}))
+    call_recipe("add_tokens", f"{flags} {tmp_path}/mlm")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "new")
+    assert config.architectures == ["BertLMHeadModel"]
+    shutil.rmtree(tmp_path / "new")
     error = call_recipe("add_tokens", f"{flags} {tmp_path}/classifier", code=1)
     assert "has no masked-LM head; give a BERT as it was pre-trained" in error
 

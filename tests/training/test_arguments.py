@@ -73,7 +73,8 @@ def test_what_each_start_would_throw_away_is_refused_where_there_are_several(
     assert make(tmp_path, overwrite_run=True).overwrite_run
     monkeypatch.setenv(variable, "3")
     assert make(tmp_path).resume == "auto"
-    for settings in ({"overwrite_run": True}, {"resume": str(tmp_path)}):
+    assert make(tmp_path, resume="elsewhere/checkpoint-1").resume == "elsewhere/checkpoint-1"
+    for settings in ({"overwrite_run": True}, {"resume": str(tmp_path / "checkpoint-1")}):
         with pytest.raises(InputError, match=f"{variable} is 3, and each start would throw away"):
             make(tmp_path, **settings)
 

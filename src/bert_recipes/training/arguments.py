@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -386,7 +387,11 @@ class RunArguments(TrainingArguments):
 
     def _check_restarts(self) -> None:
         """Refuse to begin anew where a scheduler starts the command again."""
-        if not self.overwrite_run and self.resume in RESUME_WORDS:
+        is_own_checkpoint = (
+            self.resume not in RESUME_WORDS
+            and Path(self.resume).resolve().parent == Path(str(self.output_dir)).resolve()
+        )
+        if not self.overwrite_run and not is_own_checkpoint:
             return
         setting = "overwrite_run true" if self.overwrite_run else f"resume {self.resume}"
         for name in _RESTART_COUNTS:

@@ -178,9 +178,6 @@ class RecipeTrainer(Trainer):
         if args.ddp_find_unused_parameters is None and isinstance(model.base_model, PackedModel):
             # Every pass uses all parameters; DDP would search for unused ones at each step.
             args.ddp_find_unused_parameters = False
-        if args.lr_scheduler_type in SCHEDULERS_BY_METRIC:
-            mode = "max" if args.greater_is_better else "min"
-            args.lr_scheduler_kwargs = {"mode": mode, **(args.lr_scheduler_kwargs or {})}
         prepare_trackers(args)
         # One folder, so that a resumed run continues its TensorBoard run.
         events = os.environ.get("TENSORBOARD_LOGGING_DIR", str(Path(args.output_dir) / "runs"))
@@ -335,6 +332,7 @@ class RecipeTrainer(Trainer):
         """
         self.num_resumed_steps = 0
         self._last_saved_step = 0
+        self._resumed_from = checkpoint
         self._loaded_state = {}
         if checkpoint is not None:
             self.num_resumed_steps = read_step(checkpoint)
@@ -436,7 +434,7 @@ class RecipeTrainer(Trainer):
         number = self._signal_of_any()
         if not number:
             return
-        is_saved = self.stop_request.is_stopped or self._checkpoint_folder().is_dir()
+        is_saved = self.stop_request.is_stopped or self._is_saved
         if not is_saved and not self.args.load_best_model_at_end:
             self._save_checkpoint(self.model_wrapped, None)
         place = f"after step {self.state.global_step} of {self.state.max_steps}"
@@ -698,7 +696,11 @@ class RecipeTrainer(Trainer):
         if self._has_own_optimizer:  # with the groups and rates that a subclass has added
             self._settings_of_groups = settings_of_groups(optimizer or self.optimizer)
         if self.args.schedule == "trainer":
-            return super().create_scheduler(num_training_steps, optimizer)
+            kwargs = self.args.lr_scheduler_kwargs or {}
+            if self.args.lr_scheduler_type in SCHEDULERS_BY_METRIC:
+                kwargs = {"mode": "max" if self.args.greater_is_better else "min", **kwargs}
+            with _overridden(self.args, lr_scheduler_kwargs=kwargs):
+                return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
             schedule = self.schedule_of(num_training_steps)
             if schedule.warmup_steps >= schedule.steps:
@@ -1019,8 +1021,9 @@ class RecipeTrainer(Trainer):
     def run_missed_evaluation(self) -> None:
         """Evaluate a resumed checkpoint whose evaluation was stopped."""
         self._determine_best_metric(self._evaluate(None, None), None)
-        if self._checkpoint_folder().is_dir():  # it may be that of another run
-            self._name_best(self._checkpoint_folder())
+        if self.state.best_global_step == self.state.global_step:
+            # It may lie in the folder of another run.
+            self.state.best_model_checkpoint = str(self._resumed_from)
 
     # 6. Log
 
