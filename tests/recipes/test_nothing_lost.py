@@ -269,7 +269,8 @@ def kill_at(place: str, call: int, name: str, flags: str) -> None:
 FINETUNE_KILLS = {
     # The third evaluation is the last one.
     "last evaluation": ("bert_recipes.finetuning.trainer:FineTuningTrainer.evaluate", 3, False),
-    "predictions": ("bert_recipes.finetuning.run:write_task_file", 1, True),
+    # Each of two checkpoints has the task too.
+    "predictions": ("bert_recipes.finetuning.run:write_task_file", 3, True),
     "report": ("bert_recipes.reports.finish:write_report", 1, True),
     "card": ("bert_recipes.reports.card:write_card", 1, True),
 }
