@@ -3,12 +3,7 @@
 import pytest
 import torch
 import transformers
-from transformers import (
-    DebertaV2Config,
-    DebertaV2ForSequenceClassification,
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
-)
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from bert_recipes.exporting.onnx import OnnxModel, head_of, open_stock, quantize, size_of
 from bert_recipes.finetuning.arguments import read_model_config
@@ -123,46 +118,40 @@ def test_what_stands_at_pads_changes_nothing(exported, runs, head):
     check_outputs(run_head, expected, session(**padded), mask)
 
 
-@pytest.mark.slow
-def test_a_model_that_stock_computes_without_sdpa_is_exported(tiny_checkpoint, tmp_path, export):
-    """DeBERTa, which has no segments either."""
-    tokenizer = load_tokenizer(tiny_checkpoint)
-    config = DebertaV2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        type_vocab_size=0,
-        relative_attention=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        initializer_range=0.5,
-    )
-    DebertaV2ForSequenceClassification(config).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    _, report = export(tmp_path / "model")
-    assert report["largest_difference"] < 1e-4
+DEBERTA = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "initializer_range": 0.5,
+}
+DISTILBERT = {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 2}
 
 
 @pytest.mark.slow
-def test_a_model_without_segments_has_no_input_for_them(tiny_checkpoint, tmp_path, export):
+@pytest.mark.parametrize(
+    ("model_type", "settings", "inputs"),
+    [
+        # Without segments, and computed without sdpa.
+        ("deberta-v2", DEBERTA, ["input_ids", "attention_mask", "token_type_ids"]),
+        ("distilbert", DISTILBERT, ["input_ids", "attention_mask"]),
+    ],
+)
+def test_models_of_other_families_are_exported_with_their_own_inputs(
+    tiny_checkpoint, tmp_path, export, model_type, settings, inputs
+):
     tokenizer = load_tokenizer(tiny_checkpoint)
-    config = DistilBertConfig(
-        vocab_size=len(tokenizer),
-        dim=32,
-        hidden_dim=64,
-        n_layers=2,
-        n_heads=2,
-        max_position_embeddings=64,
-    )
-    config.num_labels = 2
-    DistilBertForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    config = AutoConfig.for_model(model_type, num_labels=2, **sizes, **settings)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     folder, report = export(tmp_path / "model")
     graph = onnx.load(str(folder / "model.onnx")).graph
-    assert [value.name for value in graph.input] == ["input_ids", "attention_mask"]
+    assert [value.name for value in graph.input] == inputs
     assert report["largest_difference"] < 1e-5
 
 

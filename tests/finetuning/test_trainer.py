@@ -140,6 +140,8 @@ def test_a_plateau_is_one_of_the_tasks_own_metric(tiny_checkpoint, tmp_path, kin
     # Nothing is learned at this rate: the third evaluation is the second without a higher one.
     assert rates[-1] < rates[0]
     assert run.trainer.args.metric_for_best_model == run.task.best_metric
+    assert run.trainer.lr_scheduler.mode == "max"
+    assert "mode" not in (run.trainer.args.lr_scheduler_kwargs or {})  # run.yaml has what was given
 
 
 def test_a_metric_that_the_data_does_not_have_ends_no_run(tiny_checkpoint, tmp_path, caplog):

@@ -97,12 +97,15 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:
 
 def describe_sizes(trainer: Any, global_batch: int) -> Facts:
     """Return the sizes that report.json holds of a run of either kind."""
+    # Needs torch, which reading a report does not.
+    from bert_recipes.models.electra import GENERATOR_PREFIX
+
     args = trainer.args
     unsaved = trainer.model._keys_to_ignore_on_save or ()
     num_parameters = 0
     for name, parameter in trainer.model.named_parameters():
         # ELECTRA's generator is beside the model that the folder holds.
-        if name not in unsaved and not name.startswith("generator."):
+        if name not in unsaved and not name.startswith(GENERATOR_PREFIX):
             # Under ZeRO 3 a process has a part of each.
             num_parameters += getattr(parameter, "ds_numel", parameter.numel())
 

@@ -91,10 +91,10 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
         location = _find_hub_folder(str(path))
     folder = location.parent if location.is_file() else location
     config_file = folder / CONFIG_FILE
-    settings = read_json_object(config_file) if config_file.exists() else {}
+    # A vocabulary of another name is not that of the folder's tokenizer.
+    is_of_folder = location == folder or location.name == VOCABULARY_FILE
+    settings = read_json_object(config_file) if is_of_folder and config_file.exists() else {}
     if location.is_file():
-        if location.name != VOCABULARY_FILE:  # not of the folder's tokenizer
-            settings = {}
         return _build(read_vocabulary(location), settings, do_lower_case, location)
 
     if (location / TOKENIZER_FILE).exists():

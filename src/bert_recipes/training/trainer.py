@@ -165,6 +165,7 @@ class RecipeTrainer(Trainer):
         for name, value in RECIPE_SETTINGS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
+        # A script of one's own has not called `check_launch`.
         take_one_gpu(args, trains=kwargs.get("train_dataset") is not None)
         if args.device.type == "mps":
             raise InputError("Apple's GPU is not supported, as it has no float64: use_cpu=True")
