@@ -104,18 +104,25 @@ tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --o
 corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer my_tokenizer --output_dir my_store"
 	$(PYTHON) recipes/prepare_corpus.py $(if $(CONFIG),--config recipes/configs/corpus/$(CONFIG).yaml) $(ARGS)
 
-# ARGS may say what to read.
-STORE_FLAG = $(if $(filter --store% --task% --train_file% --probe_bias%,$(ARGS)),,--store $(STORE))
+# A STORE= that was typed or is in the environment.
+GIVEN_STORE = $(if $(and $(STORE),$(filter command% environment%,$(origin STORE))),--store $(STORE))
+# ARGS may say what to read, and so may a --config file in it.
+DEFAULT_STORE = $(if $(filter --config%,$(ARGS)),$(GIVEN_STORE),--store $(STORE))
+STORE_FLAG = $(if $(filter --store% --task% --train_file% --probe_bias%,$(ARGS)),,$(DEFAULT_STORE))
 
 show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 	$(PYTHON) recipes/show_data.py $(STORE_FLAG) $(ARGS)
 
-# Only a STORE= that was typed: the file names one too.
+# Only a given STORE=: the file names one too.
 pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_store LAUNCH=ddp ARGS="--max_steps 1000"
-	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(if $(filter command%,$(origin STORE)),--store $(STORE)) $(MODEL_FLAG) $(ARGS)
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(if $(filter --store% --train_file%,$(ARGS)),,$(GIVEN_STORE)) $(MODEL_FLAG) $(ARGS)
 
 BABYLM := data/babylm
 BABYLM_CONFIG = $(or $(CONFIG),babylm_night)
+# The folder after --output_dir in ARGS, or the default; `subst` joins the flag and its value.
+BABYLM_RUN = $(or $(patsubst --output_dir=%,%,$(filter --output_dir=%,$(subst --output_dir ,--output_dir=,$(strip $(ARGS))))),runs/$(BABYLM_CONFIG))
+# Results that are older than the store are of another text: then training starts, which refuses the folder.
+BABYLM_IS_TRAINED = test ! -f $(BABYLM_RUN)/unfinished -a $(BABYLM_RUN)/all_results.json -nt $(BABYLM)/store/store.json
 
 $(BABYLM)/tokenizer/vocab.txt:
 	$(PYTHON) tokenizer/train.py --config tokenizer/configs/babylm.yaml --files $(TEXT)
@@ -123,15 +130,15 @@ $(BABYLM)/tokenizer/vocab.txt:
 $(BABYLM)/store/store.json: $(BABYLM)/tokenizer/vocab.txt
 	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/babylm.yaml --files $(TEXT)
 
-# The second time it goes on where it was stopped, and a finished run is scored.
+# An unfinished run is resumed. A finished one is only scored, unless ARGS asks for another training.
 babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over the words seen: TEXT=my_texts BLIMP=blimp/data; CONFIG=babylm_gpu for a GPU
 	@test -f $(BABYLM)/text || test -n "$(TEXT)" || { echo "error: give TEXT=, a folder of .txt files, one a document" >&2; exit 1; }
-	@test ! -f $(BABYLM)/text -o -z "$(TEXT)" || test "$(TEXT)" = "$$(cat $(BABYLM)/text)" || { echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it for another text" >&2; exit 1; }
+	@test ! -f $(BABYLM)/text -o -z "$(TEXT)" || test "$(TEXT)" = "$$(cat $(BABYLM)/text)" || { echo "error: $(BABYLM) is of TEXT=$$(cat $(BABYLM)/text); remove it and runs/babylm_* for another text" >&2; exit 1; }
 	@test -f $(BABYLM)/text || ls $(TEXT) > /dev/null
 	@test -f $(BABYLM)/text || { mkdir -p $(BABYLM) && echo "$(TEXT)" > $(BABYLM)/text; }
 	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
-	$(if $(ARGS),,test -f runs/$(BABYLM_CONFIG)/all_results.json || )$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
-	$(if $(BLIMP),$(MAKE) blimp MODEL=runs/$(BABYLM_CONFIG) ARGS="--every_checkpoint true --max_pairs 100")
+	$(if $(filter --overwrite_run% --resume% --estimate%,$(ARGS)),,$(BABYLM_IS_TRAINED) && echo "$(BABYLM_RUN) is finished and scored as it is; to train anew give --output_dir in ARGS" || )$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
+	$(if $(BLIMP),$(MAKE) blimp MODEL=$(BABYLM_RUN) ARGS="--every_checkpoint true --max_pairs 100")
 
 ## Fine-tune
 
@@ -172,8 +179,11 @@ tinybert: check-names no-sweep $(READY)  ## distil a fine-tuned model in two run
 
 ## Look and predict
 
+# A --config file may name the model.
+EVALUATED_MODEL = $(if $(filter --config%,$(ARGS)),$(MODEL_FLAG),--model_name_or_path $(or $(MODEL),runs/quickstart))
+
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
-	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(STORE_FLAG)) $(ARGS)
+	$(PYTHON) recipes/evaluate_checkpoint.py $(EVALUATED_MODEL) $(if $(TASK),--task $(TASK),$(STORE_FLAG)) $(ARGS)
 
 predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
 	$(call need,MODEL,the folder of a fine-tuning run)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scipy import stats
-from speedrun import RECORD, TRACKS
+from speedrun import CORPUS_NEEDS, RECORD, TRACKS, hashes_of
 from transformers import AutoConfig, BertForPreTraining
 
 from bert_recipes.config import parse_arguments
@@ -33,7 +33,8 @@ Values = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = "benchmarks/speedrun.py"
 EVALUATION = "benchmarks/speedrun_evaluation.yaml"
-GOAL = TRACKS["quickstart"].goal
+TRACK = TRACKS["quickstart"]
+GOAL = TRACK.goal
 # A difference of seconds counts where chance would make it in fewer than 1 of 100 comparisons.
 MAX_P = 0.01
 MIN_SEEDS = 3
@@ -58,6 +59,24 @@ class JudgeArguments:
     output_dir: str = option("runs/speedrun", "folder of runs and verdict.json")
 
 
+def environment_of(checkout: Path) -> dict[str, str]:
+    """Return the environment of scripts that run with the code of a checkout."""
+    return {**os.environ, "PYTHONPATH": str(checkout / "src")}
+
+
+def check_corpus(checkout: Path) -> None:
+    """Refuse another corpus than that of the table; make it where it is missing."""
+    corpus = checkout / TRACK.corpus
+    if not (corpus / "corpus.json").is_file():
+        command = [sys.executable, "recipes/collect_docstrings.py"]
+        subprocess.run(command, cwd=checkout, env=environment_of(checkout), check=True)
+    if hashes_of(corpus) != TRACK.sha256:
+        raise InputError(
+            f"{corpus} is not the corpus of the table: that takes {CORPUS_NEEDS}; remove the "
+            "folder and start again there"
+        )
+
+
 def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
     """Train once; return result.json with what this checkout measures of the checkpoint."""
     if folder.exists():
@@ -67,9 +86,8 @@ def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
     command += ["--output_dir", str(folder.resolve()), "--seed", str(seed)]
     # Pairs of an epoch that another run has made would be found there.
     command += ["--data_cache_dir", str(folder.resolve() / "pairs")]
-    environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     # An exit code of 1 is a goal that was missed: the result says so.
-    subprocess.run(command, cwd=checkout, env=environment, check=False)
+    subprocess.run(command, cwd=checkout, env=environment_of(checkout), check=False)
     if not result_file.is_file():
         raise InputError(f"{recipe}, seed {seed}: the run ended without {result_file}")
     result: Values = json.loads(result_file.read_text(encoding="utf-8"))
@@ -154,6 +172,8 @@ def main() -> None:
         "record": (args.record, ROOT),
         "candidate": (args.candidate, Path(args.candidate_checkout).resolve()),
     }
+    for _, checkout in sides.values():
+        check_corpus(checkout)
     results: dict[str, list[Values]] = {"record": [], "candidate": []}
     order = list(sides)
     for seed in args.seeds or [1, 2, 3]:

@@ -99,8 +99,7 @@ def write_table(runs: Runs, table: Table) -> None:
     """Write table.json, table.md and table.png, and print the table."""
     # Imported only now, for it takes seconds.
     from claims import describe, markdown
-
-    from bert_recipes.reports.plots import table_png
+    from picture import table_png
 
     folder = runs.folder / table.name
     folder.mkdir(parents=True, exist_ok=True)

@@ -167,7 +167,7 @@ class Runs:
     def _join(self, row: Row, column: Column, key: str) -> None:
         """Measure the ensemble of a row's models, after all of them."""
         # Imported only now, for it takes seconds.
-        from bert_recipes.reports.paired import join_answers
+        from ensembles import join_answers
 
         folders = []
         for member in _members(row, column):

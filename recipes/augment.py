@@ -95,6 +95,11 @@ def open_augmenter(args: AugmentArguments) -> Any:
         model, new_weights = open_checkpoint(name, cached_only=cached_only, member="bert_mlm")
     if any(key.startswith(MASKED_LM_HEADS) for key in new_weights):
         raise InputError(f"{name} has no masked-LM head; give a BERT as it was pre-trained")
+    if getattr(model.config, "is_decoder", False):
+        raise InputError(
+            f"{name} reads from left to right and fills no masks; give a BERT that was pre-trained "
+            "with them"
+        )
     model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     if model.device.type == "cpu":
         model.base_model.use_fast_layers("auto")

@@ -123,7 +123,12 @@ def measure_pretraining(
 ) -> dict[str, Any]:
     """Losses and accuracies of both pre-training tasks on held-out pairs."""
     from bert_recipes.training.objectives import OBJECTIVES
-    from bert_recipes.training.pretraining import load_data, load_model, make_trainer
+    from bert_recipes.training.pretraining import (
+        check_direction,
+        load_data,
+        load_model,
+        make_trainer,
+    )
 
     if model_args.model_name_or_path is None:
         raise InputError(
@@ -136,6 +141,7 @@ def measure_pretraining(
             f"{data_args.store or data_args.train_file} has no held-out part to measure on"
         )
     model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed, needs_head=True)
+    check_direction(model, data)
     logger.info(
         "inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs
     )

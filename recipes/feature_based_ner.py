@@ -25,13 +25,16 @@ def main() -> None:
         make_table,
         mean_replicates,
         measure_ways,
+        resolve_length,
     )
-    from bert_recipes.features.results import save_results
+    from bert_recipes.features.results import check_results_folder, save_results
 
     logging.basicConfig(
         format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO
     )
     folder = Path(args.output_dir)
+    resolve_length(args)
+    check_results_folder(folder, args)
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
     data = load_feature_data(args)

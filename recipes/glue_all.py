@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.settings import SEEDS, check_limits, option, required
+from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.sweeps.glue import (
     TASKS,
     check_submission,
@@ -77,9 +77,6 @@ class GlueArguments:
     qnli: str = option("", SPECIAL)
     rte: str = option("", SPECIAL)
     wnli: str = option("", SPECIAL)
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
 
 def split_quoted(name: str, text: str) -> list[str]:

@@ -8,7 +8,8 @@ r"""Score how likely sentences are to a masked LM, or measure it on BLiMP's pair
 Line k of the output is of sentence k: `log_likelihood` (nats, the sum over its pieces, each
 predicted from all others), `pieces`, and `perplexity` per piece. BLiMP has all_results.json and
 table.md: accuracy over all pairs, by phenomenon and by paradigm. Of every checkpoint of a run there
-are curve.json, curve.md and curve.png, over the words seen. docs/blimp.md has the method.
+are curve.json, curve.md and curve.png, over the words seen, and curve.yaml, the settings.
+docs/blimp.md has the method.
 """
 
 import json
@@ -84,8 +85,9 @@ def score_file(args: SentenceArguments, file: TextIO) -> None:
 def score_blimp(args: SentenceArguments, folder: Path) -> None:
     """Write and print how often the good sentence of a pair is the likelier one."""
     from bert_recipes.features.likelihood import blimp_table, measure_blimp
-    from bert_recipes.features.results import save_results
+    from bert_recipes.features.results import check_results_folder, save_results
 
+    check_results_folder(folder, args)
     start = time.perf_counter()
     results = measure_blimp(args)
     results["seconds"] = round(time.perf_counter() - start, 1)
@@ -97,12 +99,14 @@ def score_blimp(args: SentenceArguments, folder: Path) -> None:
 
 
 def draw_curve(args: SentenceArguments, folder: Path) -> None:
-    """Write and print BLiMP at each checkpoint of a run: curve.json, curve.md, curve.png."""
+    """Write and print BLiMP at each checkpoint of a run: curve.json, .md, .png, .yaml."""
     from bert_recipes.features.blimp_curve import curve_table, measure_checkpoints
     from bert_recipes.features.extract import choose_device
+    from bert_recipes.features.results import check_results_folder
     from bert_recipes.reports.plots import Line, Panel, panels_png
     from bert_recipes.training.speed import describe_machine
 
+    check_results_folder(folder, args, "curve.json", "curve.yaml")
     points = measure_checkpoints(args)
     table = curve_table(points)
     x_label = "passes over the text"
@@ -120,7 +124,7 @@ def draw_curve(args: SentenceArguments, folder: Path) -> None:
         write_json(folder / "curve.json", curve)
         (folder / "curve.md").write_text(table, encoding="utf-8")
         (folder / "curve.png").write_bytes(panels_png([panel]))
-        save_config(folder / "run.yaml", args)
+        save_config(folder / "curve.yaml", args)
     print(table)
     print(f"curve: {folder / 'curve.png'}")
 

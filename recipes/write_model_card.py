@@ -36,9 +36,11 @@ def main() -> None:
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.bias_probe import refresh_probe
     from bert_recipes.reports.card import check_card, write_card
+    from bert_recipes.reports.facts import check_finished
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     folder = Path(target.run_dir)
+    check_finished(folder)
     card = check_card(folder, card_args, overwrite=target.overwrite)
     if target.probe and card.takes_probe:
         refresh_probe(folder)

@@ -34,10 +34,13 @@ def main() -> None:
     (args,) = parse_arguments(ReportArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.compare import check_report_folder, compare_runs, read_runs
+    from bert_recipes.reports.facts import check_finished
     from bert_recipes.reports.page import save_report, write_report
     from bert_recipes.run_folder import MARKDOWN_FILE
 
     folders = [Path(run) for run in args.runs]
+    for folder in folders:
+        check_finished(folder)
     if len(folders) == 1:
         files = write_report(folders[0])
     else:

@@ -97,6 +97,10 @@ def say(tmp_path, caplog):
             "--phase2_learning_rate 1e-4 --phase2_warmup_steps 10",
             "phase2_learning_rate 0.0001, phase2_warmup_steps 10",
         ),
+        (
+            "--schedule trainer --phase2_steps 9 --phase2_learning_rate 1 --phase2_warmup_steps 1",
+            "phase2_learning_rate 1, phase2_warmup_steps 1 (only with --schedule bert_linear",
+        ),
         ("--phase2_max_seq_length 256", "phase2_max_seq_length 256 (only with --phase2_steps)"),
         ("--hub_model_id me/x", "hub_model_id me/x (only with --push_to_hub true, not false)"),
         ("--run_name mine", "run_name mine (only with --report_to)"),

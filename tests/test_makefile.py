@@ -1,5 +1,6 @@
 """What make refuses in one line before it starts anything, and the commands that it starts."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -84,6 +85,9 @@ def test_a_mistake_is_one_line(repository, words, message):
         (["evaluate", "ARGS=--store my_store"], "runs/quickstart  --store my_store"),
         (["evaluate", "ARGS=--train_file t"], "runs/quickstart  --train_file t"),
         (["evaluate", "ARGS=--probe_bias true"], "runs/quickstart  --probe_bias true"),
+        (["evaluate", "ARGS=--config a.yaml"], "evaluate_checkpoint.py   --config a.yaml"),
+        (["evaluate", "STORE=a", "MODEL=b", "ARGS=--config c"], "path b --store a --config c"),
+        (["show-data", "ARGS=--config a.yaml"], "recipes/show_data.py  --config a.yaml"),
         (["pretrain", "LAUNCH=ddp", "CUDA_VISIBLE_DEVICES=0,2,3"], "ddp.yaml --num_processes 3"),
         (["pretrain", "LAUNCH=fsdp", "CUDA_VISIBLE_DEVICES=-1"], "fsdp.yaml recipes/"),
         (["pretrain", "LAUNCH=ddp", "CUDA_VISIBLE_DEVICES="], "ddp.yaml recipes/"),
@@ -130,11 +134,57 @@ def test_settings_reach_the_command(repository, words, command):
     assert command in done.stdout
 
 
+def test_a_store_of_the_environment_reaches_the_command(repository, monkeypatch):
+    monkeypatch.setenv("STORE", "my_store")
+    assert "quickstart.yaml --store my_store" in make(repository, "pretrain").stdout
+    for given in ("--store other", "--train_file x.tfrecord"):
+        assert "my_store" not in make(repository, "pretrain", f"ARGS={given}").stdout
+    monkeypatch.setenv("STORE", "")
+    assert "--store" not in make(repository, "pretrain").stdout
+
+
 def test_babylm_refuses_another_text_than_that_of_its_store(repository, tmp_path):
     (tmp_path / "text").write_text("my_texts\n")
     done = make(repository, "babylm", f"BABYLM={tmp_path}", "TEXT=others")
     assert done.returncode != 0
     assert done.stderr.startswith(
-        f"error: {tmp_path} is of TEXT=my_texts; remove it for another text"
+        f"error: {tmp_path} is of TEXT=my_texts; remove it and runs/babylm_* for another text"
     )
     assert make(repository, "babylm", f"BABYLM={tmp_path}").returncode == 0  # PYTHON=true
+
+
+@pytest.mark.parametrize(
+    ("files", "flags", "is_trained"),
+    [
+        (("store/store.json",), "", True),
+        (("store/store.json", "run/all_results.json"), "", False),
+        (("store/store.json", "run/all_results.json"), "--seed 2", False),
+        (("store/store.json", "run/all_results.json"), "--overwrite_run true", True),
+        # It was stopped in its report, or the text was changed after it.
+        (("store/store.json", "run/all_results.json", "run/unfinished"), "", True),
+        (("run/all_results.json", "store/store.json"), "", True),
+        (("run/all_results.json", "store/store.json"), "--seed 2", True),
+    ],
+)
+def test_babylm_trains_what_is_not_finished_and_scores_the_run(
+    repository, tmp_path, files, flags, is_trained
+):
+    (tmp_path / "text").write_text("my_texts\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    for second, name in enumerate(files, start=1):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+        os.utime(file, (second, second))
+    words = ["PYTHON=echo", f"BABYLM={tmp_path}", "BLIMP=b"]
+    done = make(repository, "babylm", *words, f"ARGS=--output_dir {run} {flags}")
+    assert done.returncode == 0, done.stderr
+    starts = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("recipes/")]
+    assert ("recipes/pretrain.py" in starts) == is_trained
+    is_scored = (
+        f"{run} is finished and scored as it is; to train anew give --output_dir in ARGS"
+        in done.stdout.splitlines()
+    )
+    assert is_scored != is_trained
+    assert f"--model_name_or_path {run} --blimp_dir b --output_dir {run}/blimp" in done.stdout

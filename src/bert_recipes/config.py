@@ -12,7 +12,6 @@ import inspect
 import json
 import logging
 import math
-import os
 import re
 import sys
 import types
@@ -33,7 +32,7 @@ import yaml
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_recipes.effects import settings_without_effect
-from bert_recipes.errors import InputError, did_you_mean
+from bert_recipes.errors import InputError, did_you_mean, is_main_process
 from bert_recipes.files import atomic_write
 from bert_recipes.settings import REMOVED_OPTIONS, check_limits, metadata_of
 from bert_recipes.shipped import find_config
@@ -255,11 +254,6 @@ def members(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
-def accepts_list(hint: Any) -> bool:
-    """Return whether a list is one of the alternatives."""
-    return _accepts(hint, list)
-
-
 def _accepts(hint: Any, origin: type) -> bool:
     """Return whether a type is one of the alternatives."""
     return origin in map(_origin, members(hint))
@@ -465,7 +459,7 @@ def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
             return values
         raise ValueError(f"expected one value ({_describe(hint)}), got a mapping")
 
-    if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
+    if isinstance(node, yaml.SequenceNode) and _accepts(hint, list):
         item_hint = element_type(hint)
         return [_read_node(item_hint, child, loader) for child in node.value]
     size = len(node.value)
@@ -599,7 +593,7 @@ def _loosen(action: Any, hint: Any, metadata: Mapping[str, Any]) -> None:
         action.metavar = f"{{{choices}}}"
         action.choices = None
 
-    if accepts_list(hint):
+    if _accepts(hint, list):
         action.nargs = "+"
     elif bool in members(hint) and str not in members(hint):
         action.nargs = "?"
@@ -731,5 +725,5 @@ def warn_in_main_process(message: str, *values: object) -> None:
 
     It works before logging is set up.
     """
-    if os.environ.get("RANK", "0") == "0":
+    if is_main_process():
         logger.warning(message, *values)

@@ -50,6 +50,11 @@ class Interrupted(Exception):
         self.exit_code = exit_code
 
 
+def is_main_process() -> bool:
+    """Return whether this process is the only one of a run, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def run_cli(main: Callable[[], None]) -> NoReturn:
     """Run a script's ``main`` and end the process with its exit code.
 
@@ -96,7 +101,7 @@ def _report(error: Exception) -> NoReturn:
         _fail(message, error.exit_code)
     if isinstance(error, Interrupted):
         _leave_together()
-        if os.environ.get("RANK", "0") == "0":
+        if is_main_process():
             print(error, file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
     if isinstance(error, BrokenPipeError) and _is_reader_gone():
@@ -205,8 +210,7 @@ def _write_error(error: Exception) -> str | None:
 
 def _stop_watching_workers() -> None:
     """Keep torch's handler from raising for each data worker that ends from now on."""
-    if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def end_workers() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import logging
-import os
 import re
 import shlex
 import shutil
@@ -31,7 +30,7 @@ from bert_recipes.checkpointing import (
     seal_card,
     why_incomplete,
 )
-from bert_recipes.errors import InputError, PushError, first_line
+from bert_recipes.errors import InputError, PushError, first_line, is_main_process
 from bert_recipes.files import atomic_write, read_json_object
 from bert_recipes.hub_access import network_errors, why_unreachable
 from bert_recipes.run_folder import (
@@ -48,6 +47,7 @@ from bert_recipes.run_folder import (
     RUN_ID_FILE,
     STATE_FILE,
     TASK_FILE,
+    UNFINISHED_FILE,
     WEIGHTS_FILE,
 )
 from bert_recipes.shipped import command_hint
@@ -104,7 +104,6 @@ def check_push(args: Any) -> None:
 
     Its hub_model_id becomes the full name.
     """
-    is_main = os.environ.get("RANK", "0") == "0"
     if not args.push_to_hub:
         return
     if args.hub_strategy == "checkpoint":
@@ -113,7 +112,7 @@ def check_push(args: Any) -> None:
             "allowed: end, every_save (each save is a commit), all_checkpoints (the models of all "
             "of them, in folders)"
         )
-    if is_main and not args.hub_is_checked:
+    if is_main_process() and not args.hub_is_checked:
         target = _target(args)
         command = push_command(Path(args.output_dir), target)
         later = f"train without --push_to_hub and push the run afterwards: {command}"
@@ -212,7 +211,8 @@ def push_run(args: Any, step: int) -> str | None:
         PushCheckpoints.last.exception()  # waits for it
     target = _target(args)
     try:
-        return push(target, folder, collect_files(folder), f"End of training, step {step}")
+        names = collect_files(folder, ends_run=True)
+        return push(target, folder, names, f"End of training, step {step}")
     except (InputError, OSError) as error:
         raise PushError(
             f"the run is finished and complete in {folder}, but not on the Hub: {error}; push it "
@@ -252,19 +252,23 @@ def list_files(folder: Path, patterns: Sequence[str] = MODEL_FILES + OTHER_FILES
     return list(names)
 
 
-def collect_files(folder: Path, *, with_checkpoints: bool = False) -> list[str]:
+def collect_files(
+    folder: Path, *, with_checkpoints: bool = False, ends_run: bool = False
+) -> list[str]:
     """See that a folder holds a complete model, and return the names of what is uploaded of it.
 
     Args:
         with_checkpoints: Also the models of its checkpoints.
+        ends_run: The run itself pushes, as its last step: it is not marked as finished yet.
     """
     if not folder.is_dir():
         raise InputError(
             f"no folder {folder}; give the folder of a finished run or of a checkpoint"
         )
-    if not (folder / MANIFEST_FILE).is_file():
+    is_checkpoint = (folder / MANIFEST_FILE).is_file()
+    if not is_checkpoint and not ends_run:
         _check_finished(folder)
-    else:
+    if is_checkpoint:
         reason = why_incomplete(folder)
         if reason is not None:
             raise InputError(f"{folder} is no complete checkpoint: {reason}")
@@ -284,12 +288,15 @@ def collect_files(folder: Path, *, with_checkpoints: bool = False) -> list[str]:
 
 def _check_finished(folder: Path) -> None:
     """Refuse the folder of a run that has not come to its end."""
-    if not (folder / CONFIG_FILE).is_file() or (folder / RESULTS_FILE).is_file():
+    is_run = (folder / CONFIG_FILE).is_file()
+    has_results = (folder / RESULTS_FILE).is_file()
+    if not is_run or (has_results and not (folder / UNFINISHED_FILE).is_file()):
         return
     newest, _ = last_complete(folder)
     advice = "it has no complete checkpoint yet"
     if newest is not None:
         advice = f"to push its newest one give {newest}"
+    advice += "; to finish the run, give its command again"
     raise InputError(f"{folder} holds a run that has not come to its end; {advice}")
 
 

@@ -30,7 +30,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -244,20 +244,25 @@ def _is_quoted(lines: Iterable[str]) -> bool:
 
     Quotes in the files of GLUE are text. In a quoted file every row has the columns of the header,
     and somewhere quotes are needed: for a quote, a tab or a line break in a cell, or the header
-    itself is quoted.
+    itself is quoted. Where a quote joins lines under an unquoted header, and each line alone has
+    all columns, the lines are rows and the quotes are text.
     """
     lines_of_row: list[str] = []
     width = 0
+    has_quoted_header = False
     needs_quotes = False
     reader = csv.reader(_record_lines(lines, lines_of_row), delimiter="\t", strict=True)
     try:
         for cells in reader:
             # `csv.reader` takes as many lines as a row has; these are its raw text.
             raw_cells = "\n".join(lines_of_row).split("\t")
+            if not has_quoted_header and _are_rows(lines_of_row, width):
+                return False
             lines_of_row.clear()
             if not width:
                 width = len(cells)
-                needs_quotes = all(_QUOTED_CELL.fullmatch(cell) for cell in raw_cells)
+                has_quoted_header = all(_QUOTED_CELL.fullmatch(cell) for cell in raw_cells)
+                needs_quotes = has_quoted_header
             if cells and len(cells) != width:
                 return False
             needs_quotes = needs_quotes or any(
@@ -266,6 +271,13 @@ def _is_quoted(lines: Iterable[str]) -> bool:
     except csv.Error:
         return False
     return needs_quotes
+
+
+def _are_rows(lines: Sequence[str], width: int) -> bool:
+    """Return whether lines that quotes join to one row would be several rows without them."""
+    if width < 2 or len(lines) < 2:
+        return False
+    return all(line.count("\t") == width - 1 for line in lines)
 
 
 def _record_lines(lines: Iterable[str], lines_of_row: list[str]) -> Iterator[str]:
@@ -457,29 +469,31 @@ class Reader:
 
     def _has_object_a_line(self, path: Path) -> bool:
         """Return whether each line of a JSON file is a row; else it is one document."""
-        with _unpacking(path) as (_, stream):
-            try:
-                start = self._next_line(stream)
-                has_more_lines = bool(self._next_line(stream))
-            except _UNPACKING_ERRORS as error:
-                raise _unpacking_error(path, error) from error
-        if not start:
+        first_line, second_line = self._first_lines(path)
+        if not first_line:
             return True
         is_json_lines = format_suffix(path) == ".jsonl"
         try:
-            first = json.loads(start)
+            first = json.loads(first_line)
         except (ValueError, RecursionError):
             # Broken, too long, or the beginning of a document that goes on in the next line.
-            is_list = start.lstrip(codecs.BOM_UTF8 + b" ").startswith(b"[")
+            is_list = first_line.lstrip(codecs.BOM_UTF8 + b" ").startswith(b"[")
             return is_json_lines and not is_list
         if isinstance(first, list):
             return _is_pair_of_spacy(first)
         if not isinstance(first, dict):
             return True  # refused when it is read
         # A row may have a column "data" too.
-        if has_more_lines or (is_json_lines and "text" in first):
-            return True
-        return not _is_list_of_objects(first.get("data"))
+        is_row = bool(second_line) or (is_json_lines and "text" in first)
+        return is_row or not _is_list_of_objects(first.get("data"))
+
+    def _first_lines(self, path: Path) -> tuple[bytes, bytes]:
+        """Return the first two of `_next_line`."""
+        with _unpacking(path) as (_, stream):
+            try:
+                return self._next_line(stream), self._next_line(stream)
+            except _UNPACKING_ERRORS as error:
+                raise _unpacking_error(path, error) from error
 
     def _next_line(self, stream: io.BufferedReader) -> bytes:
         """Return the next line that is not blank, cut at the longest allowed length.
@@ -537,13 +551,15 @@ class Reader:
         # Where blanks follow all separators of the header they are not part of the cells.
         num_blanks = first.count(f"{separator} ")
         has_blanks = num_blanks > 0 and num_blanks == first.count(separator)
+        has_columns = separator in first
         lines = itertools.chain([first], lines)
         reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=has_blanks)
         start = 1
         try:
             for cells in reader:
-                is_blank = len(cells) == 1 and not cells[0].strip() and separator in first
-                if cells and not is_blank and not (start == 1 and has_separator_line):
+                is_separator_line = start == 1 and has_separator_line
+                is_empty_line = has_columns and len(cells) == 1 and not cells[0].strip()
+                if cells and not is_empty_line and not is_separator_line:
                     yield start, cells
                 start = reader.line_num + 1
         except csv.Error as error:
@@ -651,6 +667,28 @@ def read_table(path: Path) -> Rows:
     One of `COMPRESSION_SUFFIXES` may follow it.
     """
     return Reader().table(path)
+
+
+def class_names(path: Path) -> dict[str, list[str]]:
+    """Return the columns of a Parquet file, each with the names of its class numbers.
+
+    `datasets` writes them into the file; a column without names has none.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_schema(path).metadata or {}
+        features = dict(json.loads(metadata[b"huggingface"])["info"]["features"])
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError):
+        return {}  # a damaged file is refused when its rows are read
+    names = {}
+    for column, feature in features.items():
+        if isinstance(feature, dict):
+            feature = feature.get("feature", feature)  # of a list, that of its elements
+        is_class = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+        names[column] = list(feature["names"]) if is_class else []
+    return names
 
 
 # Columns

@@ -4,7 +4,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 
@@ -65,6 +65,29 @@ def split_unspaced(text: str) -> list[tuple[int, int]]:
     if text.isascii():
         return [(0, len(text))] if text else []
     return [piece.span() for piece in _pieces().finditer(text)]
+
+
+# A stretch of more characters is no single word of these scripts. Ours.
+_MOST_CHARACTERS = 8
+_ENDS_OF_SENTENCES = "\u3002\uff0e\uff01\uff1f!?."
+
+
+def are_unspaced_sentences(stretches: Sequence[str]) -> bool:
+    """Tell whether most stretches without white space are sentences of these scripts, not words.
+
+    Example:
+        >>> are_unspaced_sentences(["我去北京。", "林夏今天在奥斯陆工作"])
+        True
+        >>> are_unspaced_sentences(["我", "去", "北京", "。"])
+        False
+    """
+    num_sentences = 0
+    for stretch in stretches:
+        num_pieces = len(split_unspaced(stretch))
+        is_ended = num_pieces > 1 and stretch[-1] in _ENDS_OF_SENTENCES
+        if is_ended or num_pieces > _MOST_CHARACTERS:
+            num_sentences += 1
+    return 2 * num_sentences > len(stretches)
 
 
 # A vocabulary leaves a word in a thousand of its own language unknown, nearly all words of another

@@ -3,6 +3,7 @@
 import sys
 import time
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -200,16 +201,18 @@ def test_results_of_an_earlier_verdict_are_not_taken(tmp_path, monkeypatch):
 
 def test_record_and_candidate_take_turns_in_being_the_first(tmp_path, monkeypatch):
     """Neither finds a quieter machine, or a file of the other's."""
-    order = []
+    checked, order = [], []
 
     def run(recipe, checkout, seed, folder):
         order.append((recipe, seed, folder.name))
         return runs([150.0])[0]
 
+    monkeypatch.setattr(speedrun_judge, "check_corpus", checked.append)
     monkeypatch.setattr(speedrun_judge, "run", run)
     argv = ["judge", "--record", "r.yaml", "--candidate", "c.yaml", "--output_dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", argv)
     speedrun_judge.main()
+    assert checked == [speedrun_judge.ROOT, Path.cwd()]
     assert order == [
         ("r.yaml", 1, "record_1"),
         ("c.yaml", 1, "candidate_1"),
@@ -218,6 +221,37 @@ def test_record_and_candidate_take_turns_in_being_the_first(tmp_path, monkeypatc
         ("r.yaml", 3, "record_3"),
         ("c.yaml", 3, "candidate_3"),
     ]
+
+
+@pytest.fixture
+def other_corpus(tmp_path):
+    """A checkout whose quickstart is another text than that of the table."""
+    corpus = tmp_path / TRACK.corpus
+    for split in ("train", "validation"):
+        (corpus / split).mkdir(parents=True)
+        (corpus / split / "documents.txt").write_text("Of another Python.\n")
+    (corpus / "corpus.json").write_text("{}")
+    return tmp_path
+
+
+def test_another_corpus_is_a_warning_of_the_script(other_corpus, monkeypatch, caplog):
+    monkeypatch.chdir(other_corpus)
+    monkeypatch.setattr(speedrun, "build_missing_quickstart", lambda *arguments: None)
+    monkeypatch.setattr(speedrun, "load_data", lambda *arguments: sys.exit())
+    monkeypatch.setattr(sys, "argv", ["speedrun.py", "--use_cpu", "true"])
+    with pytest.raises(SystemExit):
+        speedrun.main()
+    assert "not the corpus of the table: that takes Python 3.11.7 on Linux" in caplog.text
+
+
+def test_another_corpus_is_refused_by_the_judge_before_anything_runs(other_corpus, monkeypatch):
+    monkeypatch.setattr(speedrun_judge.subprocess, "run", pytest.fail)
+    monkeypatch.setattr(speedrun_judge, "ROOT", other_corpus)
+    argv = ["judge", "--candidate", "c.yaml", "--output_dir", str(other_corpus / "verdict")]
+    monkeypatch.setattr(sys, "argv", argv)
+    message = "is not the corpus of the table: that takes Python 3.11.7 on Linux"
+    with pytest.raises(InputError, match=message):
+        speedrun_judge.main()
 
 
 def test_the_same_seed_three_times_is_one_seed():

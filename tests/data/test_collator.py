@@ -79,12 +79,16 @@ def test_what_goes_on_with_a_word_follows_the_mark_of_most_pieces(pieces, going_
     [
         (["the", "##s", "a", "[MASK]", "[", "\u4e2d", "##\u00e9s"], [3, 1, 1, 1, 1, 1, 2]),
         (["\u2581the", "s", "\u2581", "\u2581a", "<unk>", "<"], [3, 1, 0, 1, 1, 1]),
+        # These begin like special tokens, and are text.
+        (["\u0120the", "<b", "[x]", "<s>"], [3, 2, 3, 1]),
         # Of the bytes of an é, a Hindi letter and a part of one, the first alone counts.
         (["\u0120the", "\u0120\u00c3\u00a9s", "\u00e0\u00a4\u00b9", "\u00a4\u00b9"], [3, 2, 1, 0]),
     ],
 )
 def test_a_piece_stands_for_its_characters_without_its_mark(pieces, lengths):
-    assert count_characters(Vocabulary(pieces).get_vocab(), len(pieces)).tolist() == lengths
+    vocabulary = Vocabulary(pieces).get_vocab()
+    special_ids = [vocabulary[token] for token in ("[MASK]", "<unk>", "<s>") if token in vocabulary]
+    assert count_characters(vocabulary, len(pieces), special_ids).tolist() == lengths
 
 
 @pytest.mark.parametrize("settings", [{"whole_word": True}, {"selection": "ngrams"}])
@@ -106,6 +110,26 @@ def test_words_of_sentencepiece_end_at_punctuation_and_at_other_letters(settings
     # Each of the four that stand alone is chosen without its neighbour somewhere.
     for place in range(3, 7):
         assert (is_predicted[:, place] & ~is_predicted[:, place - 1]).any()
+
+
+@pytest.mark.parametrize("selection", ["count", "bernoulli", "fairseq"])
+@pytest.mark.parametrize("mark", ["\u0120", "##"])
+def test_a_byte_level_word_ends_at_sep_though_the_next_has_no_mark(mark, selection):
+    """Stock's byte-level tokenizers put no space before the first word of a text."""
+    special = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+    # "la" goes on with a word in both vocabularies.
+    pieces = ["la", "\u0120so", "\u0120do"] if mark == "\u0120" else ["##la", "so", "do"]
+    rates = {"mask_rate": 1.0, "keep_rate": 0.0, "random_rate": 0.0, "mlm_probability": 0.3}
+    collator = DataCollatorForPreTraining(
+        Vocabulary(special + pieces), whole_word=True, selection=selection, **rates
+    )
+    feature = {"input_ids": np.array([2, 6, 5, 7, 3, 5, 6, 3]), "token_type_ids": np.zeros(8, int)}
+    labels = collator([{**feature, "key": (0, index)} for index in range(200)])["labels"]
+    is_predicted = (labels != -100).numpy()
+    joins_segments = (is_predicted[:, 3] == is_predicted[:, 5]).all()
+
+    assert (is_predicted[:, 1] == is_predicted[:, 2]).all()
+    assert joins_segments == (mark == "##" and selection != "fairseq")
 
 
 def test_batch_has_the_promised_tensors():

@@ -517,6 +517,16 @@ def test_damaged_containers_are_named(tmp_path, name):
         assert str(path) in error_of(path)
 
 
+def test_a_row_of_json_without_the_column_is_dropped_once_another_had_it(tmp_path):
+    write(tmp_path / "a.jsonl", '{"text": "a"}\n{"title": "x"}\n{"text": "b"}\n')
+    counts = CorpusCounts()
+    assert read(tmp_path / "a.jsonl", counts=counts) == [["a"], ["b"]]
+    assert counts.dropped == {"rows_without_text": 1}
+    # Each file has it, or is refused at its first row.
+    write(tmp_path / "b.jsonl", '{"body": "a"}\n{"text": "b"}\n')
+    assert "b.jsonl, line 1: no column 'text'; columns present: body" in error_of(tmp_path)
+
+
 def test_the_hub_offline_fails_at_once_and_names_files():
     with pytest.raises(InputError, match=r"cannot be opened .*offline.*--files"):
         next(iter_hub_documents(("wikimedia/wikipedia", "20231101.en", "train")))

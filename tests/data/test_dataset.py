@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_stores import add_document
 from torch.utils.data import DataLoader
 
 from bert_recipes.data import formats
@@ -32,7 +33,7 @@ def write_store(path, documents):
         path, vocab_size=VOCAB_SIZE, special_ids=special_ids, tokenizer_fingerprint="t"
     ) as writer:
         for document in documents:
-            writer.add_document("train", document)
+            add_document(writer, "train", document)
         writer.finish()
     return open_store(path).train
 

@@ -343,6 +343,17 @@ def test_fairseq_predicts_the_rate_on_average_and_special_tokens_too():
     assert (seen == batch.input_ids[is_predicted]).mean() == pytest.approx(0.1, abs=0.01)
 
 
+def test_fairseq_predicts_words_whole_or_not_at_all():
+    """fairseq data/mask_tokens_dataset.py with `mask_whole_words`: special tokens are words too."""
+    batch = make_batch(200, 64)
+    _, is_predicted = batch.mask(selection="fairseq", whole_word=True)
+
+    assert is_predicted[:, 0].any()
+    for row in range(200):
+        for word in batch.words(row):
+            assert len(set(is_predicted[row, word].tolist())) == 1
+
+
 def test_spans_are_masked_as_a_whole():
     """Joshi et al. 2020, section 3.1: lengths of a geometric distribution with p = 0.2 cut at ten
     words, 3.8 on average.

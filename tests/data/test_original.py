@@ -204,3 +204,32 @@ def test_words_of_a_sentencepiece_vocabulary_stay_whole(tmp_path):
             if number == end:
                 assert predicted[position - 1] == start
     assert num_words > 50
+
+
+def test_the_first_word_of_b_is_a_word_in_a_byte_level_vocabulary(tmp_path):
+    """Stock's byte-level tokenizers put no space before the first word of a text."""
+    pieces = ["<s>", "</s>", "<mask>", "so", "\u0120so", "\u0120do"]
+    tokenizer = SimpleNamespace(
+        get_vocab=lambda: {piece: number for number, piece in enumerate(pieces)},
+        cls_token_id=0,
+        sep_token_id=1,
+        mask_token_id=2,
+    )
+    file = tmp_path / "a.txt"
+    file.write_text("so do so\nso do\nso so do do\n\nso do do\nso so\n")
+    documents = read_documents(
+        [file], lambda text: [pieces.index(word) for word in text.replace(" ", " \u0120").split()]
+    )
+    settings = OriginalSettings(
+        max_seq_length=64,
+        short_seq_prob=0.0,
+        dupe_factor=20,
+        masked_lm_prob=0.4,
+        max_predictions_per_seq=6,
+        whole_word=True,
+    )
+    num_apart = 0
+    for instance in create_training_instances(documents, tokenizer, settings, random.Random(1)):
+        predicted = set(instance.masked_positions)
+        num_apart += (instance.boundary in predicted) != (instance.boundary - 2 in predicted)
+    assert num_apart > 0

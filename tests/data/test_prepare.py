@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import os
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -139,14 +138,6 @@ def test_a_text_that_is_edited_before_its_shard_is_written_is_read_again(
             preparation.write_shard(0)
 
         assert preparation.write_shard(0) == file.stat().st_size
-
-
-def test_a_shard_without_a_record_of_its_files_is_done(preparation, tmp_path):
-    with preparation.claimed():
-        preparation.write_shard(0)
-        shutil.rmtree(tmp_path / ".store.shards" / "file_states")
-
-        assert preparation.write_shard(0) is None
 
 
 def test_shards_of_other_rules_are_not_mixed(preparation, monkeypatch):

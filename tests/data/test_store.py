@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from small_stores import add_document
 
 from bert_recipes.data import store as module
 from bert_recipes.data.store import StoreWriter, open_store
@@ -37,8 +38,8 @@ def new_writer(path, *, vocab_size=100, tokenizer_fingerprint="abc"):
 def write_store(path, documents=DOCUMENTS, **options):
     with new_writer(path, **options) as writer:
         for document in documents:
-            writer.add_document("train", document)
-        writer.add_document("validation", [[1, 2], [3]])
+            add_document(writer, "train", document)
+        add_document(writer, "validation", [[1, 2], [3]])
         writer.finish(settings={"keep": "all"})
     return path
 
@@ -136,7 +137,7 @@ def test_a_split_travels_without_its_maps(tmp_path):
 def test_splits_that_are_not_there(tmp_path):
     for split in ("train", "validation"):
         with new_writer(tmp_path / split) as writer:
-            writer.add_document(split, [[5]])
+            add_document(writer, split, [[5]])
             writer.finish()
 
     assert open_store(tmp_path / "train").validation is None
@@ -161,7 +162,7 @@ def test_values_that_make_no_store_are_refused(tmp_path):
     with new_writer(tmp_path / "store") as writer:
         for document in ([[100]], [[-1]], [[5], []], []):
             with pytest.raises(ValueError, match=r"outside|drop"):
-                writer.add_document("train", document)
+                add_document(writer, "train", document)
         with pytest.raises(ValueError, match="add up"):
             writer.add_batch("train", np.array([5, 6]), np.array([1]), np.array([1]))
 

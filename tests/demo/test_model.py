@@ -53,6 +53,14 @@ def test_a_head_for_the_order_of_texts_answers_no_next_sentence(tiny_checkpoint,
     assert model.lacks == ("its head for pairs is about the order of two texts",)
 
 
+def test_a_model_that_reads_from_left_to_right_fills_no_masks(tiny_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
+    change_config(folder, is_decoder=True)
+    model = open_demo_model(str(folder), tmp_path, use_cpu=True)
+    assert "fill_mask" not in model.abilities
+    assert "reads from left to right" in model.lacks[0]
+
+
 def test_the_oldest_folders_do_not_name_their_model_type(tiny_checkpoint, tmp_path):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

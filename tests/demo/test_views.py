@@ -158,17 +158,18 @@ def test_labels_of_any_form_are_shown(
     assert views.group_words(tags, labels) == groups
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("visited the U.N. on Monday.", "visited the U.N . on Monday ."),
-        ('He said: "don\'t!"', 'He said : " don\'t ! "'),
-        ("  state-of-the-art\n(2020) ...", "state-of-the-art ( 2020 ) . . ."),
-        ("\u201cSo?\u201d", "\u201c So ? \u201d"),
-    ],
-)
-def test_words_lose_the_punctuation_at_their_ends(text, words):
-    assert [text[start:end] for start, end in views.split_words(text)] == words.split()
+def test_a_sentence_is_cut_into_words_as_predict_cuts_it(fine_tuned):
+    model = fine_tuned("token_classification")
+    # Of labels without O, every word has its row.
+    task = dataclasses.replace(model.predictor.task, labels=("B-X", "I-X"))
+    model = dataclasses.replace(model, predictor=dataclasses.replace(model.predictor, task=task))
+    text = "林夏在Oslo工作。"
+    marked, rows, _ = views.tag_words(model, text)
+    assert text_of(marked) == text
+    words = [word for word, _, _ in rows]
+    assert words == ["林", "夏", "在", "Oslo", "工", "作", "。"]
+    prediction, _ = views.predict(model, {"tokens": text})
+    assert [label for _, label, _ in rows] == prediction.value
 
 
 def test_an_answer_is_marked_wherever_it_stands(fine_tuned, lines_of):

@@ -155,8 +155,16 @@ def test_models_of_other_families_are_exported_with_their_own_inputs(
     assert report["largest_difference"] < 1e-5
 
 
-def test_all_matrices_of_pretraining_become_int8_also_from_a_file_of_their_own(exported, tmp_path):
-    """The output layer too, which shares its weights with the embeddings."""
+# On processors without VNNI sums of products of 8 bits are cut off at 16 bits, which 7 bits avoid.
+@pytest.mark.parametrize(
+    ("reduce_range", "largest_weight", "error"), [(False, 127, 0.3), (True, 64, 0.1)]
+)
+def test_all_matrices_of_pretraining_become_int8_also_from_a_file_of_their_own(
+    exported, tmp_path, reduce_range, largest_weight, error
+):
+    """The output layer too, which shares its weights with the embeddings. Every column of a product
+    has a scale of its own.
+    """
     file = tmp_path / "plain" / "model.onnx"
     file.parent.mkdir()
     model = onnx.load(str(exported("pretraining")[0] / "model.onnx"))
@@ -168,13 +176,23 @@ def test_all_matrices_of_pretraining_become_int8_also_from_a_file_of_their_own(e
     onnx.save(model, str(file), **settings)
     assert size_of(file) > 2 * file.stat().st_size
     (tmp_path / "int8").mkdir()
-    int8 = quantize(file, tmp_path / "int8", reduce_range=False)
+    int8 = quantize(file, tmp_path / "int8", reduce_range=reduce_range)
     assert list(int8.parent.iterdir()) == [int8]
 
-    for weight in onnx.load(str(int8)).graph.initializer:
+    graph = onnx.load(str(int8)).graph
+    weights = {}
+    for weight in graph.initializer:
         assert len(weight.dims) < 2 or weight.data_type != onnx.TensorProto.FLOAT, weight.name
+        weights[weight.name] = onnx.numpy_helper.to_array(weight)
+    products = [node.input[1] for node in graph.node if node.op_type == "MatMulInteger"]
+    assert products
+    for name in products:
+        assert abs(weights[name].astype(int)).max() == largest_weight
+        scales = weights[name.replace("_quantized", "_scale")]
+        assert scales.shape == weights[name].shape[1:]
 
     batch = make_batch((3, 9))
     expected = OnnxModel(exported("pretraining")[0] / "model.onnx")(**batch)
     output = OnnxModel(int8)(**batch)
-    assert 1e-4 < (expected.prediction_logits - output.prediction_logits).abs().max() < 1
+    difference = (expected.prediction_logits - output.prediction_logits).square().mean().sqrt()
+    assert 1e-4 < difference < error * expected.prediction_logits.std()

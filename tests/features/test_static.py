@@ -15,6 +15,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import StaticArguments
+from bert_recipes.features.results import save_results
 from bert_recipes.features.static import (
     compare,
     cosines,
@@ -170,6 +171,14 @@ def planted(tmp_path_factory):
 @pytest.fixture(scope="module")
 def planted_results(planted, checkpoint):
     return compare_task(planted, checkpoint)
+
+
+def test_results_of_other_settings_are_not_written_over(planted, checkpoint, tmp_path):
+    before = StaticArguments(task_file=planted, model_name_or_path="runs/x", max_train_examples=9)
+    save_results(tmp_path, {}, "", before)
+    names = "model_name_or_path, max_train_examples, vector_size"
+    with pytest.raises(InputError, match=rf"holds results of other settings \({names}\)"):
+        compare_task(planted, checkpoint, output_dir=str(tmp_path))
 
 
 def test_a_planted_word_is_learned_and_each_way_has_a_row(planted_results):

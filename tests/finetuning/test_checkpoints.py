@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,6 +82,13 @@ def test_a_new_head_is_a_cut_off_normal_without_bias_on_the_checkpoints_encoder(
         assert torch.equal(weight, models[0].base_model.state_dict()[name]), name
 
 
+def test_a_model_of_sets_learns_no_positions(tiny_checkpoint, copy):
+    positions = "bert.embeddings.position_embeddings.weight"
+    assert positions in learning(open_for(tiny_checkpoint, "mrpc"))
+    edit_config(copy, positions="none")
+    assert positions not in learning(open_for(copy, "mrpc"))
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -102,6 +110,30 @@ def test_a_head_with_the_same_labels_is_kept_and_class_numbers_are_those_of_id2l
     assert torch.equal(model.classifier.weight, head)
     assert model.config.label2id == {name: number for number, name in enumerate(LABELS)}
     assert model.config.id2label == dict(enumerate(LABELS))
+
+
+def test_labels_that_differ_in_case_alone_are_the_same_in_the_order_of_the_checkpoint(mnli_run):
+    names = ["CONTRADICTION", "Entailment", "NEUTRAL"]
+    edit_config(mnli_run, id2label=dict(enumerate(names)))
+    model = open_for(mnli_run, "mnli", seed=9, needs_head=True)
+    head = load_file(mnli_run / "model.safetensors")["classifier.weight"]
+    assert torch.equal(model.classifier.weight, head)
+    assert model.config.id2label == {0: "contradiction", 1: "entailment", 2: "neutral"}
+    assert model.config.label2id == {"contradiction": 0, "entailment": 1, "neutral": 2}
+
+
+def test_labels_that_only_case_tells_apart_are_others(mnli_run):
+    task = replace(get_task("mnli"), labels=("a", "A", "b"))
+    settings = TaskArguments(task="mnli", max_seq_length=64)
+    opened = (task, SequenceClassification, open_tokenizer(str(mnli_run)), settings)
+    edit_config(mnli_run, id2label={0: "b", 1: "A", 2: "a"})
+    model = open_model(str(mnli_run), *opened, seed=1, needs_head=True)
+    assert model.config.id2label == {0: "b", 1: "A", 2: "a"}
+    for names in (["a", "A", "B"], ["A", "b"]):
+        edit_config(mnli_run, id2label=dict(enumerate(names)))
+        message = f"labels are {', '.join(names)}; the task's are a, A, b"
+        with pytest.raises(InputError, match=message):
+            open_model(str(mnli_run), *opened, seed=1, needs_head=True)
 
 
 TWICE = {"id2label": dict(enumerate([*LABELS, "neutral"])), "label2id": {"entailment": 0}}
@@ -306,6 +338,10 @@ def test_a_bilstm_reads_each_text_alone(copy, packed):
     model = open_for(copy, "mrpc", bilstm=True, freeze_encoder=True, dropout=0.0)
     assert {"bilstm.weight_hh_l0_reverse", "classifier.weight"} <= learning(model)
     assert not {name for name in learning(model) if name.startswith("bert.")}
+    # The pooler, which the BiLSTM stands for, has no gradient; DDP would wait for one.
+    unfrozen = learning(open_for(copy, "mrpc", bilstm=True))
+    assert "bert.embeddings.word_embeddings.weight" in unfrozen
+    assert not {name for name in unfrozen if "pooler" in name}
     plain = open_for(copy, "mrpc", dropout=0.0).bert
     if packed:
         enable_packed_layers(model, "auto")

@@ -14,6 +14,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, TeachingArguments
 from bert_recipes.finetuning.run import prepare_run
+from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.tinybert import FIT_FILE
 
 
@@ -66,6 +67,26 @@ def test_the_answers_loss_and_its_gradient_are_the_soft_cross_entropy(prepare, f
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5)
 
 
+def test_a_teacher_reads_segments_which_its_student_does_not_have(prepare, tiny_runs, tmp_path):
+    start = tiny_runs("sequence_classification").parent / "start"
+    tokenizer = load_tokenizer(start)
+    config = transformers.DistilBertConfig(
+        vocab_size=len(tokenizer), dim=32, n_layers=1, n_heads=2, hidden_dim=64
+    )
+    student = tmp_path / "student"
+    transformers.DistilBertForMaskedLM(config).save_pretrained(student)
+    tokenizer.save_pretrained(student)
+    trainer = prepare("prediction", f"--model_name_or_path {student}")
+    batch = first_batch(trainer)
+    assert batch["token_type_ids"].any()
+    loss, output = trainer.compute_loss(trainer.model.eval(), batch, return_outputs=True)
+    texts = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    with torch.no_grad():
+        shares = trainer.teacher(**texts).logits.softmax(-1)
+    expected = F.cross_entropy(output.logits, shares)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_the_teachers_classes_may_have_another_order(prepare, tiny_runs, tmp_path):
     trainer = prepare("prediction")
     loss = trainer.compute_loss(trainer.model.eval(), first_batch(trainer)).item()
@@ -96,6 +117,7 @@ def test_one_model_however_the_batch_is_split(prepare, distil):
         before = copy_weights(teacher)
         trainer.train()
         torch.testing.assert_close(copy_weights(teacher), before, rtol=0, atol=0)
+        assert "teacher" in trainer.resume_fingerprint
         weights.append(copy_weights(trainer.model))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-3, atol=1e-5)
 
@@ -140,6 +162,7 @@ def test_what_cannot_teach_is_refused(prepare, tiny_runs, tiny_checkpoint):
         ("intermediate", f"--teacher {tagger} --task_file {task}", "is token_classification"),
         ("intermediate", "--eval_strategy epoch", "give neither --eval_strategy nor --do_predict"),
         ("prediction", "--freeze_encoder true", "freeze_encoder has no meaning beside a teacher"),
+        ("prediction", "--bilstm true", "bilstm has no meaning beside a teacher"),
     ):
         with pytest.raises(InputError, match=message):
             prepare(distil, flags)

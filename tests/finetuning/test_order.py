@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.order import num_training_steps, training_order
 
 
@@ -58,9 +59,9 @@ def test_steps_are_those_of_the_original():
     assert num_training_steps(5, 32, 1.0) == 1
 
 
-def test_a_strategy_that_a_fixed_order_cannot_serve_is_refused():
+def test_a_strategy_that_a_fixed_order_cannot_serve_is_refused(tmp_path):
     with pytest.raises(InputError, match="allowed: group_by_length, random, sequential"):
-        training_order(LENGTHS, num_steps=1, global_batch=8, seed=1, strategy="batch_rebalance")
+        FineTuningArguments(output_dir=str(tmp_path), train_sampling_strategy="batch_rebalance")
 
     with pytest.raises(InputError, match="no training example is left"):
         training_order(LENGTHS[:0], num_steps=1, global_batch=8, seed=1)

@@ -150,6 +150,36 @@ def test_columns_have_the_names_of_the_user_and_one_side_of_a_pair_may_be_empty(
     assert [line["idx"] for line in lines] == ["n1", "n0"]
 
 
+def test_choices_may_be_fewer_than_columns_and_their_context_empty(tmp_path):
+    """As in the files of training: SWAG's endings may have no beginning."""
+    task = Task(
+        name="t",
+        kind="multiple_choice",
+        text_columns=("context", "start"),
+        choice_columns=("a", "b", "c"),
+        label_column="label",
+    )
+    file = tmp_path / "in.csv"
+    file.write_text("context,start,a,b,c\nx,,d,e,\n,,d,e,f\n")
+    (chunk,) = read_chunks(file, task)
+    contexts = [example.context for example in chunk.split.examples]
+    choices = [example.choices for example in chunk.split.examples]
+    assert contexts == ["x", ""]
+    assert choices == [("d", "e"), ("d", "e", "f")]
+    rows = [
+        {"context": "x", "start": "", "a": "d", "b": "e", "c": "f"},
+        {"start": "s", "a": "d", "b": "e"},
+    ]
+    json_file = tmp_path / "in.jsonl"
+    json_file.write_text("\n".join(map(json.dumps, rows)))
+    (chunk,) = read_chunks(json_file, task)
+    assert chunk.split.examples[1].choices == ("s d", "s e")
+    for row, message in (("x,,d,,", "1 choices; two or more"), ('"",,,,', "'context' is empty")):
+        file.write_text(f"context,start,a,b,c\n{row}\n")
+        with pytest.raises(InputError, match=message):
+            list(read_chunks(file, task))
+
+
 def test_words_may_be_a_line_of_text_or_conll_columns(tiny_runs, tmp_path):
     run = tiny_runs("token_classification")
     sentences = [row["tokens"] for row in read_lines(data_of(run))]
@@ -197,6 +227,29 @@ def test_tables_with_a_word_a_row_are_read_as_in_training(tmp_path):
         assert [example.tokens for example in chunk.split.examples] == [("a", "b"), ("c",)]
         assert chunk.ids == ids
     assert [example.tokens for example in in_memory.split.examples] == [("a", "b"), ("c",)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["我去北京。", "你好!"], ["我 去 北 京 。", "你 好 !"]),
+        (
+            ["林夏今天在奥斯陆工作", "今天", "我去北京。"],
+            ["林 夏 今 天 在 奥 斯 陆 工 作", "今 天", "我 去 北 京 。"],
+        ),
+        (["我", "去", "北京", "。"], ["我 去 北京 。"]),
+    ],
+)
+def test_sentences_without_spaces_are_no_words(tmp_path, lines, expected):
+    """Chinese, Japanese and Thai: a line, or a cell, is a sentence or a word of one."""
+    kind = "token_classification"
+    task = Task(name="t", kind=kind, text_columns=("text",), label_column="tags", labels=("O",))
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    rows = "".join(f"1,{line}\n" for line in lines)
+    (tmp_path / "in.csv").write_text(f"sentence_id,text\n{rows}")
+    for name in ("in.txt", "in.csv"):
+        (chunk,) = read_chunks(tmp_path / name, task)
+        assert [" ".join(example.tokens) for example in chunk.split.examples] == expected
 
 
 def test_a_document_is_not_cut_between_two_chunks(tmp_path):

@@ -120,6 +120,16 @@ def test_what_is_read_of_a_long_text(make_kind, long_documents, inputs):
         assert "".join(pieces).replace("##", "") == text
 
 
+def test_the_head_of_a_long_text_is_a_quarter_of_all_positions(make_kind):
+    """Sun et al. 2019, section 5.3.1: the first 128 and the last 382 tokens for 512 positions."""
+    letters = ["a"] * 128 + ["b"] * 100 + ["c"] * 382
+    single = replace(MRPC, text_columns=("sentence1",))
+    kind = make_kind(single, max_seq_length=512, long_documents="head_tail")
+    encoded = kind.encode(as_split(TextExample(idx=0, text=" ".join(letters), label=1)))
+    pieces = kind.tokenizer.convert_ids_to_tokens(encoded.features[0]["input_ids"][1:-1])
+    assert pieces == ["a"] * 128 + ["c"] * 382
+
+
 def test_windows_of_a_document_become_one_answer():
     windows = np.array([[3.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
     assert pool_logits(windows, "mean").tolist() == [1.0, 1.0]

@@ -152,6 +152,16 @@ def test_a_metric_that_the_data_does_not_have_ends_no_run(tiny_checkpoint, tmp_p
     assert "the held-out data has no X_f1" in caplog.text
 
 
+def test_predictions_are_of_the_weights_that_a_schedule_free_optimizer_measures(
+    tiny_checkpoint, tmp_path
+):
+    trainer = train_run("sequence_classification", tiny_checkpoint, tmp_path).trainer
+    modes = []
+    trainer.optimizer = SimpleNamespace(eval=lambda: modes.append(trainer.model.training))
+    trainer.evaluate()
+    assert modes == [False]
+
+
 def test_the_passes_that_are_printed_are_those_of_the_log(tiny_checkpoint, tmp_path):
     flags = ("--max_steps", 4, "--logging_steps", 1)
     trainer = train_run("sequence_classification", tiny_checkpoint, tmp_path, *flags).trainer

@@ -153,11 +153,20 @@ def test_sixty_steps_have_the_losses_of_the_cpu(small_store, tmp_path):
     )
 
 
-@pytest.mark.parametrize("optimizer", ["bert_adam", "adamw", "lamb", "muon"])
-def test_packed_rows_in_bfloat16_learn_as_much(small_store, tmp_path, optimizer):
+@pytest.mark.parametrize(
+    ("optimizer", "precision"),
+    [
+        ("bert_adam", "bf16"),
+        ("adamw", "bf16"),
+        ("lamb", "bf16"),
+        ("muon", "bf16"),
+        ("bert_adam", "fp16"),
+    ],
+)
+def test_packed_rows_in_half_precision_learn_as_much(small_store, tmp_path, optimizer, precision):
     settings = RUN | {"optimizer": optimizer, "dropout": 0.1}
     expected = small_run(store=str(small_store), output_dir=str(tmp_path / "cpu"), **settings)
-    settings |= {"use_cpu": False, "precision": "bf16", "dataloader_num_workers": 2}
+    settings |= {"use_cpu": False, "precision": precision, "dataloader_num_workers": 2}
     ours = small_run(store=str(small_store), output_dir=str(tmp_path / "gpu"), **settings)
     assert losses_of(ours)[-1] == pytest.approx(losses_of(expected)[-1], abs=0.15)
     assert ours["metrics"]["eval_mlm_loss"] == pytest.approx(

@@ -93,6 +93,14 @@ def test_an_unfinished_run_is_refused_and_its_checkpoint_named(
         collect_files(run_folder)
 
 
+def test_a_run_that_was_stopped_at_its_report_is_refused(run_folder: Path, pushed: set[str]):
+    """The push at its own end is a part of the run."""
+    (run_folder / "unfinished").touch()
+    with pytest.raises(InputError, match=r"not come to its end; .* give its command again"):
+        collect_files(run_folder)
+    assert set(collect_files(run_folder, ends_run=True)) == pushed
+
+
 def keep_generator_alone(folder: Path) -> None:
     (folder / "generator").mkdir()
     (folder / "model.safetensors").rename(folder / "generator" / "model.safetensors")

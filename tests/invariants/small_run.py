@@ -83,7 +83,7 @@ class RecordingDistillationTrainer(Recording, DistillationTrainer):
 
 
 def make_distilbert(
-    objective_settings: dict[str, Any], vocab_size: int, seed: int
+    objective_settings: dict[str, Any], vocab_size: int, seed: int, dropout: float
 ) -> tuple[Any, Any]:
     """Return a student of a random BERT, and what makes its trainer."""
     names = ("temperature", "alpha_ce", "alpha_mlm", "alpha_cos")
@@ -91,7 +91,8 @@ def make_distilbert(
         teacher="random", **{name: objective_settings[name] for name in names}
     )
     torch.manual_seed(seed)
-    config = pretraining_config("mini", vocab_size=vocab_size, dropout=0.0, initializer_range=0.2)
+    sizes = {"vocab_size": vocab_size, "dropout": dropout, "initializer_range": 0.2}
+    config = pretraining_config("mini", **sizes)
     teacher = MEMBERS["bert"](config).eval()
     return make_student(teacher, settings, seed), partial(
         RecordingDistillationTrainer, teacher=teacher, settings=settings
@@ -143,7 +144,8 @@ def small_run(
     data = load_data(data_args, args.seed)
     trainer_class: Any = RecordingElectraTrainer if objective == "electra" else RecordingTrainer
     if objective == "distilbert":
-        model, trainer_class = make_distilbert(values, len(data.tokenizer), args.seed)
+        vocab_size = len(data.tokenizer)
+        model, trainer_class = make_distilbert(values, vocab_size, args.seed, dropout)
     else:
         model_values = values_for(ModelArguments, values) | {"dropout": dropout}
         model_args = ModelArguments(**{"size": "tiny"} | model_values)
@@ -174,6 +176,18 @@ def small_run(
         | {"seed": torch.initial_seed()},
         "trainer": trainer,
     }
+
+
+def predicted_shares(rows: Sequence[Any]) -> list[float]:
+    """Return the share of the tokens that is predicted in each step, of the rows of a run."""
+    labels_of_steps: dict[int, list[int]] = {}
+    for step, _, labels, _ in rows:
+        labels_of_steps.setdefault(step, []).extend(labels)
+    shares = []
+    for labels in labels_of_steps.values():
+        num_predicted = sum(label != -100 for label in labels)
+        shares.append(num_predicted / len(labels))
+    return shares
 
 
 if __name__ == "__main__":

@@ -134,6 +134,21 @@ def test_two_processes_have_the_same_loss_gradient_and_predictions(
     assert_same_predictions(predictions, json.loads(json.dumps(expected["predictions"])))
 
 
+@pytest.mark.slow
+def test_two_processes_have_the_same_loss_and_gradient_with_class_weights(tmp_path):
+    kinds = ("sequence_classification", "token_classification")
+    settings = {"class_weights": "auto"}
+    batch = {"per_device_train_batch_size": 4}
+    folder = tmp_path / "two"
+    run_two("finetuning_run.py", {"output_dir": str(folder), "kinds": kinds, **settings, **batch})
+    for kind in kinds:
+        expected = finetuning_run(kind, output_dir=str(tmp_path / kind), **settings)
+        gradients = load_gradients(folder / kind / "gradients.safetensors")
+        assert_same_gradients(gradients, expected["gradients"])
+        history, *_ = json.loads((folder / kind / "logs.json").read_text())
+        assert losses(history) == pytest.approx(losses(expected["history"]), rel=1e-6)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_size_of_evaluation_batches_changes_no_prediction_and_no_figure(
     kind, whole_batch, tmp_path
@@ -165,6 +180,32 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(kind, tmp_path):
     for name, weights in straight["weights"].items():
         has_learned = not torch.equal(weights, straight["first_weights"][name])
         assert has_learned or ".key.bias" in name, name
+
+
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_by_a_metric_goes_on_where_it_was(schedule, tmp_path):
+    """No loss is lower by so much as this threshold: from the third evaluation on every second one
+    halves the rate. The checkpoint falls between two of them.
+    """
+    kwargs = {"patience": 1, "factor": 0.5, "threshold": 100.0, "threshold_mode": "abs"}
+    settings = {
+        "schedule": "trainer",
+        "lr_scheduler_type": schedule,
+        "lr_scheduler_kwargs": {**kwargs, "min_lr": 0.0},
+        "max_steps": 8,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+    }
+    saving = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 2}
+    kind = "sequence_classification"
+    straight = finetuning_run(kind, output_dir=str(tmp_path / "a"), **settings | saving)
+    settings["resume_from"] = str(tmp_path / "a" / "checkpoint-4")
+    resumed = finetuning_run(kind, output_dir=str(tmp_path / "b"), **settings)
+    expected = [1e-3, 1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4, 2.5e-4, 1.25e-4]
+    for run in (straight, resumed):
+        rates = [line["learning_rate"] for line in run["history"] if "learning_rate" in line]
+        assert rates == pytest.approx(expected)
+    torch.testing.assert_close(resumed["weights"], straight["weights"], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,7 +4,9 @@ the run.
 
 import copy
 import json
+import math
 import multiprocessing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,6 +103,22 @@ def test_too_many_in_a_row_end_the_run_with_advice(run, monkeypatch, is_on_devic
     words = r"step 4: the gradient was not finite for 2 step.* in a row; .* Lower learning_rate"
     with pytest.raises(InputError, match=words):
         run(max_steps=8, max_skipped_steps=2)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_loss_scaler_may_search_down_to_a_scale_of_one_and_no_further(run, scale):
+    """It halves its scale at each step whose gradient is not finite, as with float16 on a GPU."""
+    trainer = run(max_steps=1, max_skipped_steps=3)["trainer"]
+    trainer.accelerator.scaler = SimpleNamespace(get_scale=lambda: scale)
+    for step in (2, 3):
+        assert not trainer._check_norm(step, math.inf)
+    if scale < 1:
+        with pytest.raises(InputError, match="step 4: the gradient was not finite for 3 step"):
+            trainer._check_norm(4, math.inf)
+    else:
+        for step in range(4, 20):
+            assert not trainer._check_norm(step, math.inf)
+        assert trainer.skipped_steps == 18
 
 
 def test_a_run_that_ends_by_an_error_leaves_no_data_worker(run, monkeypatch):

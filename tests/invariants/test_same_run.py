@@ -10,7 +10,7 @@ import pytest
 import torch
 from logged_history import without_times
 from python_process import run_python
-from small_run import RecordingTrainer, small_run
+from small_run import RecordingTrainer, predicted_shares, small_run
 from transformers import TrainerCallback
 from two_processes import assert_same_gradients, load_gradients, run_two
 
@@ -131,6 +131,14 @@ def test_processes_look_for_no_unused_parameters_copy_no_gradients_and_drop_othe
             "broadcast_buffers": False,
             "seed": whole_batch["settings"]["seed"] + rank,
         }
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_head_for_pairs_whose_labels_are_missing(small_store, tmp_path):
+    run_in_two(small_store, tmp_path, inputs={"pair_label": "none"})
+    history, _ = read(tmp_path, "logs.json")
+    assert len(logged(history, "loss")) == 3
+    assert not logged(history, "nsp_loss")
 
 
 @pytest.mark.slow
@@ -258,6 +266,59 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     assert rates[12:] == pytest.approx([3e-3 / 15, 2e-3 / 15, 1e-3 / 15], rel=1e-4)
 
 
+class Momentum(TrainerCallback):
+    """Keeps the momentum of Muon's matrices at each step."""
+
+    def __init__(self):
+        self.values = []
+
+    def on_step_end(self, *args, optimizer, **kwargs):
+        self.values.append(optimizer.param_groups[-1]["momentum"])
+
+
+@pytest.mark.usefixtures("clock")
+def test_masks_and_momentum_of_a_run_by_the_clock_follow_its_minutes_also_after_a_resume(
+    run, tmp_path
+):
+    settings = {
+        "objective": "mlm",
+        "inputs": {"mlm_probability": 0.4, "mlm_probability_end": 0.1},
+        "optimizer": "muon",
+        "muon_momentum_warmup": 0.7,
+        "max_minutes": 0.2,
+        "max_steps": -1,
+        "warmup_steps": 0.25,
+        "per_device_train_batch_size": 8,
+    }
+    momentum = Momentum()
+    straight = run("a", **settings, **SAVING | {"save_steps": 5}, callbacks=[momentum])
+    # The masks of a step are drawn before its second, and its momentum is set after that.
+    seconds = range(12)
+    rates = [0.4 - 0.3 * second / 12 for second in seconds]
+    assert predicted_shares(straight["rows"]) == pytest.approx(rates, abs=0.03)
+    rising = [0.85 + 0.1 * (second + 1) / (0.7 * 12) for second in seconds]
+    assert momentum.values == pytest.approx([min(value, 0.95) for value in rising])
+
+    momentum_after_resume = Momentum()
+    checkpoint = str(tmp_path / "a" / "checkpoint-5")
+    resumed = run("b", **settings, resume_from=checkpoint, callbacks=[momentum_after_resume])
+    assert resumed["rows"] == [row for row in straight["rows"] if row[0] >= 5]
+    assert momentum_after_resume.values == momentum.values[5:]
+    torch.testing.assert_close(resumed["weights"], straight["weights"], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_schedule_of_stocks_follows_the_clock_too(run, tmp_path):
+    by_clock = {"max_minutes": 0.2, "max_steps": -1, "warmup_steps": 0.25, "schedule": "trainer"}
+    settings = by_clock | SAVING | {"save_steps": 5, "per_device_train_batch_size": 8}
+    straight = run("a", **settings)
+    rates = logged(straight["history"], "learning_rate")
+    assert rates[:3] == pytest.approx([0.0, 1e-3 / 3, 2e-3 / 3], rel=1e-4)
+    assert rates[6] == pytest.approx(1e-3 * 6 / 9, rel=1e-4)
+    resumed = run("b", resume_from=str(tmp_path / "a" / "checkpoint-5"), **settings)
+    assert logged(resumed["history"], "learning_rate") == pytest.approx(rates)
+
+
 class SlowSaves(TrainerCallback):
     """Lets a checkpoint take two seconds, and keeps the clock of each step."""
 
@@ -356,14 +417,15 @@ def test_another_rate_or_decay_that_is_wanted_is_that_of_the_coming_steps(
     resumed = run("resumed", **settings, **changes, resume_from=checkpoint, allow_changes=True)
     rates = logged(fresh["history"], "learning_rate")
     assert logged(resumed["history"], "learning_rate")[2:] == pytest.approx(rates[2:])
-    names = ("lr", "initial_lr", "betas", "eps", "weight_decay", "rate_ratio")
+    names = ("lr", "initial_lr", "betas", "eps", "weight_decay")
     groups = fresh["trainer"].optimizer.param_groups
     for group, resumed_group in zip(groups, resumed["trainer"].optimizer.param_groups, strict=True):
         for name in names:
             assert resumed_group.get(name) == group.get(name), name
 
 
-def test_groups_and_rates_of_a_subclass_are_kept_at_a_resume(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("schedule", ["trainer", "bert_linear"])
+def test_groups_and_rates_of_a_subclass_are_kept_at_a_resume(run, tmp_path, monkeypatch, schedule):
     make_optimizer = RecordingTrainer.create_optimizer
 
     def with_a_slower_group(trainer, model=None):
@@ -374,7 +436,7 @@ def test_groups_and_rates_of_a_subclass_are_kept_at_a_resume(run, tmp_path, monk
         return optimizer
 
     monkeypatch.setattr(RecordingTrainer, "create_optimizer", with_a_slower_group)
-    settings = {"optimizer": "adamw", "schedule": "trainer", "max_steps": 4}
+    settings = {"optimizer": "adamw", "schedule": schedule, "max_steps": 4}
     straight = run("straight", **settings, **SAVING)
     checkpoint = str(tmp_path / "straight" / "checkpoint-2")
     resumed = run("resumed", **settings, resume_from=checkpoint)
@@ -438,6 +500,39 @@ def test_the_best_step_is_kept_though_it_lies_between_two_saves(run, tmp_path):
     checkpoint = tmp_path / "run" / "checkpoint-4"
     other = run("other", **saving, **best, max_steps=5, resume_from=str(checkpoint))
     assert other["trainer"].state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-1")
+
+
+def test_another_metric_of_the_best_step_is_not_compared_with_that_of_before_a_resume(
+    run, tmp_path, caplog
+):
+    evaluation = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    run("run", **SAVING, **evaluation, max_steps=4)
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    accuracy = {"metric_for_best_model": "nsp_accuracy", "greater_is_better": True}
+    settings = SAVING | evaluation | {"max_steps": 4, "resume_from": str(checkpoint)}
+    state = run("loss", **settings)["trainer"].state
+    assert "metric_for_best_model has changed" not in caplog.text
+    assert state.best_metric > 1
+    state = run("accuracy", **settings, **accuracy)["trainer"].state
+    assert "metric_for_best_model has changed" in caplog.text
+    assert state.best_global_step == 4
+    assert state.best_metric == state.log_history[-1]["eval_nsp_accuracy"]
+    # A checkpoint of an earlier version does not say by which metric it was chosen.
+    progress = read(checkpoint, "progress.json")
+    assert progress.pop("best_metric") == "lowest loss"
+    (checkpoint / "progress.json").write_text(json.dumps(progress))
+    assert run("earlier", **settings, **accuracy)["trainer"].state.best_global_step == 2
+
+
+def test_a_learning_rate_that_follows_a_metric_follows_no_other_after_a_resume(run, tmp_path):
+    plateau = {"schedule": "trainer", "lr_scheduler_type": "reduce_lr_on_plateau"}
+    evaluation = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
+    settings = SAVING | plateau | evaluation | {"max_steps": 2}
+    run("run", **settings)
+    accuracy = {"metric_for_best_model": "mlm_accuracy", "max_steps": 4}
+    checkpoint = str(tmp_path / "run" / "checkpoint-2")
+    with pytest.raises(InputError, match=r"the lowest loss of .*, not the highest mlm_accuracy"):
+        run("other", **settings | accuracy, greater_is_better=True, resume_from=checkpoint)
 
 
 @pytest.mark.usefixtures("clock")

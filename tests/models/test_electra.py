@@ -17,7 +17,6 @@ from bert_recipes.hub import list_files
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.checkpoints import open_checkpoint
 from bert_recipes.models.electra import (
-    DISCRIMINATOR_WEIGHT,
     ElectraForPreTraining,
     _generator_config,
     sample_words,
@@ -118,7 +117,8 @@ def test_losses_and_gradients_are_those_of_stocks_two_classes(tmp_path, fast_lay
         labels=(shown != text).long(),
         **inputs,
     )
-    expected = generated.loss + DISCRIMINATOR_WEIGHT * judged.loss
+    # google-research/electra configure_pretraining.py: disc_weight = 50.0
+    expected = generated.loss + 50 * judged.loss
     expected.backward()
 
     assert output.mlm_loss.item() == pytest.approx(generated.loss.item(), rel=1e-5)

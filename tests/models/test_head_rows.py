@@ -6,6 +6,7 @@ test_members.py hold both to stock's layers.
 
 import pytest
 import torch
+from cpu_kernels import need_cpu_kernels
 from member_models import CLASSES, batch_for, build
 from packed_models import (
     LENGTHS,
@@ -19,7 +20,6 @@ from packed_models import (
 
 from bert_recipes.models import packed_encoder
 from bert_recipes.models.checkpoints import MEMBERS
-from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.packed_encoder import HeadRows, find_head_rows
 from bert_recipes.models.padding_free import make_layout
 
@@ -29,8 +29,8 @@ IMPLEMENTATIONS = ["auto", "plain", "eager", "planned"]
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def layers(request):
-    if request.param == "auto" and load_kernels("auto", torch.device("cpu")) is None:
-        pytest.skip("no compiler, or no x86-64 with AVX2")
+    if request.param == "auto":
+        need_cpu_kernels()
     return request.param
 
 

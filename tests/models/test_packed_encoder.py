@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from cpu_kernels import need_cpu_kernels
 from packed_models import (
     LENGTHS,
     assert_gradients_alike,
@@ -20,7 +21,6 @@ from bert_recipes.models import packed_encoder as packed_encoder_module
 from bert_recipes.models import padding_free
 from bert_recipes.models.bert_model import BertModel
 from bert_recipes.models.kernels import plain
-from bert_recipes.models.kernels.loading import load_kernels
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def batch():
 @pytest.fixture(params=["auto", "plain", "eager", "planned"])
 def layers(request):
     """Every implementation of the layers; `planned` is eager with a plan, as on a GPU."""
-    if request.param == "auto" and load_kernels("auto", torch.device("cpu")) is None:
-        pytest.skip("no compiler, or no x86-64 with AVX2")
+    if request.param == "auto":
+        need_cpu_kernels()
     return request.param
 
 
@@ -184,8 +184,7 @@ def test_parts_of_a_batch_add_up_to_the_whole_with_global_counts(fast_layers, ba
 
 
 def test_the_masks_of_dropout_do_not_depend_on_the_implementation(batch, monkeypatch):
-    if load_kernels("auto", torch.device("cpu")) is None:
-        pytest.skip("no compiler, or no x86-64 with AVX2")
+    need_cpu_kernels()
     model, runs = make_model(dropout=0.3), []
     several_groups(monkeypatch, batch)
     for kernels in ("auto", "plain", "auto"):

@@ -137,18 +137,33 @@ def test_a_launch_is_the_run_of_one_process_and_is_resumed(alone, tmp_path, laun
     # DeepSpeed's norm of the gradients is its own, a little larger.
     assert_same_run(complete, expected, clips_alike=not launch.startswith("deepspeed"))
     assert names_of_predictions(complete) == names_of_predictions(expected)
-    # As if it had been lost after its first step.
+    resume_after_step_1(launch, recipe, flags, complete, resumed)
+    assert_same_run(resumed, complete, clips_alike=True)
+
+
+def resume_after_step_1(launch, recipe, flags, complete, resumed):
+    """Copy a run of two steps as if it had been lost after its first one, and resume it."""
     shutil.copytree(complete, resumed)
     shutil.rmtree(resumed / "checkpoint-2")
     for name in ("all_results.json", "model.safetensors"):
         (resumed / name).unlink()
     start(launch, recipe, f"{flags} --resume last", resumed)
     assert json.loads((resumed / "all_results.json").read_text())["resumed_at_step"] == 1
-    assert_same_run(resumed, complete, clips_alike=True)
 
 
 def names_of_predictions(folder):
     return {path.name for path in folder.glob("predictions*")}
+
+
+@pytest.mark.parametrize("launch", ["fsdp", "deepspeed_zero2"])
+def test_a_resume_under_an_engine_goes_on_with_the_dropout_of_each_process(
+    recipes, tmp_path, launch
+):
+    complete, resumed = tmp_path / "complete", tmp_path / "resumed"
+    flags = f"{recipes['pretrain']} --dropout 0.3 --eval_strategy no"
+    start(launch, "pretrain", flags, complete)
+    resume_after_step_1(launch, "pretrain", flags, complete, resumed)
+    assert metrics(resumed) == metrics(complete)
 
 
 # Phases, checkpoints and refusals
@@ -217,8 +232,8 @@ def test_two_phases_are_those_of_processes_without_an_engine(
     [
         (
             f"{PHASES} 1 --per_device_train_batch_size 4 --optimizer adamw",
-            "here it would be 1 and then 4; give --global_train_batch_size 8, and "
-            "--per_device_train_batch_size and --phase2_per_device_train_batch_size that fit",
+            "here it would be 1 and then 4; give --global_train_batch_size 8 "
+            "--per_device_train_batch_size 1 --phase2_per_device_train_batch_size 1",
         ),
         # No process has whole tensors.
         (

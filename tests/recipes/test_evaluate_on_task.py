@@ -136,6 +136,21 @@ def test_what_cannot_be_measured_is_refused(score, tiny_runs, tmp_path):
         score(copy, task_file=data / "task.yaml")
 
 
+@pytest.mark.parametrize("name", ["config.json", "run_identity.json"])
+def test_predictions_do_not_replace_those_of_a_run(score, tiny_runs, tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=rf"folder of a run or checkpoint \(it has {name}\)"):
+        score(tiny_runs("sequence_classification"), f"--predictions_dir {tmp_path}")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_bilstm_that_nobody_has_trained_is_not_measured(score, tiny_runs):
+    run = tiny_runs("sequence_classification")
+    expected = json.loads((run / "all_results.json").read_text())
+    results = score(run, "--bilstm true")
+    assert figures(results) == pytest.approx(figures(expected), abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["sequence_classification", "question_answering"])
 def test_a_labelled_test_split_is_measured(score, tiny_runs, monkeypatch, kind):
     """With the same rows as the validation split it has the same figures, with their intervals."""

@@ -5,7 +5,9 @@ import json
 import pytest
 from ner_folder import make_folder
 
-from bert_recipes.features.arguments import LAYER_CHOICES
+from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments
+from bert_recipes.features.ner import resolve_length
+from bert_recipes.features.results import check_results_folder, save_results
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +40,25 @@ def test_one_command_prints_and_writes_the_table(call_recipe, folder):
         "run.yaml",
         "table.md",
     ]
+
+
+def test_the_same_command_may_be_given_again(folder, tmp_path):
+    """Its max_seq_length is the model's."""
+    for _ in range(2):
+        args = FeatureNerArguments(model_name_or_path=str(folder / "model2"), use_cpu=True)
+        resolve_length(args)
+        check_results_folder(tmp_path, args)
+        save_results(tmp_path, {}, "", args)
+
+
+def test_results_of_other_settings_are_kept(call_recipe, folder, tmp_path):
+    model = str(folder / "model2")
+    args = FeatureNerArguments(model_name_or_path=model, seeds=[1, 2], use_cpu=True)
+    resolve_length(args)
+    save_results(tmp_path, {}, "", args)
+    flags = ["--model_name_or_path", model, "--use_cpu true --output_dir", tmp_path, "--seeds 3"]
+    message = call_recipe("feature_based_ner", *flags, code=1)
+    assert message.endswith(
+        f"output_dir {tmp_path} holds results of other settings (seeds); give another "
+        "--output_dir, or move them away\n"
+    )

@@ -166,6 +166,16 @@ def test_resumed_equals_uninterrupted(call_recipe, flags, tmp_path):
     assert [line["train_loss"] for line in history if "train_loss" in line] == [first["train_loss"]]
 
 
+def test_the_runs_own_checkpoint_is_no_start_where_slurm_starts_the_command_again(
+    call_recipe, flags, tmp_path, monkeypatch
+):
+    """The folder of the run is that of its task."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    stderr = call_recipe("finetune", flags, "--resume runs/mrpc/checkpoint-50", code=1)
+    assert "error: resume runs/mrpc/checkpoint-50: SLURM_RESTART_COUNT is 1" in stderr
+
+
 @pytest.fixture
 def prepare(flags, tmp_path):
     """Flags -> what the recipe prepares, in this process."""

@@ -75,6 +75,12 @@ def test_an_estimate_trains_a_few_steps_and_leaves_nothing(call_recipe, small_st
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_logs_nothing_has_an_estimate(call_recipe, small_store, tmp_path):
+    paths = ("--store", small_store, "--output_dir", tmp_path / "run")
+    flags = "--max_steps 40 --logging_strategy no --estimate"
+    assert " tokens/s\n" in call_recipe("pretrain", *paths, SMALL, flags)
+
+
 def test_the_checkpoint_opens_in_stock_transformers(finished):
     folder, _ = finished
     model = transformers.AutoModelForPreTraining.from_pretrained(folder)

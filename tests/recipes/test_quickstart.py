@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+import yaml
 
 
 pytestmark = pytest.mark.slow
@@ -105,7 +106,8 @@ def test_accelerates_launcher_without_a_word_does_the_same(quickstart, tmp_path,
     assert [line["step"] for line in history if "loss" in line] == [4, 8, 12, 16, 20]
 
 
-# Devlin et al. 2019, section 3, and google-research/bert README, "Smaller BERT Models".
+# Devlin et al. 2019, section 3, and google-research/bert README, "Smaller BERT Models"; Lan et al.
+# 2020, table 1; google-research/electra configure_pretraining.py; Liu et al. 2019, table 9.
 LAYERS = {
     "bert_tiny": 2,
     "bert_mini": 4,
@@ -113,8 +115,20 @@ LAYERS = {
     "bert_medium": 8,
     "bert_base": 12,
     "bert_large": 24,
+    "albert_base": 12,
+    "electra_small": 12,
+    "roberta_base": 12,
 }
-LAYERS |= {"bert_large_lamb": 24, "books_30_minutes": 2, "laptop": 2, "domain": 2}
+LAYERS |= {"bert_large_lamb": 24, "books_30_minutes": 2, "laptop": 2, "domain": 2, "tapt": 2}
+LAYERS |= {"bert_budget": 12, "babylm_gpu": 12, "babylm_night": 4}
+# Objective of a configuration -> stock's class.
+STOCK_CLASSES = {
+    "bert": "BertForPreTraining",
+    "mlm": "BertForMaskedLM",
+    "roberta": "RobertaForMaskedLM",
+    "albert": "AlbertForPreTraining",
+    "electra": "ElectraForPreTraining",
+}
 
 
 @pytest.mark.parametrize("config", CONFIGURATIONS)
@@ -124,11 +138,16 @@ def test_every_configuration_trains_a_step_in_each_phase_and_goes_on(
     """Saved after phase 1, and loaded again by the second phase and by a second run of the same
     command.
     """
-    folder = tmp_path / "run"
-    paths = f"--config {CONFIGS}/{config}.yaml --store {small_store} --output_dir {folder}"
+    folder, file = tmp_path / "run", CONFIGS / f"{config}.yaml"
+    paths = f"--config {file} --store {small_store} --output_dir {folder}"
     call_recipe("pretrain", paths, TWO_STEPS)
-    model = transformers.AutoModelForPreTraining.from_pretrained(folder)
-    assert type(model) is transformers.BertForPreTraining
+    objective = yaml.safe_load(file.read_text(encoding="utf-8")).get("objective", "bert")
+    (architecture,) = transformers.AutoConfig.from_pretrained(folder).architectures
+    assert architecture == STOCK_CLASSES[objective]
+    stock_class = getattr(transformers, architecture)
+    model, loading = stock_class.from_pretrained(folder, output_loading_info=True)
+    assert not loading["missing_keys"]
+    assert not loading["unexpected_keys"]
     assert model.config.num_hidden_layers == LAYERS[config]
     assert len(transformers.AutoTokenizer.from_pretrained(folder)) == model.config.vocab_size
     history = read(folder / "trainer_state.json")["log_history"]

@@ -33,6 +33,10 @@ def test_sentences_and_pairs_have_their_files(call_recipe, tiny_checkpoint, tmp_
     assert list(results["phenomena"]) == ["argument_structure"]  # Warstadt et al. 2020, appendix
     assert results["overall"]["pairs"] == 1
     assert "| argument_structure |" in (tmp_path / "out" / "table.md").read_text()
+    paths = ("--model_name_or_path", tiny_checkpoint, *folders)
+    message = call_recipe("score_sentences", *paths, "--max_pairs 1", code=1)
+    assert "out holds results of other settings (max_pairs); give another --output_dir" in message
+    call_recipe("score_sentences", *paths)
     flags = ("--model_name_or_path", tiny_checkpoint, *files, *folders)
     message = call_recipe("score_sentences", *flags, code=1)
     assert message == "error: give either --input_file FILE or --blimp_dir FOLDER\n"
@@ -84,10 +88,13 @@ def test_every_checkpoint_of_a_run_is_a_point_of_a_curve(call_recipe, tmp_path):
     assert (tmp_path / "out" / "curve.md").read_text().count("\n") == 2 + 3
     assert (tmp_path / "out" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
+    message = call_recipe("score_sentences", *flags, "--max_pairs 1", code=1)
+    assert "out holds results of other settings (max_pairs)" in message
     next((tmp_path / "run").glob("checkpoint-*/model.safetensors")).unlink()
     message = call_recipe("score_sentences", *flags, code=1)
     assert message.endswith("remove it, and the others are a curve\n")
-    message = call_recipe("score_sentences", *flags[2:], *flags[:1], tmp_path / "out", code=1)
+    other = ["--output_dir", tmp_path / "other", "--model_name_or_path", tmp_path / "out"]
+    message = call_recipe("score_sentences", *flags, *other, code=1)
     assert re.match("error: .*out: no checkpoint-N in it; train with --save_at_epochs", message)
     message = call_recipe("score_sentences", *flags[2:], *flags[:1], "me/model", code=1)
     assert message.startswith("error: every_checkpoint: model_name_or_path me/model is no folder")

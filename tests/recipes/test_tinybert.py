@@ -3,6 +3,7 @@ answers.
 """
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -64,6 +65,13 @@ def test_augmented_rows_are_a_folder_that_fine_tuning_reads(
     paths = f"--model_name_or_path {data.parent / 'run'} --output_dir {tmp_path / 'x'}"
     message = call_recipe("augment", *flags, *paths.split(), code=1)
     assert "has no masked-LM head" in message
+
+    reader = shutil.copytree(tiny_checkpoint, tmp_path / "left_to_right")
+    config = json.loads((reader / "config.json").read_text())
+    (reader / "config.json").write_text(json.dumps({**config, "is_decoder": True}))
+    paths = f"--model_name_or_path {reader} --output_dir {tmp_path / 'x'}"
+    message = call_recipe("augment", *flags, *paths.split(), code=1)
+    assert "reads from left to right and fills no masks" in message
 
 
 @pytest.mark.slow

@@ -59,3 +59,13 @@ def test_a_fine_tuning_run_has_a_card_without_a_probe(tiny_runs, tmp_path, capsy
     assert capsys.readouterr().out.strip() == str(tmp_path / "mine" / "README.md")
     assert "fine-tuned from start" in (tmp_path / "mine" / "README.md").read_text()
     assert not (tmp_path / "mine" / "bias_probe.json").exists()
+
+
+def test_a_run_that_was_stopped_at_its_report_is_refused(tiny_runs, tmp_path):
+    folder = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "mine")
+    (folder / "unfinished").touch()
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for name, flag in (("write_model_card", "--run_dir"), ("write_report", "--runs")):
+        with pytest.raises(InputError, match="mine is not finished: its predictions, report or"):
+            run_recipe(name, flag, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before

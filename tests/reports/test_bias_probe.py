@@ -151,6 +151,14 @@ def test_a_model_without_the_head_has_no_probe(tmp_path, checkpoint):
             probe_checkpoint(str(tmp_path / name))
 
 
+def test_a_model_that_reads_from_left_to_right_has_no_probe(tmp_path, checkpoint):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "is_decoder": True}))
+    with pytest.raises(NoProbe, match="reads from left to right"):
+        probe_checkpoint(str(folder))
+
+
 def test_the_probe_is_made_again_for_other_weights_only(tmp_path, checkpoint):
     folder = shutil.copytree(checkpoint, tmp_path / "model")
     refresh_probe(folder)

@@ -313,6 +313,11 @@ def test_mistakes_are_one_line_and_leave_the_card(copy_of, arguments, message):
     assert [(folder / name).read_bytes() for name in ("README.md", "card.yaml")] == before
 
 
+@pytest.mark.parametrize("name", ["openrail++", "cc-by-sa-4.0", "c-uda"])
+def test_a_licence_has_the_name_that_the_hub_gives_it(name):
+    CardArguments(license=name).check()
+
+
 @pytest.mark.parametrize("name", ["run.yaml", "config.json"])
 def test_what_is_no_run_of_this_project_is_refused(copy_of, name):
     folder = copy_of("pretraining")
@@ -378,8 +383,18 @@ def test_limits_are_said_where_the_values_show_them(
     assert (sentence in changed_card(copy_of(kind), **values).text) is is_there
 
 
+def test_a_card_has_no_code_that_would_drop_a_bilstm(tmp_path):
+    folder = shutil.copytree(SNAPSHOTS / "classification", tmp_path / "classification")
+    change_yaml(folder / "run.yaml", bilstm=True)
+    text = write_card(folder).read_text()
+    assert "It has a BiLSTM between encoder and head" in text
+    for words in ("## How to use it", "from transformers import", "evaluate_checkpoint.py"):
+        assert words not in text
+
+
 def test_the_probe_is_shown_of_these_weights_and_not_of_another_language(copy_of, caplog):
     folder = copy_of("pretraining")
+    caplog.clear()  # of the run, if this test is the first to ask for it
     assert "P(she)" in write_card(folder).read_text()
     assert "P(she)" not in write_card(folder, CardArguments(language=["de"])).read_text()
     assert "P(she)" in write_card(folder, CardArguments(language=["de", "en"])).read_text()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.files import fingerprint_files
+from bert_recipes.metrics.entities import find_entities
 from bert_recipes.reports.card import write_card
 from bert_recipes.reports.page import is_cost
 
@@ -35,6 +36,15 @@ def command(folder, recipe, places):
     return words
 
 
+def run_example(folder, monkeypatch):
+    """What the code of the card leaves behind."""
+    (code,) = blocks(folder, "python")
+    monkeypatch.chdir(folder)
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    return names
+
+
 def results_of(folder):
     return json.loads((folder / "all_results.json").read_text())
 
@@ -46,15 +56,48 @@ def test_the_example_runs_as_it_stands_in_the_folder(
     monkeypatch,
     capsys,
 ):
-    (code,) = blocks(carded(kind), "python")
-    monkeypatch.chdir(carded(kind))
-    exec(compile(code, "README.md", "exec"), {})
+    run_example(carded(kind), monkeypatch)
     words = {
         "pretraining": "token_str",
         KINDS[0]: "perhaps",
         KINDS[3]: "tensor(",
     }
     assert words.get(kind, "\n") in capsys.readouterr().out
+
+
+def test_the_example_finds_the_entities_of_the_predictions(carded, tiny_runs, monkeypatch):
+    """The label of a word is that of its first piece."""
+    folder = carded("token_classification")
+    tag = run_example(folder, monkeypatch)["tag"]
+    rows = (tiny_runs("token_classification").parent / "data" / "validation.jsonl").read_text()
+    predictions = (folder / "predictions_validation.jsonl").read_text()
+    num_entities = 0
+    for row, line in zip(rows.splitlines(), predictions.splitlines(), strict=True):
+        words = json.loads(row)["tokens"]
+        text = " ".join(words)
+        if len(tag.tokenizer(text)["input_ids"]) > 40:  # two windows in the run
+            continue
+        starts = [len(" ".join([*words[:number], ""])) for number in range(len(words))]
+        expected = []
+        for name, first, last in find_entities(json.loads(line)["prediction"]):
+            expected.append((name, starts[first], starts[last] + len(words[last])))
+        found = [(part["entity_group"], part["start"], part["end"]) for part in tag(text)]
+        assert found == expected
+        num_entities += len(found)
+    assert num_entities > 5
+
+
+def test_where_all_pieces_were_trained_the_example_asks_all(copy_of):
+    folder = copy_of("token_classification")
+    assert 'aggregation_strategy="first"' in write_card(folder).read_text()
+    set_in_run_yaml(folder, label_all_pieces=True)
+    assert 'aggregation_strategy="simple"' in write_card(folder).read_text()
+
+
+def test_the_example_reads_as_much_of_a_long_text_as_the_run(carded, monkeypatch):
+    classify = run_example(carded("sequence_classification"), monkeypatch)["classify"]
+    long = classify({"text": "a " * 200, "text_pair": "b"})
+    assert long == classify({"text": "a " * 36, "text_pair": "b"})  # 40 with what stands between
 
 
 @pytest.mark.parametrize("kind", ["pretraining", "two_phases", KINDS[0]])

@@ -385,7 +385,10 @@ def test_phases_have_batches_of_their_own_without_a_global_batch(small_store, tm
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 4)
     assert trainer.resume_fingerprint["global batch"] == "8, then 8"
     trainer.is_deepspeed_enabled = True
-    message = "give --global_train_batch_size 8, and --per_device_train_batch_size"
+    message = (
+        "here it would be 2 and then 4; give --global_train_batch_size 8 "
+        "--per_device_train_batch_size 2 --phase2_per_device_train_batch_size 2"
+    )
     with pytest.raises(InputError, match=message):
         trainer._check_batches()
 
@@ -419,12 +422,12 @@ def test_the_parameters_are_those_of_the_model_that_the_folder_holds(trained):
     model = MEMBERS["electra"](
         pretraining_config("2/64", vocab_size=100, model_type="electra", embedding_size=32)
     )
-    args = SimpleNamespace(bf16=False, fp16=False, world_size=1)
-    trainer = SimpleNamespace(model=model, args=args)
+    args = SimpleNamespace(world_size=1)
+    trainer = SimpleNamespace(model=model, args=args, precision="fp32", global_batch_size=8)
     stock = transformers.ElectraForPreTraining(model.config).num_parameters()
-    assert describe_sizes(trainer, 8)["parameters"] == stock
+    assert describe_sizes(trainer)["parameters"] == stock
     next(model.parameters()).ds_numel = 10**9
-    assert describe_sizes(trainer, 8)["parameters"] > 10**9
+    assert describe_sizes(trainer)["parameters"] > 10**9
 
 
 def test_predictions_of_held_out_inputs_are_the_models(trained):

@@ -15,7 +15,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.reports.compare import compare_runs, read_runs
 from bert_recipes.reports.page import words_of
-from bert_recipes.reports.paired import _answer_scorer, join_answers, paired_bootstrap
+from bert_recipes.reports.paired import _answer_scorer, paired_bootstrap
 from bert_recipes.tasks.examples import Answer, QuestionExample
 from bert_recipes.tasks.task import Task
 
@@ -195,27 +195,3 @@ def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_an
     for name, value in squad_v2_scores(gold, answers).items():
         if not name.endswith("total"):
             assert figures[name] == pytest.approx(value), name
-
-
-def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside, tmp_path):
-    (run, sure), rows = beside(QUESTIONS, 0)
-    results = json.loads((run / "all_results.json").read_text())
-    twice = join_answers([run, run], tmp_path / "twice")
-    for name in ("exact_match", "f1"):
-        assert twice[f"eval_{name}"] == pytest.approx(results[f"eval_{name}"])
-        assert twice["jackknife"][name] == pytest.approx(results["jackknife"][name], abs=1e-5)
-
-    # The other member is sure of the right answers, and in one case less than the first member is
-    # of its own.
-    expected = [row["answers"]["text"][0] for row in rows]
-    probabilities = [1.0] * len(rows)
-    likeliest = json.loads((run / "nbest_predictions.json").read_text())[rows[0]["id"]][0]
-    assert likeliest["text"] != expected[0]
-    probabilities[0] = likeliest["probability"] / 2
-
-    lists = {}
-    for row, text, probability in zip(rows, expected, probabilities, strict=True):
-        lists[row["id"]] = [{"text": text, "probability": probability}]
-    (sure / "nbest_predictions.json").write_text(json.dumps(lists))
-    join_answers([run, sure], tmp_path / "both")
-    assert predictions_of(tmp_path / "both") == [likeliest["text"], *expected[1:]]

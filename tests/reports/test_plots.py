@@ -8,6 +8,7 @@ import pytest
 from bert_recipes.reports.plots import (
     Line,
     Panel,
+    finetuning_panels,
     panel_plot,
     panels_png,
     pretraining_panels,
@@ -50,6 +51,13 @@ def test_a_plot_of_the_page_needs_no_font_or_size_and_may_be_empty():
 def test_losses_of_other_names_are_drawn_too():
     panel = pretraining_panels([{"step": step, "loss": 9.0 - step} for step in (1, 2, 3)])[0]
     assert (panel.title, panel.lines[0].values) == ("Loss", [8.0, 7.0, 6.0])
+
+
+def test_the_losses_of_two_validation_splits_have_their_names():
+    values = {"loss": 1.0, "eval_loss": 0.5, "eval_hard_loss": 0.6}
+    history = [{"step": step, **values} for step in (1, 2)]
+    (panel,) = finetuning_panels(history, ["loss", "hard_loss"])
+    assert [line.name for line in panel.lines] == ["training", "validation", "hard"]
 
 
 def test_every_phase_has_its_own_baseline():

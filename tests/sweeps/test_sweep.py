@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from accelerate.commands.launch import launch_command_parser
 
 from bert_recipes.errors import InputError
 from bert_recipes.sweeps.processes import SECONDS_TO_END, end_with_children, run_process
@@ -654,6 +655,16 @@ def test_a_launch_on_gpus_has_a_process_for_each(repository, monkeypatch):
         assert command[-1 - len(words) : -1] == words
         assert "--num_processes" not in finetuning_command(script, "ddp_cpu")
         assert ("--num_processes" in command) is bool(words)
+
+
+def test_deepspeed_finds_its_file_from_any_folder(repository, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    command = finetuning_command(repository / "recipes" / "finetune.py", "deepspeed_zero2")
+    parsed = launch_command_parser().parse_args(list(command[3:]))
+    file = repository / "accelerate_configs" / "deepspeed_zero2.json"
+    assert parsed.deepspeed_config_file == str(file)
+    # What is named here wins over the configuration.
+    assert "deepspeed_config_file" in parsed.nondefault
 
 
 @pytest.mark.parametrize(("seen", "gpu"), [(None, "0"), ("3", "3"), ("2,3", "2")])

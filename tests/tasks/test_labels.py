@@ -102,6 +102,17 @@ def test_sets_of_labels_are_read_in_every_form(read, labels, values, classes):
     assert labels_of(read, f"{MULTI}labels: {labels}\n", rows_of(*values)) == classes
 
 
+def test_an_empty_cell_says_that_no_class_fits_and_null_that_nobody_labelled_the_row(read, caplog):
+    caplog.set_level("INFO")
+    keys = XYZ + "label_separator: ';'\n"
+    for name, content in (("a.csv", "t,y\na,x\na,\n"), ("a.jsonl", rows_of("x", ""))):
+        assert labels_of(read, keys, content, name) == [(0,), ()]
+        assert f"{name}: 1 rows have an empty label, which says that no class fits" in caplog.text
+    for name in ("b.jsonl", "b.parquet"):
+        assert labels_of(read, keys, rows_of("x", None), name) == [(0,)]
+        assert f"{name}: 1 of 2 rows have no label and are left out" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

@@ -158,6 +158,16 @@ def test_answers_are_read_in_every_form(read, answers, expected):
     assert example.answers == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "start", "found"),
+    [("1902", "32", 32), ("1902", 58.0, 58), ("Anna Dahl", "", 40), ("Anna Dahl", "[7]", 40)],
+)
+def test_a_flat_table_may_have_a_column_of_starts(read, text, start, found):
+    row = {"question": "?", "context": CONTEXT, "answer_text": text, "answer_start": start}
+    _, (example,) = read(KEYS + "label_column: answer_text\n", [row])
+    assert example.answers == (Answer(text=text, answer_start=found),)
+
+
 def test_articles_may_stand_one_a_line_and_paragraphs_may_have_no_questions(read):
     paragraphs = [
         {"context": "x", "qas": []},

@@ -12,6 +12,7 @@ import pytest
 from bert_recipes.errors import InputError
 from bert_recipes.tasks.catalogue import get_task, list_tasks
 from bert_recipes.tasks.sources import load_split, read_table
+from bert_recipes.tasks.task_file import read_task_file
 
 
 PAIRS = [{"sentence1": "a", "sentence2": "b", "label": label} for label in (0, 1)]
@@ -76,6 +77,75 @@ def test_parquet_is_read(write, tmp_path, name):
         (7, "a", 0),
         (8, "b", 1),
     ]
+
+
+@pytest.fixture
+def write_classes(tmp_path: Path):
+    """Write texts with numbers of named classes, as `Dataset.to_parquet` does."""
+    import datasets
+
+    def write_file(names: list[str], numbers: list[int]) -> Path:
+        label = datasets.ClassLabel(names=names)
+        features = datasets.Features({"text": datasets.Value("string"), "label": label})
+        columns = {"text": list(map(str, numbers)), "label": numbers}
+        path = tmp_path / "train.parquet"
+        datasets.Dataset.from_dict(columns, features).to_parquet(path)
+        return path
+
+    return write_file
+
+
+def load_parquet(write, labels: str):
+    keys = f"kind: sequence_classification\ntext_columns: text\nlabels: {labels}\n"
+    task = read_task_file(write("own.yaml", f"{keys}files: {{train: train.parquet}}\n"))
+    return load_split(task, "train", data_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ("[World, Sports, Science]", [1, 0, 2, 1]),
+        ("{World: news, Sports: play, Science: news}", [1, 0, 0, 1]),
+        # The task knows none of the names, or says itself what the numbers mean.
+        ("[a, b, c]", [0, 1, 2, 0]),
+        ("{0: World, 1: a, 2: b}", [0, 1, 2, 0]),
+    ],
+)
+def test_class_numbers_of_parquet_have_the_names_that_datasets_wrote(
+    write, write_classes, labels, classes
+):
+    write_classes(["Sports", "World", "Science"], [0, 1, 2, 0])
+    examples = load_parquet(write, labels).examples
+    assert [example.label for example in examples] == classes
+
+
+def test_classes_of_which_the_task_knows_some_names_are_refused(write, write_classes):
+    write_classes(["Business", "Sports", "World", "Science"], [0, 1, 2, 3])
+    message = r"train\.parquet: its classes are Business, .*, but task own has no Science: write"
+    with pytest.raises(InputError, match=message):
+        load_parquet(write, "[World, Sports, Business, Sci/Tech]")
+
+
+@pytest.mark.parametrize("names", [["Sports", "World", "Arts"], ["3", "2", "1"]])
+def test_a_task_without_labels_has_those_that_datasets_wrote(write, write_classes, names):
+    """Also one that no training row has."""
+    write_classes(names, [0, 1, 1])
+    keys = "kind: sequence_classification\ntext_columns: text\n"
+    task = read_task_file(write("own.yaml", f"{keys}files: {{train: train.parquet}}\n"))
+    assert task.labels == tuple(names)
+    write_classes(names[::-1], [2, 1, 0])
+    examples = load_split(task, "train", data_dir=None).examples
+    assert [example.label for example in examples] == [0, 1, 2]
+
+
+def test_a_class_number_of_minus_one_is_a_row_without_label(write, write_classes, caplog):
+    """SNLI of the Hub has it where annotators did not agree."""
+    write_classes(["no", "yes"], [0, -1, 1])
+    for labels in ("[yes, no]", "[a, b]"):
+        split = load_parquet(write, labels)
+        assert [example.text for example in split.examples] == ["0", "1"]
+        assert split.num_left_out == 1
+    assert "1 of 3 rows have no label and are left out (the first: row 2)" in caplog.text
 
 
 def test_a_list_of_ids_may_have_lines_without_a_second_id(write, tmp_path):
@@ -197,6 +267,15 @@ def test_the_cache_is_read_without_a_network(unreachable, cached_mrpc: Path):
         (3, "a", 1),
         (4, "c", 0),
     ]
+
+
+def test_a_hub_data_set_with_other_classes_is_refused(cached_mrpc: Path, write):
+    keys = "kind: sequence_classification\ntext_columns: sentence1\nlabels: [equivalent, other]\n"
+    hub = "hub_dataset: nyu-mll/glue\nhub_subset: mrpc\nvalidation_splits: []\ntest_splits: []\n"
+    task = read_task_file(write("own.yaml", keys + hub))
+    message = r"Hub data set nyu-mll/glue \(mrpc\), split train: .* has no not_equivalent"
+    with pytest.raises(InputError, match=message):
+        load_split(task, "train", data_dir=None)
 
 
 def test_the_cache_is_read_in_offline_mode(cached_mrpc: Path):

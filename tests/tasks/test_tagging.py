@@ -119,6 +119,19 @@ def test_a_span_that_is_none_is_named(read_tags, spans, message):
         read_tags(KEYS, [{"text": TEXT, "spans": spans}], "train.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("visited the U.N. on Monday.", "visited the U.N . on Monday ."),
+        ('He said: "don\'t!"', 'He said : " don\'t ! "'),
+        ("  state-of-the-art\n(2020) ...", "state-of-the-art ( 2020 ) . . ."),
+        ("\u201cSo?\u201d", "\u201c So ? \u201d"),
+    ],
+)
+def test_words_lose_the_punctuation_at_their_ends(text, words):
+    assert [text[start:end] for start, end in split_text(text)] == words.split()
+
+
 def test_scripts_without_spaces_are_cut_into_characters():
     text = "林夏在Oslo工作。 ผมชอบ 3.5"
     assert [text[start:end] for start, end in split_text(text)] == [

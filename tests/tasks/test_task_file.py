@@ -425,3 +425,40 @@ def test_a_wrong_label_of_many_names_the_nearest_and_the_file_that_has_them(writ
     message = r"did you mean 'intent_1\d\d'\? allowed: .* \(151, all of them in a.csv\)"
     with pytest.raises(InputError, match=message):
         load_split(task, "validation", data_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "content", "value"),
+    [
+        (TEXTS, "a.csv", "t,label\nx,no\ny,yes\n", 1),
+        (TEXTS, "a.csv", "t,label\nx,no\ny,yes\n", True),
+        (WORDS, "a.txt", "Oslo B-PORT\nis O\n", [1]),
+        (SETS, "a.csv", "t,label\nx,no\ny,yes\n", [1, 0]),
+        (SETS, "a.csv", "t,label\nx,no\ny,yes\n", [1]),
+    ],
+)
+def test_numbers_mean_none_of_the_names_that_were_found(write, keys, name, content, value):
+    """These are in the alphabet's order, the numbers in one of their own."""
+    write(name, content)
+    write("b.jsonl", [{"t": "x", "tokens": ["Oslo"], "label": value}])
+    task = read_task_file(write("own.yaml", f"{keys}files: {{train: {name}, validation: b.jsonl}}"))
+    message = f"b.jsonl, line 1.*the names were found in {name}, .*write labels: {{0: NAME"
+    with pytest.raises(InputError, match=message):
+        load_split(task, "validation", data_dir=None)
+    # Nor do they in the file of the run, which names the labels.
+    run = Path(task.files["train"]).parent / "task.yaml"
+    write_task_file(run, task)
+    task_of_run = read_task_file(run)
+    assert task_of_run.labels == task.labels
+    message = r"b\.jsonl, line 1.*the names were found in task\.yaml, .*write labels: \{0: NAME"
+    with pytest.raises(InputError, match=message):
+        load_split(task_of_run, "validation", data_dir=None)
+
+
+@pytest.mark.parametrize("labels", [("true", "false"), ("1", "0"), ("1.0", "0.0")])
+def test_found_names_that_are_numbers_or_truth_values_say_their_order(write, labels):
+    write("a.csv", "t,label\n" + "".join(f"x,{label}\n" for label in labels))
+    write("b.jsonl", [{"t": "x", "label": 1}, {"t": "y", "label": 0}])
+    task = read_task_file(write("own.yaml", TEXTS + "files: {train: a.csv, validation: b.jsonl}"))
+    examples = load_split(task, "validation", data_dir=None).examples
+    assert [example.label for example in examples] == [1, 0]

@@ -112,6 +112,25 @@ def test_several_columns_of_tags_are_warned_of(read, caplog):
     )
 
 
+@pytest.mark.parametrize(("tags", "is_warned"), [("NNP VBZ", True), ("_ _", False), ("1 2", False)])
+def test_several_columns_of_tags_are_warned_of_where_no_labels_are_named(
+    read, caplog, tags, is_warned
+):
+    first, second = tags.split()
+    read(TAGGING, f"Nord {first} B-LOC\nsays {second} O\n", "train.conll")
+    assert ("several columns hold tags; the last is read" in caplog.text) is is_warned
+
+
+def test_a_list_of_one_label_is_its_label(read):
+    """As doccano and Prodigy write the classes of a text."""
+    rows = [{"text": "a", "label": ["yes"]}, {"text": "b", "label": ["no"]}]
+    for keys in (CLASSES, CLASSES + "labels: [no, yes]\n"):
+        _, examples = read(keys, rows)
+        assert [example.label for example in examples] == [1, 0]
+    with pytest.raises(InputError, match=r"line 1: label \['no', 'yes'\] is not one of"):
+        read(CLASSES, [{"text": "a", "label": ["no", "yes"]}])
+
+
 def test_numbers_of_sentences_that_begin_anew_are_new_sentences(read, caplog):
     rows = ["0,John,B-PER", "0,sails,O", "1,Hi,O", "0,Mary,B-PER", "0,sits,O"]
     content = "\n".join(["sentence_id,word,label", *rows, ""])
@@ -241,6 +260,10 @@ def test_true_is_the_second_class_unless_the_names_say_otherwise(read):
         read(CLASSES + "labels: [yes, no]\n", rows)
     _, examples = read(CLASSES + "labels: {true: yes, false: no}\n", rows)
     assert [example.label for example in examples] == [0, 1]
+    # As docs/tasks.md has it, so that `f1` is that of yes.
+    task, examples = read(CLASSES + "labels: {false: no, true: yes}\n", rows)
+    assert task.labels == ("no", "yes")
+    assert [example.label for example in examples] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -263,10 +286,10 @@ def test_tables_as_excel_and_pandas_write_them(read, name, content):
 def test_a_quoted_line_break_in_a_tsv_goes_on(read, caplog):
     caplog.set_level(logging.INFO, logger="bert_recipes")
     task, examples = read(
-        CLASSES, 'label\ttext\n1\t"one line\nanother\tline"\n0\tbye\n', "train.tsv"
+        CLASSES, 'label\ttext\n1\t"one line\nanother line"\n0\tbye\n', "train.tsv"
     )
     assert task.labels == ("0", "1")
-    assert [example.text for example in examples] == ["one line\nanother\tline", "bye"]
+    assert [example.text for example in examples] == ["one line\nanother line", "bye"]
     long = "a long cell " * 20_000
     csv.field_size_limit(131_072)  # Python's own
     _, examples = read(CLASSES, f'label\ttext\n1\t"{long}"\n0\t"a ""b"""\n', "train.tsv")
@@ -274,6 +297,27 @@ def test_a_quoted_line_break_in_a_tsv_goes_on(read, caplog):
     # Quotes of a text are text.
     _, examples = read(CLASSES, 'label\ttext\n1\t"No", she said.\n0\t"Yes."\n', "train.tsv")
     assert [example.text for example in examples] == ['"No", she said.', '"Yes."']
+
+
+@pytest.mark.parametrize(
+    ("lines", "texts"),
+    [
+        # Quotes of a text may stand on two lines, and join them by chance.
+        (
+            ['"I love it.\t1', 'It was great."\t1', "Fine.\t0"],
+            ['"I love it.', 'It was great."', "Fine."],
+        ),
+        # A cell of three lines, of which two have no tab.
+        (['"one', "two", 'three"\t1', "Fine.\t0"], ["one\ntwo\nthree", "Fine."]),
+    ],
+)
+def test_quotes_that_join_two_rows_of_a_tsv_are_text(read, lines, texts):
+    content = "\n".join(["text\tlabel", *lines, ""])
+    _, examples = read(CLASSES, content, "train.tsv")
+    assert [example.text for example in examples] == texts
+    quoted = '"text"\t"label"\n"one\ttab\ntwo"\t"1"\n"Fine."\t"0"\n'
+    _, examples = read(CLASSES, quoted, "train.tsv")
+    assert [example.text for example in examples] == ["one\ttab\ntwo", "Fine."]
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.parquet", "train.json"])
@@ -310,6 +354,24 @@ def test_rows_without_a_label_are_left_out_and_counted(read, missing, caplog):
     rows[1]["label"] = "-1"
     with pytest.raises(InputError, match=r"line 2: the label is hidden .*, but line 1 has one"):
         read(task, rows)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json"])
+def test_a_key_that_json_leaves_out_is_null(read, name, caplog):
+    rows = [{"text": "a"}, {"text": "b", "label": "yes"}, {"label": "no"}, {"text": "c"}]
+    content = rows if name == "train.jsonl" else json.dumps(rows)
+    for keys in (CLASSES, CLASSES + "labels: [no, yes]\n"):
+        _, examples = read(keys, content, name)
+        assert [(example.text, example.label) for example in examples] == [("b", 1), ("", 0)]
+        assert "2 of 4 rows have no label and are left out" in caplog.text
+        caplog.clear()
+    rows = [{"tokens": ["a", "b"], "tags": ["O", "X"]}, {"tokens": ["c"]}]
+    content = rows if name == "train.jsonl" else json.dumps(rows)
+    _, examples = read(TAGGING, content, name)
+    assert [example.tokens for example in examples] == [("a", "b")]
+    # A key that no row has is a mistake.
+    with pytest.raises(InputError, match="1: no column 'label'; columns present: text"):
+        read(CLASSES, json.dumps([{"text": "a"}, {"text": "b"}]), "train.json")
 
 
 @pytest.mark.parametrize("missing", [None, "", math.nan])
@@ -454,6 +516,23 @@ def test_a_document_is_on_one_side(tmp_path):
         documents.append({example.tokens[0] for example in examples})
     assert not documents[0] & documents[1]
     assert len(documents[0] | documents[1]) == 40
+
+
+def test_one_mark_at_the_top_of_a_file_divides_nothing(tmp_path):
+    """Sentences that repeat are on one side."""
+    sentences = "-DOCSTART- O\n\n"
+    for number in range(100):
+        sentences += f"s{number % 50} B-X\n\n"
+    (tmp_path / "all.txt").write_text(sentences)
+    text = "kind: token_classification\nlabels: [O, B-X]\nfiles: {train: all.txt}\n"
+    (tmp_path / "task.yaml").write_text(text + "validation_fraction: 0.3\n")
+    task = read_task_file(tmp_path / "task.yaml")
+    sides = []
+    for split in ("train", "validation"):
+        examples = load_split(task, split, data_dir=None).examples
+        sides.append([example.tokens[0] for example in examples])
+    assert len(sides[0]) + len(sides[1]) == 100
+    assert len(set(sides[0])) + len(set(sides[1])) == 50
 
 
 @pytest.mark.parametrize(

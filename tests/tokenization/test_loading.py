@@ -173,6 +173,51 @@ def test_files_that_disagree_and_a_case_that_is_none_are_refused(tmp_path: Path)
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_allowed"),
+    [
+        ({"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}, False),
+        ({"subword_tokenizer_type": "character"}, False),
+        ({"tokenizer_class": "RoFormerTokenizerFast"}, False),
+        ({"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}, True),
+        ({"tokenizer_class": "ElectraTokenizerFast"}, True),
+        ({"tokenizer_class": "SomebodysTokenizer"}, True),
+        ({"tokenizer_class": None}, True),
+    ],
+)
+@pytest.mark.parametrize("name", [".", "vocab.txt"])
+def test_a_vocabulary_whose_text_is_cut_by_other_rules_is_refused(
+    tmp_path: Path, settings: dict[str, str], is_allowed: bool, name: str
+) -> None:
+    """Stock's defaults of BertJapaneseTokenizer, basic and wordpiece, are BERT's rules."""
+    write_vocabulary(tmp_path / "vocab.txt", "hello")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    if is_allowed:
+        assert load_tokenizer(tmp_path / name).tokenize("Hello") == ["hello"]
+        return
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: .* by other rules than BERT"):
+        load_tokenizer(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("files", "packages"),
+    [
+        (["spm.model"], r" \(needs pip install sentencepiece protobuf\)"),
+        (["vocab.json", "merges.txt"], ""),
+    ],
+)
+def test_a_tokenizer_that_stock_can_convert_is_told_how(
+    tmp_path: Path, files: list[str], packages: str
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    call = r"AutoTokenizer\.from_pretrained\(.*\)\.save_pretrained\(.*\)"
+    with pytest.raises(
+        InputError, match=f"stock transformers writes tokenizer.json: {call}{packages}$"
+    ):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize("path", ["/nowhere/at/all", "missing/vocab.txt"])
 def test_missing_path_is_one_clear_line(path: str) -> None:
     with pytest.raises(InputError, match="no such file or folder; give a tokenizer folder"):
@@ -217,9 +262,12 @@ def test_hub_name_is_downloaded_and_then_found_in_the_cache(
     files = {"vocab.txt": vocabulary, "tokenizer_config.json": b'{"model_max_length": 64}'}
     hub_server.add_repository("me/model", files)
     hub_server.add_repository("me/other", {"config.json": b"{}"})
+    deberta = {"spm.model": b"x", "tokenizer_config.json": b"{}"}
+    hub_server.add_repository("me/deberta", deberta)
     for name, message in (
         ("me/missing", "answers 404: check the name, or give a local folder"),
-        ("me/other", "this model on the Hub has no tokenizer.json, .*; BERT needs WordPiece"),
+        ("me/other", "has neither tokenizer.json nor vocab.txt; download it .hf download me/other"),
+        ("me/deberta", r"AutoTokenizer\.from_pretrained\(.FOLDER.\)\.save_pretrained\(.FOLDER.\)"),
     ):
         with pytest.raises(InputError, match=message):
             load_tokenizer(name)

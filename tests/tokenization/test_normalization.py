@@ -87,7 +87,10 @@ def test_random_unicode_gives_the_words_and_pieces_of_the_original(
     assert counts["[UNK]"] < counts.total() / 2
 
 
-def test_every_code_point_gives_the_words_of_the_original(original_words: Callable) -> None:
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_code_point_gives_the_words_of_the_original(
+    original_words: Callable, do_lower_case: bool
+) -> None:
     # Planes 4 to 13 hold no character at all: a sample of them will do.
     sample = [*range(0x34000, 0xE0000, 997), *range(0xE1000, 0x110000, 997)]
     code_points = [*range(0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE1000), *sample]
@@ -95,8 +98,8 @@ def test_every_code_point_gives_the_words_of_the_original(original_words: Callab
     for start in range(0, len(code_points), 100):
         characters = [chr(code_point) for code_point in code_points[start : start + 100]]
         text = " ".join(f"A{character}b" for character in characters)
-        words = normalize_text(text, lowercase=True).split()
-        assert words == original_words(text, True), ascii(text)
+        words = normalize_text(text, lowercase=do_lower_case).split()
+        assert words == original_words(text, do_lower_case), ascii(text)
 
 
 def test_the_original_tests_vectors(vectors: dict) -> None:
@@ -152,7 +155,13 @@ def test_lower_case_accents_and_cjk_are_free_of_each_other(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True}],
+    [
+        {"lowercase": True},
+        {"lowercase": False},
+        {"lowercase": False, "strip_accents": True},
+        {"lowercase": True, "strip_accents": False},
+        {"lowercase": True, "split_cjk": False},
+    ],
 )
 def test_alignment_gives_the_same_text_and_where_it_comes_from(
     random_strings: list[str], settings: dict

@@ -104,7 +104,9 @@ def test_what_cannot_be_trained_or_opened_is_one_line(tmp_path):
 
 
 def test_a_unigram_vocabulary_has_alberts_ids_and_loads_in_stock(tmp_path):
-    """google-research/albert: uncased, no accents, quotes of two characters are one."""
+    """google-research/albert: uncased, no accents; stock's AlbertTokenizer makes one character of
+    the quotes `` and ''.
+    """
     tokenizer, report = train_unigram(TEXTS * 3, vocab_size=60, show_progress=False)
     special = tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4])
     assert special == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]

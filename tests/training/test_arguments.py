@@ -65,20 +65,6 @@ def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
     assert spans == [(0, 900_000, 128, 256), (900_000, 1_000_000, 512, 256)]
 
 
-@pytest.mark.parametrize("variable", ["SLURM_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"])
-def test_what_each_start_would_throw_away_is_refused_where_there_are_several(
-    tmp_path, monkeypatch, variable
-):
-    monkeypatch.setenv(variable, "0")
-    assert make(tmp_path, overwrite_run=True).overwrite_run
-    monkeypatch.setenv(variable, "3")
-    assert make(tmp_path).resume == "auto"
-    assert make(tmp_path, resume="elsewhere/checkpoint-1").resume == "elsewhere/checkpoint-1"
-    for settings in ({"overwrite_run": True}, {"resume": str(tmp_path / "checkpoint-1")}):
-        with pytest.raises(InputError, match=f"{variable} is 3, and each start would throw away"):
-            make(tmp_path, **settings)
-
-
 @pytest.mark.parametrize(
     ("metric", "greater_is_better"),
     [
@@ -257,6 +243,16 @@ def test_steps_or_minutes_that_are_typed_replace_those_of_the_file(parse):
         parse("quickstart", "--max_minutes", 2, "--max_steps", 300)
 
 
+@pytest.mark.parametrize("kind", ["inverse_sqrt", "warmup_stable_decay"])
+def test_a_schedule_that_counts_steps_does_not_go_by_the_clock(parse, kind):
+    flags = ("--lr_scheduler_type", kind)
+    assert parse("roberta_base", *flags)[0].lr_scheduler_type == kind
+    args, _ = parse("roberta_base", "--max_minutes", 2)
+    assert (args.max_minutes, args.schedule) == (2, "trainer")
+    with pytest.raises(InputError, match=f"'{kind}', which counts steps; allowed with max_minutes"):
+        parse("roberta_base", *flags, "--max_minutes", 2)
+
+
 def test_the_second_phase_of_a_file_gives_way_to_the_clock(parse, caplog):
     """docs/runs.md: make pretrain CONFIG=bert_tiny ARGS="--store my_store --max_minutes 30"."""
     args, phases = parse("bert_tiny", "--max_minutes", 30)
@@ -303,6 +299,19 @@ def resolve(repository):
     return resolve_it
 
 
+def test_evaluations_of_a_file_for_days_do_not_take_the_minutes(resolve, caplog):
+    assert resolve("bert_base")["max_eval_pairs"] == 10_000
+    assert resolve("bert_base", "--max_minutes", "null")["max_eval_pairs"] == 10_000
+    assert "max_eval_pairs" not in caplog.text
+    assert resolve("bert_base", "--max_minutes", 15)["max_eval_pairs"] == 2000
+    assert "max_eval_pairs of the file becomes 2000" in caplog.text
+    caplog.clear()
+    flags = ("--max_minutes", 15, "--max_eval_pairs", 10_000)
+    assert resolve("bert_base", *flags)["max_eval_pairs"] == 10_000
+    assert resolve("quickstart", "--max_minutes", 15)["max_eval_pairs"] == 1000
+    assert "max_eval_pairs" not in caplog.text
+
+
 ORIGINALS = {
     # Clark et al. 2020; google-research/electra configure_pretraining.py and
     # pretrain/pretrain_helpers.py.
@@ -317,9 +326,19 @@ ORIGINALS = {
         "weight_decay": 0.0,
         "max_grad_norm": 5.0,
         "temperature": 2.0,
+        "alpha_ce": 5.0,
+        "alpha_mlm": 2.0,
+        "alpha_cos": 1.0,
     },
     # Jiao et al. 2020; TinyBERT/general_distill.py.
-    "tinybert": {"learning_rate": 5e-5, "warmup_steps": 0.1, "selection": "none"},
+    "tinybert": {
+        "learning_rate": 5e-5,
+        "warmup_steps": 0.1,
+        "selection": "none",
+        "alpha_attn": 1.0,
+        "alpha_hidn": 1.0,
+        "alpha_embd": 1.0,
+    },
     # fairseq models/roberta/model.py.
     "roberta": {"weight_init": "normal", "hidden_act": "gelu", "selection": "fairseq"},
     "ltr": {"selection": "causal", "pair_label": "none"},

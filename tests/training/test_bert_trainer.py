@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from cpu_kernels import need_cpu_kernels
 from safetensors.torch import load_file
 from small_run import small_run
 from torch.utils.data import Dataset, IterableDataset
@@ -109,7 +110,9 @@ def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_stor
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer))).eval()
     features = [dataset[index] for index in range(23)]
-    lengths = torch.from_numpy(count_characters(tokenizer.get_vocab(), len(tokenizer)))
+    special_ids = tokenizer.all_special_ids
+    vocabulary = tokenizer.get_vocab()
+    lengths = torch.from_numpy(count_characters(vocabulary, len(tokenizer), special_ids))
     unigram = unigram_log_probs(store.train.unigram_counts)
     sums = PreTrainingSums(torch.device("cpu"), unigram, lengths)
     with torch.no_grad():
@@ -250,6 +253,7 @@ def test_a_checkpoint_after_whole_passes_is_that_of_the_last_step(small_store, t
 
 
 def test_a_model_has_the_sampled_softmax_while_its_trainer_trains(small_store, tmp_path):
+    need_cpu_kernels()
     seen = []
 
     class Look(TrainerCallback):
@@ -504,6 +508,104 @@ def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_
     assert (trainer.state.global_step, trainer.state.epoch) == (6, 2.0)
 
 
+def with_given_optimizer(folder, phases=None):
+    """A Trainer with an optimizer of its user's, whose second group is ten times slower."""
+    torch.manual_seed(0)
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=60, dropout=0.0))
+    first, *others = model.parameters()
+    groups = [{"params": [first]}, {"params": others, "lr": 3e-5}]
+    args = PreTrainingArguments(
+        output_dir=str(folder),
+        max_steps=4,
+        save_steps=2,
+        per_device_train_batch_size=8,
+        precision="fp32",
+        use_cpu=True,
+    )
+    return BertTrainer(
+        model,
+        args,
+        two_columns,
+        train_dataset=rows(),
+        phases=phases,
+        optimizers=(torch.optim.AdamW(groups, lr=3e-4), None),
+    )
+
+
+def peaks_of(trainer):
+    return [group["initial_lr"] for group in trainer.optimizer.param_groups]
+
+
+def test_a_given_optimizer_has_its_own_rates_after_a_resume_too(tmp_path):
+    straight = with_given_optimizer(tmp_path / "a")
+    straight.train()
+    resumed = with_given_optimizer(tmp_path / "b")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "a" / "checkpoint-2"))
+    assert peaks_of(straight) == peaks_of(resumed) == [3e-4, 3e-5]
+    weights = straight.model.state_dict()
+    torch.testing.assert_close(resumed.model.state_dict(), weights, rtol=0, atol=0)
+
+
+def test_groups_of_different_rates_keep_their_ratio_in_a_phase_with_its_own_rate(tmp_path):
+    """The run has a rate of 1e-4, its second phase five times as much."""
+    plan = PhasePlan(0, 2, 8, 8, 12, None)
+    own_plan = PhasePlan(2, 4, 8, 8, 12, None, own_schedule=(0.0, 5e-4))
+    phases = [TrainingPhase(each, rows(), None, two_columns) for each in (plan, own_plan)]
+    trainer = with_given_optimizer(tmp_path, phases)
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert peaks_of(trainer) == pytest.approx([1.5e-3, 1.5e-4])
+
+
+class TwoWeights(torch.optim.SGD):
+    """Trains other weights than those that are measured, as a schedule-free optimizer does."""
+
+    is_training = False
+
+    def train(self):
+        self._scale(2.0, is_training=True)
+
+    def eval(self):
+        self._scale(0.5, is_training=False)
+
+    def _scale(self, factor, *, is_training):
+        if self.is_training != is_training:
+            self.is_training = is_training
+            for group in self.param_groups:
+                for weight in group["params"]:
+                    weight.data.mul_(factor)
+
+    def step(self, closure=None):
+        assert self.is_training
+        return super().step(closure)
+
+
+def test_a_schedule_free_optimizer_is_measured_and_saved_with_its_means(tmp_path, monkeypatch):
+    steps = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
+    trainer = stock_trainer(tmp_path, rows(), two_columns, max_steps=3, **steps)
+    trainer.optimizer = optimizer = TwoWeights(trainer.model.parameters(), lr=1e-3)
+    weights = {}
+    measure = BertTrainer.measure
+
+    def measure_means(self, batch):
+        assert not optimizer.is_training
+        word_vectors = self.model.bert.embeddings.word_embeddings.weight
+        weights[self.state.global_step] = word_vectors.detach().clone()
+        return measure(self, batch)
+
+    monkeypatch.setattr(BertTrainer, "measure", measure_means)
+    trainer.train()
+    assert len(weights) == 3
+    for step in (2, 3):
+        saved = load_file(tmp_path / f"checkpoint-{step}" / "model.safetensors")
+        assert torch.equal(saved["bert.embeddings.word_embeddings.weight"], weights[step])
+    # A model that is saved without a measurement.
+    optimizer.train()
+    trainer.save_model(str(tmp_path / "model"))
+    saved = load_file(tmp_path / "model" / "model.safetensors")
+    assert torch.equal(saved["bert.embeddings.word_embeddings.weight"], weights[3])
+
+
 @pytest.mark.parametrize(
     ("workers", "estimates", "built"), [(1, False, [1]), (0, False, []), (1, True, [])]
 )
@@ -650,6 +752,28 @@ def test_a_stock_model_is_measured_as_ours_is(tmp_path, name, member):
         for name in (f"eval_{task}_loss", f"eval_{task}_accuracy"):
             assert metrics[name] == pytest.approx(expected[name], rel=1e-5), name
     assert metrics["eval_pairs"] == expected["eval_pairs"]
+
+
+class NoGradient(TrainerCallback):
+    """Keeps the names of the parameters without a gradient."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.names = [name for name, weight in model.named_parameters() if weight.grad is None]
+
+
+@pytest.mark.parametrize(
+    ("name", "member"), [("BertForPreTraining", "bert"), ("AlbertForPreTraining", "albert")]
+)
+def test_without_labels_of_pairs_every_parameter_has_a_gradient(tmp_path, name, member):
+    """DDP waits for all of them."""
+    trainer = trainer_of_stock(tmp_path, name, kind=MEMBERS[member])
+    for row in trainer.train_dataset:
+        row.pop("next_sentence_label", None)
+        row.pop("sentence_order_label", None)
+    no_gradient = NoGradient()
+    trainer.add_callback(no_gradient)
+    trainer.train()
+    assert not no_gradient.names
 
 
 def test_a_stock_model_without_all_its_labels_is_refused_in_one_line(tmp_path):

@@ -28,9 +28,10 @@ WEIGHTS = {"temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1
 NUM_PIECES = 200
 
 
-def make_teacher(member="bert", size="4/64", vocab_size=NUM_PIECES):
+def make_teacher(member="bert", size="4/64", vocab_size=NUM_PIECES, positions=None):
     torch.manual_seed(0)
     settings = {"vocab_size": vocab_size, "dropout": 0.0, "initializer_range": 0.2}
+    settings["positions"] = positions
     settings["model_type"] = member.partition("_")[0]
     return MEMBERS[member](pretraining_config(size, **settings)).eval()
 
@@ -108,6 +109,17 @@ def test_a_student_of_a_random_start_has_nothing_of_its_teacher():
         student = make_student(teacher, settings(start_from_teacher=starts), 1)
         layer = student.distilbert.transformer.layer[0]
         assert torch.equal(layer.attention.q_lin.weight, query) == (starts is None)
+
+
+def test_the_student_of_a_teacher_of_sets_learns_no_positions():
+    teacher = make_teacher(positions="none")
+    student = make_student(teacher, settings(), 1)
+    weight = student.distilbert.embeddings.position_embeddings.weight
+    assert not weight.any()
+    assert not weight.requires_grad
+    assert student.config.positions == "none"
+    with pytest.raises(InputError, match="fold_segments adds to the positions, and x has none"):
+        make_student(teacher, settings(fold_segments=True), 1)
 
 
 def test_robertas_student_is_a_roberta():
@@ -198,6 +210,7 @@ def test_one_gradient_however_the_batch_is_accumulated_and_the_teacher_stays(mak
         trainer.train()
         torch.testing.assert_close(teacher.state_dict(), before, rtol=0, atol=0)
         assert not teacher.training
+        assert "teacher" in trainer.resume_fingerprint
         weights.append(trainer.model.state_dict())
     torch.testing.assert_close(weights[1], weights[0], rtol=1e-4, atol=1e-6)
 

@@ -6,9 +6,10 @@ import json
 
 import pytest
 import torch
+from member_models import build
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import BertForMaskedLM
+from transformers import BertForMaskedLM, get_scheduler
 
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.checkpoints import MEMBERS
@@ -21,7 +22,7 @@ from bert_recipes.training.optimization import (
     Schedule,
     create_optimizer,
     decay_groups,
-    set_peak_rate,
+    set_peak_rates,
     settings_of_groups,
 )
 
@@ -114,7 +115,7 @@ def test_a_phase_may_have_a_schedule_of_its_own():
         first.step()
     second = LambdaLR(optimizer, Schedule(10, 5, 2, 0.5).factor)
     second.load_state_dict(first.state_dict())
-    set_peak_rate(second, 0.5)
+    set_peak_rates(second, [0.5])
     rates = []
     for _ in range(5):
         rates.append(optimizer.param_groups[0]["lr"])
@@ -327,6 +328,25 @@ def test_muon_leaves_out_an_output_layer_of_its_own():
     assert id(model.cls.predictions.decoder.weight) not in matrices
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("polynomial", {"lr_end": 1e-3}), ("cosine_with_min_lr", {"min_lr": 1e-3})],
+)
+def test_a_last_rate_of_stocks_schedules_is_adamws_beside_muon(kind, settings):
+    optimizer = make_optimizer("muon", nn.Linear(40, 33))
+    scheduler = get_scheduler(kind, optimizer, 0, 4, scheduler_specific_kwargs=settings)
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+    # From 0.01 and 0.02.
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1e-3, 2e-3])
+
+
+def test_muon_may_learn_beside_an_adamw_that_does_not():
+    optimizer = create_optimizer("muon", nn.Linear(40, 33), learning_rate=0.0)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.0, 0.02]
+
+
 def test_lamb_is_that_of_the_original(shared_data):
     """google-research/albert lamb_optimizer.py: its formula in float64 on five tensors, one of
     which starts at zero.
@@ -367,15 +387,29 @@ def test_lambs_step_is_the_weights_own_length_but_for_layer_norms_and_biases(dec
     assert steps == pytest.approx([0.001 * 40**0.5 * element] * 3, rel=1e-3)
 
 
-def test_decay_spares_layer_norms_and_biases_and_nothing_else():
+@pytest.mark.parametrize(
+    "member",
+    [
+        "BertForPreTraining",
+        "RobertaForMaskedLM",
+        "AlbertForPreTraining",
+        "DistilBertForMaskedLM",
+        "ElectraForPreTraining",
+    ],
+)
+def test_decay_spares_layer_norms_and_biases_and_nothing_else(member):
     """exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"]: embeddings are decayed."""
-    model = BertForPreTraining(pretraining_config("tiny", vocab_size=50))
+    model = build(member)
+    of_layer_norms = set()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            of_layer_norms.update(module.parameters())
     decays = {}
     for group in decay_groups(model, 0.01):
         for parameter in group["params"]:
             decays[parameter] = group["weight_decay"]
     for name, parameter in model.named_parameters():
-        is_spared = "LayerNorm" in name or name.endswith("bias")
+        is_spared = parameter in of_layer_norms or name.endswith("bias")
         assert decays[parameter] == (0.0 if is_spared else 0.01), name
 
 

@@ -34,6 +34,7 @@ from bert_recipes.training.pretraining import (
     build_model,
     load_data,
     load_model,
+    load_teacher,
     make_collator,
 )
 from bert_recipes.yaml_files import read_tree
@@ -126,6 +127,25 @@ def test_random_heads_are_trained_but_not_measured_and_a_masked_lm_head_is_enoug
     load(transformers.BertForSequenceClassification)
     with pytest.raises(InputError, match=r"without a masked-LM head.*--task NAME"):
         load(transformers.BertForSequenceClassification, needs_head=True)
+
+
+@pytest.mark.parametrize("name", ["Bert", "Albert"])
+def test_a_random_head_for_pairs_is_not_measured(tmp_path, tokenizer, caplog, name):
+    def measure(model_class):
+        model_type = model_class.config_class.model_type
+        config = pretraining_config("2/32", vocab_size=NUM_PIECES, model_type=model_type)
+        model_class(config).save_pretrained(tmp_path / "model")
+        args = ModelArguments(model_name_or_path=str(tmp_path / "model"))
+        model = load_model(args, tokenizer, 128, 1, needs_head=True).eval()
+        ids = torch.tensor([[2, 7, 3, 8, 3]])
+        return model(ids, labels=ids, next_sentence_label=torch.tensor([1]))
+
+    assert measure(getattr(transformers, f"{name}ForPreTraining")).nsp_loss is not None
+    assert "they are left out" not in caplog.text
+    output = measure(getattr(transformers, f"{name}ForMaskedLM"))
+    assert output.nsp_loss is None
+    assert output.loss == output.mlm_loss
+    assert "they are left out" in caplog.text
 
 
 def cut_weights(folder):
@@ -366,6 +386,65 @@ def test_configurations_and_scripts_name_the_same_files(repository: Path):
 def build_new(data, **settings):
     model_args = ModelArguments(**settings)
     return build_model(model_args, DistillationArguments(), data, None, 1)
+
+
+@pytest.mark.parametrize("objective", ["bert", "mlm"])
+def test_a_label_of_pairs_that_no_head_learns_is_said(small_store, caplog, objective):
+    data_args = DataArguments(store=str(small_store), max_seq_length=32, pair_label="order")
+    build_new(load_data(data_args, 1), objective=objective)
+    message = "pair_label order is not learned: BertForMaskedLM has no head for pairs"
+    assert (message in caplog.text) == (objective == "mlm")
+
+
+# Left to right
+
+
+def load_text(store, selection):
+    inputs = {"max_seq_length": 32, "pair_label": "none"}
+    return load_data(DataArguments(store=str(store), selection=selection, **inputs), 1)
+
+
+SEES_NEXT = "the model reads both ways and would see the next token"
+SEES_BEFORE = "the model reads from left to right and predicts the next token alone"
+
+
+@pytest.mark.parametrize(
+    ("objective", "selection", "message"),
+    [("mlm", "causal", SEES_NEXT), ("electra", "causal", SEES_NEXT), ("ltr", "count", SEES_BEFORE)],
+)
+def test_the_next_token_is_for_models_that_do_not_see_it(
+    small_store, objective, selection, message
+):
+    with pytest.raises(InputError, match=message):
+        build_new(load_text(small_store, selection), objective=objective)
+
+
+def test_a_checkpoint_goes_on_in_its_direction(tmp_path, small_store):
+    masked, causal = load_text(small_store, "count"), load_text(small_store, "causal")
+    both_ways, left_to_right = str(tmp_path / "mlm"), str(tmp_path / "ltr")
+    build_new(masked, objective="mlm").save_pretrained(both_ways)
+    build_new(causal, objective="ltr").save_pretrained(left_to_right)
+    build_new(masked, objective="mlm", model_name_or_path=both_ways)
+    build_new(causal, objective="ltr", model_name_or_path=left_to_right)
+    with pytest.raises(InputError, match=SEES_NEXT):
+        build_new(causal, objective="ltr", model_name_or_path=both_ways)
+    with pytest.raises(InputError, match=SEES_BEFORE):
+        build_new(masked, objective="mlm", model_name_or_path=left_to_right)
+    weights = {"temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0}
+    distillation = DistillationArguments(teacher=left_to_right, **weights)
+    with pytest.raises(InputError, match="ltr reads from left to right; give one that reads both"):
+        load_teacher(distillation, masked.tokenizer)
+    student_args = ModelArguments(objective="distilbert")
+    teacher = load_teacher(DistillationArguments(teacher=both_ways, **weights), masked.tokenizer)
+    with pytest.raises(InputError, match=SEES_NEXT):
+        build_model(student_args, distillation, causal, teacher, 1)
+
+
+def test_instances_are_masked_whatever_the_selection_is(tmp_path, tokenizer):
+    data = load_data(instance_arguments(tmp_path, selection="causal"), 1)
+    with pytest.raises(InputError, match=SEES_BEFORE):
+        build_new(data, objective="ltr")
+    build_new(data, objective="mlm")
 
 
 def test_word_embeddings_begin_as_vectors_of_neighbors_that_are_as_long_as_random_ones(small_store):

@@ -16,6 +16,7 @@ from bert_recipes.checkpointing import last_complete, write_manifest
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, lock_run
+from bert_recipes.finetuning.arguments import TeachingArguments
 from bert_recipes.run_folder import (
     CARD_SETTINGS_FILE,
     CONFIG_FILE,
@@ -26,7 +27,7 @@ from bert_recipes.run_folder import (
     STATE_FILE,
     TASK_FILE,
 )
-from bert_recipes.training.arguments import PreTrainingArguments
+from bert_recipes.training.arguments import DistillationArguments, PreTrainingArguments
 from bert_recipes.training.resume import (
     check_output_dir,
     find_resume_checkpoint,
@@ -34,6 +35,7 @@ from bert_recipes.training.resume import (
     lock_output_dir,
     prepare_output_dir,
     read_trainer_state,
+    state_of_process,
 )
 from bert_recipes.training.run import results_text, speed_of
 
@@ -201,6 +203,44 @@ def test_a_run_is_resumed_with_its_own_settings_only(
     assert f"{name} is {now}" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (
+            {"optimizer": "lamb"},
+            {},
+            r"is bert_adam or adamw, but in .*run\.yaml lamb; the saved state",
+        ),
+        ({}, {"optimizer": "muon"}, r"is muon, .* --model_name_or_path .*run/checkpoint-2$"),
+        (
+            {"optimizer": "trainer", "optim": "adafactor"},
+            {"optimizer": "trainer"},
+            r"is bert_adam or adamw, but in .*run\.yaml adafactor;",
+        ),
+        (
+            {"schedule": "trainer", "lr_scheduler_type": "greedy", "eval_strategy": "steps"},
+            {"schedule": "trainer"},
+            r"the schedule goes by steps, but in .*run\.yaml it is greedy;",
+        ),
+    ],
+)
+def test_no_optimizer_or_schedule_goes_on_from_the_state_of_another_though_changes_are_allowed(
+    tmp_path: Path, before: dict, now: dict, words: str
+):
+    folder = make_run(tmp_path / "run", 2, **before)
+    refused(folder, words, allow_changes=True, **now)
+    assert claim(folder, **before) == str(folder / "checkpoint-2")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "trainer"])
+def test_an_adam_may_go_on_from_the_state_of_another(tmp_path: Path, optimizer: str):
+    folder = make_run(tmp_path / "run", 2)
+    words = f"optimizer is {optimizer}, but in .* bert_adam; .*--allow_changes true"
+    refused(folder, words, optimizer=optimizer)
+    checkpoint = claim(folder, optimizer=optimizer, allow_changes=True)
+    assert checkpoint == str(folder / "checkpoint-2")
+
+
 def test_a_run_of_before_a_setting_existed_has_its_default(tmp_path: Path):
     folder = make_run(tmp_path / "run", 2)
     checkpoint = folder / "checkpoint-2"
@@ -230,6 +270,21 @@ def test_where_things_lie_and_how_the_work_is_shared_out_may_change(tmp_path: Pa
     checkpoint = folder / "checkpoint-2"
     assert claim(folder, **changes) == str(checkpoint)
     assert claim(tmp_path / "elsewhere", checkpoint, **changes) == str(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [(DistillationArguments, {"temperature": 2.0}), (TeachingArguments, {"distil": "prediction"})],
+)
+def test_a_teacher_may_have_moved(tmp_path: Path, kind, values):
+    """Its weights are compared (`take_teacher`)."""
+    checkpoint = make_run(tmp_path / "run", 2) / "checkpoint-2"
+    args = settings(tmp_path / "run")
+    save_config(checkpoint / CONFIG_FILE, args, kind(teacher="before", **values))
+    prepare_output_dir(args, (args, kind(teacher="after", **values)), str(checkpoint))
+    other = kind(teacher="after", **values | {"temperature": 9.0})
+    with pytest.raises(InputError, match=r"temperature is 9\.0, but in"):
+        prepare_output_dir(args, (args, other), str(checkpoint))
 
 
 def test_results_are_json_with_null_for_what_is_not_defined():
@@ -304,6 +359,14 @@ def test_a_resume_under_deepspeed_says_that_it_opens_pickles(tmp_path: Path, cap
     assert "opening them runs what code they hold" in caplog.text
 
 
+def test_a_process_has_its_own_sums_again_or_the_mean_where_there_are_more_or_fewer():
+    states = [{"loss": 1.0, "meter": [2.0, 4.0]}, {"loss": 3.0, "meter": [6.0, 0.0]}]
+    assert [state_of_process(states, index, 2) for index in (0, 1)] == states
+    mean = {"loss": 2.0, "meter": [4.0, 2.0]}
+    assert state_of_process(states, 0, 1) == mean
+    assert state_of_process(states, 2, 3) == mean
+
+
 LOCK_RUN = """
 import sys, time
 from pathlib import Path
@@ -339,6 +402,21 @@ def test_the_early_look_refuses_what_the_claim_would(tmp_path: Path, is_finished
     refused(folder, re.escape(str(early.value)), resume)
     assert claim(folder, "last") == str(folder / "checkpoint-2")
     check_output_dir(settings(folder, "auto"))  # it is unfinished again
+
+
+@pytest.mark.parametrize("variable", ["SLURM_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"])
+def test_what_each_start_would_throw_away_is_refused_where_there_are_several(
+    tmp_path: Path, monkeypatch, variable
+):
+    monkeypatch.setenv(variable, "0")
+    check_output_dir(settings(tmp_path, overwrite_run=True))
+    monkeypatch.setenv(variable, "3")
+    check_output_dir(settings(tmp_path))
+    check_output_dir(settings(tmp_path, "elsewhere/checkpoint-1"))
+    begins_anew = settings(tmp_path, overwrite_run=True)
+    for args in (begins_anew, settings(tmp_path, tmp_path / "checkpoint-1")):
+        with pytest.raises(InputError, match=f"{variable} is 3, and each start would throw away"):
+            check_output_dir(args)
 
 
 def test_a_folder_of_somebody_else_is_refused_before_the_data_are_looked_for(

@@ -6,7 +6,7 @@ import logging
 import math
 import string
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,14 @@ def _mark_of(vocabulary: Mapping[str, int]) -> str:
     return max(counts, key=counts.__getitem__)
 
 
+def is_byte_level(vocabulary: Mapping[str, int]) -> bool:
+    """Return whether pieces are bytes, with a mark of the space before a word.
+
+    The first word of a text may have no space before it, and so no mark.
+    """
+    return _mark_of(vocabulary) == _BYTE_LEVEL
+
+
 def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
     """Return bool (size,), the pieces that go on with a word.
 
@@ -71,7 +79,9 @@ def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
     return goes_on
 
 
-def count_characters(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
+def count_characters(
+    vocabulary: Mapping[str, int], size: int, special_ids: Collection[int]
+) -> np.ndarray:
     """Return int64 (size,), the characters of the text that each piece stands for.
 
     Spaces, and the mark of a word's beginning or of a continuation, are none. A byte-level piece
@@ -82,8 +92,7 @@ def count_characters(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
     without_inner_bytes = str.maketrans("", "", inner_bytes)
     lengths = np.ones(size, dtype=np.int64)
     for piece, number in vocabulary.items():
-        is_special = piece.startswith(("[", "<")) and len(piece) > 1
-        if not is_special:
+        if number not in special_ids:
             lengths[number] = len(piece.removeprefix(mark).translate(without_inner_bytes))
     return lengths
 
@@ -143,7 +152,8 @@ class DataCollatorForPreTraining(MaskingRates):
         self._vocab_size = len(self.tokenizer)
         vocabulary = self.tokenizer.get_vocab()
         self._is_continuation = find_continuations(vocabulary, self._vocab_size)
-        if _mark_of(vocabulary) == _BYTE_LEVEL:
+        self._is_byte_level = is_byte_level(vocabulary)
+        if self._is_byte_level:
             self.draws_pad = False
         names = ("pad", "cls", "sep", "unk")
         special_ids = [getattr(self.tokenizer, f"{name}_token_id", None) for name in names]
@@ -203,6 +213,7 @@ class DataCollatorForPreTraining(MaskingRates):
             is_continuation=self._is_continuation,
             special_ids=self._special_ids,
             excluded_ids=() if self.draws_pad else (tokenizer.pad_token_id,),
+            special_ends_word=self._is_byte_level,
             progress=progress,
         )
 

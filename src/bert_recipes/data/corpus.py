@@ -290,15 +290,22 @@ class _RowReader:
     counts: CorpusCounts
     # A row may hold a list of numbers, or of sentences of them, instead of text.
     of_ids: bool = False
+    # Whether a row of this file had the column: JSON may leave it out where it is empty.
+    has_column: bool = False
 
     def read_file(self, path: Path) -> Iterator[str]:
         """Yield the text of every row of a table or an array.
 
         Rows whose text is missing are dropped and counted.
         """
+        self.has_column = False
         bytes_before = self.counts.source_bytes
-        is_parquet = path.suffix.lower() == ".parquet"
-        rows = self._array_rows(path) if path.suffix.lower() == ".npy" else self._table_rows(path)
+        suffix = path.suffix.lower()
+        is_parquet = suffix == ".parquet"
+        if suffix == ".npy":
+            rows = self._array_rows(path)
+        else:
+            rows = self._table_rows(path, is_parquet=is_parquet)
         for place, row in rows:
             text = self._text_of(row, place)
             if text is None:
@@ -309,8 +316,7 @@ class _RowReader:
             yield text
         self.counts.source_bytes = bytes_before + path.stat().st_size
 
-    def _table_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
-        is_parquet = path.suffix.lower() == ".parquet"
+    def _table_rows(self, path: Path, *, is_parquet: bool) -> Iterator[tuple[str, Any]]:
         if is_parquet:
             self._check_schema(path)
         table = self.reader.table(path, [self.text_column] if is_parquet else None)
@@ -374,6 +380,7 @@ class _RowReader:
 
         The rows are streamed in the order of the data set's files.
         """
+        self.has_column = False
         place = f"Hub data set {name!r}"
         rows = _open_hub(name, config_name, split, place)
 
@@ -402,10 +409,11 @@ class _RowReader:
     def _text_of(self, row: Any, place: str) -> str | None:
         """Return the text of a row, or None (counted) where it is missing."""
         column = self.text_column
-        if column not in row:
+        if column not in row and not self.has_column:
             raise self._no_column(row, place)
 
-        text = column_value(row, column, place)
+        text = column_value(row, column, place) if column in row else None
+        self.has_column = True
         if is_missing(text):
             self.counts.dropped["rows_without_text"] += 1
             return None

@@ -98,16 +98,14 @@ class DocumentEncoder:
                 yield from split_sentences(paragraph)
 
 
-def batch_documents(
-    documents: Iterable[tuple[str, list[str]]], batch_characters: int = BATCH_CHARACTERS
-) -> Iterator[TextBatch]:
+def batch_documents(documents: Iterable[tuple[str, list[str]]]) -> Iterator[TextBatch]:
     """Collect (split, document) into batches of one split each, in the order of each split."""
     waiting: dict[str, list[list[str]]] = {}
     sizes: Counter[str] = Counter()
     for split, document in documents:
         waiting.setdefault(split, []).append(document)
         sizes[split] += sum(map(len, document))
-        if sizes[split] >= batch_characters:
+        if sizes[split] >= BATCH_CHARACTERS:
             yield TextBatch(split, waiting.pop(split))
             del sizes[split]
     for split, last_documents in waiting.items():

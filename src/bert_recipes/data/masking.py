@@ -169,6 +169,7 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     is_continuation: np.ndarray | None = None,
     special_ids: Sequence[int] = (),
     excluded_ids: Sequence[int] = (),
+    special_ends_word: bool = False,
     progress: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a batch; a pure function of its arguments.
@@ -187,6 +188,9 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
         special_ids: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS],
             padding, [SEP], [UNK].
         excluded_ids: Ids that no selection draws.
+        special_ends_word: For whole_word: whether a piece after a special token always begins a
+            word. If not, a continuation piece there joins the word before, as in the original.
+            "fairseq", "ngrams" and "spans" never join.
         progress: float64 (B,), the fraction of the run at which each row is read; None: its begin.
 
     Returns:
@@ -196,7 +200,9 @@ def mask_tokens(  # noqa: PLR0913  # the public signature
     if progress is None:
         progress = np.zeros(len(lengths))
     probabilities = rates.probabilities_at(progress)
-    batch = _Batch(input_ids, candidates, lengths, keys, probabilities, is_continuation)
+    batch = _Batch(
+        input_ids, candidates, lengths, keys, probabilities, is_continuation, special_ends_word
+    )
     if rates.selection == "none":
         return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
@@ -232,6 +238,7 @@ class _Batch:
     keys: np.ndarray
     probabilities: np.ndarray  # (B,)
     is_continuation: np.ndarray | None
+    special_ends_word: bool
 
     @property
     def is_token(self) -> np.ndarray:
@@ -309,7 +316,9 @@ def _choose_units(batch: _Batch, rates: MaskingRates) -> np.ndarray:
     A unit, a token or the pieces of a word, is taken as one or not at all.
     """
     starts = batch.candidates
-    if rates.whole_word:
+    if rates.whole_word and batch.special_ends_word:
+        starts = starts & batch.is_word_start
+    elif rates.whole_word:
         # The first candidate opens a unit even if it is a "##" piece: truncation from the front can
         # cut a word.
         is_first = np.cumsum(batch.candidates, axis=1) == 1

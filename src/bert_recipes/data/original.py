@@ -63,11 +63,13 @@ class OriginalMasking:
     mask_id: int
     random_word_ids: Sequence[int]  # the vocabulary in file order, special and unused entries too
     is_continuation: Sequence[bool]  # for each id, whether its piece goes on with a word
+    joins_segments: bool  # whether such a piece at the start of B joins the last word of A
 
     @classmethod
     def from_tokenizer(cls, settings: OriginalSettings, tokenizer: Any) -> OriginalMasking:
         """Take the vocabulary of any BERT tokenizer."""
-        from bert_recipes.data.collator import find_continuations  # takes torch, and seconds
+        # Takes torch, and seconds.
+        from bert_recipes.data.collator import find_continuations, is_byte_level
 
         id_of_piece = tokenizer.get_vocab()
         pieces = sorted(id_of_piece, key=id_of_piece.__getitem__)
@@ -76,6 +78,7 @@ class OriginalMasking:
             mask_id=tokenizer.mask_token_id,
             random_word_ids=[id_of_piece[piece] for piece in pieces],
             is_continuation=find_continuations(id_of_piece, len(pieces)).tolist(),
+            joins_segments=not is_byte_level(id_of_piece),
         )
 
 
@@ -147,7 +150,7 @@ def mask_in_original_order(
     limit = min(settings.max_predictions_per_seq, share)
     words = [[position] for position in positions]
     if settings.whole_word:
-        words = _words(positions, input_ids, masking.is_continuation)
+        words = _words(positions, boundary, input_ids, masking)
     if settings.ngram is not None:
         runs = choose_ngrams(words, limit, settings.ngram, rng, settings.draw_ngram_length)
         predicted = list(chain.from_iterable(runs))
@@ -170,16 +173,19 @@ def mask_in_original_order(
 
 
 def _words(
-    positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool]
+    positions: list[int], boundary: int, input_ids: Sequence[int], masking: OriginalMasking
 ) -> list[list[int]]:
     """Return the positions of each word.
 
     As in the original, a continuation at the start of B (its word was cut) joins the last word of
-    A.
+    A. Not so in a byte-level vocabulary, where the first word of a text may look like one.
     """
     words: list[list[int]] = []
     for position in positions:
-        if words and is_continuation[input_ids[position]]:
+        goes_on = masking.is_continuation[input_ids[position]]
+        if position == boundary and not masking.joins_segments:
+            goes_on = False
+        if words and goes_on:
             words[-1].append(position)
         else:
             words.append([position])

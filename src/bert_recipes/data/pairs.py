@@ -115,12 +115,9 @@ def build_sentence_pairs(
     target = max_seq_length - NUM_SPECIAL_TOKENS
     if rng.random() < short_seq_prob:
         target = rng.randint(2, target)
-    begin = end = chunk_length = 0
-    while end < len(lengths):
-        chunk_length += lengths[end]
-        end += 1
-        if chunk_length < target and end < len(lengths):
-            continue
+    begin = 0
+    while begin < len(lengths):
+        end, chunk_length = _take_chunk(lengths, begin, target)
         count = end - begin
         a_end = begin + 1
         if count >= 2:
@@ -133,8 +130,9 @@ def build_sentence_pairs(
             b = _draw_random_next(document, lengths_of, num_documents, room, rng)
             yield _pair_with_random_next(begin, a_end, length_a, b)
             # The sentences after A were not used: put them back.
-            end = a_end
-        elif is_ordered and rng.random() < 0.5:
+            begin = a_end
+            continue
+        if is_ordered and rng.random() < 0.5:
             yield SentencePair(
                 a_begin=a_end,
                 a_end=end,
@@ -156,7 +154,21 @@ def build_sentence_pairs(
                 length_b=length_b,
             )
         begin = end
-        chunk_length = 0
+
+
+def _take_chunk(lengths: Sequence[int], begin: int, target: int) -> tuple[int, int]:
+    """Take the sentences from `begin` on that reach `target` tokens, or the document's end.
+
+    Returns:
+        One past the last sentence, and the tokens.
+    """
+    num_sentences = len(lengths)
+    end = begin + 1
+    length = lengths[begin]
+    while length < target and end < num_sentences:
+        length += lengths[end]
+        end += 1
+    return end, length
 
 
 def build_single_sentence_pairs(
@@ -293,13 +305,8 @@ def _draw_random_next(
             break
 
     lengths = lengths_of(random_document)
-    count = len(lengths)
-    begin = rng.randint(0, count - 1)
-    end = begin + 1
-    length = lengths[begin]
-    while length < target and end < count:
-        length += lengths[end]
-        end += 1
+    begin = rng.randint(0, len(lengths) - 1)
+    end, length = _take_chunk(lengths, begin, target)
     return RandomNext(random_document, begin, end, length)
 
 

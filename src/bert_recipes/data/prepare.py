@@ -269,14 +269,19 @@ def _find_text(paths: Sequence[str] | None, names: str | None) -> list[Path]:
     return find_files(paths, SUFFIXES if names is None else ID_SUFFIXES)
 
 
+def _find_held_out(arguments: CorpusArguments) -> tuple[list[Path], set[str]]:
+    """Return the files of --validation_files, and their real paths."""
+    files = _find_text(arguments.validation_files, arguments.names)
+    return files, set(map(os.path.realpath, files))
+
+
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     """Return the (split, file) of a corpus: the files to train on, then those that are held out.
 
     A Hub data set has no file to train on.
     """
     files = _find_text(arguments.files, arguments.names)
-    validation = _find_text(arguments.validation_files, arguments.names)
-    held_out = set(map(os.path.realpath, validation))
+    validation, held_out = _find_held_out(arguments)
     train = [path for path in files if os.path.realpath(path) not in held_out]
     if len(train) < len(files):
         logger.info(
@@ -305,8 +310,7 @@ def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
         return {}
 
     entries = arguments.files or []
-    validation = _find_text(arguments.validation_files, arguments.names)
-    held_out = set(map(os.path.realpath, validation))
+    _, held_out = _find_held_out(arguments)
     entry_of_file: dict[str, int] = {}
     suffixes: set[str] = set()
     sizes = np.zeros(len(entries))
@@ -705,9 +709,6 @@ class Preparation:
     def _changed_file(self, number: int) -> Path | None:
         """Return the first file that is no longer what the shard was made of."""
         file = self._file_states_file(number)
-        # Shards of an earlier release have none.
-        if not file.is_file():
-            return None
         states = json.loads(file.read_bytes())
         for _, path in self.shards[number]:
             if states.get(str(path)) != _state_of(path):

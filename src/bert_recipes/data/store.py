@@ -28,7 +28,7 @@ import shutil
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -690,7 +690,8 @@ class StoreWriter:
         >>> ids = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
         >>> settings = {"vocab_size": 30522, "special_ids": ids, "tokenizer_fingerprint": "..."}
         >>> with StoreWriter("store", **settings) as writer:
-        ...     writer.add_document("train", [[7592, 2088], [2003]])  # doctest: +SKIP
+        ...     tokens = np.array([7592, 2088, 2003])
+        ...     writer.add_batch("train", tokens, np.array([2, 1]), np.array([2]))  # doctest: +SKIP
         ...     writer.finish()  # doctest: +SKIP
     """
 
@@ -709,17 +710,6 @@ class StoreWriter:
         self._folder = self.path.with_name(f".{self.path.name}.partial-{secrets.token_hex(4)}")
         self._folder.mkdir(parents=True)
         self._splits: dict[str, _SplitWriter] = {}
-
-    def add_document(self, split: str, sentences: Sequence[Sequence[int]]) -> None:
-        """Append one document: its sentences as lists of token ids, none of them empty."""
-        tokens = np.fromiter(chain.from_iterable(sentences), dtype=np.int64)
-        lengths = [len(sentence) for sentence in sentences]
-        self.add_batch(
-            split,
-            tokens,
-            sentence_lengths=np.array(lengths, dtype=np.int64),
-            document_lengths=np.array([len(lengths)], dtype=np.int64),
-        )
 
     def add_batch(
         self,

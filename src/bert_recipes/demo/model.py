@@ -4,7 +4,6 @@ Legend: L layers, A heads, S positions.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ from bert_recipes.finetuning.arguments import (
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
-from bert_recipes.models.sizes import num_positions
+from bert_recipes.models.sizes import inputs_of, num_positions
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -120,7 +119,9 @@ def _missing_heads(config: Any, new_weights: Collection[str]) -> dict[str, str]:
     A head whose weights are not in the file is a new one, which can say nothing.
     """
     lacks = {}
-    if any(key.startswith(MASKED_LM_HEADS) for key in new_weights):
+    if getattr(config, "is_decoder", False):
+        lacks[FILL_MASK] = "it reads from left to right, and sees nothing of what follows a mask"
+    elif any(key.startswith(MASKED_LM_HEADS) for key in new_weights):
         lacks[FILL_MASK] = "it has no masked-LM head"
     pair_head = ("cls.seq_relationship.", "bert.pooler.")
     # ALBERT's head is about the order of sentences.
@@ -226,9 +227,7 @@ def compute_attention(
         max_length=num_positions(config),
     )
     encoder = model.network.base_model
-    # DistilBERT takes no token_type_ids.
-    accepted = inspect.signature(type(encoder).forward).parameters
-    if "token_type_ids" not in accepted:
+    if "token_type_ids" not in inputs_of(encoder):
         inputs.pop("token_type_ids", None)
     output = encoder(**inputs.to(model.network.device), output_attentions=True)
     layers = [layer[:, :, :limit, :limit].float().cpu() for layer in output.attentions]

@@ -19,7 +19,7 @@ from bert_recipes.models.inspection import fill_every_mask, judge_next_sentence
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.rows import check_characters
 from bert_recipes.tags import are_entities
-from bert_recipes.tokenization.normalization import is_punctuation
+from bert_recipes.tasks.tagging import split_text
 
 
 # A page of a book has some 3,000 characters; longer texts are for recipes/predict.py, which reads
@@ -170,7 +170,7 @@ def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str
     """Return the labelled sentence, and rows of words, label, least probability of a word."""
     task = model.predictor.task
     text = check_text(text, "the sentence")
-    words = split_words(text)
+    words = split_text(text)
     tokens = [text[start:end] for start, end in words]
     prediction, note = predict(model, {task.text_columns[0]: tokens})
 
@@ -183,27 +183,6 @@ def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str
         probability = min(prediction.probabilities[first : last + 1])
         rows.append([text[start:end], label, f"{probability:.1%}"])
     return mark(text, spans), rows, note
-
-
-def split_words(text: str) -> list[tuple[int, int]]:
-    """Return the spans of the words as tagging tasks have them.
-
-    Punctuation at the ends of a word stands alone, inside it stays: "U.N." is "U.N" and ".",
-    "don't" is one word. A model reads a word's label off its first token.
-    """
-    spans = []
-    for match in re.finditer(r"\S+", text):
-        start, end = match.span()
-        while start < end and is_punctuation(text[start]):
-            spans.append((start, start + 1))
-            start += 1
-        last = end
-        while last > start and is_punctuation(text[last - 1]):
-            last -= 1
-        if start < last:
-            spans.append((start, last))
-        spans.extend((mark, mark + 1) for mark in range(last, end))
-    return spans
 
 
 def group_words(tags: Sequence[str], labels: Sequence[str]) -> list[tuple[str, int, int]]:

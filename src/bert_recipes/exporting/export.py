@@ -21,7 +21,6 @@ from bert_recipes.exporting.onnx import (
     OnnxModel,
     export_graph,
     head_of,
-    inputs_of,
     open_stock,
     quantize,
     size_of,
@@ -37,7 +36,7 @@ from bert_recipes.finetuning.arguments import (
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.models.sizes import num_positions
+from bert_recipes.models.sizes import inputs_of, num_positions
 from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tasks.task import with_prefix
 

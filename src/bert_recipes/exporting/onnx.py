@@ -1,6 +1,5 @@
 """Write the graph of a checkpoint and its int8 weights, and call the session as a module."""
 
-import inspect
 import logging
 import tempfile
 import warnings
@@ -19,10 +18,10 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import architecture
 from bert_recipes.finetuning.checkpoints import open_complete
 from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.models.sizes import INPUT_NAMES, inputs_of
 
 
 PRETRAINING = "pretraining"
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # The oldest and the best known checkpoints name the masked-LM head only, and hold both.
 _PRETRAINING_CLASSES = ("BertForPreTraining", "BertForMaskedLM")
 # Head -> its outputs, and whether they say something of each token.
@@ -80,11 +79,6 @@ def open_stock(name: str, head: Head) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def inputs_of(model: nn.Module) -> tuple[str, ...]:
-    """Return the inputs that a model takes, in its order; DistilBERT has no token_type_ids."""
-    return tuple(name for name in inspect.signature(model.forward).parameters if name in INPUTS)
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep warnings of torch.export, onnxscript and the quantiser back, about their insides."""
@@ -115,7 +109,7 @@ def export_graph(
         "sequence": min(8, model.config.max_position_embeddings),
     }
     shape = [sizes[axis] for axis in axes]
-    example = {name: torch.ones(shape, dtype=torch.int64) for name in INPUTS}
+    example = {name: torch.ones(shape, dtype=torch.int64) for name in INPUT_NAMES}
     example["attention_mask"][..., -1] = 0
     example["token_type_ids"][..., :3] = 0
     returned_dicts = model.config.return_dict

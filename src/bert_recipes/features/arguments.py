@@ -242,9 +242,6 @@ class StaticArguments:
     min_mentions: int = option(5, "words: training mentions as each of two types or more", least=1)
     use_cpu: bool = option(False, "do not use a GPU")
 
-    def __post_init__(self) -> None:
-        check_limits(self)
-
     def folder(self, task: str) -> Path:
         """Return where the results of a task go.
 
@@ -264,9 +261,6 @@ class LikelihoodArguments:
     precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
     fast_layers: str = option("auto", "fused CPU kernels", choices=FAST_LAYERS)
     use_cpu: bool = option(False, "do not use a GPU")
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
 
 @dataclass(kw_only=True)
@@ -288,7 +282,6 @@ class SentenceArguments(LikelihoodArguments):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.every_checkpoint and not Path(self.model_name_or_path).is_dir():
             raise InputError(
                 f"every_checkpoint: model_name_or_path {self.model_name_or_path} is no folder of a "

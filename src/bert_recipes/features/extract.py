@@ -5,7 +5,6 @@ Legend: L layers of the encoder, T tokens, H hidden size, D size of a column's v
 Source: BERT, Devlin et al. 2019, section 5.3 and Table 7; google-research/bert extract_features.py.
 """
 
-import inspect
 import itertools
 import json
 import logging
@@ -31,7 +30,7 @@ from bert_recipes.files import atomic_write
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
-from bert_recipes.models.sizes import num_positions
+from bert_recipes.models.sizes import inputs_of, num_positions
 from bert_recipes.progress import Progress
 from bert_recipes.rows import (
     TABLE_SUFFIXES,
@@ -169,10 +168,8 @@ def hidden_states(
         rows = encoded.hidden_states
         return {number: encoded.layout.unpack(rows[number])[is_token] for number in layers}
 
-    # DistilBERT takes no token_type_ids.
-    if "token_type_ids" not in inspect.signature(type(encoder).forward).parameters:
-        batch.pop("token_type_ids", None)
-    states = encoder(**batch, output_hidden_states=True).hidden_states
+    inputs = {name: batch[name] for name in inputs_of(encoder)}
+    states = encoder(**inputs, output_hidden_states=True).hidden_states
     return {number: states[number][is_token] for number in layers}
 
 

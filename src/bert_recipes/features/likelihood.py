@@ -22,6 +22,7 @@ from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import LikelihoodArguments, SentenceArguments
 from bert_recipes.features.extract import choose_device
+from bert_recipes.features.results import markdown_table
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.models.bert import PreTrainingModel
@@ -289,16 +290,16 @@ def _accuracy(verdicts: Sequence[bool]) -> dict[str, Any]:
 
 def blimp_table(results: dict[str, Any]) -> str:
     """Return Markdown: all pairs, the phenomena and the paradigms, the best first."""
-    lines = ["| pairs of | accuracy | 95 % interval | pairs |", "| --- | --: | --: | --: |"]
-    lines.append(_blimp_line("**all**", results["overall"]))
+    lines = [_blimp_line("**all**", results["overall"])]
     for group in ("phenomena", "paradigms"):
         scores = results[group]
-        names = sorted(scores, key=lambda name: -scores[name]["accuracy"])
-        lines += [_blimp_line(name, scores[name]) for name in names]
-    return "\n".join(lines) + "\n"
+        for name in sorted(scores, key=lambda name: -scores[name]["accuracy"]):
+            line = _blimp_line(name, scores[name])
+            lines.append(line)
+    return markdown_table(["pairs of", "accuracy", "95 % interval", "pairs"], lines)
 
 
-def _blimp_line(name: str, score: dict[str, Any]) -> str:
+def _blimp_line(name: str, score: dict[str, Any]) -> list[str]:
     low, high = score["interval"]
     interval = f"{low:.1%} to {high:.1%}"
-    return f"| {name} | {score['accuracy']:.1%} | {interval} | {score['pairs']:,} |"
+    return [name, f"{score['accuracy']:.1%}", interval, f"{score['pairs']:,}"]

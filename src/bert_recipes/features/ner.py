@@ -25,6 +25,7 @@ from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError
 from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments, LayerChoice
 from bert_recipes.features.extract import choose_device, hidden_states, open_encoder
+from bert_recipes.features.results import markdown_table
 from bert_recipes.finetuning.arguments import read_trained_settings
 from bert_recipes.finetuning.order import num_training_steps, training_order
 from bert_recipes.finetuning.token_classification import lay_out_documents
@@ -305,21 +306,24 @@ class FeatureNerData:
     device: torch.device
 
 
-def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
-    """Read the sentences and compute their features.
-
-    A `max_seq_length` of None becomes the model's.
-    """
+def resolve_length(args: FeatureNerArguments) -> int:
+    """Set a `max_seq_length` of None to the model's, and return the length."""
     check_checkpoint(args.model_name_or_path)
+    if args.max_seq_length is None:
+        trained = read_trained_settings(args.model_name_or_path)
+        args.max_seq_length = int(trained.get("max_seq_length", 512))
+    return args.max_seq_length
+
+
+def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
+    """Read the sentences and compute their features."""
+    max_seq_length = resolve_length(args)
     task = get_task("conll2003")
     device = choose_device(use_cpu=args.use_cpu)
     read = partial(load_split, task, data_dir=args.data_dir, need_labels=True)
     train = read(task.train_split, max_examples=args.max_train_sentences)
     validation = read(task.validation_splits[0], max_examples=args.max_eval_sentences)
-    if args.max_seq_length is None:
-        trained = read_trained_settings(args.model_name_or_path)
-        args.max_seq_length = int(trained.get("max_seq_length", 512))
-    encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
+    encoder, tokenizer = open_encoder(args.model_name_or_path, max_seq_length)
 
     for way in args.layers:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
@@ -332,7 +336,7 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
         word_features,
         encoder,
         tokenizer,
-        max_seq_length=args.max_seq_length,
+        max_seq_length=max_seq_length,
         batch_size=args.feature_batch_size,
         dtype=args.feature_dtype,
     )
@@ -432,22 +436,25 @@ def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> st
     if data.train.is_partial or data.validation.is_partial:
         sizes += " (a part of CoNLL-2003)"
     num_layers = len(data.train_features.vectors) - 1
-    lines = [
+    title = (
         f"Dev F1, {sizes}; the model has {num_layers} layers. The paper's are those of "
-        "BERT-base (12 layers, cased) on all sentences.",
-        "",
-        "| layers | input size | F1 | paper | seeds | seconds per run |",
-        "| --- | --: | --: | --: | --: | --: |",
-    ]
-
+        "BERT-base (12 layers, cased) on all sentences."
+    )
+    heads = ["layers", "input size", "F1", "paper", "seeds", "seconds per run"]
+    lines = []
     for way, group in itertools.groupby(records, key=lambda record: record["way"]):
         runs = list(group)
         choice = LAYER_CHOICES[way]
         scores = [100 * run["f1"] for run in runs]
         spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
         seconds = fmean(run["train_seconds"] + run["eval_seconds"] for run in runs)
-        lines.append(
-            f"| {choice.title} | {runs[0]['input_size']:,} | {fmean(scores):.2f}{spread} | "
-            f"{choice.paper_dev_f1} | {len(runs)} | {seconds:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+        cells = [
+            choice.title,
+            f"{runs[0]['input_size']:,}",
+            f"{fmean(scores):.2f}{spread}",
+            f"{choice.paper_dev_f1}",
+            f"{len(runs)}",
+            f"{seconds:.0f}",
+        ]
+        lines.append(cells)
+    return f"{title}\n\n{markdown_table(heads, lines)}"

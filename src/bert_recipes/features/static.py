@@ -34,6 +34,7 @@ from bert_recipes.features.extract import (
     pool,
 )
 from bert_recipes.features.ner import word_features
+from bert_recipes.features.results import check_results_folder, markdown_table
 from bert_recipes.features.word_vectors import (
     WORD_PATTERN,
     WordVectors,
@@ -83,6 +84,9 @@ def compare(args: StaticArguments) -> dict[str, Any]:
         )
     if not task.validation_splits:
         raise InputError(f"task {task.name} has no validation split to measure on; give it one")
+    # Compare with run.yaml, which names the checkpoint that was found.
+    args.model_name_or_path = settings.model_name_or_path
+    check_results_folder(args.folder(task.name), args)
 
     splits = []
     for name in (task.train_split, *task.validation_splits):
@@ -127,11 +131,7 @@ def with_intervals(score: Callable[[Sequence[int]], Mapping[str, float]], size: 
 def make_table(rows: Sequence[Row]) -> str:
     """Return Markdown, a line for each row."""
     names = list(rows[0]["figures"])
-    lines = [
-        f"| vectors | size | C | {' | '.join(names)} |",
-        "| --- | --: | --: |" + " --: |" * len(names),
-    ]
-
+    lines = []
     for row in rows:
         cells = [row["vectors"]]
         for key in ("size", "C"):
@@ -140,8 +140,8 @@ def make_table(rows: Sequence[Row]) -> str:
             value, low, high = row["figures"][name]
             interval = f" ({low:.3f} to {high:.3f})" if low < high else ""
             cells.append(f"{value:.3f}{interval}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return markdown_table(["vectors", "size", "C", *names], lines)
 
 
 # Texts

@@ -18,7 +18,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.order import STRATEGIES
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.rows import format_suffix
-from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
+from bert_recipes.run_folder import CONFIG_FILE, MODEL_CONFIG_FILE, RUN_ID_FILE, TASK_FILE
 from bert_recipes.settings import changeable, check_limits, option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import check_source
@@ -151,7 +151,7 @@ class TeachingArguments:
     Source: Jiao et al. 2020, section 3.2.
     """
 
-    teacher: str | None = option(
+    teacher: str | None = changeable(
         None, "checkpoint that is fine-tuned on the task, and teaches the model", is_common=True
     )
     distil: str | None = option(
@@ -342,10 +342,22 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
                 "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint "
                 "to evaluate"
             )
+        self._check_predictions_dir()
         config = read_model_config(self.model_name_or_path)
         for name, value in self.resolved(config, self.model_name_or_path).items():
             setattr(self, name, value)
         super().__post_init__()
+
+    def _check_predictions_dir(self) -> None:
+        """Refuse the folder of a run, whose own predictions and task.yaml would be replaced."""
+        if self.predictions_dir is None:
+            return
+        for name in (MODEL_CONFIG_FILE, RUN_ID_FILE):
+            if Path(self.predictions_dir, name).exists():
+                raise InputError(
+                    f"predictions_dir {self.predictions_dir} is the folder of a run or checkpoint "
+                    f"(it has {name}), whose own files would be replaced; give another folder"
+                )
 
 
 @dataclass

@@ -87,7 +87,8 @@ def open_model(
             layer.__class__ = Float32Linear
     if settings.freeze_encoder:
         _freeze_encoder(model, new_pooler)
-    if settings.bilstm:
+    # A checkpoint that must have its head is measured as it is: a BiLSTM would be untrained.
+    if settings.bilstm and not needs_head:
         _add_bilstm(model)
     return model
 
@@ -141,6 +142,9 @@ def _add_bilstm(model: PreTrainedModel) -> None:
     Source: Devlin et al. 2019, section 5.1.
     """
     size = model.config.hidden_size
+    pooler = getattr(model.base_model, "pooler", None)
+    if pooler is not None:
+        pooler.requires_grad_(False)  # nobody reads it
     bilstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
 
     def read(encoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -192,6 +196,9 @@ def _from_pretrained(
             **options,
         )
     check_layers(name, model.config, info["unexpected_keys"])
+    if getattr(model.config, "positions", None) == "none":
+        # A model of sets: its positions are zeros that never learn.
+        model.base_model.embeddings.position_embeddings.weight.requires_grad_(False)
     mismatched = {key for key, _, _ in info["mismatched_keys"]}
     return model, set(info["missing_keys"]), mismatched
 
@@ -270,7 +277,23 @@ def _fits_labels(names: Sequence[str], task: Task) -> bool:
     stock_names = [f"LABEL_{number}" for number in range(len(task.labels))]
     if list(names) == stock_names:
         return True
-    return sorted(names) == sorted(task.labels)
+    return _labels_in_order(names, task) is not None
+
+
+def _labels_in_order(names: Sequence[str], task: Task) -> list[str] | None:
+    """Return the labels of a task in the order in which a checkpoint names them; None for others.
+
+    They may differ in case, unless that tells two labels apart.
+    """
+    if sorted(names) == sorted(task.labels):
+        return list(names)
+    labels = {label.casefold(): label for label in task.labels}
+    if len(labels) < len(task.labels):
+        return None
+    folded = [name.casefold() for name in names]
+    if sorted(folded) != sorted(labels):
+        return None
+    return [labels[name] for name in folded]
 
 
 def label_names(config: PretrainedConfig) -> list[str]:
@@ -287,12 +310,11 @@ def _set_labels(name: str, config: PretrainedConfig, task: Task, *, is_new: bool
     if is_new:
         config.problem_type = None
     if task.kind in _LABELLED_KINDS and task.labels:
-        names = label_names(config)
-        has_names = sorted(names) == sorted(task.labels)
-        if not is_new and not has_names:
+        names = _labels_in_order(label_names(config), task)
+        if names is None and not is_new:
             message = "%s does not name its labels; they are taken for %s, in this order"
             logger.info(message, name, ", ".join(task.labels))
-        if is_new or not has_names:
+        if names is None or is_new:
             names = list(task.labels)
         config.id2label = dict(enumerate(names))
         config.label2id = {label: number for number, label in enumerate(names)}

@@ -15,7 +15,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments, TeachingArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import Batch, TaskKind
-from bert_recipes.finetuning.trainer import FineTuningTrainer
+from bert_recipes.finetuning.trainer import FineTuningTrainer, input_names, select_inputs
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.training.distillation import take_teacher
 from bert_recipes.training.tinybert import LayerTeacher, prepare_student
@@ -65,6 +65,8 @@ class AnswerTrainer(FineTuningTrainer):
     ) -> None:
         super().__init__(model, args, kind, **kwargs)
         self.teacher = take_teacher(self, teacher)
+        # A DistilBERT student has no segments, its teacher may have.
+        self._teacher_input_names = input_names(teacher)
         self.temperature = temperature
         enable_packed_layers(teacher, args.fast_layers, args)
         # The teacher may have the task's classes in another order.
@@ -78,8 +80,9 @@ class AnswerTrainer(FineTuningTrainer):
         problem_type = self.kind.task.problem_type
         if problem_type == "regression":
             return super().loss_sum(output, inputs)
+        teacher_inputs = select_inputs(inputs, self._teacher_input_names)
         with torch.no_grad(), self.autocast():
-            teacher_logits = self.teacher(**self.model_inputs(inputs)).logits[:, self.columns]
+            teacher_logits = self.teacher(**teacher_inputs).logits[:, self.columns]
         logits = output.logits.float() / self.temperature
         teacher_logits = teacher_logits.float() / self.temperature
         if problem_type == "multi_label_classification":
@@ -101,7 +104,7 @@ def choose_trainer(
         raise InputError(
             f"teacher: task {task.name} is {task.kind}; classes and numbers of texts are taught"
         )
-    for setting in ("class_weights", "freeze_encoder"):
+    for setting in ("class_weights", "freeze_encoder", "bilstm"):
         if getattr(settings, setting):
             raise InputError(f"{setting} has no meaning beside a teacher; leave it out")
     tokenizer = open_tokenizer(name)

@@ -52,11 +52,6 @@ def training_order(
         int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the
         order of a shorter one.
     """
-    if strategy not in STRATEGIES:
-        raise InputError(
-            f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}"
-        )
-
     size = len(lengths)
     if size == 0:
         raise InputError("no training example is left; the log says what was dropped, and why")

@@ -26,6 +26,7 @@ from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.token_classification import list_spans, write_columns
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.rows import (
+    NumberedRow,
     NumberedRows,
     Rows,
     column_value,
@@ -77,9 +78,19 @@ def read_chunks(
         rows = Rows(str(path), "line", _text_rows(path, [*task.text_columns, *task.choice_columns]))
     else:
         rows = open_file(replace(task, label_column=""), path)
+        if format_suffix(path) in (".json", ".jsonl"):
+            rows = replace(rows, rows=_fill_columns(rows.rows))
         if is_tagging:
             rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
     yield from _chunks(task, rows, chunk_size, id_column)
+
+
+def _fill_columns(rows: Iterable[NumberedRow]) -> NumberedRows:
+    """Yield rows of JSON; a column that an earlier row has, and this one leaves out, is null."""
+    columns: dict[str, None] = {}
+    for number, row in rows:
+        columns.update(dict.fromkeys(row))
+        yield number, {**columns, **row}
 
 
 def chunk_of_rows(task: Task, rows: Sequence[Mapping[str, Any]], source: str) -> InputChunk:
@@ -173,7 +184,11 @@ def _read_id(
 
 
 def _read_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return the columns that the model reads, of which one may be empty in a pair of texts."""
+    """Return the columns that the model reads.
+
+    These may be empty: one text of a pair; in multiple choice the context, and choices that the row
+    does not have.
+    """
     values: dict[str, Any] = {}
     try:
         for column in (*task.text_columns, *task.choice_columns):
@@ -183,7 +198,8 @@ def _read_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str
             f"{error}; say with --text_columns or --choice_columns which to read"
         ) from error
     empty = [column for column, value in values.items() if _is_empty(value)]
-    needs_all = task.kind != "sequence_classification" or len(empty) == len(values)
+    may_lack_texts = task.kind in ("sequence_classification", "multiple_choice")
+    needs_all = not may_lack_texts or len(empty) == len(values)
     if empty and needs_all:
         raise InputError(f"{where}: column '{empty[0]}' is empty; there is nothing to predict from")
     for column in (DOCUMENT, LINES):

@@ -47,9 +47,9 @@ from bert_recipes.tasks.sources import check_source, load_split
 from bert_recipes.tasks.task import Task, figure_names, metric_prefixes, with_prefix
 from bert_recipes.tasks.task_file import log_found_labels, write_task_file
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.training.optimization import SCHEDULERS_BY_METRIC
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
-from bert_recipes.training.trainer import SCHEDULERS_BY_METRIC
 
 
 logger = logging.getLogger(__name__)

@@ -125,7 +125,8 @@ class SequenceClassification(TaskKind):
         if long_documents == "tail":
             return [text[-max_tokens:]]
         if long_documents == "head_tail":
-            head = max_tokens // 4
+            # 128 of 512 positions, [CLS] and [SEP] counted: Sun et al. 2019, section 5.3.1.
+            head = self.settings.max_seq_length // 4
             tail = max_tokens - head
             return [text[:head] + text[-tail:]]
 

@@ -546,21 +546,11 @@ def decode_answer(
     *,
     allows_no_answer: bool,
 ) -> AnswerPrediction:
-    """Decode as settings.decoder says: with "original" by these rules.
-
-    1. Of each window the n_best_size best starts and ends; a span is a candidate if it lies in the
-       paragraph, its start is owned by the window, and it is no longer than max_answer_length.
-    2. SQuAD 2.0: the null score is the least of the windows' logits at [CLS], start + end; it is a
-       candidate too.
-    3. By falling sum of the logits, candidates of new text enter the n-best list, until it has
-       n_best_size. "" is added where it is not among them (2.0).
-    4. No candidate at all: the answer is "empty", with logits 0 (1.1).
-    5. 2.0: null odds = null score - score of the best text that is not ""; the answer is "" if they
-       exceed the threshold.
+    """Decode as settings.decoder says: with "original" by the rules of the functions below.
 
     The original crashes where a question of 2.0 has no candidate but the null one (a list that
     holds nothing but "" has no other cause). Here the answer is then "" whatever the threshold, and
-    the odds are those against rule 4's logits.
+    the odds are those against logits of 0.
 
     With "offsets" as today's Hugging Face example does, so that the difference can be seen: answers
     may start in any window, equal texts stay in the list, sums are of float32, and "empty" joins a
@@ -569,40 +559,24 @@ def decode_answer(
     Source: run_squad.py `write_predictions`; for the crash google-research/bert PR #1106;
     transformers examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`.
     """
-    is_original = settings.decoder == "original"
-    precision = np.float64 if is_original else np.float32
+    precision = np.float64 if settings.decoder == "original" else np.float32
     null, null_score = _find_null(windows, precision)
-
-    spans = [np.zeros((0, 4))]
-    for window in windows:
-        spans.append(_find_spans(window, settings))
-    if allows_no_answer:
-        spans.append(np.array([[-1, -1, null.start_logit, null.end_logit]]))
-    candidates = np.concatenate(spans)
-    scores = candidates[:, 2].astype(precision) + candidates[:, 3].astype(precision)
-    ranks = np.argsort(-scores, kind="stable")
-
-    answers = _choose_answers(candidates[ranks], span_text, settings)
-    texts = [answer.text for answer in answers]
-    if allows_no_answer and "" not in texts:
-        answers.append(null)
-    if not answers or (texts == [""] and not is_original):
-        answers.insert(0, ScoredText(_NONCE, 0.0, 0.0))
-
+    optional_null = null if allows_no_answer else None
+    candidates = _rank_candidates(windows, optional_null, settings, precision)
+    answers = _choose_answers(candidates, span_text, settings)
+    _fill_nbest(answers, optional_null, settings)
     nbest = _add_probabilities(answers)
-    if not allows_no_answer:
-        best = nbest[0]
-        return AnswerPrediction(idx, best.text, best.probability, best.text, nbest)
-    non_null = [answer for answer in answers if answer.text]
-    best_answer = non_null[0] if non_null else ScoredText("", 0.0, 0.0)
-    odds = null_score - best_answer.start_logit - best_answer.end_logit
-    value = "" if odds > settings.null_score_diff_threshold else best_answer.text
-    probability = next(entry.probability for entry in nbest if entry.text == value)
-    return AnswerPrediction(idx, value, probability, best_answer.text, nbest, odds)
+    if allows_no_answer:
+        return _choose_by_odds(idx, nbest, null_score, settings)
+    best = nbest[0]
+    return AnswerPrediction(idx, best.text, best.probability, best.text, nbest)
 
 
 def _find_null(windows: Sequence[WindowLogits], precision: Any) -> tuple[ScoredText, float]:
-    """Return "" with the logits at [CLS] of the window where their sum is least, and the sum."""
+    """Return "" with the logits at [CLS] of the window where their sum is least, and the sum.
+
+    In SQuAD 2.0 the sum is the null score, and "" is a candidate too.
+    """
     nulls = [(ScoredText("", 0.0, 0.0), _NO_NULL_SCORE)]
     for window in windows:
         logits_of_cls = window.logits[:, 0]
@@ -612,14 +586,34 @@ def _find_null(windows: Sequence[WindowLogits], precision: Any) -> tuple[ScoredT
     return min(nulls, key=itemgetter(1))
 
 
+def _rank_candidates(
+    windows: Sequence[WindowLogits],
+    null: ScoredText | None,
+    settings: TaskArguments,
+    precision: Any,
+) -> np.ndarray:
+    """Return the spans of all windows, and the null answer, by the falling sum of their logits.
+
+    They are float64 (candidates, 4) as of `_find_spans`; the null answer has -1 for its pieces.
+    """
+    spans = [np.zeros((0, 4))]
+    for window in windows:
+        spans.append(_find_spans(window, settings))
+    if null is not None:
+        spans.append(np.array([[-1, -1, null.start_logit, null.end_logit]]))
+    candidates = np.concatenate(spans)
+    scores = candidates[:, 2].astype(precision) + candidates[:, 3].astype(precision)
+    ranks = np.argsort(-scores, kind="stable")
+    return candidates[ranks]
+
+
 def _choose_answers(
     candidates: np.ndarray, span_text: SpanText, settings: TaskArguments
 ) -> list[ScoredText]:
-    """Return the texts of the n_best_size best spans.
+    """Return the texts of the n_best_size best spans; a text that is there already is left out.
 
     Args:
-        candidates: float64 (candidates, 4) as of `_find_spans`, best first; the null answer has -1
-            for its pieces.
+        candidates: Of `_rank_candidates`.
         span_text: Gives the text of a span.
         settings: Of the run.
     """
@@ -640,6 +634,19 @@ def _choose_answers(
     return answers
 
 
+def _fill_nbest(
+    answers: list[ScoredText], null: ScoredText | None, settings: TaskArguments
+) -> None:
+    """Add the null answer where it is missing (2.0), and "empty" to a list without an answer."""
+    texts = [answer.text for answer in answers]
+    if null is not None and "" not in texts:
+        answers.append(null)
+    # Hugging Face's example adds "empty" to a "" too; `texts` are those before null was added.
+    adds_to_null = settings.decoder != "original" and texts == [""]
+    if not answers or adds_to_null:
+        answers.insert(0, ScoredText(_NONCE, 0.0, 0.0))
+
+
 def _add_probabilities(answers: Sequence[ScoredText]) -> tuple[NBestEntry, ...]:
     """Return answers with their softmax, in the original's order of operations."""
     scores = [answer.start_logit + answer.end_logit for answer in answers]
@@ -653,10 +660,31 @@ def _add_probabilities(answers: Sequence[ScoredText]) -> tuple[NBestEntry, ...]:
     return tuple(entries)
 
 
+def _choose_by_odds(
+    idx: str, nbest: tuple[NBestEntry, ...], null_score: float, settings: TaskArguments
+) -> AnswerPrediction:
+    """Answer "" where the null odds exceed the threshold, else the best text that is not "" (2.0).
+
+    The null odds are the null score - the score of that text.
+    """
+    non_null = [entry for entry in nbest if entry.text]
+    best = NBestEntry("", 0.0, 0.0, 0.0)
+    if non_null:
+        best = non_null[0]
+    odds = null_score - best.start_logit - best.end_logit
+    value = best.text
+    if odds > settings.null_score_diff_threshold:
+        value = ""
+    probability = next(entry.probability for entry in nbest if entry.text == value)
+    return AnswerPrediction(idx, value, probability, best.text, nbest, odds)
+
+
 def _find_spans(window: WindowLogits, settings: TaskArguments) -> np.ndarray:
     """Return float64 (spans, 4): first and last piece of the valid spans, and their logits.
 
-    They are ordered by the rank of their start, then of their end.
+    Starts and ends are the n_best_size best. A span is valid if it lies in the paragraph, the
+    window owns its start, and it is no longer than max_answer_length. Spans are ordered by the rank
+    of their start, then of their end.
     """
     ranks = np.argsort(-window.logits, axis=1, kind="stable")[:, : settings.n_best_size]
     starts, ends = ranks - window.first_position  # in the window

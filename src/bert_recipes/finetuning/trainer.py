@@ -1,7 +1,6 @@
 """The Trainer of fine-tuning: the exact loss of a kind, predictions in the order of the rows."""
 
 import hashlib
-import inspect
 import logging
 import math
 import time
@@ -28,6 +27,7 @@ from bert_recipes.finetuning.kind import (
     TaskKind,
 )
 from bert_recipes.finetuning.order import num_training_steps, training_order
+from bert_recipes.models.sizes import inputs_of
 from bert_recipes.tasks.examples import hash_of_examples
 from bert_recipes.tasks.task import figure_names, with_prefix
 from bert_recipes.training.batch_buffer import PACKING
@@ -40,8 +40,18 @@ from bert_recipes.training.trainer import RecipeTrainer
 logger = logging.getLogger(__name__)
 
 
-# Arguments of a model's forward that a batch has; DistilBERT, for one, takes no token_type_ids.
-INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+def input_names(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return the keys of a batch that a model takes."""
+    return (PACKING, *inputs_of(model))
+
+
+def select_inputs(batch: Batch, names: Sequence[str]) -> Batch:
+    """Return what of a batch has one of these keys."""
+    inputs = {}
+    for name in names:
+        if name in batch:
+            inputs[name] = batch[name]
+    return inputs
 
 
 class FineTuningTrainer(RecipeTrainer):
@@ -87,12 +97,7 @@ class FineTuningTrainer(RecipeTrainer):
         self.kind = kind
         self.eval_splits = dict(eval_splits or {})
         self.freeze_encoder = freeze_encoder
-        accepted = inspect.signature(model.forward).parameters
-        # Those of a batch that the model takes.
-        self._input_names = [PACKING]
-        for name in INPUT_NAMES:
-            if name in accepted:
-                self._input_names.append(name)
+        self._input_names = input_names(model)
         self.class_weights: torch.Tensor | None = None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
@@ -192,11 +197,7 @@ class FineTuningTrainer(RecipeTrainer):
 
     def model_inputs(self, batch: Batch) -> Batch:
         """Return what the model takes of a batch."""
-        inputs = {}
-        for name in self._input_names:
-            if name in batch:
-                inputs[name] = batch[name]
-        return inputs
+        return select_inputs(batch, self._input_names)
 
     # Loss
 
@@ -372,6 +373,7 @@ class FineTuningTrainer(RecipeTrainer):
         computes_loss = self._has_loss(encoded)
         was_training = self.model.training
         self.model.eval()
+        self.use_mean_weights()
         outputs: list[tuple[int, np.ndarray]] = []
         loss_and_items = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         collate = self.device_collator(self.kind.collate)

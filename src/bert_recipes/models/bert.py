@@ -71,7 +71,8 @@ class PreTrainingModel(OriginalInitialization):
     `get_next_sentence_output`.
     """
 
-    # Whether the model learns a label of pairs.
+    # Whether the model learns a label of pairs. False also where a model with a new, untrained head
+    # for pairs is only measured.
     has_pair_head = False
     # Where it is set, the loss in training is computed over its pieces.
     sampled_softmax: SampledSoftmax | None = None
@@ -181,36 +182,29 @@ class PreTrainingModel(OriginalInitialization):
             "inputs_embeds": inputs_embeds,
             **kwargs,
         }
-        if return_full_logits is None:
-            return_full_logits = not self.training
         if labels is None:
             return_full_logits = True
+        elif return_full_logits is None:
+            return_full_logits = not self.training
         # A decoder predicts all tokens, and a distiller reads all rows.
-        reads_all = distiller is not None or getattr(self.config, "is_decoder", False)
-        head_labels = None if reads_all or return_full_logits else labels
-        encoded = self._encode(inputs, packing, head_labels)
+        is_decoder = getattr(self.config, "is_decoder", False)
+        heads_read_all_rows = return_full_logits or is_decoder or distiller is not None
+        encoded = self._encode(inputs, packing, None if heads_read_all_rows else labels)
         full_logits, pair_logits = self._logits(encoded, return_full_logits)
 
-        mlm_loss = nsp_loss = None
+        mlm_loss = nsp_loss = targets = None
         prediction_logits = full_logits
         if labels is not None:
             predicted, targets = encoded.predictions(labels, packing)
-            if full_logits is None:
-                mlm_loss, prediction_logits = self._sparse_mlm_loss(
-                    encoded, predicted, targets, num_items_in_batch
-                )
-            else:  # the caller wants all logits, or a hook on the head does
-                predicted_places = encoded.layout.places_of(predicted)
-                predicted_logits = full_logits.flatten(0, 1)[predicted_places]
-                mlm_loss = mean_cross_entropy(predicted_logits, targets, num_items_in_batch)
-                prediction_logits = full_logits if return_full_logits else predicted_logits
-
-        if next_sentence_label is not None and pair_logits is not None:
-            nsp_targets = next_sentence_label.view(-1)
-            nsp_loss = mean_cross_entropy(pair_logits, nsp_targets, num_pairs_in_batch)
-            # The stock Trainer counts predicted tokens alone. `targets` exist: there are labels.
-            if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
-                nsp_loss = nsp_loss * ((targets >= 0).sum() / num_items_in_batch)
+            mlm_loss, predicted_logits = self._token_loss(
+                encoded, full_logits, predicted, targets, num_items_in_batch
+            )
+            if not return_full_logits:
+                prediction_logits = predicted_logits
+        if self.has_pair_head and next_sentence_label is not None and pair_logits is not None:
+            nsp_loss = _pair_loss(
+                pair_logits, next_sentence_label, num_pairs_in_batch, num_items_in_batch, targets
+            )
 
         distillation_loss = None
         if distiller is not None:
@@ -278,6 +272,25 @@ class PreTrainingModel(OriginalInitialization):
         if needs_full_logits or head_is_hooked:
             return self._all_logits(layout.unpack(rows), pooled)
         return None, self._pair_logits(pooled)
+
+    def _token_loss(
+        self,
+        encoded: Encoded,
+        full_logits: torch.Tensor | None,
+        predicted: torch.Tensor,
+        targets: torch.Tensor,
+        count: torch.Tensor | int | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the masked-LM loss, and the logits (M, V) of the predicted rows where they exist.
+
+        The logits are taken from `full_logits` (B, S, V); None: see `_sparse_mlm_loss`.
+        """
+        if full_logits is None:
+            return self._sparse_mlm_loss(encoded, predicted, targets, count)
+        # The caller wants all logits, or a hook on the head does.
+        places = encoded.layout.places_of(predicted)
+        logits = full_logits.flatten(0, 1)[places]
+        return mean_cross_entropy(logits, targets, count), logits
 
     def _sparse_mlm_loss(
         self,
@@ -472,6 +485,24 @@ def mean_cross_entropy(
     if count is None:
         count = (targets >= 0).sum().clamp(min=1)
     return total / count
+
+
+def _pair_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_pairs: torch.Tensor | int | None,
+    num_predicted: torch.Tensor | int | None,
+    targets: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the cross-entropy of the logits of pairs, (B, 2).
+
+    Stock's Trainer passes the predicted tokens of a step, but not its pairs. Then the mean of this
+    micro-batch is weighted by its share of those tokens.
+    """
+    loss = mean_cross_entropy(logits, labels.view(-1), num_pairs)
+    if num_pairs is None and num_predicted is not None and targets is not None:
+        return loss * ((targets >= 0).sum() / num_predicted)
+    return loss
 
 
 def _fuse_tanh_gelu(model: nn.Module) -> None:

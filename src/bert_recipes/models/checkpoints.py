@@ -38,6 +38,8 @@ MEMBERS: dict[str, type[PreTrainingModel]] = {
 }
 # Prefixes of the masked-LM heads' weights.
 MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", GENERATOR_PREFIX)
+# Those of the heads for pairs.
+PAIR_HEADS = ("cls.seq_relationship.", "sop_classifier.")
 
 
 def open_checkpoint(

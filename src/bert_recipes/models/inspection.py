@@ -16,6 +16,9 @@ MASK = "[MASK]"
 # SentencePiece and byte-level vocabularies mark the pieces that begin a word, WordPiece the others.
 WORD_MARKS = ("\u2581", "\u0120")
 CONTINUATION_MARK = "##"
+# A text is of another language if this fraction or more of its pieces is [UNK] or continues a
+# word.
+MAX_BROKEN = 0.2
 
 # (piece, probability), most likely first; None for a [MASK] behind what the model could read.
 Guesses = list[tuple[str, float]] | None
@@ -30,7 +33,7 @@ class FilledText:
     num_read: int  # how many of them the model has read, around the first [MASK]
 
 
-def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float = 0.2) -> bool:
+def knows_words(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
     """Return whether a text is in a language of the tokenizer: a model's verdict on it has a sense.
 
     A vocabulary of another language has all letters of the text, and cuts its words. False for a
@@ -39,7 +42,6 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float
     Args:
         tokenizer: A tokenizer of any kind.
         text: May hold "[MASK]", which does not count.
-        max_broken: Fraction of pieces that are [UNK] or continue a word that is too much, 0 to 1.
     """
     pieces = tokenizer.tokenize(text.replace(MASK, " "))
     if not pieces:
@@ -53,7 +55,7 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float
             is_continuation = piece.startswith(CONTINUATION_MARK)
         if is_continuation or piece == tokenizer.unk_token:
             num_broken += 1
-    return num_broken / len(pieces) < max_broken
+    return num_broken / len(pieces) < MAX_BROKEN
 
 
 @torch.no_grad()

@@ -1,9 +1,10 @@
-"""The published sizes of BERT and its family, and where a model's parameters are."""
+"""The published sizes of BERT and its family; what a model takes, where its parameters are."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bert_recipes.errors import InputError
@@ -44,6 +45,7 @@ MEMBER_SIZES = {
 }
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
+INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 # Settings of all sizes of the original.
 ORIGINAL_SETTINGS = {
     "max_position_embeddings": 512,
@@ -56,8 +58,14 @@ ORIGINAL_SETTINGS = {
 }
 
 
-def shape_of(size: str, sizes: Mapping[str, tuple[int, int]] = SIZES) -> tuple[int, int, int]:
-    """Return layers, hidden size and heads of a size by its name, or as "4/256" or "4/256/4"."""
+def shape_of(size: str, member: str) -> tuple[int, int, int]:
+    """Return layers, hidden size and heads of a size by its name, or as "4/256" or "4/256/4".
+
+    Args:
+        size: Of `SIZES`, or of `MEMBER_SIZES`.
+        member: A model type or an objective.
+    """
+    sizes = SIZES | MEMBER_SIZES.get(member, {})
     if size in sizes:
         layers, hidden_size = sizes[size]
         return layers, hidden_size, hidden_size // HEAD_SIZE
@@ -94,7 +102,7 @@ def pretraining_config(
             configuration says more, as its positions begin behind that of pads. ALBERT's
             `share_layers` is "all" or "none".
     """
-    layers, hidden_size, heads = shape_of(size, SIZES | MEMBER_SIZES.get(model_type, {}))
+    layers, hidden_size, heads = shape_of(size, model_type)
     # Takes seconds, and the sizes are read without it.
     from transformers import AutoConfig
     from transformers.activations import ACT2FN
@@ -140,6 +148,12 @@ def pretraining_config(
             "size"
         )
     return AutoConfig.for_model(model_type, **settings)
+
+
+def inputs_of(model: nn.Module) -> tuple[str, ...]:
+    """Return those `INPUT_NAMES` that a model takes; DistilBERT has no token_type_ids."""
+    parameters = inspect.signature(model.forward).parameters
+    return tuple(name for name in parameters if name in INPUT_NAMES)
 
 
 def num_positions(config: Any, default: int = 0) -> int:

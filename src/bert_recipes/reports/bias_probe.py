@@ -130,6 +130,10 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
             "probe"
         )
 
+    if getattr(model.config, "is_decoder", False):
+        raise NoProbe(
+            f"{name} reads from left to right and fills no masks: there is nothing to probe"
+        )
     missing = [key for key in new_weights if key.startswith(MASKED_LM_HEADS)]
     if missing:
         raise NoProbe(

@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import ChainableUndefined
@@ -297,7 +297,7 @@ def card_data(card: RunCard) -> ModelCardData:
     )
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Tell whether a result is defined."""
     return isinstance(value, int | float) and math.isfinite(value)
 

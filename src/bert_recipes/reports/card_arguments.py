@@ -41,7 +41,7 @@ class CardArguments:
                 "a licence that the Hub does not know is given as --license other --license_name "
                 "NAME --license_link LINK"
             )
-        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", self.license):
+        if self.license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
             raise InputError(
                 f"license is '{self.license}'; allowed: a name of the Hub, in small letters "
                 "(apache-2.0, cc-by-sa-4.0), or other"

@@ -9,6 +9,7 @@ from typing import Any
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.certainty import half_interval
 from bert_recipes.reports import plots
+from bert_recipes.reports.card import is_number
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.reports.page import (
     format_number,
@@ -280,7 +281,7 @@ def _best(name: str, results: Sequence[Mapping[str, Any]]) -> list[int]:
     values = {}
     for column, result in enumerate(results):
         value = result.get(name)
-        if isinstance(value, int | float) and math.isfinite(value):
+        if is_number(value):
             values[column] = sign * value
     if len(set(values.values())) < 2:
         return []

@@ -14,6 +14,7 @@ from bert_recipes.run_folder import (
     STATE_FILE,
     SWEEP_FILE,
     TASK_FILE,
+    UNFINISHED_FILE,
 )
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
@@ -41,6 +42,18 @@ class RunFiles:
     facts: Facts  # empty where the run left none
     settings: Facts
     task: Task | None
+
+
+def check_finished(folder: Path) -> None:
+    """Refuse a run that was stopped while its predictions, report or card were written.
+
+    `read_run` does not check this: the run itself reads its folder before it is finished.
+    """
+    if (folder / UNFINISHED_FILE).is_file():
+        raise InputError(
+            f"run: {folder} is not finished: its predictions, report or card are not complete; "
+            "give the command of the run again, which goes on with them"
+        )
 
 
 def read_run(folder: Path) -> RunFiles:
@@ -95,12 +108,11 @@ def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:
     return folder / FACTS_FILE
 
 
-def describe_sizes(trainer: Any, global_batch: int) -> Facts:
+def describe_sizes(trainer: Any) -> Facts:
     """Return the sizes that report.json holds of a run of either kind."""
     # Needs torch, which reading a report does not.
     from bert_recipes.models.electra import GENERATOR_PREFIX
 
-    args = trainer.args
     unsaved = trainer.model._keys_to_ignore_on_save or ()
     num_parameters = 0
     for name, parameter in trainer.model.named_parameters():
@@ -109,14 +121,9 @@ def describe_sizes(trainer: Any, global_batch: int) -> Facts:
             # Under ZeRO 3 a process has a part of each.
             num_parameters += getattr(parameter, "ds_numel", parameter.numel())
 
-    precision = "fp32"
-    if args.bf16:
-        precision = "bf16"
-    elif args.fp16:
-        precision = "fp16"
     return {
         "parameters": num_parameters,
-        "global_train_batch_size": global_batch,
-        "processes": args.world_size,
-        "precision": precision,
+        "global_train_batch_size": trainer.global_batch_size,
+        "processes": trainer.args.world_size,
+        "precision": trainer.precision,
     }

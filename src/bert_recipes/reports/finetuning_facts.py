@@ -51,7 +51,7 @@ def gather_finetuning(run: FineTuningRun) -> Facts:
         "task": task.name,
         "run": {
             "checkpoint": run.checkpoint,
-            **describe_sizes(trainer, trainer.global_batch_size),
+            **describe_sizes(trainer),
         },
         "splits": [],
     }

@@ -6,8 +6,6 @@ intervals (Efron and Tibshirani 1993, section 13.3).
 
 import json
 import math
-import shutil
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,14 @@ from typing import Any
 import numpy as np
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, write_json
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES
-from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
 from bert_recipes.metrics.squad import are_unspaced
-from bert_recipes.reports.facts import RunFiles, read_run
+from bert_recipes.reports.facts import RunFiles
 from bert_recipes.reports.finetuning_facts import gold_texts, score_answer
 from bert_recipes.reports.page import format_interval, words_of
-from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, TASK_FILE
+from bert_recipes.run_folder import TASK_FILE
 from bert_recipes.tasks.examples import hash_of_examples
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names
@@ -61,7 +57,7 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
 
     table = []
     for split in task.validation_splits:
-        scorers = [_make_scorer(run, split, data_dir) for run in runs.values()]
+        scorers = [make_scorer(run, split, data_dir) for run in runs.values()]
         samples = _score_samples(scorers, first.results["splits"][split]["examples"])
         for metric in figure_names(task.metrics, [split], task.labels):
             words = words_of(metric)
@@ -110,58 +106,10 @@ def _describe_differences(differences: np.ndarray) -> list[str]:
     return [f"{difference:+.4f}", interval, f"{share:.1%}"]
 
 
-def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
-    """Make the run of an ensemble of question-answering runs, and return its metrics.
-
-    The answer to a question is that of the greatest mean probability in the members' n-best lists.
-    Devlin et al. 2019, section 4.2, do not say how their ensemble answers. Only the first
-    validation split is answered.
-
-    Args:
-        members: Folders of the runs.
-        folder: Of the ensemble; replaced where it exists.
-    """
-    first = read_run(members[0])
-    assert first.task is not None
-    split = first.task.validation_splits[0]
-    measured = first.results["splits"][split]
-    answers_of_members = [
-        json.loads((member / "nbest_predictions.json").read_text(encoding="utf-8"))
-        for member in members
-    ]
-
-    with atomic_dir(folder, replace=True) as staged:
-        for name in (TASK_FILE, CONFIG_FILE):
-            shutil.copy(members[0] / name, staged)
-        write_json(staged / RESULTS_FILE, {"splits": {split: measured}})
-        with (staged / f"predictions_{split}.jsonl").open("w", encoding="utf-8") as file:
-            for idx in answers_of_members[0]:
-                answer = _likeliest([answers[idx] for answers in answers_of_members])
-                file.write(json.dumps({"idx": idx, "prediction": answer}) + "\n")
-
-    score = _make_scorer(read_run(folder), split, None)
-    size = measured["examples"]
-    figures = score(np.arange(size))
-    replicates = jackknife_replicates(lambda rows: score(np.array(rows)), size)
-    results: dict[str, Any] = {f"eval_{name}": value for name, value in figures.items()}
-    results["intervals"] = jackknife_intervals(figures, replicates)
-    results["jackknife"] = replicates
-    return results
-
-
-def _likeliest(lists: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """Return the answer with the greatest sum of probabilities in some n-best lists."""
-    sums: Counter[str] = Counter()
-    for answers in lists:
-        for answer in answers:
-            sums[answer["text"]] += answer["probability"]
-    return sums.most_common(1)[0][0]
-
-
 # Metrics of some rows
 
 
-def _make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
+def make_scorer(run: RunFiles, split: str, data_dir: str | None) -> Scorer:
     """Return what computes the metrics of a run over some rows of a split.
 
     Args:

@@ -6,7 +6,6 @@ that one plot is readable in light and in dark.
 
 import html
 import io
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -159,7 +158,7 @@ def finetuning_panels(history: History, names: Sequence[str]) -> list[Panel]:
     for name in names:
         metric = f"eval_{name}"
         if name.endswith("loss"):
-            losses[metric] = "validation"
+            losses[metric] = "validation" if name == "loss" else name.removesuffix("_loss")
         elif name.endswith(("_thresh", "_total", "_number")) or len(metrics) == MOST_METRICS:
             continue
         elif len(series(history, metric)[0]) > 1:
@@ -344,53 +343,7 @@ def panels_png(panels: Sequence[Panel]) -> bytes:
             _draw_lines(axis, panel)
             axis.set_title(panel.title)
 
-    return _png((4.8 * len(panels), 3.9), draw)
-
-
-def table_png(table: Mapping[str, Any]) -> bytes:
-    """Draw a table of a paper: a panel a column, a row a model, a point a seed, a bar a mean."""
-    columns = table["columns"]
-    rows = table["rows"]
-
-    def draw(figure: Any) -> None:
-        (axes,) = figure.subplots(1, len(columns), sharey=True, squeeze=False)
-        for axis, column in zip(axes, columns, strict=True):
-            _draw_column(axis, column, rows)
-
-        left_axis = axes[0]
-        names = [row["name"] for row in rows]
-        for tick in left_axis.set_yticks(range(len(rows)), names):
-            tick.label1.set_parse_math(False)
-        left_axis.set_ylim(len(rows) - 0.5, -0.5)
-
-    return _png((2 + 1.9 * len(columns), 1.1 + 0.32 * len(rows)), draw)
-
-
-def _draw_column(axis: Any, column: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
-    is_percent = column["unit"] == "percent"
-    scale = 100 if is_percent else 1
-    for number, row in enumerate(rows):
-        figures = row["figures"][column["name"]].values()
-        values = [scale * value for value in figures if math.isfinite(value)]
-        if values:
-            mean = sum(values) / len(values)
-            axis.plot(
-                values,
-                [number] * len(values),
-                "o",
-                color=_LIGHT["blue"],
-                ms=4,
-            )
-            axis.plot(
-                [mean],
-                [number],
-                "|",
-                color=_LIGHT["blue"],
-                ms=14,
-                mew=2.5,
-            )
-    axis.set_title(column["name"], fontsize=9, parse_math=False)
-    axis.set_xlabel("%" if is_percent else column["unit"], fontsize=8)
+    return draw_png((4.8 * len(panels), 3.9), draw)
 
 
 # From a drawing to a file
@@ -408,7 +361,8 @@ def _figure(size: tuple[float, float], name: str) -> Iterator[Any]:
         yield Figure(figsize=size, layout="constrained")
 
 
-def _png(size: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
+def draw_png(size: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
+    """Return a picture of a size in inches; `draw` is given the figure."""
     file = io.BytesIO()
     with _figure(size, "") as figure:
         draw(figure)

@@ -40,10 +40,8 @@ def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
 
     Call it before training, which changes the batch split with the phase.
     """
-    args = trainer.args
-    global_batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     return {
-        **describe_sizes(trainer, global_batch),
+        **describe_sizes(trainer),
         "vocabulary": len(data.tokenizer),
         "pairs_in_epoch_0": data.train.num_pairs(0),
     }

@@ -438,6 +438,10 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
         raise InputError(f"launch: no configuration {file}; there are: {names}")
     command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
     command += ["--config_file", str(file)]
+    # The shipped YAML names this file relative to the repository, which may not be the folder here.
+    deepspeed_file = folder / f"{launch}.json"
+    if deepspeed_file.is_file():
+        command += ["--deepspeed_config_file", str(deepspeed_file)]
     if launch == "single_gpu":
         # The number in its file would be another GPU than the first one that is seen.
         first_gpu, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bert_recipes.errors import InputError
 from bert_recipes.rows import NumberedRows, format_suffix, read_lines
+from bert_recipes.scripts import are_unspaced_sentences
 from bert_recipes.tasks.labels import is_number
 from bert_recipes.tasks.task import DOCUMENT, LABEL_COLUMNS, Task
 
@@ -261,14 +262,16 @@ def _find_tags(
 
     if names:
         return None
-    candidates = survey.columns_of_tags(behind)
-    if len(candidates) > 1:
+    of_tags = survey.columns_of_tags(behind)
+    candidates = of_tags or survey.columns_without_numbers(behind)
+    possible = of_tags
+    if not survey.tags:
+        # The task names no labels: any column with more than one text may hold the tags.
+        possible = [number for number in candidates if len(survey.columns[number]) > 1]
+    if len(possible) > 1:
         logger.warning(
             "%s: several columns hold tags; the last is read: label_column chooses another", path
         )
-
-    if not candidates:
-        candidates = survey.columns_without_numbers(behind)
 
     if candidates:
         return candidates[-1]
@@ -316,7 +319,8 @@ def _find_column(path: Path, name: str, names: Sequence[str], width: int) -> int
 def has_columns(path: Path, task: Task) -> bool:
     """Return whether a file has a word a line, and not a sentence.
 
-    Then it has tabs in every line, known tags, or one word in each.
+    Then it has tabs in every line, known tags, or one word in each. A sentence of a script without
+    spaces is no word.
     """
     lines = list(_lines_of_words(path))
     if all("\t" in line for line in lines):
@@ -327,7 +331,7 @@ def has_columns(path: Path, task: Task) -> bool:
         return False
 
     if len(rows) > 1 and width == 1:
-        return True
+        return not are_unspaced_sentences(lines)
     survey = _Survey(frozenset({*task.labels, *task.column_labels}))
     for cells in rows:
         survey.add(cells)

@@ -49,6 +49,12 @@ def label_text(value: Any) -> str:
     return match[1] if match else text
 
 
+def only_label(value: Any) -> Any:
+    """Return the text of a list of one, as doccano and Prodigy write a label; else the value."""
+    is_text = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    return value[0] if is_text else value
+
+
 def is_hidden(value: Any) -> bool:
     """Return whether a cell of a label column holds -1, or nothing at all."""
     return label_text(value) in ("", "-1")
@@ -105,7 +111,14 @@ class ClassLabels:
 
         self._by_number: dict[str, int] = {}
         have_numbers = any(is_number(label_text(name)) for name in self.names)
-        if not task.column_labels and not have_numbers:
+        # Names found in the training file are sorted, which need not be the order of the numbers.
+        is_ordered = have_numbers or set(self.names) == _TRUTH_VALUES.keys()
+        # So they are mapped to themselves in the task.yaml of a run.
+        are_mapped = bool(task.column_labels) and all(
+            value == name for value, name in task.column_labels.items()
+        )
+        self.order_is_unknown = (task.has_found_labels or are_mapped) and not is_ordered
+        if not (task.column_labels or have_numbers or self.order_is_unknown):
             self._by_number = {str(number): number for number in plain.values()}
             if _follow_truth(self.names):
                 self._by_number.update(false=0, true=1)
@@ -141,12 +154,21 @@ class ClassLabels:
                 "write the name, or map the values with `labels: {value: name}`"
             )
 
+    def order_hint(self) -> str:
+        """Return how to say which number is which name."""
+        return (
+            f"the names were found in {self._labels_source}, and nothing says which number is "
+            "which: write labels: {0: NAME, 1: NAME, ...}"
+        )
+
     def _hint(self, text: str) -> str:
         written = list(self._written)
         hint = did_you_mean(text, written, cutoff=0.6, shown=repr)
         hint += f"allowed: {shorten(written, _MAX_SHOWN_LABELS)}"
         if len(written) > _MAX_SHOWN_LABELS:
             hint += f" ({len(written)}, all of them in {self._labels_source or 'the task file'})"
+        if self.order_is_unknown and (text.isdecimal() or text in _TRUTH_VALUES):
+            hint += f"; {self.order_hint()}"
         if self._by_number:
             hint += f", or 0 to {len(self.names) - 1}"
         if self._by_number and text == str(len(self.names)) and len(self.names) > 1:
@@ -206,6 +228,8 @@ def label_sets(task: Task, cells: Sequence[tuple[str, Any]]) -> list[tuple[int, 
     rows = [(where, _split_labels(task, value, where)) for where, value in cells]
     are_flags = _are_multi_hot(rows, len(task.labels))
     classes = ClassLabels(task)
+    if are_flags and classes.order_is_unknown:
+        raise InputError(f"{rows[0][0]}: a 0 or 1 for each class, but {classes.order_hint()}")
     sets: list[tuple[int, ...] | None] = []
     for where, labels in rows:
         if labels is None:

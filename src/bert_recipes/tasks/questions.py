@@ -9,7 +9,7 @@ from typing import Any
 from bert_recipes.errors import InputError
 from bert_recipes.rows import NumberedRows, Row, Rows, column_value, is_missing
 from bert_recipes.tasks.examples import Answer
-from bert_recipes.tasks.labels import label_text, parse_cell, read_truth
+from bert_recipes.tasks.labels import is_number, label_text, parse_cell, read_truth
 from bert_recipes.tasks.task import Task
 
 
@@ -76,15 +76,18 @@ def read_answers(task: Task, row: Row, where: str) -> list[WrittenAnswer] | None
     """Return the answers of a row; an empty list where it has none, None where they are hidden.
 
     They are {"text": [...], "answer_start": [...]} (the Hub), a list of such pairs (SQuAD's files),
-    or texts alone.
+    or texts alone. The start of a single text may stand in a column `answer_start`.
     """
     answers: list[WrittenAnswer] = []
     if not _is_impossible(row, where):
         value = column_value(row, task.label_column, where)
         if is_missing(value):
             return None
+        start = row.get("answer_start")
+        if not is_number(label_text(start)):
+            start = None
         try:
-            answers = list(map(_read_answer, _split_answers(value)))
+            answers = list(map(_read_answer, _split_answers(value, start)))
         except (KeyError, TypeError, ValueError):
             raise InputError(
                 f"{where}: answers {value!r:.60}; expected are "
@@ -105,13 +108,13 @@ def _is_impossible(row: Row, where: str) -> bool:
     return label_text(value) != "" and read_truth(value, f"{where}, is_impossible")
 
 
-def _split_answers(value: Any) -> list[Any]:
-    """Return a list of objects or texts, one for each answer."""
+def _split_answers(value: Any, start: Any) -> list[Any]:
+    """Return a list of objects or texts, one for each answer; `start` is that of a text alone."""
     answers = parse_cell(value, (list, dict))
     if isinstance(answers, str):
         if answers.lstrip().startswith(("{'", '{"', "[{")):
             raise ValueError(answers)  # an object that is cut off is no answer
-        return [answers]
+        return [{"text": answers, "answer_start": start}]
     if not isinstance(answers, dict):
         return list(answers)
     texts = answers["text"]

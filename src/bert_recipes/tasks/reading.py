@@ -32,6 +32,7 @@ from bert_recipes.tasks.labels import (
     label_text,
     labels_of_columns,
     number_label,
+    only_label,
     parse_cell,
 )
 from bert_recipes.tasks.questions import AnswerOffsets, answers_by_text, read_answers
@@ -138,11 +139,15 @@ def _labels_of_table(
         cells.append((where, column_value(row, task.label_column, where)))
 
     if task.problem_type == "multi_label_classification":
+        num_empty = sum(isinstance(value, str) and not value.strip() for _, value in cells)
+        if num_empty:
+            message = "%s: %d rows have an empty label, which says that no class fits them"
+            logger.info(message, rows.source, num_empty)
         return label_sets(task, cells)
     if task.problem_type == "regression":
         return [number_label(task, value, where) for where, value in cells]
     classes = ClassLabels(task)
-    return [classes.class_of(value, where) for where, value in cells]
+    return [classes.class_of(only_label(value), where) for where, value in cells]
 
 
 # Choices

@@ -5,7 +5,8 @@ import itertools
 import logging
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from bert_recipes.rows import (
     NumberedRows,
     Reader,
     Rows,
+    class_names,
     column_value,
     format_suffix,
     read_table,
 )
 from bert_recipes.tasks.conll import read_conll
 from bert_recipes.tasks.examples import (
-    ChoiceExample,
     Example,
     QuestionExample,
     Split,
@@ -120,10 +121,11 @@ def _part_of_file(
 
     part = []
     for example in examples:
-        if isinstance(example, TaggedExample):
+        key = _repeated_text(example)
+        # A single -DOCSTART-, at the top, makes one document, which cannot be divided: then each
+        # sentence is drawn for.
+        if isinstance(example, TaggedExample) and len(words_of_documents) > 1:
             key = " ".join(words_of_documents[example.document])
-        else:
-            key = _repeated_text(example)
         digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         draw = int.from_bytes(digest, "little") / 2**64
         is_held_out = draw < task.validation_fraction
@@ -137,8 +139,10 @@ def _part_of_file(
     return part
 
 
-def _repeated_text(example: TextExample | QuestionExample | ChoiceExample) -> str:
+def _repeated_text(example: Example) -> str:
     """Return the text that stands in several rows: a paragraph, a premise, a context, or a text."""
+    if isinstance(example, TaggedExample):
+        return " ".join(example.tokens)
     if isinstance(example, TextExample):
         return example.text
     if isinstance(example, QuestionExample) or example.context:
@@ -160,6 +164,16 @@ def find_labels_in_data(task: Task) -> list[str]:
     """Return the labels in a user's training file."""
     rows = open_local(task, task.train_split, None)
     return find_labels(task, _label_cells(task, rows))
+
+
+def find_class_names(task: Task) -> Sequence[str]:
+    """Return the names that a user's training file has for class numbers; none in most formats."""
+    path = find_local(task, task.train_split, None)
+    if format_suffix(path) != ".parquet":
+        return ()
+    names = class_names(path)
+    column = label_column_of(task, names) or task.label_column
+    return names.get(column, ())
 
 
 def _label_cells(task: Task, rows: Rows) -> Iterator[Any]:
@@ -219,14 +233,43 @@ def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
     path = find_local(task, split, data_dir)
     layout = task.tsv
     if layout is None:
-        return open_file(task, path)
+        return _open_rows(task, path)
     if path.name == MSR_FILE:
         rows = _msr_rows(path, task, split)
         return Rows(str(path), "line", rows)
     if path.name == layout.files.get(split):
         rows = _glue_rows(path, task, layout, split)
         return Rows(str(path), "line", rows)
-    return open_file(task, path)
+    return _open_rows(task, path)
+
+
+def _open_rows(task: Task, path: Path) -> Rows:
+    """Open a file of a split, with names for class numbers, and null for keys left out of a row.
+
+    The names are those that the file itself has.
+    """
+    rows = open_file(task, path)
+    match format_suffix(path):
+        case ".parquet":
+            return _name_classes(task, rows, class_names(path))
+        case ".jsonl" | ".json":
+            return replace(rows, rows=_fill_columns(task, rows))
+    return rows
+
+
+def _fill_columns(task: Task, rows: Rows) -> NumberedRows:
+    """Yield rows of JSON; a column of the task that only other rows have is null."""
+    table = list(rows.rows)
+    keys: dict[str, Any] = {}  # of all rows, as one row that `label_column_of` can read
+    for _, row in table:
+        keys.update(row)
+    label_column = label_column_of(task, keys)
+    columns = [*task.text_columns, *task.choice_columns, *task.label_columns]
+    for number, row in table:
+        absent = [column for column in columns if column in keys and column not in row]
+        if label_column is not None and label_column_of(task, row) is None:
+            absent.append(label_column)
+        yield number, {**row, **dict.fromkeys(absent)}
 
 
 def open_file(task: Task, path: Path) -> Rows:
@@ -437,7 +480,8 @@ def open_hub(task: Task, split: str) -> Rows:
             f"task {task.name}: {name}, split '{split}': cannot be opened ({detail}); check the "
             f"name, or {_advice(task)}"
         ) from error
-    return Rows(f"{name}, split {split}", "row", _hub_rows(dataset, task))
+    rows = Rows(f"{name}, split {split}", "row", _hub_rows(dataset))
+    return _name_classes(task, rows, _hub_class_names(dataset.features))
 
 
 def check_reach(task: Task) -> str | None:
@@ -481,33 +525,62 @@ def _is_cached(name: str) -> bool:
     return False
 
 
-def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
-    """Yield rows as dicts.
-
-    Class numbers become the Hub's names where the task knows these, so that order cannot matter.
-    """
-    column = label_column_of(task, dataset.features) or task.label_column
-    feature = dataset.features.get(column)
-    feature = getattr(feature, "feature", feature)  # of a list, that of its elements
-    names = getattr(feature, "names", None) or []
-    names_of_task = {*task.labels, *task.column_labels}
-    if not names_of_task.issuperset(names):
-        names = []
-
+def _hub_rows(dataset: Any) -> NumberedRows:
+    """Yield rows as dicts."""
     number = 0
     for batch in dataset.iter(batch_size=1000):
         columns = batch.values()
         for values in zip(*columns, strict=True):
             number += 1
-            row = dict(zip(dataset.column_names, values, strict=True))
-            if names:
-                row[column] = _name_classes(row[column], names)
-            yield number, row
+            yield number, dict(zip(dataset.column_names, values, strict=True))
 
 
-def _name_classes(value: Any, names: Sequence[str]) -> Any:
-    """Return the names of class numbers, which may stand in a list; -1 stays as it is."""
+def _hub_class_names(features: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return the columns of a Hub data set, each with the names of its class numbers."""
+    names = {}
+    for column, feature in features.items():
+        feature = getattr(feature, "feature", feature)  # of a list, that of its elements
+        names[column] = getattr(feature, "names", None) or []
+    return names
+
+
+# Class numbers that the data has names for
+
+
+def _name_classes(task: Task, rows: Rows, names_of_columns: Mapping[str, Sequence[str]]) -> Rows:
+    """Return rows whose class numbers are the data's names, so that order cannot matter.
+
+    They stay numbers where the task does not know the names. A -1 is no class and becomes None.
+    """
+    column = label_column_of(task, names_of_columns) or task.label_column
+    names = names_of_columns.get(column, ())
+    if not names or task.label_columns:
+        return rows
+    known = {*task.labels, *task.column_labels}
+    unknown = [name for name in names if name not in known]
+    if 0 < len(unknown) < len(names) and not task.column_labels:
+        raise InputError(
+            f"{rows.source}: its classes are {shorten(names)}, but task {task.name} has no "
+            f"{shorten(unknown)}: write `labels` with the names of the data, or map its numbers: "
+            f"labels: {{0: {names[0]}, 1: ...}}"
+        )
+    # Without names the numbers stay, and a -1 still becomes None.
+    used_names = () if unknown else names
+    return replace(rows, rows=_named_rows(rows, column, used_names))
+
+
+def _named_rows(rows: Rows, column: str, names: Sequence[str]) -> NumberedRows:
+    for number, row in rows.rows:
+        value = row.get(column)
+        if value is not None:
+            name = None if value == -1 else _name_of_class(value, names)
+            row = {**row, column: name}
+        yield number, row
+
+
+def _name_of_class(value: Any, names: Sequence[str]) -> Any:
+    """Return the name of a class number; a list has the names of its items."""
     if isinstance(value, list):
-        return [_name_classes(item, names) for item in value]
+        return [_name_of_class(item, names) for item in value]
     is_class = isinstance(value, int) and 0 <= value < len(names)
     return names[value] if is_class else value

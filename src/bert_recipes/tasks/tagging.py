@@ -21,7 +21,7 @@ from bert_recipes.rows import (
     is_missing,
     list_columns,
 )
-from bert_recipes.scripts import split_unspaced
+from bert_recipes.scripts import are_unspaced_sentences, split_unspaced
 from bert_recipes.tags import OUTSIDE, tag_entity
 from bert_recipes.tasks.conll import LINES
 from bert_recipes.tasks.labels import label_text, parse_cell
@@ -464,10 +464,12 @@ def _sentence_column(
 
     text_column = task.text_columns[0]
     label_column = label_column_of(task, first)
-    if not all(_is_word(row.get(text_column)) for _, row in start):
+    texts = [row.get(text_column) for _, row in start]
+    if not all(map(_is_word, texts)):
         return None
 
-    if label_column is None and not is_test:
+    may_be_sentences = are_unspaced_sentences([str(text or "") for text in texts])
+    if label_column is None and (may_be_sentences or not is_test):
         return None
 
     if label_column is not None and not all(_is_word(row[label_column]) for _, row in start):

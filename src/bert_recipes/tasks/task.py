@@ -94,6 +94,13 @@ class Task:
     source: str = ""  # where this definition was taken from
 
     @property
+    def has_found_labels(self) -> bool:
+        """Tell whether the labels were found in the training file: nobody gave their order."""
+        file = self.files.get(self.train_split)
+        is_source = file is not None and self.labels_source == Path(file).name
+        return is_source and bool(self.labels)
+
+    @property
     def splits(self) -> list[str]:
         """Return the names of all splits, that of training first."""
         names = (self.train_split, *self.validation_splits, *self.test_splits)

@@ -15,8 +15,8 @@ import yaml
 from bert_recipes.errors import InputError, did_you_mean, shorten
 from bert_recipes.files import atomic_write
 from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
-from bert_recipes.tasks.labels import MAX_FOUND_LABELS, are_fractions
-from bert_recipes.tasks.sources import find_labels_in_data
+from bert_recipes.tasks.labels import MAX_FOUND_LABELS, ClassLabels, are_fractions
+from bert_recipes.tasks.sources import find_class_names, find_labels_in_data
 from bert_recipes.tasks.task import (
     HELD_OUT_SPLIT,
     KINDS,
@@ -132,10 +132,9 @@ def _make_task(path: Path, values: Mapping[str, Any]) -> Task:
 
 def log_found_labels(task: Task) -> None:
     """Log the labels of a task whose file names none: they are those of the training file."""
-    file = Path(task.files.get(task.train_split, ""))
-    if task.labels and task.labels_source == file.name:
+    if task.has_found_labels:
         message = "labels: not given; the %d of %s are taken: %s"
-        logger.info(message, len(task.labels), file.name, shorten(task.labels))
+        logger.info(message, len(task.labels), task.labels_source, shorten(task.labels))
 
 
 # From values to fields
@@ -264,8 +263,12 @@ def _has_classes(task: Task) -> bool:
 
 def _with_labels_of_data(task: Task) -> Task:
     """Return the task with the labels of its training file; refuse them if they look like none."""
-    labels = find_labels_in_data(task)
     path = Path(task.files[task.train_split])
+    names = find_class_names(task)
+    if names:
+        source = f"the class names of {path.name}"
+        return dataclasses.replace(task, labels=tuple(names), labels_source=source)
+    labels = find_labels_in_data(task)
     if are_fractions(labels):
         raise InputError(
             f"{path}: its labels are numbers with fractions; problem_type: regression?"
@@ -461,6 +464,9 @@ def _values_of(task: Task) -> dict[str, Any]:
     fields["files"] = task.relative_files
     values = json.loads(json.dumps(fields))  # tuples become lists
     del values["labels_source"]
+    if ClassLabels(task).order_is_unknown:
+        # As a list they would have the order of the list.
+        values["labels"] = {name: name for name in task.labels}
     name_of_value = values.pop("column_labels")
     if name_of_value:  # in the order of the classes' numbers
         in_order = sorted(name_of_value, key=lambda value: task.labels.index(name_of_value[value]))

@@ -22,6 +22,7 @@ from bert_recipes.tokenization.tokenizer import (
     SPECIAL_TOKENS,
     OriginalBertTokenizer,
 )
+from bert_recipes.tokenization.wordpiece import CONTINUATION
 
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,16 @@ _REPEATED = re.compile(r".*\[line \d+, again on line \d+\]", re.DOTALL)
 
 # Of an added token: where in a text it is recognised.
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+
+# Settings of stock's BertJapaneseTokenizer with which it cuts text as BERT does.
+_BERT_SETTINGS = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+
+# Tokenizers with a vocabulary like BERT's that split text by other rules before WordPiece.
+_OTHER_CLASSES = ("RoFormerTokenizer", "KoBertTokenizer")
+
+# Files of SentencePiece and byte-level BPE, of which stock transformers makes a tokenizer.json.
+_SENTENCEPIECE_FILES = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
+_BPE_FILES = ("vocab.json", "merges.txt")
 
 # How BERT's tokenizer.json changes and splits text.
 _RULES = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
@@ -102,12 +113,27 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
     vocabulary_file = location / VOCABULARY_FILE
     if not vocabulary_file.exists():
         raise InputError(
-            f"{location}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's folder"
+            f"{location}: neither tokenizer.json nor vocab.txt is in it; {_advice(location)}"
         )
     vocabulary = read_vocabulary(vocabulary_file)
     tokenizer = _build(vocabulary, settings, do_lower_case, vocabulary_file)
     _add_tokens(tokenizer, _old_added_tokens(location, settings), location)
     return tokenizer
+
+
+def _advice(folder: Path) -> str:
+    """Return what to do about a folder without tokenizer.json and vocab.txt."""
+    names = {file.name for file in folder.iterdir()}
+    packages = ""
+    if not names.isdisjoint(_SENTENCEPIECE_FILES):
+        packages = " (needs pip install sentencepiece protobuf)"
+    elif not names.issuperset(_BPE_FILES):
+        return "give a tokenizer's folder"
+    return f"stock transformers writes tokenizer.json: {_writing_call(str(folder))}{packages}"
+
+
+def _writing_call(folder: str) -> str:
+    return f'AutoTokenizer.from_pretrained("{folder}").save_pretrained("{folder}")'
 
 
 def find_tokenizer(name: str) -> Path | None:
@@ -147,9 +173,12 @@ def _find_hub_folder(name: str) -> Path:
             f"{absence}; {constants.ENDPOINT} answers {status}: check the name, or give a local "
             "folder"
         ) from None
-    if folder is None:
+    files = (TOKENIZER_FILE, VOCABULARY_FILE)
+    if folder is None or not any((folder / file).exists() for file in files):
         raise InputError(
-            f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece"
+            f"{name}: this model on the Hub has neither tokenizer.json nor vocab.txt; download it "
+            f"(hf download {name} --local-dir FOLDER), and stock transformers writes "
+            f"tokenizer.json: {_writing_call('FOLDER')}"
         )
     return folder
 
@@ -157,6 +186,7 @@ def _find_hub_folder(name: str) -> Path:
 def _build(
     vocabulary: dict[str, int], settings: dict[str, Any], do_lower_case: bool | None, path: Path
 ) -> OriginalBertTokenizer:
+    _check_rules(settings, path)
     length = settings.get("model_max_length")
     if not isinstance(length, int) or length >= _NO_LIMIT:
         length = DEFAULT_MODEL_MAX_LENGTH
@@ -167,6 +197,23 @@ def _build(
         tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
         model_max_length=length,
     )
+
+
+def _check_rules(settings: Mapping[str, Any], path: Path) -> None:
+    """Refuse a vocabulary whose text is cut by other rules than BERT's: its ids would be wrong."""
+    others = []
+    for name, value in _BERT_SETTINGS.items():
+        if settings.get(name) not in (None, value):
+            others.append(f"{name} {settings[name]!r}")
+    class_name = str(settings.get("tokenizer_class")).removesuffix("Fast")
+    if class_name in _OTHER_CLASSES:
+        others.append(f"tokenizer_class {class_name!r}")
+    if others:
+        raise InputError(
+            f"{path.with_name(CONFIG_FILE)}: {others[0]} splits text by other rules than BERT's, "
+            "the only ones for WordPiece here; give a checkpoint with BERT's rules, or one with "
+            "BPE or Unigram in a tokenizer.json"
+        )
 
 
 def _settle_case(
@@ -270,7 +317,7 @@ def _load_serialized(folder: Path, settings: dict[str, Any], do_lower_case: bool
                 "uncased" if is_lower else "cased",
             )
         return tokenizer
-    if model_type != "WordPiece" or model.get("continuing_subword_prefix") != "##":
+    if model_type != "WordPiece" or model.get("continuing_subword_prefix") != CONTINUATION:
         raise InputError(
             f"{path}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but "
             f"{model.get('type', 'no model')}"

@@ -244,9 +244,10 @@ def train_unigram(
     """Train Unigram, SentencePiece's model, with ALBERT's ids and normalisation.
 
     By default the vocabulary is uncased and without accents; `strip_accents` None is as
-    `lowercase`. The `tokenizers` library trains it. Ids follow the pieces' letters, not their
-    scores: the library adds those up in changing order, and their last digits differ from run to
-    run.
+    `lowercase`. Stock's `AlbertTokenizer` also makes one character of the quotes `` and '', which
+    google-research/albert leaves. The `tokenizers` library trains the vocabulary. Ids follow the
+    pieces' letters, not their scores: the library adds those up in changing order, and their last
+    digits differ from run to run.
 
     Returns:
         A stock `AlbertTokenizer`, and measurements as `train_byte_bpe` has them.

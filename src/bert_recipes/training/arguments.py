@@ -4,20 +4,20 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from transformers import TrainingArguments
+from transformers.trainer_utils import SchedulerType
 
 from bert_recipes.config import warn_in_main_process
+from bert_recipes.data.encoding import count_cores
 from bert_recipes.data.formats import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.data.masking import VARIABLE_SELECTIONS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
 from bert_recipes.models.sizes import (
     ALBERT_SIZES,
-    MEMBER_SIZES,
     MIN_POSITIONS,
     SIZES,
     TINYBERT_SIZES,
@@ -39,14 +39,11 @@ from bert_recipes.training.optimization import (
     SCHEDULES,
     bfloat16_units,
 )
-from bert_recipes.training.resume import RESUME_WORDS
 
 
 logger = logging.getLogger(__name__)
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-# Variables of a scheduler that has started a run again, and of torch's launcher, which may.
-_RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
 # Data-loading processes of a GPU process, at most. Four make several times the tokens that base
 # takes (`benchmarks/benchmark.py --suite data`), and leave the cores to the process itself.
 MAX_DATA_WORKERS = 4
@@ -88,14 +85,13 @@ def choose_precision(precision: str, *, use_cpu: bool) -> Precision:
 
 def num_data_workers(num_processes: int) -> int:
     """Return the data-loading processes of each GPU process: its cores less two, from 1 to 4."""
-    num_cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        num_cores = len(os.sched_getaffinity(0))
-    return min(max(num_cores // num_processes - 2, 1), MAX_DATA_WORKERS)
+    return min(max(count_cores() // num_processes - 2, 1), MAX_DATA_WORKERS)
 
 
 # max_steps of a run with max_minutes.
 NO_STEP_LIMIT = 100_000_000
+# Schedules of the Trainer whose parts have lengths in steps: they cannot follow the minutes.
+SCHEDULERS_IN_STEPS = (SchedulerType.INVERSE_SQRT, SchedulerType.WARMUP_STABLE_DECAY)
 
 
 @dataclass
@@ -377,29 +373,12 @@ class RunArguments(TrainingArguments):
             )
         if self.overwrite_run and self.resume not in ("auto", "no"):
             raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
-        self._check_restarts()
         if self.hub_token is not None:
             raise InputError(
                 "hub_token: a token on the command line or in a file of settings is seen by "
                 "everybody who lists the processes, and "
                 "would be kept; log in with `hf auth login`, or set HF_TOKEN in the environment"
             )
-
-    def _check_restarts(self) -> None:
-        """Refuse to begin anew where a scheduler starts the command again."""
-        is_own_checkpoint = (
-            self.resume not in RESUME_WORDS
-            and Path(self.resume).resolve().parent == Path(str(self.output_dir)).resolve()
-        )
-        if not self.overwrite_run and not is_own_checkpoint:
-            return
-        setting = "overwrite_run true" if self.overwrite_run else f"resume {self.resume}"
-        for name in _RESTART_COUNTS:
-            if int(os.environ.get(name, "0")) > 0:
-                raise InputError(
-                    f"{setting}: {name} is {os.environ[name]}, and each start would throw away "
-                    "what was trained before; leave it out, and the run is resumed (--resume auto)"
-                )
 
     @property
     def global_batch_size(self) -> int:
@@ -552,7 +531,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         check_limits(self)
-        shape_of(self.size, SIZES | MEMBER_SIZES.get(self.objective, {}))
+        shape_of(self.size, self.objective)
         self._check_objective("embedding_size", ("albert", "electra"))
         self._check_objective("share_layers", ("albert",))
 
@@ -657,7 +636,7 @@ class DataArguments:
 class DistillationArguments:
     """The teacher, the student and the weights of losses, for distilbert or tinybert."""
 
-    teacher: str | None = option(
+    teacher: str | None = changeable(
         None,
         "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind",
         is_common=True,
@@ -768,14 +747,24 @@ class PreTrainingArguments(RunArguments):
     ) -> dict[str, Any]:
         """Leave out the minutes of a file where steps are typed, and the other way round.
 
-        Intervals of a file that are fractions of its steps become a fifth of the minutes.
+        With typed minutes, an interval of the file that is a fraction of its steps becomes a fifth
+        of the minutes. Evaluations then read at most the default number of pairs: the first
+        evaluation of a large model could take most of the minutes.
         """
         values = dict(values)
-        if "max_minutes" in typed:
+        if "max_minutes" in typed and values["max_minutes"] is not None:
             for name in INTERVALS:
                 is_fraction = 0 < (values.get(name) or 0) < 1
                 if is_fraction and name not in typed:
                     values[name] = NO_STEP_LIMIT  # `ClockIntervals` comes before
+            most_pairs = DataArguments.max_eval_pairs
+            pairs_in_file = in_file.get("max_eval_pairs") or 0
+            if pairs_in_file > most_pairs and "max_eval_pairs" not in typed:
+                values["max_eval_pairs"] = most_pairs
+                warn_in_main_process(
+                    "max_eval_pairs of the file becomes %d: evaluations take time of max_minutes",
+                    most_pairs,
+                )
         if "max_steps" in typed and "max_minutes" not in typed:
             values.pop("max_minutes", None)
         if "max_minutes" in typed and "max_steps" not in typed:
@@ -813,6 +802,13 @@ class PreTrainingArguments(RunArguments):
         if not 0 <= self.warmup_steps < 1:
             raise InputError(
                 f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1"
+            )
+        if self.schedule == "trainer" and self.lr_scheduler_type in SCHEDULERS_IN_STEPS:
+            name = SchedulerType(self.lr_scheduler_type).value
+            raise InputError(
+                f"lr_scheduler_type is '{name}', which counts steps; allowed with max_minutes: "
+                "linear, cosine and the others, or --schedule bert_linear, where --flat_until "
+                "holds the peak"
             )
         if self.max_steps not in (-1, NO_STEP_LIMIT):
             raise InputError(

@@ -64,17 +64,18 @@ def _reconcile_batch(
     values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> None:
     """Compute the global batch from typed factors, or a missing factor from the global batch."""
+    factors = {name: values.get(name, defaults[name]) for name in BATCH_FACTORS}
+    typed_factors = {name: values[name] for name in BATCH_FACTORS if name in typed}
     global_batch = values.get(GLOBAL_BATCH, defaults[GLOBAL_BATCH])
-    product = processes
-    typed_product = processes
-    typed_flags = []
-    for name in BATCH_FACTORS:
-        product *= values.get(name, defaults[name])
-        if name in typed:
-            typed_product *= values[name]
-            typed_flags.append(f"--{name} {values[name]}")
+    if GLOBAL_BATCH in typed and ACCUMULATION not in typed:
+        values.pop(ACCUMULATION, None)
+    if not typed_factors:
+        return
+
+    typed_flags = [f"--{name} {value}" for name, value in typed_factors.items()]
     flags = " x ".join([*typed_flags, f"{processes} processes"])
-    if typed_flags and GLOBAL_BATCH not in typed and product > 0:
+    product = processes * math.prod(factors.values())
+    if GLOBAL_BATCH not in typed and product > 0:
         values[GLOBAL_BATCH] = product
         if global_batch not in (None, product):
             message = (
@@ -82,14 +83,16 @@ def _reconcile_batch(
                 "%d too to keep these"
             )
             warn_in_main_process(message, flags, product, global_batch, global_batch)
-    elif typed_flags and global_batch and typed_product > 0:
-        has_all_factors = len(typed_flags) == len(BATCH_FACTORS)
-        if global_batch % typed_product or (has_all_factors and global_batch != typed_product):
-            raise InputError(
-                f"--{GLOBAL_BATCH} {global_batch} does not agree with {flags} ({typed_product}); "
-                "leave one of them out"
-            )
-        if MICRO_BATCH not in typed:
-            values[MICRO_BATCH] = global_batch // typed_product
-    if GLOBAL_BATCH in typed and ACCUMULATION not in typed:
-        values.pop(ACCUMULATION, None)
+        return
+
+    typed_product = processes * math.prod(typed_factors.values())
+    if not global_batch or typed_product <= 0:
+        return
+    has_all_factors = len(typed_factors) == len(BATCH_FACTORS)
+    if global_batch % typed_product or (has_all_factors and global_batch != typed_product):
+        raise InputError(
+            f"--{GLOBAL_BATCH} {global_batch} does not agree with {flags} ({typed_product}); "
+            "leave one of them out"
+        )
+    if MICRO_BATCH not in typed:
+        values[MICRO_BATCH] = global_batch // typed_product

@@ -433,7 +433,8 @@ class BertTrainer(RecipeTrainer):
             return None
         vocabulary = tokenizer.get_vocab()
         size = max(len(tokenizer), max(vocabulary.values()) + 1)  # ids may have holes
-        return torch.from_numpy(count_characters(vocabulary, size))
+        special_ids = getattr(tokenizer, "all_special_ids", ())
+        return torch.from_numpy(count_characters(vocabulary, size, special_ids))
 
     # Phases
 
@@ -492,18 +493,31 @@ class BertTrainer(RecipeTrainer):
         """
         if len(self.phases) == 1:
             return
+        sizes = []
         counts = []
         for phase in self.phases:
-            _, accumulation = self.args.split_batch(phase.plan.global_batch, phase.plan.micro_batch)
+            plan = phase.plan
+            size, accumulation = self.args.split_batch(plan.global_batch, plan.micro_batch)
+            sizes.append(size)
             counts.append(accumulation)
-        if self.is_deepspeed_enabled and len(set(counts)) > 1:
-            raise InputError(
-                "phase2_per_device_train_batch_size: DeepSpeed takes the same number of "
-                "micro-batches per step in both phases, here it would be "
-                f"{' and then '.join(map(str, counts))}; give --global_train_batch_size "
-                f"{self.phases[0].plan.global_batch}, and --per_device_train_batch_size and "
-                "--phase2_per_device_train_batch_size that fit"
+        if not self.is_deepspeed_enabled or len(set(counts)) == 1:
+            return
+        global_batches = [phase.plan.global_batch for phase in self.phases]
+        if len(set(global_batches)) == 1:
+            advice = (
+                f"--per_device_train_batch_size {min(sizes)} "
+                f"--phase2_per_device_train_batch_size {min(sizes)}"
             )
+        else:
+            advice = (
+                "--per_device_train_batch_size and --phase2_per_device_train_batch_size in the "
+                f"ratio of the global batches {global_batches[0]} and {global_batches[-1]}"
+            )
+        raise InputError(
+            "phase2_per_device_train_batch_size: DeepSpeed takes the same number of micro-batches "
+            f"per step in both phases, here it would be {' and then '.join(map(str, counts))}; "
+            f"give --global_train_batch_size {global_batches[0]} {advice}"
+        )
 
     def _is_end_of_phase(self) -> bool:
         """Return whether a phase ends, with a checkpoint from which the next one begins."""
@@ -529,7 +543,7 @@ class BertTrainer(RecipeTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """Return the micro-batches of the phase, as one pass over its `EpochShuffle`."""
         args = self.args
-        first_step = self._phase.plan.first_step
+        first_step = self.first_step
         dataset = epoched(self.train_dataset, self.data_collator)
         if isinstance(dataset, PreTrainingDataset):
             counted = self._loaded_state.get("pairs_of_epochs", {}).get(str(first_step), {})
@@ -575,7 +589,7 @@ class BertTrainer(RecipeTrainer):
             # `self.clock` is still 0 when the first batches of a resumed run are read.
             progress = min(self._elapsed_fraction(), 1.0)
         else:
-            step = self._phase.plan.first_step + begin // self.global_batch_size
+            step = self.first_step + begin // self.global_batch_size
             progress = step / self.args.max_steps
         return [(key, progress) for key in order.keys(begin, end)]
 
@@ -588,7 +602,7 @@ class BertTrainer(RecipeTrainer):
             "counts": [dataset.num_pairs(epoch) for epoch in range(order.epoch + 1)],
         }
         state = super().state_dict()
-        state["pairs_of_epochs"] = {str(self._phase.plan.first_step): counted}
+        state["pairs_of_epochs"] = {str(self.first_step): counted}
         state["epochs"] = self.epochs_at(self.state.global_step)
         return state
 
@@ -642,7 +656,13 @@ class BertTrainer(RecipeTrainer):
         num_predicted, num_pairs = counts  # of the whole step
         if self._is_ours:
             output = model(**inputs, num_items_in_batch=num_predicted, num_pairs_in_batch=num_pairs)
-            return output.loss, output
+            loss = output.loss
+            pair_logits = output.seq_relationship_logits
+            if pair_logits is not None and output.nsp_loss is None:
+                # DDP waits for a gradient of each parameter: give the unused head a zero one, and
+                # in one process too, for the same weights.
+                loss = loss + 0.0 * pair_logits.float().sum()
+            return loss, output
         output = model(**inputs)
         if output.loss is None:
             labels = ", ".join(find_labels(type(self.model)))
@@ -683,7 +703,7 @@ class BertTrainer(RecipeTrainer):
     def epochs_at(self, step: float) -> float:
         """Return the passes over the data up to a step of this phase, once it has begun."""
         order: Any = self._order
-        num_steps = step - self._phase.plan.first_step
+        num_steps = step - self.first_step
         num_pairs = order.dataset.num_pairs(0)
         return self._epochs_before + num_steps * self.global_batch_size / num_pairs
 
@@ -751,6 +771,7 @@ class BertTrainer(RecipeTrainer):
         model = self.model
         was_training = model.training
         model.eval()
+        self.use_mean_weights()
         sums = self.new_sums()
         running_sums = [sums.values.clone()]
         batches = self.show_progress(batches, description)

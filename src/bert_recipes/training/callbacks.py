@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl
 
-from bert_recipes.errors import Interrupted
+from bert_recipes.errors import Interrupted, is_main_process
 from bert_recipes.models.sampled_softmax import SampledSoftmax
 from bert_recipes.training.late_number import PreviousNumber
 from bert_recipes.training.optimization import momentum_of_muon
@@ -412,7 +412,7 @@ class StopOnSignal(TrainerCallback):
         # Without logging: the interrupted code may hold the lock of logging.
         if self.signal is None:
             self.signal = number
-            if os.environ.get("RANK", "0") == "0":
+            if is_main_process():
                 _say(
                     f"{signal.Signals(number).name}: the run saves and stops; Ctrl-C again ends "
                     "it at once"

@@ -58,6 +58,10 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
             f"{args.teacher}: model_type {config.model_type} does not teach here; give a BERT or "
             "a RoBERTa"
         )
+    if args.fold_segments and _has_no_positions(config):
+        raise InputError(
+            f"fold_segments adds to the positions, and {args.teacher} has none: leave it out"
+        )
     if args.start_from_teacher is False:
         return student
 
@@ -79,7 +83,7 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
 
 
 def _distilbert_config(config: Any, num_layers: int) -> transformers.DistilBertConfig:
-    return transformers.DistilBertConfig(
+    student_config = transformers.DistilBertConfig(
         vocab_size=config.vocab_size,
         dim=config.hidden_size,
         n_layers=num_layers,
@@ -93,6 +97,13 @@ def _distilbert_config(config: Any, num_layers: int) -> transformers.DistilBertC
         pad_token_id=config.pad_token_id,
         weight_init="normal",
     )
+    if _has_no_positions(config):
+        student_config.positions = "none"
+    return student_config
+
+
+def _has_no_positions(config: Any) -> bool:
+    return getattr(config, "positions", None) == "none"
 
 
 def _copy_weights(module: torch.nn.Module, source: torch.nn.Module) -> None:

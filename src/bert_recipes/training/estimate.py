@@ -4,12 +4,14 @@ import contextlib
 import itertools
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from transformers import TrainerCallback
 from transformers.integrations import get_reporting_integration_callbacks
+from transformers.trainer_utils import IntervalStrategy
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import write_json
@@ -39,19 +41,22 @@ class Estimate(NamedTuple):
 class _StepTimer(TrainerCallback):
     """Takes the time of each step, and ends the training after a few."""
 
-    def __init__(self) -> None:
+    def __init__(self, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._gather = gather
         self.times: list[float] = []
-
-    @property
-    def is_slow(self) -> bool:
-        """Return whether so much time has passed that fewer steps are enough."""
-        return self.times[-1] - self.times[0] > MOST_SECONDS
+        # Whether so much time has passed that fewer steps are enough; all processes agree on it, or
+        # one would wait for the next step of another.
+        self.is_slow = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the time when the step is computed."""
         if args.device.type == "cuda":
             torch.cuda.synchronize()
-        self.times.append(time.perf_counter())
+        now = time.perf_counter()
+        self.times.append(now)
+        seconds = torch.tensor([now - self.times[0]], device=args.device)
+        seconds_of_processes = self._gather(seconds)
+        self.is_slow = seconds_of_processes.max().item() > MOST_SECONDS
         control.should_save = False
         control.should_evaluate = False
         if self.is_slow or len(self.times) > WARMUP_STEPS + TIMED_STEPS:
@@ -64,10 +69,11 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
     The model is changed.
     """
     args = trainer.args
-    timer = _StepTimer()
+    timer = _StepTimer(trainer.accelerator.gather)
     trainer.add_callback(timer)
     for tracker in get_reporting_integration_callbacks(args.report_to):
         trainer.pop_callback(tracker)
+    args.logging_strategy = IntervalStrategy.STEPS
     args.logging_steps = 1
     args.load_best_model_at_end = False
     RecipeTrainer.train(trainer)  # of two phases the first

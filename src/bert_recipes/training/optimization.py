@@ -5,13 +5,14 @@ The paper's Adam and its schedule, AdamW, LAMB, Muon, and everything of the Trai
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from transformers.trainer_utils import SchedulerType
 
 from bert_recipes.training.late_number import LateNumber
 
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 ADAM_OPTIMIZERS = ("bert_adam", "adamw")
 OPTIMIZERS = (*ADAM_OPTIMIZERS, "lamb", "muon", "trainer")
 SCHEDULES = ("bert_linear", "trainer")
+# Those of the Trainer that follow `metric_for_best_model`.
+SCHEDULERS_BY_METRIC = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 # google-research/bert optimization.py, create_optimizer: exclude_from_weight_decay.
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 # Rows and columns of a matrix for Muon, at least: output layers of a few classes are smaller.
@@ -31,7 +34,7 @@ MUON_START_MOMENTUM = 0.85
 # What a group of matrices has beside its rate.
 MATRIX_SETTINGS = ("momentum", "row_beta", "weight_decay")
 # What the settings of a run decide in a group; a checkpoint may have the values of others.
-GROUP_SETTINGS = ("betas", "eps", "weight_decay", "rate_ratio")
+GROUP_SETTINGS = ("betas", "eps", "weight_decay")
 # The least mean square of a row of an update that NorMuon divides by.
 MIN_ROW_SQUARE = 1e-10
 
@@ -190,8 +193,9 @@ class Muon(torch.optim.Optimizer):
     smaller too. Where the update is 0, as in a skipped step, nothing decays; in the paper it does.
     """
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
-        super().__init__(groups, {})
+    def __init__(self, groups: list[dict[str, Any]], lr: float) -> None:
+        """Take groups with all their settings; stock's schedules read `lr`, the rate of AdamW."""
+        super().__init__(groups, {"lr": lr})
         self._adam: Any = torch.optim.AdamW(self._adam_groups(), fused=True)
         for group, adam_group in zip(self._adam_groups(), self._adam.param_groups, strict=True):
             group.update(adam_group)
@@ -360,7 +364,6 @@ def muon_groups(
         "momentum": MUON_MOMENTUM,
         "row_beta": muon.row_beta,
         "weight_decay": muon.weight_decay,
-        "rate_ratio": muon.learning_rate / adam["lr"],  # for `set_peak_rate`
     }
     logger.info(
         "optimizer: Muon for %d matrices (%d parameters), AdamW for the rest",
@@ -443,7 +446,8 @@ def create_optimizer(
     if name == "adamw":
         return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
     if name == "muon":
-        return Muon(muon_groups(model, weight_decay, muon or MuonSettings(), **settings))
+        muon = muon or MuonSettings()
+        return Muon(muon_groups(model, weight_decay, muon, **settings), learning_rate)
     decayed, plain = _split_by_decay(model)
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": weight_decay, "layer_adaptation": True},
@@ -519,17 +523,12 @@ def settings_of_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]
     return all_settings
 
 
-def set_peak_rate(scheduler: LambdaLR, learning_rate: float | None = None) -> None:
-    """Set the peak from now on in a scheduler that was loaded from a checkpoint.
-
-    None: each group has its own, `initial_lr`.
-    """
-    scheduler.base_lrs = []
+def set_peak_rates(scheduler: LambdaLR, peaks: Sequence[float]) -> None:
+    """Set the peak of each group from now on in a scheduler that was loaded from a checkpoint."""
+    scheduler.base_lrs = list(peaks)
     scheduler._last_lr = []
-    for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        if learning_rate is not None:
-            group["initial_lr"] = learning_rate * group.get("rate_ratio", 1.0)
-        peak = group["initial_lr"]
+    groups = scheduler.optimizer.param_groups
+    for group, peak, factor in zip(groups, peaks, scheduler.lr_lambdas, strict=True):
+        group["initial_lr"] = peak
         group["lr"] = peak * factor(scheduler.last_epoch)
-        scheduler.base_lrs.append(peak)
         scheduler._last_lr.append(group["lr"])

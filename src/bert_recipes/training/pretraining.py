@@ -28,7 +28,7 @@ from bert_recipes.data.store import Split, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import PreTrainingModel
-from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
+from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, PAIR_HEADS, open_checkpoint
 from bert_recipes.models.sizes import num_positions, pretraining_config
 from bert_recipes.progress import Progress
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
@@ -342,7 +342,8 @@ def load_model(
         tokenizer: The tokenizer of the data; a checkpoint must have the same one.
         max_seq_length: Longest input of the run.
         seed: The seed of new weights.
-        needs_head: Refuse a checkpoint without a masked-LM head, which cannot be measured.
+        needs_head: Refuse a checkpoint without a masked-LM head, which cannot be measured. Where
+            it has none for pairs, there is no loss of pairs.
         num_heads: The number of heads of a new model; None: one for 64 units.
     """
     set_seed(seed)
@@ -396,10 +397,11 @@ def _load_checkpoint(model_args: ModelArguments, *, needs_head: bool) -> PreTrai
             "nothing to measure; a fine-tuned checkpoint is measured with --task NAME or "
             "--task_file CHECKPOINT/task.yaml"
         )
+    if needs_head and any(key.startswith(PAIR_HEADS) for key in new_heads):
+        model.has_pair_head = False
     if new_heads:
-        warn_in_main_process(
-            "%s has no weights for %s; they start from scratch", name, ", ".join(new_heads)
-        )
+        fate = "they are left out" if needs_head else "they start from scratch"
+        warn_in_main_process("%s has no weights for %s; %s", name, ", ".join(new_heads), fate)
     return model
 
 
@@ -431,8 +433,52 @@ def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrai
     teacher = _load_checkpoint(
         ModelArguments(model_name_or_path=distillation.teacher), needs_head=needs_head
     )
+    if _reads_left_to_right(teacher):
+        raise InputError(
+            f"teacher: {distillation.teacher} reads from left to right; give one that reads both "
+            "ways"
+        )
     _check_tokenizer(distillation.teacher, teacher.config.vocab_size, tokenizer)
     return teacher
+
+
+def _reads_left_to_right(model: PreTrainingModel) -> bool:
+    return bool(getattr(model.config, "is_decoder", False))
+
+
+def check_direction(model: PreTrainingModel, data: PreTrainingData) -> None:
+    """Refuse labels that do not fit the direction in which the model reads.
+
+    From left to right it learns the next token alone; one that reads both ways would see that.
+    """
+    # Instance files have labels of masked tokens, whatever the selection is.
+    is_masked_already = not isinstance(data.train, PreTrainingDataset)
+    predicts_next = data.collator.selection == "causal" and not is_masked_already
+    if _reads_left_to_right(model) and not predicts_next:
+        raise InputError(
+            "the model reads from left to right and predicts the next token alone: give "
+            "--objective ltr with a --store and no --selection to train it, --selection causal "
+            "--pair_label none to measure it on a store"
+        )
+    if predicts_next and not _reads_left_to_right(model):
+        raise InputError(
+            "the model reads both ways and would see the next token that it predicts: --objective "
+            "ltr and --selection causal are for a new model, or a checkpoint of --objective ltr"
+        )
+
+
+def _check_pairs(model: PreTrainingModel, data: PreTrainingData) -> None:
+    """Refuse pairs without a label for a head that learns it; warn of labels without a head."""
+    if model.has_pair_head and not getattr(data.train, "has_label", True):
+        raise InputError(
+            "pairs have no label here, and the model has a head for them: give --objective mlm, "
+            "or --input_format segment_pair with a --pair_label"
+        )
+    # Instance files bring labels of their own: no pair_label was given.
+    pair_label = getattr(data.train, "pair_label", "none")
+    if not model.has_pair_head and pair_label != "none":
+        message = "pair_label %s is not learned: %s has no head for pairs"
+        warn_in_main_process(message, pair_label, type(model).__name__)
 
 
 def build_model(
@@ -446,15 +492,14 @@ def build_model(
     if OBJECTIVES[model_args.objective].copies_teacher:
         student = make_student(teacher, distillation_args, seed)
         check_positions(student, data.max_seq_length)
+        check_direction(student, data)
+        _check_pairs(student, data)
         return student
     # TinyBERT compares attention head by head.
     num_heads = None if teacher is None else teacher.config.num_attention_heads
     model = load_model(model_args, data.tokenizer, data.max_seq_length, seed, num_heads=num_heads)
-    if model.has_pair_head and not getattr(data.train, "has_label", True):
-        raise InputError(
-            "pairs have no label here, and the model has a head for them: give --objective mlm, "
-            "or --input_format segment_pair with a --pair_label"
-        )
+    check_direction(model, data)
+    _check_pairs(model, data)
     is_new = model_args.model_name_or_path is None
     # Masked instances are no text to count.
     if model_args.word_vectors and is_new and isinstance(data.train, PreTrainingDataset):

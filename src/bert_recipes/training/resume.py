@@ -20,7 +20,7 @@ from bert_recipes.checkpointing import (
     why_incomplete,
 )
 from bert_recipes.config import resolved_values
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, is_main_process
 from bert_recipes.files import final_name, lock_run
 from bert_recipes.run_folder import (
     CARD_FILE,
@@ -35,12 +35,15 @@ from bert_recipes.run_folder import (
     UNFINISHED_FILE,
 )
 from bert_recipes.training.launch import run_on_main_process
+from bert_recipes.training.optimization import ADAM_OPTIMIZERS, SCHEDULERS_BY_METRIC
 
 
 logger = logging.getLogger(__name__)
 
 # Values of --resume that name no checkpoint.
 RESUME_WORDS = ("auto", "last", "no")
+# Variables of a scheduler that has started a run again, and of torch's launcher, which may.
+_RESTART_COUNTS = ("SLURM_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
 # Files that a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
     CONFIG_FILE,
@@ -115,23 +118,38 @@ _CHANGEABLE = {
     "average_tokens_across_devices",
     "include_num_input_tokens_seen",
 }
+# Optimisers, ours and the Trainer's, whose states are alike.
+_ADAMS = (*ADAM_OPTIMIZERS, "adamw_torch", "adamw_torch_fused")
 
 
 # The output folder
 
 
 def check_output_dir(args: Any) -> None:
-    """Refuse at once a folder that `prepare_output_dir` would refuse.
+    """Refuse at once a folder that `prepare_output_dir` would refuse, or clear at every restart.
 
     Only the main process looks; nothing is changed.
     """
-    if args.estimate or os.environ.get("RANK", "0") != "0":
+    if args.estimate or not is_main_process():
         return
     folder = Path(args.output_dir)
     is_checkpoint = args.resume not in RESUME_WORDS
     is_of_another_run = is_checkpoint and not _lies_in(Path(args.resume), folder)
+    if args.overwrite_run or (is_checkpoint and not is_of_another_run):
+        _check_restarts(args)
     if args.overwrite_run or is_of_another_run or _starts_from_scratch(args.resume, folder):
         _check_available(folder, args)
+
+
+def _check_restarts(args: Any) -> None:
+    """Refuse to begin anew where a scheduler starts the command again."""
+    setting = "overwrite_run true" if args.overwrite_run else f"resume {args.resume}"
+    for name in _RESTART_COUNTS:
+        if int(os.environ.get(name, "0")) > 0:
+            raise InputError(
+                f"{setting}: {name} is {os.environ[name]}, and each start would throw away "
+                "what was trained before; leave it out, and the run is resumed (--resume auto)"
+            )
 
 
 def lock_output_dir(args: Any) -> None:
@@ -301,6 +319,7 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
         changeable.update(_changeable_fields(config))
     settings = resolved_values(*configs)
     settings_before = yaml.safe_load(file.read_text(encoding="utf-8"))
+    _check_states(file, defaults | settings_before, defaults | settings)
 
     for name in dict.fromkeys([*settings_before, *settings]):
         # run.yaml of an older version lacks newer settings: they had their defaults.
@@ -315,6 +334,35 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
             "--overwrite_run true,",
             allow=allow,
         )
+
+
+def _check_states(file: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse an optimiser or a schedule that cannot read the state of the one before."""
+    optimizer_before = _kind_of_optimizer(before)
+    optimizer_now = _kind_of_optimizer(now)
+    if optimizer_before != optimizer_now:
+        change = f"optimizer is {optimizer_now}, but in {file} {optimizer_before}"
+    elif _follows_metric(before) and not _follows_metric(now):
+        change = f"schedule goes by steps, but in {file} it is {before['lr_scheduler_type']}"
+    else:
+        return
+    raise InputError(
+        f"resume: the {change}; the saved state does not fit it. Resume with the setting of that "
+        f"file, or start a new run from the weights with --model_name_or_path {file.parent}"
+    )
+
+
+def _kind_of_optimizer(settings: Mapping[str, Any]) -> str:
+    name = settings.get("optimizer")
+    if name == "trainer":
+        name = settings.get("optim")
+    return "bert_adam or adamw" if name in _ADAMS else str(name)
+
+
+def _follows_metric(settings: Mapping[str, Any]) -> bool:
+    if settings.get("schedule") != "trainer":
+        return False
+    return settings.get("lr_scheduler_type") in SCHEDULERS_BY_METRIC
 
 
 def _changeable_fields(config: Any) -> set[str]:

@@ -292,7 +292,7 @@ class ThroughputMeter:
         self._losses = torch.zeros(2, dtype=torch.float64, device=device)
         self._has_loss = [False, False]
         # The fields of `BatchStats`.
-        self._work = torch.zeros(4, dtype=torch.float64, device=work_device)
+        self._work = torch.zeros(NUM_WORK_COUNTS, dtype=torch.float64, device=work_device)
         self._steps = 0
         self._timed_steps = 0
         self._waited = 0.0
@@ -305,7 +305,7 @@ class ThroughputMeter:
         """Count an optimiser step.
 
         Args:
-            work: float64 (4,), the fields of `BatchStats` over all processes.
+            work: float64 (NUM_WORK_COUNTS,), the fields of `BatchStats` over all processes.
             waited: Seconds for which the step waited for data.
         """
         self._steps += 1

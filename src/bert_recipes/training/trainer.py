@@ -34,7 +34,7 @@ from transformers import (
     TrainerControl,
     TrainingArguments,
 )
-from transformers.trainer_utils import SchedulerType, TrainOutput
+from transformers.trainer_utils import TrainOutput
 
 from bert_recipes.checkpointing import (
     commit,
@@ -70,10 +70,11 @@ from bert_recipes.training.engines import (
 from bert_recipes.training.late_number import LateNumber, PreviousNumber
 from bert_recipes.training.launch import take_one_gpu
 from bert_recipes.training.optimization import (
+    SCHEDULERS_BY_METRIC,
     MuonSettings,
     Schedule,
     create_optimizer,
-    set_peak_rate,
+    set_peak_rates,
     settings_of_groups,
     skips_on_device,
 )
@@ -128,10 +129,6 @@ _NOISE = ("Setting accelerator to", "do not match the ones in the `trainer_state
 
 def _is_news(record: logging.LogRecord) -> bool:
     return not any(words in record.getMessage() for words in _NOISE)
-
-
-# Schedules that follow `metric_for_best_model`.
-SCHEDULERS_BY_METRIC = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 
 
 class RecipeTrainer(Trainer):
@@ -362,6 +359,30 @@ class RecipeTrainer(Trainer):
         self._shared_clock = PreviousNumber()
         self.kept_steps = self._loaded_state.get("kept_steps", [])
         self._evaluation_is_due = False
+        self._check_best_rule()
+
+    def _check_best_rule(self) -> None:
+        """Set the rule by which the best step is chosen, and refuse a change that cannot resume.
+
+        Checkpoints of earlier versions do not say by which rule theirs was chosen.
+        """
+        args = self.args
+        rule_before = self._loaded_state.get("best_metric")
+        self._best_rule = rule_before  # "highest f1", "lowest loss"
+        self._has_other_best_rule = False
+        if args.metric_for_best_model is None:
+            return
+        name = args.metric_for_best_model.removeprefix("eval_")
+        direction = "highest" if args.greater_is_better else "lowest"
+        self._best_rule = f"{direction} {name}"
+        self._has_other_best_rule = rule_before not in (None, self._best_rule)
+        follows_metric = args.lr_scheduler_type in SCHEDULERS_BY_METRIC
+        if self._has_other_best_rule and follows_metric and args.schedule == "trainer":
+            raise InputError(
+                f"metric_for_best_model: the learning rate follows the {rule_before} of "
+                f"{self._resumed_from}, not the {self._best_rule}; resume with the metric of the "
+                "run"
+            )
 
     def minutes_were_over(self) -> bool:
         """Return whether no minutes are left after the checkpoint of a run by the clock.
@@ -644,7 +665,7 @@ class RecipeTrainer(Trainer):
         raise NotImplementedError
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """Return int64 (4,), the fields of `BatchStats` for a batch with these `num_items`."""
+        """Return int64 (NUM_WORK_COUNTS,), the `BatchStats` of a batch with these `num_items`."""
         mask = batch.get("attention_mask")
         if mask is None:
             mask = torch.ones_like(batch["input_ids"])
@@ -694,30 +715,37 @@ class RecipeTrainer(Trainer):
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> Any:
         """Build the schedule that `args.schedule` names."""
-        if self._has_own_optimizer:  # with the groups and rates that a subclass has added
-            self._settings_of_groups = settings_of_groups(optimizer or self.optimizer)
+        # With the groups and rates that a subclass has added.
+        self._settings_of_groups = settings_of_groups(optimizer or self.optimizer)
+        if self.lr_scheduler is not None:
+            return self.lr_scheduler
         if self.args.schedule == "trainer":
             kwargs = self.args.lr_scheduler_kwargs or {}
             if self.args.lr_scheduler_type in SCHEDULERS_BY_METRIC:
                 kwargs = {"mode": "max" if self.args.greater_is_better else "min", **kwargs}
             with _overridden(self.args, lr_scheduler_kwargs=kwargs):
-                return super().create_scheduler(num_training_steps, optimizer)
-        if self.lr_scheduler is None:
-            schedule = self.schedule_of(num_training_steps)
-            if schedule.warmup_steps >= schedule.steps:
-                message = (
-                    "warmup_steps %d is not shorter than the run of %d steps: the learning "
-                    "rate will not reach its peak"
-                )
-                logger.warning(message, schedule.warmup_steps, schedule.steps)
-
-            def by_clock(step: int) -> float:
-                return schedule.factor(round(self.clock * schedule.steps))
-
-            factor = schedule.factor if self.args.max_minutes is None else by_clock
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
-            self._created_lr_scheduler = True
+                scheduler: Any = super().create_scheduler(num_training_steps, optimizer)
+            if type(scheduler) is LambdaLR:
+                factors = scheduler.lr_lambdas
+                scheduler.lr_lambdas = [self._by_clock(f, num_training_steps) for f in factors]
+            return scheduler
+        schedule = self.schedule_of(num_training_steps)
+        if schedule.warmup_steps >= schedule.steps:
+            message = (
+                "warmup_steps %d is not shorter than the run of %d steps: the learning rate will "
+                "not reach its peak"
+            )
+            logger.warning(message, schedule.warmup_steps, schedule.steps)
+        factor = self._by_clock(schedule.factor, schedule.steps)
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
+        self._created_lr_scheduler = True
         return self.lr_scheduler
+
+    def _by_clock(self, factor: Callable[[int], float], num_steps: int) -> Callable[[int], float]:
+        """Return a factor of the learning rate that follows the minutes, if there are minutes."""
+        if self.args.max_minutes is None:
+            return factor
+        return lambda step: factor(round(self.clock * num_steps))
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """Return the schedule of the steps that are trained now."""
@@ -735,16 +763,34 @@ class RecipeTrainer(Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load as stock, but keep this run's settings, which may be others with allow_changes."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
+        if checkpoint is None or not self._settings_of_groups:
             return
-        if self._settings_of_groups:
+        if self._has_own_optimizer:
             groups = self.optimizer.param_groups
             for group, settings in zip(groups, self._settings_of_groups, strict=True):
                 group.update(settings)
-        if self.args.schedule != "trainer":
-            set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
-        elif self._has_own_optimizer and type(self.lr_scheduler) is LambdaLR:
-            set_peak_rate(self.lr_scheduler)
+        # A scheduler that the caller passed in stays as stock has restored it; so do, under
+        # `schedule: trainer`, the rates of an optimiser that the caller passed in.
+        has_rates_of_run = self._has_own_optimizer or self.args.schedule != "trainer"
+        is_ours = self._created_lr_scheduler and type(self.lr_scheduler) is LambdaLR
+        if has_rates_of_run and is_ours:
+            set_peak_rates(self.lr_scheduler, self._peak_rates())
+
+    def _peak_rates(self) -> list[float]:
+        """Return the peak learning rate of each parameter group.
+
+        In a phase with its own learning rate a group keeps its ratio to the rate of the run.
+        """
+        peaks = [settings["initial_lr"] for settings in self._settings_of_groups]
+        if self.args.schedule == "trainer":
+            return peaks
+        rate_of_run = self.args.learning_rate
+        rate_of_phase = self.schedule_of(self.state.max_steps).learning_rate
+        if rate_of_phase == rate_of_run:
+            return peaks
+        if not rate_of_run:
+            return [rate_of_phase] * len(peaks)
+        return [rate_of_phase * (peak / rate_of_run) for peak in peaks]
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Return the norm as stock, and skip the step if it is not finite."""
@@ -876,6 +922,8 @@ class RecipeTrainer(Trainer):
         return load_file(checkpoint / "model.safetensors")
 
     def _load_best_model(self) -> None:
+        # Else the next evaluation would convert the best weights as if they were those of training.
+        self.use_mean_weights()
         if self.is_fsdp_enabled:
             self._load_from_checkpoint(self.state.best_model_checkpoint)
         else:
@@ -889,6 +937,20 @@ class RecipeTrainer(Trainer):
             return super()._prepare_for_training(*args, **kwargs)
 
     # 5. Checkpoints
+
+    def use_mean_weights(self) -> None:
+        """Switch a schedule-free optimiser to its mean weights, with which a model is measured.
+
+        Stock's evaluation does the same, and its next training step switches back.
+        """
+        evaluate = getattr(self.optimizer, "eval", None)
+        if callable(evaluate):
+            evaluate()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save as stock, with the mean weights of a schedule-free optimiser."""
+        self.use_mean_weights()
+        super().save_model(output_dir, _internal_call)
 
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
@@ -1005,6 +1067,7 @@ class RecipeTrainer(Trainer):
             "max_minutes": self.args.max_minutes,
             "longest_pause": self._longest_pause,
             "kept_steps": self.kept_steps,
+            "best_metric": self._best_rule,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
 
@@ -1071,20 +1134,27 @@ class RecipeTrainer(Trainer):
             if saves_first:
                 self._log_and_save(*args, **kwargs)
                 self.control.should_evaluate = True
-            try:
-                # Everything that is due; after `_log_and_save` the evaluation alone.
-                super()._maybe_log_save_evaluate(*args, **kwargs)
-            except Interrupted:
-                # The evaluation was stopped: save the step, unless that is done.
-                self.stop_request.stop(self.control)
-                self.control.should_save = not saves_first
-                self._log_and_save(*args, **kwargs)
-            if saves_first:  # it may be the best one
-                self._name_best(self._checkpoint_folder())
-                if self.args.should_save:
-                    self._rotate(self._checkpoint_folder())
-                self.accelerator.wait_for_everyone()
+            self._do_what_is_due(saves_first, *args, **kwargs)
+            if saves_first:
+                self._choose_best_again()
         self._longest_pause = max(self._longest_pause, time.perf_counter() - start)
+
+    def _do_what_is_due(self, is_saved: bool, *args: Any, **kwargs: Any) -> None:
+        """Log, save and evaluate as stock; after `_log_and_save` evaluate alone."""
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        except Interrupted:
+            # The evaluation was stopped: save the step, unless that is done.
+            self.stop_request.stop(self.control)
+            self.control.should_save = not is_saved
+            self._log_and_save(*args, **kwargs)
+
+    def _choose_best_again(self) -> None:
+        """Name the best checkpoint, and rotate, after the saved last step was measured."""
+        self._name_best(self._checkpoint_folder())
+        if self.args.should_save:
+            self._rotate(self._checkpoint_folder())
+        self.accelerator.wait_for_everyone()
 
     def _log_and_save(self, *args: Any, **kwargs: Any) -> None:
         """Log and save as stock; the checkpoint says that its evaluation is still due."""
@@ -1185,6 +1255,13 @@ class _RestoreAndSave(TrainerCallback):
             self.trainer.load_state_dict(loaded_state)
         if self.trainer._is_start_of_phase():
             # Held-out losses of shorter inputs say nothing about the best step of this phase.
+            state.best_metric = state.best_global_step = state.best_model_checkpoint = None
+        elif self.trainer._has_other_best_rule and state.best_metric is not None:
+            if state.is_world_process_zero:
+                logger.warning(
+                    "metric_for_best_model has changed: the best step is chosen among those after "
+                    "the resume"
+                )
             state.best_metric = state.best_global_step = state.best_model_checkpoint = None
         if self.trainer.minutes_were_over():
             state.max_steps = state.global_step

@@ -99,7 +99,7 @@ def why_not_triton(device: torch.device) -> str | None:
 def _compiled() -> Kernels | None:
     """Return the compiled module; None, with a log line, where it cannot be built."""
     try:
-        reason = _why_not()
+        reason = why_not_compiled()
         if reason is None:
             return _build()
     # Errors of torch's builder, a compiler, a linker or a file system.
@@ -109,7 +109,7 @@ def _compiled() -> Kernels | None:
     return None
 
 
-def _why_not() -> str | None:
+def why_not_compiled() -> str | None:
     """Return why the kernels cannot be compiled for this machine; None if they can."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"they are for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
