@@ -119,8 +119,7 @@ pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base STORE=my_
 
 BABYLM := data/babylm
 BABYLM_CONFIG = $(or $(CONFIG),babylm_night)
-# The folder after --output_dir in ARGS, or the default; `subst` joins the flag and its value.
-BABYLM_RUN = $(or $(patsubst --output_dir=%,%,$(filter --output_dir=%,$(subst --output_dir ,--output_dir=,$(strip $(ARGS))))),runs/$(BABYLM_CONFIG))
+BABYLM_RUN = $(or $(RUN),runs/$(BABYLM_CONFIG))
 # Results that are older than the store are of another text: then training starts, which refuses the folder.
 BABYLM_IS_TRAINED = test ! -f $(BABYLM_RUN)/unfinished -a $(BABYLM_RUN)/all_results.json -nt $(BABYLM)/store/store.json
 
@@ -137,7 +136,7 @@ babylm: check-names $(READY)  ## ten million words in a night, with BLiMP over t
 	@test -f $(BABYLM)/text || ls $(TEXT) > /dev/null
 	@test -f $(BABYLM)/text || { mkdir -p $(BABYLM) && echo "$(TEXT)" > $(BABYLM)/text; }
 	$(MAKE) $(BABYLM)/store/store.json TEXT="$$(cat $(BABYLM)/text)"
-	$(if $(filter --overwrite_run% --resume% --estimate%,$(ARGS)),,$(BABYLM_IS_TRAINED) && echo "$(BABYLM_RUN) is finished and scored as it is; to train anew give --output_dir in ARGS" || )$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store $(ARGS)
+	$(if $(filter --overwrite_run% --resume% --estimate%,$(ARGS)),,$(BABYLM_IS_TRAINED) && echo "$(BABYLM_RUN) is finished and scored as it is; RUN=FOLDER trains another" || )$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(BABYLM_CONFIG).yaml --store $(BABYLM)/store --output_dir $(BABYLM_RUN) $(ARGS)
 	$(if $(BLIMP),$(MAKE) blimp MODEL=$(BABYLM_RUN) ARGS="--every_checkpoint true --max_pairs 100")
 
 ## Fine-tune

@@ -81,6 +81,7 @@ def open_augmenter(args: AugmentArguments) -> Any:
     from bert_recipes.finetuning.augmentation import Augmenter
     from bert_recipes.finetuning.checkpoints import open_tokenizer
     from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
+    from bert_recipes.models.sizes import reads_left_to_right
     from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
     name = args.model_name_or_path
@@ -95,7 +96,7 @@ def open_augmenter(args: AugmentArguments) -> Any:
         model, new_weights = open_checkpoint(name, cached_only=cached_only, member="bert_mlm")
     if any(key.startswith(MASKED_LM_HEADS) for key in new_weights):
         raise InputError(f"{name} has no masked-LM head; give a BERT as it was pre-trained")
-    if getattr(model.config, "is_decoder", False):
+    if reads_left_to_right(model.config):
         raise InputError(
             f"{name} reads from left to right and fills no masks; give a BERT that was pre-trained "
             "with them"

@@ -178,12 +178,12 @@ def test_babylm_trains_what_is_not_finished_and_scores_the_run(
         file.touch()
         os.utime(file, (second, second))
     words = ["PYTHON=echo", f"BABYLM={tmp_path}", "BLIMP=b"]
-    done = make(repository, "babylm", *words, f"ARGS=--output_dir {run} {flags}")
+    done = make(repository, "babylm", *words, f"RUN={run}", f"ARGS={flags}")
     assert done.returncode == 0, done.stderr
     starts = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("recipes/")]
     assert ("recipes/pretrain.py" in starts) == is_trained
     is_scored = (
-        f"{run} is finished and scored as it is; to train anew give --output_dir in ARGS"
+        f"{run} is finished and scored as it is; RUN=FOLDER trains another"
         in done.stdout.splitlines()
     )
     assert is_scored != is_trained

@@ -67,9 +67,17 @@ def split_unspaced(text: str) -> list[tuple[int, int]]:
     return [piece.span() for piece in _pieces().finditer(text)]
 
 
+# Ideographic and half-width full stop, full-width ! and ?: no space follows them.
+CJK_TERMINATORS = "\u3002\uff61\uff01\uff1f"
+# Full stops that stand for nothing else; a space follows, but is often forgotten. Danda and double
+# danda, Armenian, Ethiopic (and its question mark), Tibetan, Burmese, Khmer, Mongolian, Ol Chiki,
+# Meetei.
+OWN_STOPS = (
+    "\u0964\u0965\u0589\u1362\u1367\u1368\u0f0d\u0f0e\u104b\u17d4\u17d5\u1803\u1c7e\u1c7f\uabeb"
+)
+_ENDS_OF_SENTENCES = f"{CJK_TERMINATORS}{OWN_STOPS}\uff0e!?."
 # A stretch of more characters is no single word of these scripts. Ours.
 _MOST_CHARACTERS = 8
-_ENDS_OF_SENTENCES = "\u3002\uff0e\uff01\uff1f!?."
 
 
 def are_unspaced_sentences(stretches: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ unlisted abbreviation starts a new sentence.
 
 import re
 
-from bert_recipes.scripts import UNSPACED_CHARACTER
+from bert_recipes.scripts import CJK_TERMINATORS, OWN_STOPS, UNSPACED_CHARACTER
 
 
 def _words(text: str) -> frozenset[str]:
@@ -58,14 +58,6 @@ SENTENCE_STARTERS = _words(
 )
 
 
-# Ideographic and half-width full stop, full-width ! and ?: no space follows them.
-_CJK_TERMINATORS = "\u3002\uff61\uff01\uff1f"
-# Full stops that stand for nothing else; a space follows, but is often forgotten. Danda and double
-# danda, Armenian, Ethiopic (and its question mark), Tibetan, Burmese, Khmer, Mongolian, Ol Chiki,
-# Meetei.
-_OWN_STOPS = (
-    "\u0964\u0965\u0589\u1362\u1367\u1368\u0f0d\u0f0e\u104b\u17d4\u17d5\u1803\u1c7e\u1c7f\uabeb"
-)
 # Arabic question mark and Urdu full stop, ellipsis: like ? and . they need a space after them.
 _SPACED_TERMINATORS = ".!?\u2026\u061f\u06d4"
 _ASCII_CLOSERS = "\"')\\]}"
@@ -81,7 +73,7 @@ _OPENERS = (
 # megabyte of dots costs a megabyte's time.
 _ASCII_CANDIDATE = re.compile(rf"[.!?](?<![.!?][.!?])[.!?]*+[{_ASCII_CLOSERS}]*+\s++")
 _STOP = rf"[{_SPACED_TERMINATORS}]"
-_UNSPACED = _CJK_TERMINATORS + _OWN_STOPS
+_UNSPACED = CJK_TERMINATORS + OWN_STOPS
 _CANDIDATE = re.compile(
     rf"{_STOP}(?<!{_STOP}{_STOP}){_STOP}*+[{_CLOSERS}]*+\s++"
     rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
@@ -147,10 +139,10 @@ def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
     """
     first = text[terminator]
     following = text[end]
-    if first in _CJK_TERMINATORS:
+    if first in CJK_TERMINATORS:
         return following not in _CJK_CONTINUATIONS
-    if first in _OWN_STOPS:
-        if following in _OWN_STOPS:  # Tibetan has two, with a space between them
+    if first in OWN_STOPS:
+        if following in OWN_STOPS:  # Tibetan has two, with a space between them
             return False
         # Verse numbers stand between two of them: no cut inside.
         return text[end - 1].isspace() or not following.isdigit()
@@ -220,7 +212,7 @@ def _is_abbreviation(word: str, text: str, end: int) -> bool:
 # Our own rule for "extract only the text passages": see is_passage.
 MIN_PASSAGE_WORDS = 8
 _LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
-_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_CJK_TERMINATORS}{_OWN_STOPS}][{_CLOSERS}]*$")
+_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{CJK_TERMINATORS}{OWN_STOPS}][{_CLOSERS}]*$")
 # Thai and Lao have no full stop. After the last letter stand at most a year ("B.E. 2563"), a
 # number, and closing quotes and brackets.
 _END_WITHOUT_STOP = re.compile(rf"[\u0e00-\u0eff][\s0-9.({_CLOSERS}]*$")

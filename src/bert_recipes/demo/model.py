@@ -26,7 +26,7 @@ from bert_recipes.finetuning.arguments import (
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
-from bert_recipes.models.sizes import inputs_of, num_positions
+from bert_recipes.models.sizes import inputs_of, num_positions, reads_left_to_right
 from bert_recipes.run_folder import CONFIG_FILE, TASK_FILE
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -119,7 +119,7 @@ def _missing_heads(config: Any, new_weights: Collection[str]) -> dict[str, str]:
     A head whose weights are not in the file is a new one, which can say nothing.
     """
     lacks = {}
-    if getattr(config, "is_decoder", False):
+    if reads_left_to_right(config):
         lacks[FILL_MASK] = "it reads from left to right, and sees nothing of what follows a mask"
     elif any(key.startswith(MASKED_LM_HEADS) for key in new_weights):
         lacks[FILL_MASK] = "it has no masked-LM head"

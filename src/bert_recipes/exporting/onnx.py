@@ -18,7 +18,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import architecture
 from bert_recipes.finetuning.checkpoints import open_complete
 from bert_recipes.finetuning.run import KIND_CLASSES
-from bert_recipes.models.sizes import INPUT_NAMES, inputs_of
+from bert_recipes.models.sizes import INPUT_NAMES, inputs_of, reads_left_to_right
 
 
 PRETRAINING = "pretraining"
@@ -57,7 +57,7 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
     for kind, kind_class in KIND_CLASSES.items():
         if class_name.endswith(kind_class.auto_class.removeprefix("AutoModel")):
             is_pooled = kind in ("sequence_classification", "multiple_choice")
-            if is_pooled and getattr(config, "is_decoder", False):
+            if is_pooled and reads_left_to_right(config):
                 raise InputError(
                     f"model_name_or_path: {name} reads from left to right, and its head the last "
                     "token; stock transformers, which is exported, reads the first one "

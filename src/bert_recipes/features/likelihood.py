@@ -27,7 +27,7 @@ from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, open_checkpoint
-from bert_recipes.models.sizes import num_positions
+from bert_recipes.models.sizes import num_positions, reads_left_to_right
 from bert_recipes.progress import Progress
 from bert_recipes.rows import column_text, read_table
 from bert_recipes.tokenization.loading import check_vocabulary
@@ -113,7 +113,7 @@ class SentenceScorer:
         end = start + num_pieces
         text = text.astype(np.int64)
         pieces = text[start:end]
-        if getattr(self.model.config, "is_decoder", False):
+        if reads_left_to_right(self.model.config):
             labels = np.full((1, len(text)), IGNORE_INDEX)
             labels[0, start - 1 : end - 1] = pieces
             return text[None], labels

@@ -156,6 +156,11 @@ def inputs_of(model: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in parameters if name in INPUT_NAMES)
 
 
+def reads_left_to_right(config: Any) -> bool:
+    """Return whether each token attends to earlier ones alone, and predicts the next one."""
+    return bool(getattr(config, "is_decoder", False))
+
+
 def num_positions(config: Any, default: int = 0) -> int:
     """Return the tokens of the longest input that a model takes.
 

@@ -20,6 +20,7 @@ from bert_recipes.errors import InputError, saving
 from bert_recipes.files import hash_of, read_json_object, write_json
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, open_checkpoint
+from bert_recipes.models.sizes import reads_left_to_right
 from bert_recipes.run_folder import PROBE_FILE, WEIGHTS_FILE
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -130,7 +131,7 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
             "probe"
         )
 
-    if getattr(model.config, "is_decoder", False):
+    if reads_left_to_right(model.config):
         raise NoProbe(
             f"{name} reads from left to right and fills no masks: there is nothing to probe"
         )

@@ -9,7 +9,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from bert_recipes.errors import InputError, did_you_mean, shorten
@@ -81,6 +81,12 @@ def read_truth(value: Any, where: str) -> bool:
     return digit == "1"
 
 
+def have_order(names: Collection[str]) -> bool:
+    """Return whether names say which number each has: they are numbers, or true and false."""
+    has_number = any(is_number(label_text(name)) for name in names)
+    return has_number or set(names) == _TRUTH_VALUES.keys()
+
+
 class ClassLabels:
     """The classes of a task, as files write them: by name, by `column_labels`, or by number.
 
@@ -111,14 +117,9 @@ class ClassLabels:
 
         self._by_number: dict[str, int] = {}
         have_numbers = any(is_number(label_text(name)) for name in self.names)
-        # Names found in the training file are sorted, which need not be the order of the numbers.
-        is_ordered = have_numbers or set(self.names) == _TRUTH_VALUES.keys()
-        # So they are mapped to themselves in the task.yaml of a run.
-        are_mapped = bool(task.column_labels) and all(
-            value == name for value, name in task.column_labels.items()
-        )
-        self.order_is_unknown = (task.has_found_labels or are_mapped) and not is_ordered
-        if not (task.column_labels or have_numbers or self.order_is_unknown):
+        names_are_found = all(value == name for value, name in task.column_labels.items())
+        self.order_is_unknown = bool(task.column_labels) and names_are_found and not have_numbers
+        if not task.column_labels and not have_numbers:
             self._by_number = {str(number): number for number in plain.values()}
             if _follow_truth(self.names):
                 self._by_number.update(false=0, true=1)

@@ -79,7 +79,8 @@ class Task:
     files: Mapping[str, str] = field(default_factory=dict)
     # Split -> names that its file commonly has.
     local_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Label as files write it -> name in `labels`.
+    # Label as files write it -> name in `labels`. Names that were found in the training file are
+    # mapped to themselves: they are sorted, which says nothing of numbers in another file.
     column_labels: Mapping[str, str] = field(default_factory=dict)
     # Multi-label: what stands between the labels of a row where they are one text; without it the
     # column holds a list.

@@ -15,7 +15,7 @@ import yaml
 from bert_recipes.errors import InputError, did_you_mean, shorten
 from bert_recipes.files import atomic_write
 from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
-from bert_recipes.tasks.labels import MAX_FOUND_LABELS, ClassLabels, are_fractions
+from bert_recipes.tasks.labels import MAX_FOUND_LABELS, are_fractions, have_order
 from bert_recipes.tasks.sources import find_class_names, find_labels_in_data
 from bert_recipes.tasks.task import (
     HELD_OUT_SPLIT,
@@ -279,7 +279,13 @@ def _with_labels_of_data(task: Task) -> Task:
             f"{path}: {len(labels)} different labels in the label_column; "
             "if that is the right one, list them as `labels`"
         )
-    return dataclasses.replace(task, labels=tuple(labels), labels_source=path.name)
+    column_labels = {}
+    if not have_order(labels):
+        # They are sorted, which need not be the order of the numbers in another file.
+        column_labels = {label: label for label in labels}
+    return dataclasses.replace(
+        task, labels=tuple(labels), labels_source=path.name, column_labels=column_labels
+    )
 
 
 def _with_metrics(task: Task, file_fields: Mapping[str, Any]) -> Task:
@@ -464,9 +470,6 @@ def _values_of(task: Task) -> dict[str, Any]:
     fields["files"] = task.relative_files
     values = json.loads(json.dumps(fields))  # tuples become lists
     del values["labels_source"]
-    if ClassLabels(task).order_is_unknown:
-        # As a list they would have the order of the list.
-        values["labels"] = {name: name for name in task.labels}
     name_of_value = values.pop("column_labels")
     if name_of_value:  # in the order of the classes' numbers
         in_order = sorted(name_of_value, key=lambda value: task.labels.index(name_of_value[value]))

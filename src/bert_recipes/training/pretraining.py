@@ -29,7 +29,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.checkpoints import MASKED_LM_HEADS, MEMBERS, PAIR_HEADS, open_checkpoint
-from bert_recipes.models.sizes import num_positions, pretraining_config
+from bert_recipes.models.sizes import num_positions, pretraining_config, reads_left_to_right
 from bert_recipes.progress import Progress
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -433,17 +433,13 @@ def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrai
     teacher = _load_checkpoint(
         ModelArguments(model_name_or_path=distillation.teacher), needs_head=needs_head
     )
-    if _reads_left_to_right(teacher):
+    if reads_left_to_right(teacher.config):
         raise InputError(
             f"teacher: {distillation.teacher} reads from left to right; give one that reads both "
             "ways"
         )
     _check_tokenizer(distillation.teacher, teacher.config.vocab_size, tokenizer)
     return teacher
-
-
-def _reads_left_to_right(model: PreTrainingModel) -> bool:
-    return bool(getattr(model.config, "is_decoder", False))
 
 
 def check_direction(model: PreTrainingModel, data: PreTrainingData) -> None:
@@ -454,13 +450,14 @@ def check_direction(model: PreTrainingModel, data: PreTrainingData) -> None:
     # Instance files have labels of masked tokens, whatever the selection is.
     is_masked_already = not isinstance(data.train, PreTrainingDataset)
     predicts_next = data.collator.selection == "causal" and not is_masked_already
-    if _reads_left_to_right(model) and not predicts_next:
+    is_causal = reads_left_to_right(model.config)
+    if is_causal and not predicts_next:
         raise InputError(
             "the model reads from left to right and predicts the next token alone: give "
             "--objective ltr with a --store and no --selection to train it, --selection causal "
             "--pair_label none to measure it on a store"
         )
-    if predicts_next and not _reads_left_to_right(model):
+    if predicts_next and not is_causal:
         raise InputError(
             "the model reads both ways and would see the next token that it predicts: --objective "
             "ltr and --selection causal are for a new model, or a checkpoint of --objective ltr"
