@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import BertConfig
 from transformers.utils import ModelOutput
 
 from bert_recipes.config import parse_arguments
@@ -17,7 +18,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.exporting import arguments as module
 from bert_recipes.exporting import export as way
 from bert_recipes.exporting.arguments import ExportArguments, check_request
-from bert_recipes.exporting.onnx import OnnxModel, head_of, open_stock
+from bert_recipes.exporting.onnx import Head, OnnxModel, head_of, open_stock
 from bert_recipes.finetuning.arguments import read_model_config
 from bert_recipes.models.sizes import inputs_of
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -126,6 +127,18 @@ def shifted_model(run, tmp_path, shift):
     weights["classifier.bias"] += shift
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     return open_stock(str(other), head_of(read_model_config(str(other)), str(other)))
+
+
+def test_inputs_have_every_piece_but_the_pad_wherever_that_stands():
+    """Of a vocabulary whose last piece is the pad, too."""
+    config = BertConfig(vocab_size=8, max_position_embeddings=64, pad_token_id=7)
+    head = Head("token_classification", "", {})
+    pieces = set()
+    for batch in way.random_batches(config, head):
+        is_text = batch["attention_mask"] == 1
+        pieces.update(batch["input_ids"][is_text].tolist())
+        assert (batch["input_ids"][~is_text] == 7).all()
+    assert pieces == set(range(7))
 
 
 def test_the_largest_difference_is_that_of_the_outputs(exported, runs, tmp_path):

@@ -88,6 +88,20 @@ def test_spans_are_tagged_in_the_scheme_of_the_labels(read_tags, labels, tags):
     assert [tag for _, tag in sentence] == tags.split()
 
 
+@pytest.mark.parametrize(
+    ("labels", "tags"),
+    [
+        ("O: O, PER: person, LOC: place", "person person O O place O"),
+        ("O: O, person: person, PER: person, LOC: place", "person person O O place O"),
+        ("O: O, B-PER: B-X, I-PER: I-X, L-PER: L-X, U-LOC: U-X", "B-X L-X O O U-X O"),
+    ],
+)
+def test_spans_have_the_names_that_the_task_maps(read, labels, tags):
+    keys = f"kind: token_classification\nlabels: {{{labels}}}\ntext_columns: text\n"
+    task, (example,) = read(keys, [{"text": TEXT, **SPANS["spans"]}])
+    assert [task.labels[number] for number in example.labels] == tags.split()
+
+
 def test_spans_that_are_a_little_off_are_taken_and_counted(read_tags, caplog):
     """Blanks at ends are cut off, the longer of two that overlap is kept, and words are cut."""
     spans = [[0, 4, "LOC"], [10, 20, "PER"], [11, 15, "LOC"]]

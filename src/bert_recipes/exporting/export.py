@@ -151,7 +151,9 @@ def random_batches(config: PretrainedConfig, head: Head) -> Iterator[Batch]:
             "sequence": length,
         }
         shape = [sizes[axis] for axis in head.input_axes()]
-        ids = torch.randint(pad + 1, config.vocab_size, shape, generator=generator)
+        # Any piece but the pad.
+        ids = torch.randint(0, config.vocab_size - 1, shape, generator=generator)
+        ids += ids >= pad
         types = torch.randint(0, segments, shape, generator=generator)
         lengths = torch.randint(1, length + 1, shape[:-1], generator=generator)
         mask = (torch.arange(length) < lengths[..., None]).long()
