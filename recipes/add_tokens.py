@@ -90,6 +90,7 @@ def main() -> None:
     (args,) = parse_arguments(AddTokensArguments)
     # Imported only now, for it takes seconds.
     from bert_recipes.models.checkpoints import add_tokens, open_checkpoint
+    from bert_recipes.models.sizes import reads_left_to_right
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     output_dir = Path(args.output_dir)
@@ -113,7 +114,7 @@ def main() -> None:
         )
         if new_weights:
             # A new head for pairs would be written as if it had learned: these have none.
-            member = "bert_ltr" if model.config.is_decoder else "bert_mlm"
+            member = "bert_ltr" if reads_left_to_right(model.config) else "bert_mlm"
             model, new_weights = open_checkpoint(
                 args.model_name_or_path, cached_only=cached_only, member=member
             )

@@ -151,7 +151,7 @@ def random_batches(config: PretrainedConfig, head: Head) -> Iterator[Batch]:
             "sequence": length,
         }
         shape = [sizes[axis] for axis in head.input_axes()]
-        # Any piece but the pad.
+        # Any piece but the pad: from its id on they are one higher.
         ids = torch.randint(0, config.vocab_size - 1, shape, generator=generator)
         ids += ids >= pad
         types = torch.randint(0, segments, shape, generator=generator)

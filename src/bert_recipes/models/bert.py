@@ -30,6 +30,7 @@ from bert_recipes.models.packed_encoder import Encoded
 from bert_recipes.models.packed_support import is_plain
 from bert_recipes.models.padding_free import IGNORE_INDEX, RowPlan, padded_layout, round_up
 from bert_recipes.models.sampled_softmax import SampledSoftmax
+from bert_recipes.models.sizes import reads_left_to_right
 from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
 
 
@@ -186,9 +187,9 @@ class PreTrainingModel(OriginalInitialization):
             return_full_logits = True
         elif return_full_logits is None:
             return_full_logits = not self.training
-        # A decoder predicts all tokens, and a distiller reads all rows.
-        is_decoder = getattr(self.config, "is_decoder", False)
-        heads_read_all_rows = return_full_logits or is_decoder or distiller is not None
+        # From left to right all tokens are predicted, and a distiller reads all rows.
+        is_causal = reads_left_to_right(self.config)
+        heads_read_all_rows = return_full_logits or is_causal or distiller is not None
         encoded = self._encode(inputs, packing, None if heads_read_all_rows else labels)
         full_logits, pair_logits = self._logits(encoded, return_full_logits)
 

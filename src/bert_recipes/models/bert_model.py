@@ -31,6 +31,7 @@ from bert_recipes.models.packed_attention import (
 from bert_recipes.models.packed_encoder import Encoded, encode_packed
 from bert_recipes.models.packed_support import why_not_call, why_not_model
 from bert_recipes.models.padding_free import PackedLayout, RowPlan
+from bert_recipes.models.sizes import reads_left_to_right
 
 
 logger = logging.getLogger(__name__)
@@ -194,7 +195,7 @@ class PackedModel(OriginalInitialization):
         if pooler is None:
             return None
         pooled_rows = layout.first_rows
-        if getattr(self.config, "is_decoder", False) and layout.offsets is not None:
+        if reads_left_to_right(self.config) and layout.offsets is not None:
             pooled_rows = layout.offsets.keys[1:].long() - 1
         return pooler(rows[pooled_rows][:, None])
 
@@ -240,8 +241,8 @@ class PackedModel(OriginalInitialization):
         """Return the outputs of stock's `forward`, pooled as `pool_rows` does."""
         arguments = self._with_known_types(inputs)
         outputs = super().forward(**arguments, return_dict=True)
-        is_decoder = getattr(self.config, "is_decoder", False)
-        if not is_decoder or outputs.get("pooler_output") is None:
+        is_causal = reads_left_to_right(self.config)
+        if not is_causal or outputs.get("pooler_output") is None:
             return outputs
         hidden = outputs.last_hidden_state
         attention_mask = inputs["attention_mask"]

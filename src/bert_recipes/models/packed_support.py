@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bert_recipes.models.sizes import reads_left_to_right
 from bert_recipes.models.stock_layers import (
     EXACT_BY_TYPE,
     GELU_IS_EXACT,
@@ -59,7 +60,7 @@ def why_not_model(model: Any, *, serves_decoders: bool = False) -> str | None:
         return f"hidden_act is {activation}"
     if getattr(config, "add_cross_attention", False):
         return "it has cross-attention"
-    if getattr(config, "is_decoder", False) and not serves_decoders:
+    if reads_left_to_right(config) and not serves_decoders:
         return "it is a decoder"
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
         return "its weights are spread over processes"

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from bert_recipes.models.sizes import reads_left_to_right
+
 
 # hidden_act -> whether it is the GELU by the error function; the others are the tanh formula of
 # the original.
@@ -150,7 +152,7 @@ class StockLayer(NamedTuple):
             attention_output_dropout=attention_output_dropout,
             output_dropout=output_dropout,
             dtype=dtype,
-            is_causal=bool(getattr(config, "is_decoder", False)),
+            is_causal=reads_left_to_right(config),
         )
 
 

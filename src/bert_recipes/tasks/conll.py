@@ -206,7 +206,7 @@ def find_layout(path: Path, task: Task) -> ConllLayout:
     """Find out how a file is written, from all of its lines."""
     names = _column_names(path)
     separator = _TABS if all("\t" in line for line in _lines_of_words(path)) else _BLANKS
-    survey = _Survey(frozenset({*task.labels, *task.column_labels}))
+    survey = _Survey(task.known_labels)
     for line in _lines_of_words(path, with_ends=True):
         if line:
             survey.add(separator.split(line))
@@ -332,7 +332,7 @@ def has_columns(path: Path, task: Task) -> bool:
 
     if len(rows) > 1 and width == 1:
         return not are_unspaced_sentences(lines)
-    survey = _Survey(frozenset({*task.labels, *task.column_labels}))
+    survey = _Survey(task.known_labels)
     for cells in rows:
         survey.add(cells)
     return bool(survey.columns_of_tags(behind=0))

@@ -556,8 +556,7 @@ def _name_classes(task: Task, rows: Rows, names_of_columns: Mapping[str, Sequenc
     names = names_of_columns.get(column, ())
     if not names or task.label_columns:
         return rows
-    known = {*task.labels, *task.column_labels}
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in task.known_labels]
     if 0 < len(unknown) < len(names) and not task.column_labels:
         raise InputError(
             f"{rows.source}: its classes are {shorten(names)}, but task {task.name} has no "

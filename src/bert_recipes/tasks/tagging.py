@@ -212,13 +212,11 @@ def tag_spans(
     counts["inside"] += len(pieces) - len(words)
 
     tags = [OUTSIDE] * len(pieces)
-    # As files may write them: the task's names, and what it maps to them.
-    known_tags = [*task.labels, *task.column_labels]
     starts = [start for start, _ in pieces]
     for span in flat:
         first = bisect.bisect_left(starts, span.start)
         behind = bisect.bisect_left(starts, span.end)
-        tags[first:behind] = tag_entity(known_tags, span.name, behind - first)
+        tags[first:behind] = tag_entity(task.known_labels, span.name, behind - first)
     return pieces, tags
 
 

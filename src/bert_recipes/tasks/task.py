@@ -102,6 +102,11 @@ class Task:
         return is_source and bool(self.labels)
 
     @property
+    def known_labels(self) -> frozenset[str]:
+        """Return the labels as files may write them: their names, and what is mapped to these."""
+        return frozenset({*self.labels, *self.column_labels})
+
+    @property
     def splits(self) -> list[str]:
         """Return the names of all splits, that of training first."""
         names = (self.train_split, *self.validation_splits, *self.test_splits)
