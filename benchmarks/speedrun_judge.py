@@ -5,13 +5,15 @@
 
 Record and candidate run in turn on this machine, once with each seed, and take turns in being the
 first; nothing else should run on it. What a candidate has learned is measured by this checkout, not
-by the candidate's own. The rules are in docs/speedrun.md.
+by the candidate's own. The same command goes on after an interruption. The rules are in
+docs/speedrun.md.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -78,20 +80,38 @@ def check_corpus(checkout: Path) -> None:
 
 
 def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
-    """Train once; return result.json with what this checkout measures of the checkpoint."""
-    if folder.exists():
-        raise InputError(f"{folder} is of an earlier verdict; give another --output_dir")
+    """Train once; return result.json with what this checkout measures of the checkpoint.
+
+    A run that an interrupted call has finished is taken, and one that it has not is made anew.
+    """
+    recipe_text = Path(recipe).read_text(encoding="utf-8")
+    judged_file = folder / "judged.json"
+    if judged_file.is_file():
+        judged: Values = json.loads(judged_file.read_text(encoding="utf-8"))
+        if judged["recipe"] != recipe_text:
+            raise InputError(f"{folder} is of another recipe; give another --output_dir")
+        return judged
+    # Pairs of an epoch that another run has made would be found there.
+    pairs = folder / "pairs"
+    shutil.rmtree(pairs, ignore_errors=True)
     result_file = folder / "result.json"
+    result_file.unlink(missing_ok=True)
     command = [sys.executable, SCRIPT, "--config", str(Path(recipe).resolve())]
     command += ["--output_dir", str(folder.resolve()), "--seed", str(seed)]
-    # Pairs of an epoch that another run has made would be found there.
-    command += ["--data_cache_dir", str(folder.resolve() / "pairs")]
+    command += ["--data_cache_dir", str(pairs.resolve())]
     # An exit code of 1 is a goal that was missed: the result says so.
     subprocess.run(command, cwd=checkout, env=environment_of(checkout), check=False)
     if not result_file.is_file():
         raise InputError(f"{recipe}, seed {seed}: the run ended without {result_file}")
     result: Values = json.loads(result_file.read_text(encoding="utf-8"))
-    return {**result, "measured": measure(folder), "broken_rules": broken_rules(folder)}
+    judged = {
+        **result,
+        "measured": measure(folder),
+        "broken_rules": broken_rules(folder),
+        "recipe": recipe_text,
+    }
+    write_json(judged_file, judged)
+    return judged
 
 
 def measure(folder: Path) -> Values:
@@ -168,6 +188,9 @@ def main() -> None:
     if args.candidate is None:
         raise InputError("give --candidate RECIPE, a YAML file as in benchmarks/speedrun_records")
     folder = Path(args.output_dir)
+    verdict_file = folder / "verdict.json"
+    if verdict_file.exists():
+        raise InputError(f"{verdict_file} is an earlier verdict; give another --output_dir")
     sides = {
         "record": (args.record, ROOT),
         "candidate": (args.candidate, Path(args.candidate_checkout).resolve()),
@@ -183,7 +206,7 @@ def main() -> None:
         order.reverse()
     answer = verdict(results["record"], results["candidate"])
     runs = {f"{name}_runs": results_of_side for name, results_of_side in results.items()}
-    write_json(folder / "verdict.json", {**answer, **runs})
+    write_json(verdict_file, {**answer, **runs})
     for name, seconds in answer["seconds"].items():
         print(f"{name:9} {statistics.mean(seconds):7.1f} seconds: {seconds}")
     print("accepted" if answer["is_accepted"] else "refused")

@@ -194,9 +194,65 @@ def test_another_size_and_weights_that_stock_does_not_know_break_rules(tmp_path)
 
 
 def test_results_of_an_earlier_verdict_are_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(speedrun_judge.subprocess, "run", pytest.fail)
-    with pytest.raises(InputError, match="is of an earlier verdict; give another --output_dir"):
-        speedrun_judge.run("x.yaml", tmp_path, 1, save_stock(tmp_path / "candidate_1"))
+    (tmp_path / "verdict.json").write_text("{}")
+    monkeypatch.setattr(speedrun_judge, "run", pytest.fail)
+    argv = ["judge", "--candidate", "c.yaml", "--output_dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(InputError, match="is an earlier verdict; give another --output_dir"):
+        speedrun_judge.main()
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("optimizer: muon\n")
+    return file
+
+
+@pytest.fixture
+def training(tmp_path, recipe, monkeypatch):
+    """Judge a run: its first training takes one second, its second two."""
+    folder = tmp_path / "candidate_1"
+    calls = []
+
+    def train(command, **settings):
+        calls.append(command)
+        save_stock(folder)
+        (folder / "pairs").mkdir()
+        write_json(folder / "result.json", {"seed": 1, "seconds": float(len(calls))})
+
+    monkeypatch.setattr(speedrun_judge.subprocess, "run", train)
+    monkeypatch.setattr(speedrun_judge, "measure", lambda folder: {"eval_mlm_loss": 2.99})
+    return lambda: speedrun_judge.run(str(recipe), tmp_path, 1, folder)
+
+
+def test_an_interrupted_call_goes_on_with_the_runs_that_it_has_finished(training, recipe):
+    judged = training()
+    assert judged["seconds"] == 1.0
+    assert judged["recipe"] == "optimizer: muon\n"
+    assert training() == judged
+    recipe.write_text("optimizer: adamw\n")
+    with pytest.raises(InputError, match="is of another recipe; give another --output_dir"):
+        training()
+
+
+def test_a_run_that_was_interrupted_is_made_anew_without_its_pairs(training, monkeypatch):
+    """A result is not judged before its checkpoint has been measured."""
+    measure = speedrun_judge.measure
+    monkeypatch.setattr(speedrun_judge, "measure", lambda folder: sys.exit(143))
+    with pytest.raises(SystemExit):
+        training()
+    monkeypatch.setattr(speedrun_judge, "measure", measure)
+    assert training()["seconds"] == 2.0
+
+
+def test_the_result_of_an_interrupted_run_is_not_that_of_the_next(training, monkeypatch, tmp_path):
+    monkeypatch.setattr(speedrun_judge, "measure", lambda folder: sys.exit(143))
+    with pytest.raises(SystemExit):
+        training()
+    monkeypatch.setattr(speedrun_judge.subprocess, "run", lambda command, **settings: None)
+    with pytest.raises(InputError, match="seed 1: the run ended without"):
+        training()
 
 
 def test_record_and_candidate_take_turns_in_being_the_first(tmp_path, monkeypatch):
