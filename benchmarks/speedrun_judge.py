@@ -195,7 +195,9 @@ def main() -> None:
         "record": (args.record, ROOT),
         "candidate": (args.candidate, Path(args.candidate_checkout).resolve()),
     }
-    for _, checkout in sides.values():
+    for recipe, checkout in sides.values():
+        if not Path(recipe).is_file():
+            raise InputError(f"there is no recipe {recipe}; give a YAML file with settings")
         check_corpus(checkout)
     results: dict[str, list[Values]] = {"record": [], "candidate": []}
     order = list(sides)

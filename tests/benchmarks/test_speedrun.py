@@ -246,7 +246,7 @@ def test_a_run_that_was_interrupted_is_made_anew_without_its_pairs(training, mon
     assert training()["seconds"] == 2.0
 
 
-def test_the_result_of_an_interrupted_run_is_not_that_of_the_next(training, monkeypatch, tmp_path):
+def test_the_result_of_an_interrupted_run_is_not_that_of_the_next(training, monkeypatch):
     monkeypatch.setattr(speedrun_judge, "measure", lambda folder: sys.exit(143))
     with pytest.raises(SystemExit):
         training()
@@ -265,7 +265,10 @@ def test_record_and_candidate_take_turns_in_being_the_first(tmp_path, monkeypatc
 
     monkeypatch.setattr(speedrun_judge, "check_corpus", checked.append)
     monkeypatch.setattr(speedrun_judge, "run", run)
-    argv = ["judge", "--record", "r.yaml", "--candidate", "c.yaml", "--output_dir", str(tmp_path)]
+    monkeypatch.chdir(tmp_path)
+    for name in ("r.yaml", "c.yaml"):
+        Path(name).write_text("optimizer: muon\n")
+    argv = ["judge", "--record", "r.yaml", "--candidate", "c.yaml", "--output_dir", "verdict"]
     monkeypatch.setattr(sys, "argv", argv)
     speedrun_judge.main()
     assert checked == [speedrun_judge.ROOT, Path.cwd()]
@@ -277,6 +280,15 @@ def test_record_and_candidate_take_turns_in_being_the_first(tmp_path, monkeypatc
         ("r.yaml", 3, "record_3"),
         ("c.yaml", 3, "candidate_3"),
     ]
+
+
+def test_a_recipe_that_is_not_there_is_refused_before_the_record_has_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(speedrun_judge, "check_corpus", lambda checkout: None)
+    monkeypatch.setattr(speedrun_judge, "run", pytest.fail)
+    argv = ["judge", "--candidate", "c.yaml", "--output_dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", argv)
+    with pytest.raises(InputError, match=r"there is no recipe c.yaml; give a YAML file"):
+        speedrun_judge.main()
 
 
 @pytest.fixture
