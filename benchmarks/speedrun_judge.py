@@ -80,9 +80,9 @@ def check_corpus(checkout: Path) -> None:
 
 
 def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
-    """Train once; return result.json with what this checkout measures of the checkpoint.
+    """Return the result of a run, with its recipe and what this checkout measures of it.
 
-    A run that an interrupted call has finished is taken, and one that it has not is made anew.
+    A run that an interrupted call has finished is taken; another one is made.
     """
     recipe_text = Path(recipe).read_text(encoding="utf-8")
     judged_file = folder / "judged.json"
@@ -91,6 +91,18 @@ def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
         if judged["recipe"] != recipe_text:
             raise InputError(f"{folder} is of another recipe; give another --output_dir")
         return judged
+    judged = {
+        **train(recipe, checkout, seed, folder),
+        "measured": measure(folder),
+        "broken_rules": broken_rules(folder),
+        "recipe": recipe_text,
+    }
+    write_json(judged_file, judged)
+    return judged
+
+
+def train(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
+    """Train once, with nothing that an interrupted run has left; return its result.json."""
     # Pairs of an epoch that another run has made would be found there.
     pairs = folder / "pairs"
     shutil.rmtree(pairs, ignore_errors=True)
@@ -104,14 +116,7 @@ def run(recipe: str, checkout: Path, seed: int, folder: Path) -> Values:
     if not result_file.is_file():
         raise InputError(f"{recipe}, seed {seed}: the run ended without {result_file}")
     result: Values = json.loads(result_file.read_text(encoding="utf-8"))
-    judged = {
-        **result,
-        "measured": measure(folder),
-        "broken_rules": broken_rules(folder),
-        "recipe": recipe_text,
-    }
-    write_json(judged_file, judged)
-    return judged
+    return result
 
 
 def measure(folder: Path) -> Values:
@@ -195,10 +200,11 @@ def main() -> None:
         "record": (args.record, ROOT),
         "candidate": (args.candidate, Path(args.candidate_checkout).resolve()),
     }
-    for recipe, checkout in sides.values():
+    for recipe, _ in sides.values():
         if not Path(recipe).is_file():
             raise InputError(f"there is no recipe {recipe}; give a YAML file with settings")
-        check_corpus(checkout)
+    for _, checkout in sides.values():
+        check_corpus(checkout)  # which may make it
     results: dict[str, list[Values]] = {"record": [], "candidate": []}
     order = list(sides)
     for seed in args.seeds or [1, 2, 3]:

@@ -282,8 +282,8 @@ def test_record_and_candidate_take_turns_in_being_the_first(tmp_path, monkeypatc
     ]
 
 
-def test_a_recipe_that_is_not_there_is_refused_before_the_record_has_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(speedrun_judge, "check_corpus", lambda checkout: None)
+def test_a_recipe_that_is_not_there_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(speedrun_judge, "check_corpus", pytest.fail)
     monkeypatch.setattr(speedrun_judge, "run", pytest.fail)
     argv = ["judge", "--candidate", "c.yaml", "--output_dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", argv)
@@ -315,7 +315,8 @@ def test_another_corpus_is_a_warning_of_the_script(other_corpus, monkeypatch, ca
 def test_another_corpus_is_refused_by_the_judge_before_anything_runs(other_corpus, monkeypatch):
     monkeypatch.setattr(speedrun_judge.subprocess, "run", pytest.fail)
     monkeypatch.setattr(speedrun_judge, "ROOT", other_corpus)
-    argv = ["judge", "--candidate", "c.yaml", "--output_dir", str(other_corpus / "verdict")]
+    candidate = str(speedrun_judge.RECORD)
+    argv = ["judge", "--candidate", candidate, "--output_dir", str(other_corpus / "verdict")]
     monkeypatch.setattr(sys, "argv", argv)
     message = "is not the corpus of the table: that takes Python 3.11.7 on Linux"
     with pytest.raises(InputError, match=message):
